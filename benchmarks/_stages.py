@@ -9,11 +9,11 @@ from typing import Any
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.scheduler.binding import Binder
-from koordinator.scheduler.cycle import Cycle
-from koordinator.scheduler.nodes import NodeTable
-from koordinator.scheduler.outcomes import Outcomes
-from koordinator.scheduler.queue import SchedulingQueue
+from koordinator.scheduler.engine.cycle import Cycle
+from koordinator.scheduler.loop.binding import Binder
+from koordinator.scheduler.loop.outcomes import Outcomes
+from koordinator.scheduler.queue.scheduling_queue import SchedulingQueue
+from koordinator.scheduler.table.nodes import NodeTable
 
 OTHER = "event loop, scheduling loop, the rest"
 

@@ -19,14 +19,14 @@ from koordinator.api.meta import Object
 from koordinator.api.network_topology import NetworkTopologySpec
 from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.clock import FixedClock
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.config import PluginConfig, SchedulerConfig
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import PluginConfig, SchedulerConfig
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain.decide import Question, explain
 from koordinator.scheduler.explain.gang_group import group_of
 from koordinator.scheduler.explain.gangs import explain_group
 from koordinator.scheduler.plugins.network_topology.tree import build
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.simulate import replay
 from koordinator.simulate.dump import Dump
 from koordinator.simulate.replay_csv import TimedPod

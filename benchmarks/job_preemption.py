@@ -14,17 +14,17 @@ from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.config import PluginConfig
-from koordinator.scheduler.cycle import CycleDiagnosis
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import PluginConfig
+from koordinator.scheduler.engine.cycle import CycleDiagnosis
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.coscheduling.preempt import JobPreemption
 from koordinator.scheduler.plugins.coscheduling.preemption import Job
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.view import View
+from koordinator.scheduler.table.pod_info import PodInfo
 
 NODE_COUNTS = (500, 2_000, 5_000)
 MEMBER_COUNTS = (8, 64, 256)

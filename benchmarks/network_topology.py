@@ -18,15 +18,15 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.network_topology import NODE_LAYER, NetworkTopologySpec
 from koordinator.clock import FixedClock
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.config import SchedulerConfig
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.network_topology import placement, slots
 from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner
 from koordinator.scheduler.plugins.network_topology.rows import TreeRows
 from koordinator.scheduler.plugins.network_topology.tree import PathFinder, TopologyTree, assemble
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 
 NODES = (1_000, 5_000, 20_000, 100_000)
 SIZES = (100, 1_000)

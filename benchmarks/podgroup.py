@@ -16,10 +16,10 @@ from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.api.sigs import PodGroup, PodGroupStatus
 from koordinator.clock import LoopClock
 from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler.handle import Handle
-from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.plugin.handle import Handle
 from koordinator.scheduler.plugins.coscheduling.controller import GangCount, Member, PodGroupController
 from koordinator.scheduler.plugins.coscheduling.phase import next_status
+from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.simulate import virtual_time
 
 SHAPES = ((10, 100), (100, 100), (1_000, 100), (100, 1_000), (10, 10_000))

@@ -33,15 +33,15 @@ from koordinator.api.sigs import ElasticQuota as ElasticQuotaObject
 from koordinator.clock import FixedClock
 from koordinator.cluster import garbage
 from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler.config import SchedulerConfig
-from koordinator.scheduler.cycle import Placed
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.plugins.elastic_quota.amounts import nanos_per_unit, to_units
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.runtime import Claim, fair_shares
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
-from koordinator.scheduler.profile import Profile
 
 SHAPES = (
     (100,),

@@ -19,18 +19,18 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.cluster import garbage
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.config import SchedulerConfig
-from koordinator.scheduler.cycle import Placed
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation import Evaluation
-from koordinator.scheduler.evaluation_cache import CLASSES_MAX
-from koordinator.scheduler.events import ClusterEvent
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX
+from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.status import SUCCESS
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.queue import QueuePolicy, SchedulingQueue
-from koordinator.scheduler.status import SUCCESS
+from koordinator.scheduler.queue.scheduling_queue import QueuePolicy, SchedulingQueue
+from koordinator.scheduler.table.pod_info import PodInfo
 
 NODES = 5_000
 PODS = 10_000

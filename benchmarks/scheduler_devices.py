@@ -15,10 +15,10 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceSlice
 from koordinator.api.meta import Object
 from koordinator.clock import FixedClock
-from koordinator.scheduler import config
-from koordinator.scheduler.cycle import Placed
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.config import config
+from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.table.pod_info import PodInfo
 
 NOW_S = 1_700_000_000.0
 DRIVER = "gpu.example.com"

@@ -28,11 +28,11 @@ from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.local import registry
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.cycle import Placed
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.scheduler import Scheduler
+from koordinator.scheduler.table.pod_info import PodInfo
 
 TEMPLATES = 500
 GROWTH_NODES = (1_000, 5_000, 20_000)

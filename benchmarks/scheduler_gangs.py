@@ -28,8 +28,8 @@ from koordinator.cluster import garbage
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.local.cluster import install
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.binding import Job
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.loop.binding import Job
 from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.scheduler import Scheduler

@@ -12,11 +12,11 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.clock import FixedClock
 from koordinator.cluster import garbage
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.cycle import Placed
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 
 NOW_S = 1_700_000_000.0
 NODE_COUNTS = (1_000, 5_000, 20_000)

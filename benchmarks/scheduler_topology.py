@@ -15,14 +15,14 @@ from koordinator.api.apps import ReplicaSet
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.cycle import Placed
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation_cache import CLASSES_MAX
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.queue import QueuePolicy, SchedulingQueue
-from koordinator.scheduler.status import SUCCESS
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX
+from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.plugin.status import SUCCESS
+from koordinator.scheduler.queue.scheduling_queue import QueuePolicy, SchedulingQueue
+from koordinator.scheduler.table.pod_info import PodInfo
 
 NOW_S = 1_700_000_000.0
 NODES = 5_000

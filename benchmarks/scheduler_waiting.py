@@ -11,16 +11,16 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.clock import FixedClock, rfc3339
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.cycle import CycleDiagnosis
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation import Evaluation
-from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.engine.cycle import CycleDiagnosis
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.view import View
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.queue import QueuedPod
-from koordinator.scheduler.sleepers import Sleepers, wakeup_of
-from koordinator.scheduler.view import View
+from koordinator.scheduler.queue.scheduling_queue import QueuedPod
+from koordinator.scheduler.queue.sleepers import Sleepers, wakeup_of
+from koordinator.scheduler.table.pod_info import PodInfo
 
 NOW_S = 1_800_000_000.0
 SLEEPERS = 10_000

@@ -10,8 +10,8 @@ from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.manager.metrics import ManagerMetrics
 from koordinator.prometheus import Family, Registry
 from koordinator.scheduler.auditor.auditor import AuditOptions
-from koordinator.scheduler.gauges import ResourceMetrics, add_gauges
 from koordinator.scheduler.scheduler import Scheduler
+from koordinator.scheduler.serve.gauges import ResourceMetrics, add_gauges
 from tests.scheduler.fake_cluster import FakeCluster
 
 

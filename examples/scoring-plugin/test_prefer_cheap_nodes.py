@@ -5,9 +5,9 @@ from pathlib import Path
 from koordinator.api import decode
 from koordinator.api.core import Node, Pod
 from koordinator.clock import FixedClock
-from koordinator.scheduler import config
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.config import config
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.table.pod_info import PodInfo
 
 CONFIG = Path(__file__).parent / "scheduler.yaml"
 

@@ -5,7 +5,7 @@ import sys
 
 SLOW_PACKAGES = ("aiohttp", "rich", "kubernetes_asyncio", "plotly", "cryptography")
 SLOW_MODULES = (
-    "koordinator.scheduler.profile",
+    "koordinator.scheduler.engine.profile",
     "koordinator.manager.manager",
     "koordinator.koordlet.agent",
     "koordinator.local.cluster",

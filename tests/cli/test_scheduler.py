@@ -13,11 +13,11 @@ from koordinator.cli import scheduler as command
 from koordinator.cli import scheduler_process as process
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.cluster.leader import LeaseLost
-from koordinator.scheduler import config
-from koordinator.scheduler.config import ConfigError
-from koordinator.scheduler.controllers import ControllerFilter, ControllerFilterError
+from koordinator.scheduler.config import config
+from koordinator.scheduler.config.config import ConfigError
+from koordinator.scheduler.engine.registry import installed
+from koordinator.scheduler.plugin.controllers import ControllerFilter, ControllerFilterError
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.registry import installed
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 

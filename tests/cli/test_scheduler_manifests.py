@@ -2,7 +2,7 @@
 
 from koordinator.cli import scheduler as command
 from koordinator.cli import scheduler_flags
-from koordinator.scheduler import config, default_plugins
+from koordinator.scheduler.config import config, default_plugins
 from tests.cli.deployed import Deployed
 
 DEPLOYED = Deployed("scheduler")

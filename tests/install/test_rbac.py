@@ -21,7 +21,7 @@ from koordinator.manager.metrics import LEASE
 from koordinator.manager.webhooks.certificates import CertificateSet
 from koordinator.manager.webhooks.settings import WebhookSettings
 from koordinator.manager.webhooks.sync import WebhookSync
-from koordinator.scheduler import default_plugins
+from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.simulate import virtual_time
 from tests.install.roles import RoleCluster, Roles, calls, pod_calls

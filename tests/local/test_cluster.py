@@ -3,8 +3,8 @@
 import pytest
 
 from koordinator.local.cluster import scheduler_config
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.config import PluginConfig, ProfileConfig, SchedulerConfig
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import PluginConfig, ProfileConfig, SchedulerConfig
 
 
 def profile(name: str, **args: bool) -> ProfileConfig:

@@ -16,7 +16,7 @@ from koordinator.cli.process_node import node_name
 from koordinator.cluster import errors
 from koordinator.install import text
 from koordinator.install.values import Values
-from koordinator.scheduler.default_plugins import shipped_profile
+from koordinator.scheduler.config.default_plugins import shipped_profile
 from tests.e2e.cluster import Cluster
 from tests.real import components
 from tests.real.components import SCHEDULER_PORT, START_S, WEBHOOK_PORT, Manager, Scheduler

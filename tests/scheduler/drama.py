@@ -9,12 +9,12 @@ from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koordinator.clock import FixedClock, rfc3339
-from koordinator.scheduler import config
-from koordinator.scheduler.cycle import Placed, Unplaced
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.events import ClusterEvent
+from koordinator.scheduler.config import config
+from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod
 
 ZONES = ("a", "b", "c")

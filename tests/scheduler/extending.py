@@ -9,13 +9,13 @@ from koordinator.api import decode
 from koordinator.api.core import Node, Pod
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import FixedClock
-from koordinator.scheduler import config, default_plugins
-from koordinator.scheduler.config import SchedulerConfig
-from koordinator.scheduler.cycle import Placed, Unplaced
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.framework import Plugin, PostFilterPlugin
+from koordinator.scheduler.config import config, default_plugins
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugin.framework import Plugin, PostFilterPlugin
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import Json, node
 
 SCHEDULER = "koord-scheduler"

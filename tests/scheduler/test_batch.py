@@ -7,9 +7,9 @@ import pytest
 
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cluster import errors
-from koordinator.scheduler.capabilities import FindOneNodePlugin, FoundNode, Plan
-from koordinator.scheduler.cycle import Placed, Unplaced
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.plugin.capabilities import FindOneNodePlugin, FoundNode, Plan
+from koordinator.scheduler.plugin.framework import (
     PermitPlugin,
     PermitResult,
     PreEnqueuePlugin,
@@ -17,8 +17,8 @@ from koordinator.scheduler.framework import (
     PreFilterResult,
     ReservePlugin,
 )
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.extending import Desk, with_plugins
 from tests.scheduler.world import World, play, pod
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.capabilities import FindOneNodePlugin, FoundNode, Plan, Quorum
-from koordinator.scheduler.cycle import Placed, Unplaced
-from koordinator.scheduler.framework import PreFilterPlugin, PreFilterResult
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, SUCCESS
+from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.plugin.capabilities import FindOneNodePlugin, FoundNode, Plan, Quorum
+from koordinator.scheduler.plugin.framework import PreFilterPlugin, PreFilterResult
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.extending import Desk
 from tests.scheduler.world import Json, pod
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.answer_patterns import NOT_FEASIBLE
-from koordinator.scheduler.cycle import Placed
-from koordinator.scheduler.evaluation import Evaluation
-from koordinator.scheduler.lookahead import KEPT_MIN, TIES_PER_MISS, Lookahead
+from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.lookahead import KEPT_MIN, TIES_PER_MISS, Lookahead
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
+from koordinator.scheduler.table.answer_patterns import NOT_FEASIBLE
 from tests.scheduler.drama import Drama
 
 KINDS = len(Drama(0, 0).classes())

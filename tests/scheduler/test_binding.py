@@ -8,10 +8,10 @@ import pytest
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.scheduler.binding import DRAIN_S, Binder, BindingRules, Job
-from koordinator.scheduler.framework import BindPlugin
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.loop.binding import DRAIN_S, Binder, BindingRules, Job
+from koordinator.scheduler.plugin.framework import BindPlugin
+from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.cluster import virtual_loop
 from tests.scheduler.world import World, node, pod
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from koordinator.install import configs as installed_configs
-from koordinator.scheduler import config, default_plugins
-from koordinator.scheduler.config import ConfigError, PluginRef, Plugins, PluginSet
-from koordinator.scheduler.framework import FilterPlugin
+from koordinator.scheduler.config import config, default_plugins
+from koordinator.scheduler.config.config import ConfigError, PluginRef, Plugins, PluginSet
+from koordinator.scheduler.engine.profile import merge_plugins, missing_plugins, read_args, read_plugins
+from koordinator.scheduler.plugin.framework import FilterPlugin
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.profile import merge_plugins, missing_plugins, read_args, read_plugins
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 

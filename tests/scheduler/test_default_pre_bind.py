@@ -8,11 +8,11 @@ from koordinator.api import decode
 from koordinator.api.core import Pod
 from koordinator.api.reservation import Reservation
 from koordinator.cluster import errors
-from koordinator.scheduler.capabilities import PreBindExtension, ReservationPreBindPlugin
-from koordinator.scheduler.framework import PreBindPlugin
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_patch import PodPatch
-from koordinator.scheduler.status import SKIP, SUCCESS, Status
+from koordinator.scheduler.plugin.capabilities import PreBindExtension, ReservationPreBindPlugin
+from koordinator.scheduler.plugin.framework import PreBindPlugin
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.extending import with_plugins
 from tests.scheduler.world import World, play, pod
 

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordinator.scheduler.cycle import Placed
-from koordinator.scheduler.evaluation import Evaluation
-from koordinator.scheduler.evaluation_cache import EvaluationCache
+from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.evaluation_cache import EvaluationCache
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.plugins.taint_toleration import TaintToleration
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.drama import HARD, Drama, spread_over
 
 

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from koordinator.cluster.supervise import strictly
 from koordinator.manager.webhooks import certificates
-from koordinator.scheduler import config
+from koordinator.scheduler.config import config
 from tests.scheduler.world import World, node, pod
 
 Json = dict[str, Any]

@@ -11,8 +11,10 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import FixedClock
-from koordinator.scheduler import config
-from koordinator.scheduler.capabilities import (
+from koordinator.scheduler.config import config
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugin.capabilities import (
     ApiAnswer,
     ApiProvider,
     ApiRequest,
@@ -20,10 +22,8 @@ from koordinator.scheduler.capabilities import (
     ControllerProvider,
     Endpoint,
 )
-from koordinator.scheduler.config import SchedulerConfig
-from koordinator.scheduler.controllers import ControllerFilter, ControllerFilterError
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.controllers import ControllerFilter, ControllerFilterError
+from koordinator.scheduler.plugin.framework import (
     PermitPlugin,
     PermitResult,
     PreEnqueuePlugin,
@@ -32,9 +32,9 @@ from koordinator.scheduler.framework import (
     QueueSortPlugin,
     Watch,
 )
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Status, unschedulable
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.extending import with_plugins
 from tests.scheduler.world import World, node, play, pod
 

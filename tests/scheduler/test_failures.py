@@ -4,12 +4,17 @@ from typing import Any, ClassVar
 
 import pytest
 
-from koordinator.scheduler.capabilities import NextPodPlugin
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.failures import Failure, Handling, nomination_after
-from koordinator.scheduler.framework import PermitPlugin, PermitResult, PreFilterPlugin, PreFilterResult
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Status, error, unschedulable
+from koordinator.scheduler.plugin.capabilities import NextPodPlugin
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.failures import Failure, Handling, nomination_after
+from koordinator.scheduler.plugin.framework import (
+    PermitPlugin,
+    PermitResult,
+    PreFilterPlugin,
+    PreFilterResult,
+)
+from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unschedulable
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.extending import with_plugins
 from tests.scheduler.world import World, node, play, pod
 

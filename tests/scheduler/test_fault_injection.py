@@ -20,13 +20,13 @@ from koordinator.clock import LoopClock
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
-from koordinator.scheduler import config
-from koordinator.scheduler.framework import PermitPlugin, PermitResult, PreBindPlugin, ReservePlugin
+from koordinator.scheduler.config import config
+from koordinator.scheduler.plugin.framework import PermitPlugin, PermitResult, PreBindPlugin, ReservePlugin
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import SUCCESS, Code, Status
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.scheduler import Scheduler
-from koordinator.scheduler.status import SUCCESS, Code, Status
+from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.simulate.table_differences import differences
 from tests.cluster import virtual_loop
 from tests.cluster.faulty_cluster import Faults, FaultyCluster

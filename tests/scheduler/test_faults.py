@@ -3,18 +3,18 @@
 import pytest
 
 from koordinator.cluster import errors
-from koordinator.scheduler import config, default_plugins
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.config import config, default_plugins
+from koordinator.scheduler.plugin.framework import (
     NoArgs,
     PermitPlugin,
     PermitResult,
     PreBindPlugin,
     ReservePlugin,
 )
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unschedulable
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_patch import PodPatch
-from koordinator.scheduler.status import SUCCESS, Code, Status, unschedulable
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import World, node, play, pod, requested_cpu, with_plugins
 
 

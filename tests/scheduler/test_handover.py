@@ -14,7 +14,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.leader import ElectionConfig, LeaderElection, LeaseLost
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local.registry import in_memory
-from koordinator.scheduler import sync_barrier
+from koordinator.scheduler.loop import sync_barrier
 from koordinator.scheduler.scheduler import Scheduler
 from tests.cluster import virtual_loop
 from tests.scheduler.world import EPOCH_S, node, pod

@@ -12,15 +12,16 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import FixedClock
-from koordinator.scheduler import config, default_plugins, effective_config, gauges, http
-from koordinator.scheduler.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
-from koordinator.scheduler.events import ClusterEvent
-from koordinator.scheduler.framework import ReservePlugin
-from koordinator.scheduler.http import HttpOptions
+from koordinator.scheduler.config import config, default_plugins
+from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
+from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.framework import ReservePlugin
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
-from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.scheduler import Scheduler
+from koordinator.scheduler.serve import effective_config, gauges, http
+from koordinator.scheduler.serve.http import HttpOptions
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.fake_cluster import FakeCluster
 from tests.scheduler.world import World, node, play, pod
 

@@ -9,11 +9,11 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.changes import RECENT_MAX, Change, ChangeLog
-from koordinator.scheduler.columns import ColumnSpec, at
-from koordinator.scheduler.node_aspects import NodeAspect
-from koordinator.scheduler.nodes import NodeTable
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.changes import RECENT_MAX, Change, ChangeLog
+from koordinator.scheduler.table.columns import ColumnSpec, at
+from koordinator.scheduler.table.node_aspects import NodeAspect
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod
 
 

@@ -8,18 +8,18 @@ import pytest
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler import config
-from koordinator.scheduler.capabilities import PreFilterTransformer
-from koordinator.scheduler.debugging import DebugOptions, DiagnosisDump, DumpOptions
-from koordinator.scheduler.events import ClusterEvent
-from koordinator.scheduler.framework import PreFilterPlugin, PreFilterResult
-from koordinator.scheduler.monitor import Attempt, Monitor, MonitorOptions, Overdue
-from koordinator.scheduler.observer import ObserverOptions
+from koordinator.scheduler.config import config
+from koordinator.scheduler.observe.debugging import DebugOptions, DiagnosisDump, DumpOptions
+from koordinator.scheduler.observe.monitor import Attempt, Monitor, MonitorOptions, Overdue
+from koordinator.scheduler.observe.observer import ObserverOptions
+from koordinator.scheduler.observe.pod_diagnosis import PodDiagnosis
+from koordinator.scheduler.observe.probe import HINTS_EVERY
+from koordinator.scheduler.plugin.capabilities import PreFilterTransformer
+from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.framework import PreFilterPlugin, PreFilterResult
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.pod_diagnosis import PodDiagnosis
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.probe import HINTS_EVERY
-from koordinator.scheduler.trial import Trial
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import Trial
 from tests.scheduler.world import World, node, play, pod
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.nodes import SMALL_AMOUNT_MAX, NodeTable
-from koordinator.scheduler.percent import Wanted, floor_percent, free_percent
+from koordinator.scheduler.plugin.percent import Wanted, floor_percent, free_percent
+from koordinator.scheduler.table.nodes import SMALL_AMOUNT_MAX, NodeTable
 from tests.scheduler.world import node
 
 WHOLES = st.integers(1, 200) | st.integers(1, SMALL_AMOUNT_MAX)

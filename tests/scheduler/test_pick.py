@@ -4,8 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.scheduler import config, pick, zone_order
-from koordinator.scheduler.answer_patterns import NOT_FEASIBLE
+from koordinator.scheduler.config import config
+from koordinator.scheduler.engine import pick
+from koordinator.scheduler.table import zone_order
+from koordinator.scheduler.table.answer_patterns import NOT_FEASIBLE
 from tests.scheduler.world import World, node, play, pod
 
 

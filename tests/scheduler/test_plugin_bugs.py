@@ -5,9 +5,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     PermitPlugin,
     PermitResult,
@@ -16,9 +15,10 @@ from koordinator.scheduler.framework import (
     ReasonCodes,
     ReservePlugin,
 )
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_patch import PodPatch
-from koordinator.scheduler.status import SUCCESS, Status, unschedulable
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import World, node, play, pod, requested_cpu, with_plugins
 
 

@@ -5,11 +5,11 @@ import json
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.cycle import Unplaced
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.pod_diagnosis import diagnose, dump_line
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.engine.cycle import Unplaced
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.observe.pod_diagnosis import diagnose, dump_line
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod
 
 NOW_S = 1_700_000_000.0

@@ -7,7 +7,7 @@ import pytest
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 
 MI = 1 << 20
 

@@ -10,15 +10,15 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.cluster import errors
-from koordinator.scheduler import config
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import PermitPlugin, PermitResult
-from koordinator.scheduler.nominations import Nominations
+from koordinator.scheduler.config import config
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import PermitPlugin, PermitResult
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.eviction import DISRUPTION_TARGET, PREEMPTION
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.nominations import Nominations
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import World, play, pod
 
 

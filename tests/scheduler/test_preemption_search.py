@@ -10,15 +10,15 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.clock import FixedClock, rfc3339
-from koordinator.scheduler import config
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.config import config
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.post_filter import CycleDiagnosis
+from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.plugins.preemption.victims import Candidate
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.post_filter import CycleDiagnosis
-from koordinator.scheduler.view import View
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod
 
 NOW_S = 1_800_000_000.0

@@ -11,19 +11,19 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import Handle, NoArgs, Plugin
-from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import Handle, NoArgs, Plugin
+from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.priority_sort import priority_key
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.queue import (
+from koordinator.scheduler.queue.scheduling_queue import (
     UNSCHEDULABLE_S_MAX,
     QueuedPod,
     QueuePolicy,
     SchedulingQueue,
     backoff_s,
 )
-from koordinator.scheduler.status import SUCCESS, Status, error, unresolvable, unschedulable
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import pod
 
 NO = unschedulable("0/1 nodes are available: 1 Insufficient cpu.")

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from koordinator.clock import FixedClock
-from koordinator.scheduler import config, default_plugins, registry
-from koordinator.scheduler.config import ConfigError, PluginRef, PluginSet, SchedulerConfig
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.framework import ENTRY_POINTS
+from koordinator.scheduler.config import config, default_plugins
+from koordinator.scheduler.config.config import ConfigError, PluginRef, PluginSet, SchedulerConfig
+from koordinator.scheduler.engine import registry
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.registry import Registry
+from koordinator.scheduler.plugin.framework import ENTRY_POINTS
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.registry import Registry
 
 MODULE = """
     from koordinator.scheduler.plugin_api import ScorePlugin

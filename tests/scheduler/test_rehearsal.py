@@ -2,8 +2,8 @@
 
 import pytest
 
-from koordinator.scheduler.nodes import NodeTable, RowKeeper
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.explain.builders import Bench
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from koordinator.api import labels
-from koordinator.scheduler import config
+from koordinator.scheduler.config import config
 from tests.scheduler.extending import Desk
 from tests.scheduler.world import World, play, pod
 

@@ -10,7 +10,8 @@ import numpy as np
 from koordinator.api import decode, labels
 from koordinator.api.core import Pod
 from koordinator.api.reservation import Reservation
-from koordinator.scheduler.capabilities import (
+from koordinator.scheduler.engine.extensions import normalize_reservations
+from koordinator.scheduler.plugin.capabilities import (
     FilterTransformer,
     Nomination,
     ReservationCache,
@@ -21,10 +22,8 @@ from koordinator.scheduler.capabilities import (
     ReservationScorePlugin,
     ReservePodProvider,
 )
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.extensions import normalize_reservations
-from koordinator.scheduler.failures import Failure, Handling
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.failures import Failure, Handling
+from koordinator.scheduler.plugin.framework import (
     BindPlugin,
     FilterPlugin,
     PreBindPlugin,
@@ -34,10 +33,11 @@ from koordinator.scheduler.framework import (
     ReservePlugin,
     Watch,
 )
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_patch import PodPatch
-from koordinator.scheduler.status import SKIP, SUCCESS, Status, unschedulable
-from koordinator.scheduler.trial import Trial
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, unschedulable
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import Trial
 from tests.scheduler.extending import Desk, with_plugins
 from tests.scheduler.world import World, play, pod
 

@@ -1,6 +1,6 @@
 """Stories of whole scheduling: API in, API out, on virtual time."""
 
-from koordinator.scheduler import default_plugins
+from koordinator.scheduler.config import default_plugins
 from tests.scheduler.world import World, node, play, pod
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from koordinator.scheduler import config
-from koordinator.scheduler.config import ConfigError
+from koordinator.scheduler.config import config
+from koordinator.scheduler.config.config import ConfigError
 from koordinator.scheduler.plugins.scheduling_hint import SchedulingHint, SchedulingHintArgs
 from tests.scheduler.extending import Desk
 from tests.scheduler.world import pod

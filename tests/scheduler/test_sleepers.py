@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
-from koordinator.scheduler import config
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.queue import QueuedPod
-from koordinator.scheduler.sleepers import Sleepers
+from koordinator.scheduler.config import config
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.queue.scheduling_queue import QueuedPod
+from koordinator.scheduler.queue.sleepers import Sleepers
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import World, node, play, pod
 
 PROFILE = "koord-scheduler"

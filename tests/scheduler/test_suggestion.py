@@ -6,11 +6,17 @@ from typing import Any
 import pytest
 
 from koordinator.scheduler.explain.decide import explain
-from koordinator.scheduler.framework import Diagnosis, Outlook, Plugin, PostFilterPlugin, PostFilterResult
-from koordinator.scheduler.pod_diagnosis import diagnose
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, SUCCESS, unresolvable, unschedulable
-from koordinator.scheduler.suggestion import Suggestion, SuggestionType
+from koordinator.scheduler.observe.pod_diagnosis import diagnose
+from koordinator.scheduler.plugin.framework import (
+    Diagnosis,
+    Outlook,
+    Plugin,
+    PostFilterPlugin,
+    PostFilterResult,
+)
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, unresolvable, unschedulable
+from koordinator.scheduler.plugin.suggestion import Suggestion, SuggestionType
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.extending import Desk
 from tests.scheduler.world import pod
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.capabilities import (
+from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.plugin.capabilities import (
     FilterTransformer,
     FindOneNodePlugin,
     FoundNode,
@@ -22,9 +23,7 @@ from koordinator.scheduler.capabilities import (
     ResizePodPlugin,
     ScoreTransformer,
 )
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.cycle import Placed
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     FilterPlugin,
     PostFilterPlugin,
@@ -36,9 +35,10 @@ from koordinator.scheduler.framework import (
     ScorePlugin,
     Scores,
 )
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
-from koordinator.scheduler.trial import Trial
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import Trial
 from tests.scheduler.extending import Desk
 from tests.scheduler.world import pod
 

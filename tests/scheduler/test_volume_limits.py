@@ -9,9 +9,9 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, VolumeAttachment
 from koordinator.clock import FixedClock
-from koordinator.scheduler import config
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.config import config
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.test_volumes import claim, user_of
 from tests.scheduler.world import node
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from koordinator.scheduler import config
+from koordinator.scheduler.config import config
 from tests.scheduler.world import World, node, play, pod
 
 Json = dict[str, Any]

@@ -8,7 +8,7 @@ from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, Sto
 from koordinator.cluster.events import EventRecorder
 from koordinator.local.controllers import volumes
 from koordinator.local.controllers.volumes import VolumeController
-from koordinator.scheduler import config
+from koordinator.scheduler.config import config
 from koordinator.scheduler.scheduler import Scheduler
 from tests.local.controllers.world import Runs, World, run
 from tests.scheduler.test_volumes import user_of, volume

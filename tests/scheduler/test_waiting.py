@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.framework import PermitPlugin, PermitResult
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import Status
-from koordinator.scheduler.waiting import STALE_MIN, WaitingPod, WaitingPods
+from koordinator.scheduler.loop.waiting import STALE_MIN, WaitingPod, WaitingPods
+from koordinator.scheduler.plugin.framework import PermitPlugin, PermitResult
+from koordinator.scheduler.plugin.status import Status
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.cluster import virtual_loop
 from tests.scheduler.coscheduling.test_plugin import member
 from tests.scheduler.extending import with_plugins

@@ -7,9 +7,9 @@ from typing import Any
 
 from koordinator.clock import LoopClock
 from koordinator.cluster.supervise import strictly
-from koordinator.scheduler import config, default_plugins
-from koordinator.scheduler.config import SchedulerConfig
-from koordinator.scheduler.framework import Plugin
+from koordinator.scheduler.config import config, default_plugins
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.plugin.framework import Plugin
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.scheduler import Scheduler
 from tests.cluster import virtual_loop

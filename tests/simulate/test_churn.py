@@ -9,8 +9,8 @@ from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local.registry import in_memory
-from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.scheduler import Scheduler
+from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.simulate import churn, churn_objects
 from koordinator.simulate.table_differences import differences
 

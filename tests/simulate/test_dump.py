@@ -9,7 +9,7 @@ import pytest
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.user_files import FileError
-from koordinator.scheduler import default_plugins
+from koordinator.scheduler.config import default_plugins
 from koordinator.simulate import dump as dumps
 from koordinator.simulate.dump import DumpError
 from tests.scheduler import world

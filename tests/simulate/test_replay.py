@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.scheduler import config, default_plugins
+from koordinator.scheduler.config import config, default_plugins
 from koordinator.simulate import replay, replay_report
 from koordinator.simulate.dump import Dump
 from koordinator.simulate.replay import ReplayResult

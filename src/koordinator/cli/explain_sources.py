@@ -24,14 +24,14 @@ from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.local import selectors
-from koordinator.scheduler import config, default_plugins
-from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.config import config, default_plugins
+from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.explain.answer import EventLine, GangAnswer, PodAnswer
 from koordinator.scheduler.explain.decide import Question, explain
 from koordinator.scheduler.explain.gang_group import gang_keys
 from koordinator.scheduler.explain.gangs import explain_gang
 from koordinator.scheduler.explain.service import condition_lines, names_alike
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.simulate import dump as dumps
 
 DEFAULT_SCHEDULER = "default-scheduler"

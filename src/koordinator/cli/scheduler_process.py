@@ -29,19 +29,21 @@ from koordinator.cluster.gatekeeper import guarded
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElection
 from koordinator.cluster.rate_limit import Rate
-from koordinator.scheduler import config, default_plugins, effective_config, http, plugin_args, sync_barrier
 from koordinator.scheduler.auditor.auditor import AuditOptions
 from koordinator.scheduler.auditor.history import Limits
 from koordinator.scheduler.auditor.metrics import LabelClash, label_names
-from koordinator.scheduler.config import ConfigError, SchedulerConfig
-from koordinator.scheduler.controllers import ControllerFilter
-from koordinator.scheduler.debugging import DebugOptions, DumpOptions
-from koordinator.scheduler.http import HttpOptions
-from koordinator.scheduler.monitor import MonitorOptions
-from koordinator.scheduler.observer import ObserverOptions
+from koordinator.scheduler.config import config, default_plugins, plugin_args
+from koordinator.scheduler.config.config import ConfigError, SchedulerConfig
+from koordinator.scheduler.engine.registry import Registry, installed
+from koordinator.scheduler.loop import sync_barrier
+from koordinator.scheduler.observe.debugging import DebugOptions, DumpOptions
+from koordinator.scheduler.observe.monitor import MonitorOptions
+from koordinator.scheduler.observe.observer import ObserverOptions
+from koordinator.scheduler.plugin.controllers import ControllerFilter
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.registry import Registry, installed
 from koordinator.scheduler.scheduler import Scheduler
+from koordinator.scheduler.serve import effective_config, http
+from koordinator.scheduler.serve.http import HttpOptions
 
 log = logging.getLogger(__name__)
 

@@ -237,7 +237,7 @@ def _cluster_options(asked: Asked, clock: SystemClock) -> "ClusterOptions":
     from koordinator.local.apiserver import auth
     from koordinator.local.apiserver import tls as certificates
     from koordinator.local.cluster import ClusterOptions
-    from koordinator.scheduler import config
+    from koordinator.scheduler.config import config
 
     tokens = tuple(auth.read_token_file(asked.token_file)) if asked.token_file is not None else ()
     # Without a token any user of this machine could run commands as root on a process node.

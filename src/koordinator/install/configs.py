@@ -12,8 +12,8 @@ from koordinator.install.values import FailurePolicies, Values
 from koordinator.install.workloads import WEBHOOK_SERVICE
 from koordinator.manager.webhooks import configuration
 from koordinator.manager.webhooks.table import WEBHOOKS
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.config import API_VERSION, KIND
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import API_VERSION, KIND
 
 Json = dict[str, Any]
 

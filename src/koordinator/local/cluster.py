@@ -60,9 +60,10 @@ from koordinator.manager.metrics import LEASE
 from koordinator.manager.webhooks import configuration
 from koordinator.manager.webhooks.serving import Webhooks
 from koordinator.manager.webhooks.settings import WebhookSettings
-from koordinator.scheduler import default_plugins, http
-from koordinator.scheduler.config import PluginConfig, SchedulerConfig
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import PluginConfig, SchedulerConfig
 from koordinator.scheduler.scheduler import Scheduler
+from koordinator.scheduler.serve import http
 
 log = logging.getLogger(__name__)
 

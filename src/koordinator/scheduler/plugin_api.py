@@ -5,7 +5,8 @@ These names keep their meaning between versions. See docs/write-a-plugin.md.
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.scheduler.capabilities import (
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.plugin.capabilities import (
     ApiAnswer,
     ApiProvider,
     ApiRequest,
@@ -27,11 +28,8 @@ from koordinator.scheduler.capabilities import (
     ResizePodPlugin,
     ScoreTransformer,
 )
-from koordinator.scheduler.changes import Change
-from koordinator.scheduler.columns import ColumnSpec, Rows
-from koordinator.scheduler.config import SchedulerConfig
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import (
     SCORE_MAX,
     BindPlugin,
     Diagnosis,
@@ -58,11 +56,21 @@ from koordinator.scheduler.framework import (
     Watch,
     default_normalize,
 )
-from koordinator.scheduler.nodes import NodeTable, RowKeeper
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_patch import PodPatch
-from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status, error, unresolvable, unschedulable
-from koordinator.scheduler.suggestion import SuggestionType
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import (
+    SKIP,
+    SUCCESS,
+    Reason,
+    Status,
+    error,
+    unresolvable,
+    unschedulable,
+)
+from koordinator.scheduler.plugin.suggestion import SuggestionType
+from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.columns import ColumnSpec, Rows
+from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
 
 __all__ = [
     "SCORE_MAX",

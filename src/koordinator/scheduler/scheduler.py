@@ -14,36 +14,42 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.fenced import FencedCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
-from koordinator.scheduler import controllers, default_plugins, status
-from koordinator.scheduler.actions import RunningActions
-from koordinator.scheduler.advice import Advice
 from koordinator.scheduler.auditor.auditor import AuditOptions, Auditor
-from koordinator.scheduler.batch_watch import BatchBinding
-from koordinator.scheduler.binding import Binder, BindingRules, Job
-from koordinator.scheduler.caches import Caches
-from koordinator.scheduler.capabilities import NextPodPlugin
-from koordinator.scheduler.config import SchedulerConfig
-from koordinator.scheduler.controllers import ControllerFilter
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation_cache import CLASSES_MAX
-from koordinator.scheduler.event_handlers import EventHandlers
-from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.engine.advice import Advice
+from koordinator.scheduler.engine.batch_watch import BatchBinding
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX
+from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.engine.registry import PluginType
+from koordinator.scheduler.engine.results import Candidate, Placed, Unplaced
 from koordinator.scheduler.explain.objects import ExplanationObjects
 from koordinator.scheduler.extenders.advisors import Advisors, ExtenderBinder, ExtenderVoice
 from koordinator.scheduler.extenders.client import ExtenderClient
-from koordinator.scheduler.framework import Plugin
-from koordinator.scheduler.observer import Observer, ObserverOptions
-from koordinator.scheduler.outcomes import Outcomes
+from koordinator.scheduler.loop.actions import RunningActions
+from koordinator.scheduler.loop.binding import Binder, BindingRules, Job
+from koordinator.scheduler.loop.caches import Caches
+from koordinator.scheduler.loop.event_handlers import EventHandlers
+from koordinator.scheduler.loop.outcomes import Outcomes
+from koordinator.scheduler.loop.pod_status import StatusWriter
+from koordinator.scheduler.loop.waiting import WaitingPods
+from koordinator.scheduler.observe.observer import Observer, ObserverOptions
+from koordinator.scheduler.plugin import controllers, status
+from koordinator.scheduler.plugin.capabilities import NextPodPlugin
+from koordinator.scheduler.plugin.controllers import ControllerFilter
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import Plugin
+from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.network_topology.manager import NetworkTopologyManager
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_status import StatusWriter
-from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.queue import UNSCHEDULABLE_S_MAX, QueuedPod, QueuePolicy, SchedulingQueue
-from koordinator.scheduler.registry import PluginType
-from koordinator.scheduler.results import Candidate, Placed, Unplaced
-from koordinator.scheduler.status import SUCCESS, Status
-from koordinator.scheduler.waiting import WaitingPods
+from koordinator.scheduler.queue.scheduling_queue import (
+    UNSCHEDULABLE_S_MAX,
+    QueuedPod,
+    QueuePolicy,
+    SchedulingQueue,
+)
+from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 

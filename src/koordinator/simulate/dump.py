@@ -18,10 +18,10 @@ from koordinator.api.meta import Object
 from koordinator.api.network_topology import OBJECT_NAME, ClusterNetworkTopology
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import FixedClock, parse_rfc3339
-from koordinator.scheduler.config import SchedulerConfig
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugins.network_topology.tree import TopologyTree, build
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 
 T = TypeVar("T", bound=Object)
 Json = dict[str, Any]

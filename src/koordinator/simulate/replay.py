@@ -18,15 +18,15 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.meta import Object
 from koordinator.api.resource_vector import I64
 from koordinator.clock import FixedClock
-from koordinator.scheduler.config import PluginRef, Plugins, PluginSet, SchedulerConfig
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.failures import JOB_PLUGINS
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.queue import QueuedPod, QueuePolicy, SchedulingQueue
-from koordinator.scheduler.results import Placed, Unplaced
-from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.config.config import PluginRef, Plugins, PluginSet, SchedulerConfig
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.engine.results import Placed, Unplaced
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.failures import JOB_PLUGINS
+from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.queue.scheduling_queue import QueuedPod, QueuePolicy, SchedulingQueue
+from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.simulate import dump as dumps
 from koordinator.simulate.replay_csv import TimedPod
 from koordinator.simulate.replay_input import InputError, ReplayInput, network_of

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from koordinator.scheduler.cycle import Placed
-from koordinator.scheduler.handle import Actions
-from koordinator.scheduler.status import SUCCESS, Status, unschedulable
+from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.plugin.handle import Actions
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 
 
 class Held(msgspec.Struct, frozen=True):

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from koordinator.scheduler import config, default_plugins
-from koordinator.scheduler.config import PluginSet, SchedulerConfig
+from koordinator.scheduler.config import config, default_plugins
+from koordinator.scheduler.config.config import PluginSet, SchedulerConfig
 
 LOAD_AWARE = "LoadAwareScheduling"
 # The shipped thresholds are 0 (filter off). 55 % for CPU is ten points below where the node agent suppresses

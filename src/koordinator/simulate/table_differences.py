@@ -5,10 +5,10 @@ from typing import Any
 
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.scheduler.evaluation import Evaluation
-from koordinator.scheduler.nodes import NodeTable
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.scheduler import Scheduler
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 SHOWN_MAX = 50
 

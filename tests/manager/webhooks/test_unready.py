@@ -11,7 +11,7 @@ from koordinator.api.reservation import Reservation
 from koordinator.install import configs
 from koordinator.install.values import Values
 from koordinator.manager.webhooks import configuration, review, table, unready_warning
-from koordinator.scheduler import default_plugins
+from koordinator.scheduler.config import default_plugins
 from tests.doctor.builders import annotated, decoded, findings, healthy, only, pod, snapshot
 from tests.manager.webhooks.test_handlers import Webhooks, pod_body, run
 

@@ -13,10 +13,10 @@ from koordinator.prometheus import Registry
 from koordinator.scheduler.auditor.auditor import AuditOptions, Auditor
 from koordinator.scheduler.auditor.history import Kind
 from koordinator.scheduler.auditor.metrics import AuditMetrics, LabelClash, label_names
-from koordinator.scheduler.cycle import Unplaced
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.queue import QueuedPod
-from koordinator.scheduler.status import unschedulable
+from koordinator.scheduler.engine.cycle import Unplaced
+from koordinator.scheduler.plugin.status import unschedulable
+from koordinator.scheduler.queue.scheduling_queue import QueuedPod
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.coscheduling.stage import member
 from tests.scheduler.coscheduling.test_preemption import with_preemption
 from tests.scheduler.world import World, node, play, pod

@@ -13,7 +13,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.quantity import milli
 from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.cluster import errors
-from koordinator.scheduler.capabilities import ApiRequest
+from koordinator.scheduler.plugin.capabilities import ApiRequest
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.simulate.table_differences import differences
 from tests.cluster.faulty_cluster import Faults

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from koordinator.scheduler.capabilities import ApiRequest
+from koordinator.scheduler.plugin.capabilities import ApiRequest
 from tests.scheduler.coscheduling.test_plugin import PREFIX
 from tests.scheduler.world import World, pod
 

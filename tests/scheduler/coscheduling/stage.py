@@ -17,14 +17,14 @@ from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.write_through import Write, WriteThrough
 from koordinator.local import registry
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.config import PluginConfig, PluginRef, SchedulerConfig
-from koordinator.scheduler.framework import PermitPlugin, PermitResult, ReservePlugin
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import PluginConfig, PluginRef, SchedulerConfig
+from koordinator.scheduler.engine.registry import PluginType
+from koordinator.scheduler.plugin.framework import PermitPlugin, PermitResult, ReservePlugin
+from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.registry import PluginType
 from koordinator.scheduler.scheduler import Scheduler
-from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.cluster.faulty_cluster import Faults, FaultyCluster
 from tests.scheduler.world import EPOCH_S, node, pod
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import PodGroup
 from koordinator.cluster import errors
-from koordinator.scheduler import default_plugins
+from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.plugins.coscheduling.controller import COUNTERS_RATE
 from koordinator.scheduler.plugins.coscheduling.phase import Tally, difference, next_of
 from koordinator.scheduler.scheduler import Scheduler

@@ -4,8 +4,8 @@ import json
 
 import msgspec
 
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.config import PluginConfig
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import PluginConfig
 from tests.scheduler.coscheduling.gang_builders import gang_of, in_group, pod_group
 from tests.scheduler.coscheduling.test_plugin import PREFIX, member, placed
 from tests.scheduler.world import World, node, play, pod

@@ -14,7 +14,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.scheduler.plugins.coscheduling.decisions import EndReason, Permit
 from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals, Shortage
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.coscheduling.gang_builders import condition, in_group, pod_group
 from tests.scheduler.coscheduling.test_backoff import Attempts, put_gang
 from tests.scheduler.coscheduling.test_plugin import Json, member, placed

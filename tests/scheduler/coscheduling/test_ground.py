@@ -11,15 +11,15 @@ from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
-from koordinator.scheduler.cycle import CycleDiagnosis
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation_cache import evaluate
+from koordinator.scheduler.engine.cycle import CycleDiagnosis
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.evaluation_cache import evaluate
+from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.coscheduling.preempt import JobPreemption, PreemptReason
 from koordinator.scheduler.plugins.coscheduling.preemption import Job
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.view import View
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.coscheduling.test_preemption import with_preemption
 from tests.scheduler.world import EPOCH_S, Json, node, pod
 

@@ -7,7 +7,7 @@ import pytest
 
 from koordinator.api import labels
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.scheduler import config
+from koordinator.scheduler.config import config
 from tests.scheduler.coscheduling.test_backoff import Attempts, attempts_max, put_gang
 from tests.scheduler.coscheduling.test_plugin import member, placed
 from tests.scheduler.world import World, node, play, pod

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.coscheduling.preempt import (
     JobMember,
     JobPreemption,
@@ -15,7 +16,6 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
     VictimAction,
     preempt,
 )
-from koordinator.scheduler.status import Code
 from tests.vectors.adapters.scheduler_gang_preemption import SmallGround
 
 CPU = 8

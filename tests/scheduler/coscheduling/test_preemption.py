@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from koordinator.cluster import errors
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.config import PluginConfig, PluginRef, PluginSet, SchedulerConfig
-from koordinator.scheduler.events import Happening
-from koordinator.scheduler.framework import PermitPlugin, PermitResult
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import PluginConfig, PluginRef, PluginSet, SchedulerConfig
+from koordinator.scheduler.plugin.events import Happening
+from koordinator.scheduler.plugin.framework import PermitPlugin, PermitResult
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.coscheduling.stage import PREFIX, member
 from tests.scheduler.world import World, node, play, pod
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from koordinator.scheduler.config import PluginConfig
+from koordinator.scheduler.config.config import PluginConfig
 from tests.scheduler.coscheduling.stage import member
 from tests.scheduler.coscheduling.test_preemption import gang, nominated, placed, victims, with_preemption
 from tests.scheduler.elastic_quota.test_plugin import quota

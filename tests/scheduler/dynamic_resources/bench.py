@@ -9,11 +9,11 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceSlice
 from koordinator.api.meta import Object
 from koordinator.clock import FixedClock
-from koordinator.scheduler import config
-from koordinator.scheduler.cycle import Placed, Unplaced
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.config import config
+from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugins.dynamic_resources.books import Books
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.dynamic_resources.builders import Json
 from tests.scheduler.world import node
 

@@ -8,9 +8,9 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.dra import ResourceClaim
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
 from koordinator.scheduler.plugins.dynamic_resources import hints
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.dynamic_resources.builders import claim, user_of
 
 GIVEN = {"allocation": {"devices": {"results": [{"device": "x"}]}}}

@@ -8,7 +8,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.dra import FINALIZER, DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from koordinator.cluster.events import EventRecorder
 from koordinator.local.controllers.resource_claims import ResourceClaimController
-from koordinator.scheduler import config
+from koordinator.scheduler.config import config
 from koordinator.scheduler.scheduler import Scheduler
 from tests.local.controllers.world import Runs, World, run
 from tests.scheduler.dynamic_resources.builders import (

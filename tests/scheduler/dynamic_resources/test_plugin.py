@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from koordinator.api.dra import ResourceClaim, ResourceSlice
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import FixedClock
-from koordinator.scheduler import config
-from koordinator.scheduler.cycle import Placed, Unplaced
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.config import config
+from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.engine import Engine
 from tests.scheduler.dynamic_resources.bench import Bench
 from tests.scheduler.dynamic_resources.builders import (
     DRIVER,

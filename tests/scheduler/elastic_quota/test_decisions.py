@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
+from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.elastic_quota.admission import (
     AdmissionReason,
     QuotaStanding,
@@ -17,7 +18,6 @@ from koordinator.scheduler.plugins.elastic_quota.preempt import Rival, choose_vi
 from koordinator.scheduler.plugins.elastic_quota.quota import PodAsk, QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.revoke import RevokeReason, revoke
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
-from koordinator.scheduler.status import Code
 
 
 def amounts(**units: int | str) -> Amounts:

@@ -6,7 +6,7 @@ import pytest
 
 from koordinator.api.core import Pod
 from koordinator.api.sigs import ElasticQuota
-from koordinator.scheduler.framework import Handle
+from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugins.elastic_quota import hooks
 from koordinator.scheduler.plugins.elastic_quota.hooks import QuotaHook
 from koordinator.scheduler.plugins.elastic_quota.quota import QuotaSpec

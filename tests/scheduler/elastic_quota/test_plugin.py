@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.scheduler import config
-from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.config import config
+from koordinator.scheduler.config.config import SchedulerConfig
 from tests.scheduler.world import World, node, play, pod
 
 Json = dict[str, Any]

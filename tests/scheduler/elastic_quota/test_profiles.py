@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from koordinator.scheduler import config
-from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.config import config
+from koordinator.scheduler.config.config import SchedulerConfig
 from tests.scheduler.elastic_quota.test_plugin import member, placed, quota
 from tests.scheduler.world import World, play
 

@@ -14,7 +14,7 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import above, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.places import Place
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, QuotaSpec
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.elastic_quota.slow_quotas import SlowQuotas, Standing, broken_promises, total_of
 from tests.scheduler.elastic_quota.test_plugin import PREFIX, fixed, member, quota
 from tests.scheduler.elastic_quota.test_report import plugin_of

@@ -9,7 +9,7 @@ from koordinator.scheduler.plugins.elastic_quota import report
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM
 from koordinator.scheduler.plugins.elastic_quota.report import Figures, Ledger
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.elastic_quota.test_plugin import PREFIX, fixed, member, quota, with_args
 from tests.scheduler.world import World, play
 

@@ -7,14 +7,14 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.meta import Object
 from koordinator.api.sigs import PodGroup
 from koordinator.clock import FixedClock
-from koordinator.scheduler import config, default_plugins
-from koordinator.scheduler.config import SchedulerConfig
-from koordinator.scheduler.cycle import Placed, Unplaced
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.config import config, default_plugins
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain.answer import GangAnswer, PodAnswer
 from koordinator.scheduler.explain.decide import Question, explain
 from koordinator.scheduler.explain.gangs import explain_gang
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler import world
 
 NOW_S = world.EPOCH_S

@@ -10,9 +10,9 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim
 from koordinator.clock import rfc3339
-from koordinator.scheduler import config
+from koordinator.scheduler.config import config
 from koordinator.scheduler.explain.answer import PodAnswer, Remedy, Verdict
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler import world
 from tests.scheduler.explain.builders import NOW_S, Bench, stock_config
 from tests.scheduler.node_numa_resource import cluster as machines

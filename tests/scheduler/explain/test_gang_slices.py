@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.config import decode
+from koordinator.scheduler.config.config import decode
 from koordinator.scheduler.explain import gang_members, gang_rehearsal
 from koordinator.scheduler.explain.answer import GangAnswer, Verdict
 from koordinator.scheduler.explain.counting import spread

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from koordinator.api.decode import from_builtins
 from koordinator.api.network_topology import NetworkTopologySpec
 from koordinator.api.sigs import ElasticQuota
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.config import PluginConfig, SchedulerConfig
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import PluginConfig, SchedulerConfig
 from koordinator.scheduler.explain import gang_members
 from koordinator.scheduler.explain.answer import GangAnswer, Verdict
 from koordinator.scheduler.explain.decide import Question

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import ElasticQuota
 from koordinator.scheduler.explain.answer import PodAnswer, Verdict
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler import world
 from tests.scheduler.explain.builders import Bench
 

@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.explain.answer import PodAnswer, Verdict
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.explain.builders import Bench, stock_config
 
 ZONE = "topology.kubernetes.io/zone"

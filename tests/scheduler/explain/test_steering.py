@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from koordinator.scheduler.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.explain.answer import Verdict
 from koordinator.scheduler.explain.decide import explain
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler import world
 from tests.scheduler.explain.builders import Bench
 from tests.scheduler.extending import Desk

@@ -12,15 +12,15 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.network_topology import NODE_LAYER, NetworkTopologySpec
 from koordinator.clock import FixedClock
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.config import SchedulerConfig
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain.slices import finish
 from koordinator.scheduler.plugins.network_topology import slots
 from koordinator.scheduler.plugins.network_topology.outlook import outlook
 from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner
 from koordinator.scheduler.plugins.network_topology.tree import TopologyTree, build
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod
 
 SPECS = [

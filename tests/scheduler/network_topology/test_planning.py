@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.changes import Change
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.config import PluginConfig, PluginRef, PluginSet, SchedulerConfig
-from koordinator.scheduler.debugging import DebugOptions
-from koordinator.scheduler.framework import FilterPlugin, ReasonCodes
-from koordinator.scheduler.observer import ObserverOptions
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import PluginConfig, PluginRef, PluginSet, SchedulerConfig
+from koordinator.scheduler.observe.debugging import DebugOptions
+from koordinator.scheduler.observe.observer import ObserverOptions
+from koordinator.scheduler.plugin.framework import FilterPlugin, ReasonCodes
+from koordinator.scheduler.plugin.status import SUCCESS, Reason, unschedulable
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.status import SUCCESS, Reason, unschedulable
+from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.columns import Rows
 from tests.scheduler.coscheduling.test_plugin import member
 from tests.scheduler.network_topology.test_manager import rack, topology
 from tests.scheduler.world import World, play, pod

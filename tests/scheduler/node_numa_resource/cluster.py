@@ -9,14 +9,14 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.clock import FixedClock
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.cycle import Placed, Unplaced
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.plugins.node_numa_resource.columns import Columns
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_patch import PodPatch
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler import world
 
 Json = dict[str, Any]

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.columns import Rows
+from koordinator.scheduler.plugin.status import SUCCESS
 from koordinator.scheduler.plugins.node_numa_resource.bulk import NUMAReason
 from koordinator.scheduler.plugins.node_numa_resource.plugin import FEW, NodeNUMAResource, NUMAState
-from koordinator.scheduler.status import SUCCESS
+from koordinator.scheduler.table.columns import Rows
 from tests.scheduler.node_numa_resource.cluster import Cluster, Json, bound_to, node, pod, report
 
 Property = Callable[[Cluster, NUMAState, Rows], None]

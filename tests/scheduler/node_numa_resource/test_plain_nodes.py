@@ -3,10 +3,10 @@
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.cycle import Placed
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from koordinator.clock import FixedClock
-from koordinator.scheduler.capabilities import ApiRequest
-from koordinator.scheduler.config import SchedulerConfig
-from koordinator.scheduler.cycle import Placed, Unplaced
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugin.capabilities import ApiRequest
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from tests.scheduler.node_numa_resource.cluster import (
     NOW_S,

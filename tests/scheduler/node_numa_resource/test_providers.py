@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.cycle import Placed, Unplaced
-from koordinator.scheduler.framework import FilterPlugin, Handle, ReasonCodes, passes
+from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.plugin.framework import FilterPlugin, Handle, ReasonCodes, passes
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Hint
 from koordinator.scheduler.plugins.node_numa_resource.providers import (
     NUMATopologyHintProvider,
     ProvidedHints,
 )
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Status, unschedulable
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.extending import with_plugins
 from tests.scheduler.node_numa_resource.cluster import Cluster, numa_of, pod
 

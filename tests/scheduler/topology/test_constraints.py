@@ -7,7 +7,7 @@ import pytest
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.scheduler.plugins.topology_spread import constraints
-from koordinator.scheduler.pod_terms import NamespaceLabels
+from koordinator.scheduler.table.pod_terms import NamespaceLabels
 
 ABSENT = object()
 APP = {"matchLabels": {"app": "a"}}

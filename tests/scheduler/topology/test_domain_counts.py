@@ -8,9 +8,9 @@ import pytest
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.domain_counts import DomainCounts, Tally, Topology
-from koordinator.scheduler.label_columns import LabelColumns
-from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.table.domain_counts import DomainCounts, Tally, Topology
+from koordinator.scheduler.table.label_columns import LabelColumns
+from koordinator.scheduler.table.nodes import NodeTable
 from tests.scheduler.world import node
 
 HOST, ZONE = "kubernetes.io/hostname", "zone"

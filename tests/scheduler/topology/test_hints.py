@@ -7,10 +7,10 @@ import pytest
 from koordinator.api.core import Namespace, Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
-from koordinator.scheduler import default_plugins
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.topology.reference import HOSTNAME, REQUIRED
 from tests.scheduler.world import node, pod
 

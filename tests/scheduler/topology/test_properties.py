@@ -16,14 +16,14 @@ from koordinator.api.core import Namespace, Node, Pod, Service
 from koordinator.api.decode import from_builtins
 from koordinator.api.meta import Object
 from koordinator.clock import FixedClock
-from koordinator.scheduler import config
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation import Evaluation
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.node_aspects import NodeAspect
-from koordinator.scheduler.nominations import Nominations
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.view import View
+from koordinator.scheduler.config import config
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.view import View
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.table.node_aspects import NodeAspect
+from koordinator.scheduler.table.nominations import Nominations
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.topology import reference
 from tests.scheduler.topology.drawn_objects import NAMESPACES, OWNER_VIEWS, RACK, ZONE, Writer
 from tests.scheduler.topology.reference import HOSTNAME, Cluster, Json

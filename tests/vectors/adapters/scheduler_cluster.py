@@ -21,8 +21,8 @@ from koordinator.api.storage import (
     VolumeAttachment,
 )
 from koordinator.clock import FixedClock
-from koordinator.scheduler.config import decode_args
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.config.config import decode_args
+from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
     Plugin,
@@ -30,11 +30,11 @@ from koordinator.scheduler.framework import (
     PreScorePlugin,
     ScorePlugin,
 )
-from koordinator.scheduler.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.plugins.volumes.restrictions import DiskReason
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
 
 Case = dict[str, Any]
 

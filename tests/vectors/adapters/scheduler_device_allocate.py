@@ -9,6 +9,7 @@ from koordinator.api.annotations import device as annotation
 from koordinator.api.annotations.device import DeviceAllocations
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
+from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.plugins.device_share import inventory, request, score
 from koordinator.scheduler.plugins.device_share.allocate import (
     DeviceDecision,
@@ -32,7 +33,6 @@ from koordinator.scheduler.plugins.device_share.reservations import (
     within,
 )
 from koordinator.scheduler.plugins.device_share.score import ScoringStrategy
-from koordinator.scheduler.status import Status
 from tests.vectors.adapters.scheduler_device_request import amounts_of, texts_of
 from tests.vectors.compare import exact
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.network_topology import NetworkTopologySpec
+from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.coscheduling.costs import EmptyingCosts
 from koordinator.scheduler.plugins.coscheduling.preempt import (
     NO_VICTIMS,
@@ -24,7 +25,6 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
 )
 from koordinator.scheduler.plugins.network_topology import placement
 from koordinator.scheduler.plugins.network_topology.tree import build
-from koordinator.scheduler.status import Code
 
 Case = dict[str, Any]
 SHORT = "Insufficient cpu"

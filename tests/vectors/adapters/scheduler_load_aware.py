@@ -8,15 +8,15 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock, rfc3339
-from koordinator.scheduler.config import decode_args
-from koordinator.scheduler.events import ClusterEvent
-from koordinator.scheduler.framework import Handle
-from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.config.config import decode_args
+from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy
 from koordinator.scheduler.plugins.load_aware.estimate import estimate
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.plugins.load_aware.rules import node_capacity
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 Case = dict[str, Any]
 NOW_S = 1_700_000_000.0

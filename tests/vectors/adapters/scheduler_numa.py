@@ -11,6 +11,7 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_labels import cpu_bind_policy
 from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.plugins.node_numa_resource import ledger, policy, score, zones
 from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation, NodeState, allocate
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
@@ -19,7 +20,6 @@ from koordinator.scheduler.plugins.node_numa_resource.hints import generate
 from koordinator.scheduler.plugins.node_numa_resource.ledger import NUMAStatus
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, ScoringStrategy
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions, options_of
-from koordinator.scheduler.status import Status
 from tests.vectors.adapters.scheduler_numa_machine import (
     ledger_of,
     machine,

@@ -7,15 +7,15 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock, rfc3339
-from koordinator.scheduler import config
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.config import config
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.post_filter import CycleDiagnosis
+from koordinator.scheduler.engine.view import View
+from koordinator.scheduler.plugin.status import SUCCESS, Code, Status
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption, objection
 from koordinator.scheduler.plugins.preemption.victims import Candidate, Victim, choose
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.post_filter import CycleDiagnosis
-from koordinator.scheduler.status import SUCCESS, Code, Status
-from koordinator.scheduler.view import View
+from koordinator.scheduler.table.pod_info import PodInfo
 
 Case = dict[str, Any]
 NOW_S = 1_800_000_000.0

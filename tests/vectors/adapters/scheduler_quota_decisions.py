@@ -8,6 +8,7 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.elastic_quota import pods, preempt, requeue, revoke
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason, QuotaStanding, admit
 from koordinator.scheduler.plugins.elastic_quota.amounts import above, nanos_of
@@ -16,8 +17,7 @@ from koordinator.scheduler.plugins.elastic_quota.preempt import Rival, VictimRea
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 from koordinator.scheduler.plugins.preemption import victims as stock
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import Code
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.vectors.adapters.scheduler_quota_tree import Play, spec_of
 
 Case = dict[str, Any]

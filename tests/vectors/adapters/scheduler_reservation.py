@@ -10,6 +10,7 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.reservation import Reservation, ReservationCondition, ReservationOwner, ReservationStatus
 from koordinator.clock import parse_rfc3339
+from koordinator.scheduler.loop.reservation_message import event_message
 from koordinator.scheduler.plugins.reservation import (
     amounts,
     diagnosis,
@@ -23,7 +24,6 @@ from koordinator.scheduler.plugins.reservation import (
 )
 from koordinator.scheduler.plugins.reservation.amounts import Ignored, NodeView, Room
 from koordinator.scheduler.plugins.reservation.matching import Owners, Wish
-from koordinator.scheduler.reservation_message import event_message
 from tests.vectors.compare import quantities, subset, tolerant
 
 Case = dict[str, Any]

@@ -10,12 +10,12 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock
-from koordinator.scheduler.config import decode_args
-from koordinator.scheduler.framework import Handle
-from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.config.config import decode_args
+from koordinator.scheduler.loop.reservation_message import event_message
+from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.reservation_message import event_message
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.vectors.adapters.api_objects import same_object
 
 Case = dict[str, Any]

@@ -8,9 +8,10 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock
-from koordinator.scheduler import diagnosis, pick
-from koordinator.scheduler.config import decode_args
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.config.config import decode_args
+from koordinator.scheduler.engine import pick
+from koordinator.scheduler.plugin import diagnosis
+from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
     Plugin,
@@ -19,16 +20,16 @@ from koordinator.scheduler.framework import (
     ScorePlugin,
     default_normalize,
 )
-from koordinator.scheduler.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins import built_in, image_locality
 from koordinator.scheduler.plugins.inter_pod_affinity.plugin import normalized as pod_affinity_scores
 from koordinator.scheduler.plugins.node_resources_balanced import balanced_allocation
 from koordinator.scheduler.plugins.node_resources_fit import piecewise_linear
 from koordinator.scheduler.plugins.priority_sort import priority_key
 from koordinator.scheduler.plugins.topology_spread import spread
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.queue import backoff_s
-from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.queue.scheduling_queue import backoff_s
+from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.vectors.adapters import scheduler_preemption
 
 Case = dict[str, Any]

@@ -7,7 +7,7 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.doctor.finding import Finding, Severity, of_many
 from koordinator.doctor.installation import Name
 from koordinator.doctor.snapshot import Snapshot
-from koordinator.scheduler import config
+from koordinator.scheduler.config import config
 
 DEFAULT = "default-scheduler"
 KOORDINATOR = "koord-scheduler"

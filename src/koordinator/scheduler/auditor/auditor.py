@@ -24,11 +24,11 @@ from koordinator.scheduler.auditor.history import (
     step,
 )
 from koordinator.scheduler.auditor.metrics import AuditMetrics
-from koordinator.scheduler.failures import JOB_PLUGINS
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.queue import QueuedPod
-from koordinator.scheduler.results import Unplaced
-from koordinator.scheduler.status import Status
+from koordinator.scheduler.engine.results import Unplaced
+from koordinator.scheduler.plugin.failures import JOB_PLUGINS
+from koordinator.scheduler.plugin.status import Status
+from koordinator.scheduler.queue.scheduling_queue import QueuedPod
+from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 

@@ -7,15 +7,15 @@ import msgspec
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.answer_patterns import NOT_FEASIBLE
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.explain.quotas import room_in_quota
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.network_topology import slots
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.status import SUCCESS, Status, unschedulable
+from koordinator.scheduler.table.answer_patterns import NOT_FEASIBLE
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
 
 STATES_MAX = 1 << 16
 """Placements whose scores are worked out at once."""

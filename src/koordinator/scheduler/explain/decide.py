@@ -7,9 +7,12 @@ import msgspec
 import numpy as np
 
 from koordinator.api import resource_vector
-from koordinator.scheduler import diagnosis, pick
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.engine import pick
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.post_filter import CycleDiagnosis
+from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.engine.steering import FREE, Steering, steer
+from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import (
     BEST_NODES,
@@ -27,12 +30,10 @@ from koordinator.scheduler.explain.quotas import remedies as quota_remedies
 from koordinator.scheduler.explain.remedies import remedies, wanted_amounts
 from koordinator.scheduler.explain.slices import Steps, finish
 from koordinator.scheduler.explain.survey import Survey
+from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.post_filter import CycleDiagnosis
-from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.steering import FREE, Steering, steer
-from koordinator.scheduler.view import View
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
 
 NAMED_MAX = 3
 NODES_PER_SLICE = 100

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from koordinator.scheduler.engine.post_filter import CycleDiagnosis, is_over, texts_with
+from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain.answer import Preemption, Victims
 from koordinator.scheduler.explain.survey import Survey
-from koordinator.scheduler.framework import Eviction, PostFilterPlugin
-from koordinator.scheduler.post_filter import CycleDiagnosis, is_over, texts_with
-from koordinator.scheduler.view import View
+from koordinator.scheduler.plugin.framework import Eviction, PostFilterPlugin
 
 PREEMPTION_NODES_MAX = 5
 

@@ -9,13 +9,13 @@ import msgspec
 
 from koordinator.api.core import Pod
 from koordinator.api.gang_labels import GangMode
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.events import is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class Member(msgspec.Struct, frozen=True):

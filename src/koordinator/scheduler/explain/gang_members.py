@@ -6,12 +6,12 @@ from collections.abc import Callable
 import msgspec
 
 from koordinator.api.core import Pod
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain.counting import can_count
 from koordinator.scheduler.explain.gang_group import Group, Member
 from koordinator.scheduler.explain.quotas import plugin_of
 from koordinator.scheduler.explain.slices import Steps
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 
 SINGLY_MAX = 128
 """Up to so many members are tried one by one, about 0.1 ms each, as the scheduler would."""

@@ -6,13 +6,13 @@ import msgspec
 
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.network_topology import OBJECT_NAME
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain.answer import DomainFit
 from koordinator.scheduler.explain.gang_group import Group
 from koordinator.scheduler.explain.slices import Steps
 from koordinator.scheduler.plugins.coscheduling.planning import GangPlanning
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
+from koordinator.scheduler.table.columns import Rows
 
 DOMAINS_MAX = 5
 NO_TREE = (

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 import numpy as np
 
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import Remedy
 from koordinator.scheduler.explain.counting import count
@@ -24,10 +23,11 @@ from koordinator.scheduler.explain.remedies import room
 from koordinator.scheduler.explain.slices import Steps
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.tries import Tries
-from koordinator.scheduler.framework import ReservePlugin
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import Status
-from koordinator.scheduler.trial import Trial
+from koordinator.scheduler.plugin.framework import ReservePlugin
+from koordinator.scheduler.plugin.status import Status
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import Trial
 
 SLICE_US = 8_000
 """Members placed in one slice, by what they cost."""

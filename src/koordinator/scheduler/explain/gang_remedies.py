@@ -10,8 +10,10 @@ from koordinator.api import resources
 from koordinator.api.affinity import Toleration
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.post_filter import CycleDiagnosis
+from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import Preemption, Remedy
 from koordinator.scheduler.explain.evictions import Ways, preemption_of, victims, ways_for
@@ -24,14 +26,12 @@ from koordinator.scheduler.explain.slices import Steps
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.tries import Tries
 from koordinator.scheduler.explain.variants import Variant, for_requests
-from koordinator.scheduler.framework import Eviction
+from koordinator.scheduler.plugin.framework import Eviction
 from koordinator.scheduler.plugins.coscheduling.config import GangSource
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.post_filter import CycleDiagnosis
-from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.trial import Trial
-from koordinator.scheduler.view import View
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import Trial
 
 VARIANTS_MAX = 8
 """Changes of all members that are tried; each places the whole gang once."""

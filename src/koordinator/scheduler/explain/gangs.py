@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from koordinator.api import labels
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain import gang_remedies
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import GangAnswer, GangFit, GangLine, Preemption, Remedy, Verdict

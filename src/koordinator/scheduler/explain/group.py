@@ -20,16 +20,16 @@ from koordinator.api.schedule_explanation import (
     PossibleVictim,
     ScheduledPod,
 )
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.post_filter import CycleDiagnosis
+from koordinator.scheduler.engine.refusals import left_out_reason
+from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain.survey import Survey, survey
-from koordinator.scheduler.framework import Eviction
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.post_filter import CycleDiagnosis
-from koordinator.scheduler.refusals import left_out_reason
-from koordinator.scheduler.status import Code, Status, unresolvable
-from koordinator.scheduler.trial import Trial
-from koordinator.scheduler.view import View
+from koordinator.scheduler.plugin.framework import Eviction
+from koordinator.scheduler.plugin.status import Code, Status, unresolvable
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import Trial
 
 VICTIM_NODES_MAX = 5
 WHOLE_CLUSTER = ""

@@ -5,11 +5,11 @@ from collections import Counter
 import numpy as np
 
 from koordinator.api import resource_vector
-from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.remedies import wanted_amounts
 from koordinator.scheduler.explain.survey import Survey, reasons
-from koordinator.scheduler.status import Status
+from koordinator.scheduler.plugin.status import Status
+from koordinator.scheduler.table.columns import Rows
 
 FIT = "NodeResourcesFit"
 TOLD_MAX = 3

@@ -20,15 +20,15 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler.capabilities import BackgroundController
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain import group
 from koordinator.scheduler.explain.answer import Verdict
 from koordinator.scheduler.explain.gang_group import group_of_pod
 from koordinator.scheduler.explain.gangs import explain_group
 from koordinator.scheduler.explain.quotas import explain_quota
 from koordinator.scheduler.explain.slices import Steps, in_turns
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.plugin.capabilities import BackgroundController
+from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 

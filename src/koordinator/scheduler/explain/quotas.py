@@ -11,8 +11,10 @@ import msgspec
 
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
+from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.explain.answer import QuotaAnswer, QuotaExcess, QuotaLevel, QuotaLoan, Remedy
 from koordinator.scheduler.explain.quota_forest import is_unreached
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
 from koordinator.scheduler.plugins.elastic_quota.amounts import (
     Nanos,
@@ -26,9 +28,7 @@ from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, PodAsk, Quota
 from koordinator.scheduler.plugins.elastic_quota.report import ROOT_SHOWN
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.status import SUCCESS, Status, unschedulable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 SIBLINGS_MAX = 512
 """Quotas on the path and beside it that a copy may have; around larger ones no changes are tried."""

@@ -12,15 +12,15 @@ import numpy.typing as npt
 from koordinator.api import resource_vector, resources, tolerations
 from koordinator.api.core import Taint
 from koordinator.api.errors import KoordinatorError
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain import variants
 from koordinator.scheduler.explain.answer import Remedy
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.variants import Variant
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import Code
-from koordinator.scheduler.view import View
+from koordinator.scheduler.plugin.status import Code
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
 
 VARIANTS_MAX = 24
 """Changed pods that are evaluated one by one; each costs one full scan of the nodes."""

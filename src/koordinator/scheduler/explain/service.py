@@ -15,8 +15,8 @@ from koordinator.scheduler.explain.decide import Question, every_node, explain
 from koordinator.scheduler.explain.gang_group import Group, gang_keys, group_of, group_of_pod
 from koordinator.scheduler.explain.gangs import Told, explain_group
 from koordinator.scheduler.explain.slices import in_turns
-from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.scheduler import Scheduler
+from koordinator.scheduler.table.pod_info import PodInfo
 
 PATH = "/explain/{namespace}/{pod}"
 """Below `/apis/v1`, which only the leader serves."""

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Generator
 from typing import TypeVar
 
-from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.engine.engine import Engine
 
 T = TypeVar("T")
 

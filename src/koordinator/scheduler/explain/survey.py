@@ -8,16 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.post_filter import KeptFree
+from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.engine.refusals import left_out_reason
 from koordinator.scheduler.explain.answer import NodeScore, PluginAnswer, PluginScore, ReasonCount
-from koordinator.scheduler.framework import FilterPlugin, ReasonCodes
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.post_filter import KeptFree
-from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.refusals import left_out_reason
-from koordinator.scheduler.status import Code, Status
+from koordinator.scheduler.plugin.framework import FilterPlugin, ReasonCodes
+from koordinator.scheduler.plugin.status import Code, Status
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
 
 EXAMPLES_MAX = 3
 FITS, REFUSES, NO_PART = "fits", "refuses", "takes no part"

@@ -8,19 +8,19 @@ from typing import Any, Self
 
 import numpy as np
 
-from koordinator.scheduler import pick
-from koordinator.scheduler.answer_patterns import NOT_FEASIBLE
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation import Evaluation
-from koordinator.scheduler.evaluation_cache import EvaluationCache
-from koordinator.scheduler.framework import Mask, ReservePlugin
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.status import SUCCESS, Status, unresolvable
-from koordinator.scheduler.steering import steer
-from koordinator.scheduler.trial import Trial
-from koordinator.scheduler.view import View
+from koordinator.scheduler.engine import pick
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.evaluation_cache import EvaluationCache
+from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.engine.steering import steer
+from koordinator.scheduler.engine.view import View
+from koordinator.scheduler.plugin.framework import Mask, ReservePlugin
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable
+from koordinator.scheduler.table.answer_patterns import NOT_FEASIBLE
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import Trial
 
 PLACED_US, LOOKED_AROUND_US, BOOKED_US = 100, 300, 150
 """What a pod costs, about: where looking ahead serves, where it does not, and what a Reserve plugin adds."""

@@ -13,12 +13,12 @@ import aiohttp
 from koordinator.api.core import Node, Pod
 from koordinator.api.meta import Object, to_wire
 from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler.advice import Advice
-from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.engine.advice import Advice
 from koordinator.scheduler.extenders.client import ExtenderClient, ExtenderError, Json, Victims
-from koordinator.scheduler.framework import BindPlugin, Handle, Plugin, Watch
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import BindPlugin, Handle, Plugin, Watch
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
-from koordinator.scheduler.config import ConfigError, Extender, ExtenderTls
+from koordinator.scheduler.config.config import ConfigError, Extender, ExtenderTls
 
 SCORE_MAX = 10
 """What an extender gives at most; ten times as much is our scale."""

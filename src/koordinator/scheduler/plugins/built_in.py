@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from koordinator.scheduler.framework import Plugin
+from koordinator.scheduler.plugin.framework import Plugin
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.default_binder import DefaultBinder
 from koordinator.scheduler.plugins.default_pre_bind import DefaultPreBind

@@ -4,9 +4,9 @@ import asyncio
 
 from koordinator.api.core import Pod
 from koordinator.cluster import errors
-from koordinator.scheduler.framework import BindPlugin
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Status, error
+from koordinator.scheduler.plugin.framework import BindPlugin
+from koordinator.scheduler.plugin.status import SUCCESS, Status, error
+from koordinator.scheduler.table.pod_info import PodInfo
 
 LOOK_PAUSES_S = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Pauses before each look at a pod whose binding was left without an answer. Together they outlast a restart

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from koordinator.api.meta import Object
 from koordinator.api.reservation import Reservation
 from koordinator.cluster import errors, retry
-from koordinator.scheduler.capabilities import PreBindExtension
-from koordinator.scheduler.framework import Handle, PreBindPlugin
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_patch import PodPatch
-from koordinator.scheduler.status import SUCCESS, Status, error
+from koordinator.scheduler.plugin.capabilities import PreBindExtension
+from koordinator.scheduler.plugin.framework import Handle, PreBindPlugin
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import SUCCESS, Status, error
+from koordinator.scheduler.table.pod_info import PodInfo
 
 T = TypeVar("T", bound=Object)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.events import Happening
-from koordinator.scheduler.framework import Mask, WakeIndex
-from koordinator.scheduler.nodes import NodeTable
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.plugin.events import Happening
+from koordinator.scheduler.plugin.framework import Mask, WakeIndex
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class FitIndex(WakeIndex):

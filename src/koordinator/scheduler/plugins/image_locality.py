@@ -8,11 +8,11 @@ import numpy as np
 
 from koordinator.api.core import Node
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
-from koordinator.scheduler.nodes import RowKeeper
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, SUCCESS, Status
+from koordinator.scheduler.plugin.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
 
 MIB = 1 << 20
 THRESHOLD_MIN_BYTES = 23 * MIB

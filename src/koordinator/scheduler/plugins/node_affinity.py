@@ -7,9 +7,8 @@ import numpy as np
 
 from koordinator.api.affinity import NodeAffinity as NodeAffinityTerms
 from koordinator.api.affinity import NodeSelectorTerm, PreferredSchedulingTerm
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.events import ClusterEvent
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
     PreFilterPlugin,
@@ -20,9 +19,10 @@ from koordinator.scheduler.framework import (
     Scores,
     default_normalize,
 )
-from koordinator.scheduler.label_columns import NAME_FIELD, LabelColumns
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status, unresolvable
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.label_columns import NAME_FIELD, LabelColumns
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class AffinityReason(Reason):

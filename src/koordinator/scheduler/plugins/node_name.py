@@ -4,11 +4,11 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.events import ClusterEvent
-from koordinator.scheduler.framework import FilterPlugin, ReasonCodes, passes
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Reason, unresolvable
+from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.framework import FilterPlugin, ReasonCodes, passes
+from koordinator.scheduler.plugin.status import SUCCESS, Reason, unresolvable
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class NodeNameReason(Reason):

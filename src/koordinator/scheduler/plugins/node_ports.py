@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.changes import Change
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.events import ClusterEvent
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
     PreFilterPlugin,
     PreFilterResult,
     ReasonCodes,
 )
-from koordinator.scheduler.nodes import RowKeeper
-from koordinator.scheduler.pod_info import HostPort, PodInfo
-from koordinator.scheduler.status import SKIP, SUCCESS, Reason, unschedulable
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, unschedulable
+from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import RowKeeper
+from koordinator.scheduler.table.pod_info import HostPort, PodInfo
 
 ANY_ADDRESS = "0.0.0.0"
 

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.changes import Change
-from koordinator.scheduler.columns import Rows, at
-from koordinator.scheduler.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
+from koordinator.scheduler.plugin.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
 from koordinator.scheduler.plugins.node_resources_fit import CPU_AND_MEMORY, WeightedResource, is_scalar
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, SUCCESS, Status
+from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.pod_info import PodInfo
 
 F64 = npt.NDArray[np.float64]
 

@@ -11,10 +11,8 @@ import numpy as np
 
 from koordinator.api import resource_vector, resources
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.changes import Change
-from koordinator.scheduler.columns import Rows, at
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import (
     SCORE_MAX,
     FilterPlugin,
     Handle,
@@ -26,11 +24,13 @@ from koordinator.scheduler.framework import (
     Scores,
     passes,
 )
-from koordinator.scheduler.nodes import F64, NodeTable
-from koordinator.scheduler.percent import floor_percent, weighted_mean
+from koordinator.scheduler.plugin.percent import floor_percent, weighted_mean
+from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, error
 from koordinator.scheduler.plugins.fit_index import FitIndex
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Code, Status, error
+from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.nodes import F64, NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 Copies = int | I64
 """How many pods of a class are meant: the one that is looked at, and those assumed on the row before it."""

@@ -8,12 +8,12 @@ import numpy as np
 
 from koordinator.api import resource_vector
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.changes import Change
-from koordinator.scheduler.columns import Rows, at
-from koordinator.scheduler.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
+from koordinator.scheduler.plugin.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
+from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.node_resources_fit import least_allocated, most_allocated
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.pod_info import PodInfo
 
 _FORMULAS: dict[str, Callable[[I64, I64], I64]] = {
     "LeastAllocated": least_allocated,

@@ -6,11 +6,11 @@ import numpy as np
 
 from koordinator.api import tolerations
 from koordinator.api.core import Taint
-from koordinator.scheduler.columns import Rows, at
-from koordinator.scheduler.events import ClusterEvent
-from koordinator.scheduler.framework import FilterPlugin, ReasonCodes, passes
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Reason, unresolvable
+from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.framework import FilterPlugin, ReasonCodes, passes
+from koordinator.scheduler.plugin.status import SUCCESS, Reason, unresolvable
+from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.pod_info import PodInfo
 
 UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=tolerations.NO_SCHEDULE)
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from koordinator.scheduler.framework import QueueSortPlugin
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.plugin.framework import QueueSortPlugin
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class PrioritySort(QueueSortPlugin[None]):

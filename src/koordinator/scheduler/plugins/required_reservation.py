@@ -9,10 +9,10 @@ one (`profile`).
 from collections.abc import Hashable
 
 from koordinator.api import labels
-from koordinator.scheduler.events import ClusterEvent
-from koordinator.scheduler.framework import PreFilterPlugin, PreFilterResult
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, unresolvable
+from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.framework import PreFilterPlugin, PreFilterResult
+from koordinator.scheduler.plugin.status import SKIP, unresolvable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 NEEDED = unresolvable(
     f"the pod requires a reservation (annotation {labels.RESERVATION_AFFINITY}), "

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from koordinator.api import resources
-from koordinator.scheduler.columns import Rows, at
-from koordinator.scheduler.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.plugin.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
+from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class ScarceArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

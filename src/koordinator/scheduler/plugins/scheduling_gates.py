@@ -1,9 +1,9 @@
 """SchedulingGates: a pod with gates stays out of the queue. Source: behaviour/scheduler B1."""
 
-from koordinator.scheduler.events import ClusterEvent
-from koordinator.scheduler.framework import PreEnqueuePlugin
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Status, unresolvable
+from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.framework import PreEnqueuePlugin
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class SchedulingGates(PreEnqueuePlugin[None]):

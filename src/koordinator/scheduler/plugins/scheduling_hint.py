@@ -14,11 +14,11 @@ import msgspec
 from koordinator.api import labels
 from koordinator.api.annotations import placement
 from koordinator.api.errors import ProtocolError
-from koordinator.scheduler import status
-from koordinator.scheduler.capabilities import PreferNodesPlugin, PreferredNodes
-from koordinator.scheduler.framework import Handle, PreFilterPlugin, PreFilterResult
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, SUCCESS, Status
+from koordinator.scheduler.plugin import status
+from koordinator.scheduler.plugin.capabilities import PreferNodesPlugin, PreferredNodes
+from koordinator.scheduler.plugin.framework import Handle, PreFilterPlugin, PreFilterResult
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class SchedulingHintArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -13,9 +13,8 @@ import numpy.typing as npt
 from koordinator.api import tolerations
 from koordinator.api.core import Node, Taint
 from koordinator.api.tolerations import Tolerations
-from koordinator.scheduler.columns import ColumnSpec, Rows, at
-from koordinator.scheduler.events import ClusterEvent
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
     PreScorePlugin,
@@ -25,9 +24,10 @@ from koordinator.scheduler.framework import (
     default_normalize,
     passes,
 )
-from koordinator.scheduler.nodes import RowKeeper
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Reason, unresolvable
+from koordinator.scheduler.plugin.status import SUCCESS, Reason, unresolvable
+from koordinator.scheduler.table.columns import ColumnSpec, Rows, at
+from koordinator.scheduler.table.nodes import RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class TaintReason(Reason):

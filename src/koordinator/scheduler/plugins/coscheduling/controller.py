@@ -18,8 +18,8 @@ from koordinator.clock import rfc3339
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.rate_limit import Rate, TokenBucket
-from koordinator.scheduler.capabilities import BackgroundController
-from koordinator.scheduler.framework import Handle, Watch
+from koordinator.scheduler.plugin.capabilities import BackgroundController
+from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.phase import Tally, difference, next_of
 

@@ -6,7 +6,7 @@ Source: behaviour/gangs 12 (7).
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.columns import Rows
+from koordinator.scheduler.table.columns import Rows
 
 
 class EmptyingCosts:

@@ -13,9 +13,11 @@ import msgspec
 import numpy as np
 
 from koordinator.api.gang_labels import GangMode
-from koordinator.scheduler import diagnosis
-from koordinator.scheduler.capabilities import JobRefusal, ResizePodPlugin
-from koordinator.scheduler.framework import Handle, Plugin, PostFilterPlugin, PostFilterResult
+from koordinator.scheduler.engine.prospects import Prospects
+from koordinator.scheduler.plugin import diagnosis
+from koordinator.scheduler.plugin.capabilities import JobRefusal, ResizePodPlugin
+from koordinator.scheduler.plugin.framework import Handle, Plugin, PostFilterPlugin, PostFilterResult
+from koordinator.scheduler.plugin.status import SKIP, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling import head_room
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of
@@ -27,9 +29,7 @@ from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.plugins.preemption.plugin import NOT_HELPFUL
 from koordinator.scheduler.plugins.preemption.residents import Residents
 from koordinator.scheduler.plugins.preemption.search import NO_VICTIMS
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.prospects import Prospects
-from koordinator.scheduler.status import SKIP, Status, unresolvable, unschedulable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 KINDS_MAX = 16
 """Kinds of members that are looked at: each is a question to all nodes."""

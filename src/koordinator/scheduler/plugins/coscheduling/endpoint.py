@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from koordinator.scheduler.capabilities import ApiAnswer, ApiRequest, Endpoint
+from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiRequest, Endpoint
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangCache, GangGroup
 
 NANOS = 1_000_000_000

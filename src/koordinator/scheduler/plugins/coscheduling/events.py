@@ -8,6 +8,7 @@ import msgspec
 from koordinator.api.core import Pod
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.api.sigs import PodGroup
+from koordinator.scheduler.plugin.suggestion import Suggestion
 from koordinator.scheduler.plugins.coscheduling.config import (
     GangDefaults,
     from_pod,
@@ -22,7 +23,6 @@ from koordinator.scheduler.plugins.coscheduling.gangs import (
     GangGroup,
     key_of,
 )
-from koordinator.scheduler.suggestion import Suggestion
 
 
 class Round(msgspec.Struct):

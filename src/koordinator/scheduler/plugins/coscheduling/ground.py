@@ -11,10 +11,9 @@ import msgspec
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler import diagnosis as words
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.framework import Diagnosis, Mask, Plugin
-from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.plugin import diagnosis as words
+from koordinator.scheduler.plugin.framework import Diagnosis, Mask, Plugin
+from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.plugins.coscheduling.costs import EmptyingCosts
 from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents, job_name, may_go
 from koordinator.scheduler.plugins.coscheduling.preempt import (
@@ -25,9 +24,10 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
 )
 from koordinator.scheduler.plugins.node_resources_fit import FitState, NodeResourcesFit
 from koordinator.scheduler.plugins.preemption.eviction import PREEMPTION, has_condition
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import Code, Status
-from koordinator.scheduler.trial import Trial
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import Trial
 
 TAKEN_MAX = 16_384
 """Pods taken off nodes in one attempt, at about 10 µs each. Only a job that the columns let hope in vain on

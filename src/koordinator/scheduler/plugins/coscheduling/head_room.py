@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.plugins.network_topology.slots import Slots
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 Amounts = Mapping[int, int]
 """Column → what one member asks for."""

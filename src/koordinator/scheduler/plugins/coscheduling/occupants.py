@@ -6,10 +6,10 @@ import numpy.typing as npt
 from koordinator.api import labels, quota_labels
 from koordinator.api.core import Pod
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.nodes import NodeTable
-from koordinator.scheduler.nominations import job_of
 from koordinator.scheduler.plugins.preemption.residents import NOWHERE, Residents
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.nominations import job_of
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class JobResidents(Residents):

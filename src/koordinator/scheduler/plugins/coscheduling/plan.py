@@ -4,10 +4,10 @@ Where each member goes is left to the engine. All gangs of the group need their 
 placed as far as there is room.
 """
 
-from koordinator.scheduler.capabilities import Plan, Quorum
+from koordinator.scheduler.plugin.capabilities import Plan, Quorum
 from koordinator.scheduler.plugins.coscheduling.gangs import key_of
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 def whole_group(gangs: RunningGangs, pod: PodInfo, *, falls_back: bool = False) -> Plan | None:

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from koordinator.api.core import Pod
-from koordinator.scheduler import status
-from koordinator.scheduler.capabilities import FoundNode, Plan
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.framework import Handle, Scores
+from koordinator.scheduler.plugin import status
+from koordinator.scheduler.plugin.capabilities import FoundNode, Plan
+from koordinator.scheduler.plugin.framework import Handle, Scores
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.events import Round, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup, key_of
@@ -23,8 +23,8 @@ from koordinator.scheduler.plugins.network_topology.outlook import JobOutlook, o
 from koordinator.scheduler.plugins.network_topology.placement import MUST_GATHER
 from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner, UnknownProfile
 from koordinator.scheduler.plugins.network_topology.rows import Attraction, TreeRows
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, SUCCESS, unschedulable
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
 
 PLAN_INVALID = "plan become invalid, wait for the next round"
 NO_OPINION = FoundNode(SKIP)

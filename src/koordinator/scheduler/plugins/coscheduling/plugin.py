@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from koordinator.api import labels
-from koordinator.scheduler.capabilities import (
+from koordinator.scheduler.config.plugin_args import CoschedulingArgs
+from koordinator.scheduler.plugin.capabilities import (
     ApiProvider,
     AttemptPlugin,
     BackgroundController,
@@ -25,10 +26,9 @@ from koordinator.scheduler.capabilities import (
     PostFilterTransformer,
     SharedFailure,
 )
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.diagnosis import fit_error
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.diagnosis import fit_error
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     Handle,
     Outlook,
@@ -46,7 +46,8 @@ from koordinator.scheduler.framework import (
     ScorePlugin,
     Scores,
 )
-from koordinator.scheduler.plugin_args import CoschedulingArgs
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Code, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling import endpoint, plan
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.controller import PodGroupController
@@ -58,9 +59,8 @@ from koordinator.scheduler.plugins.coscheduling.preemption import GangPreemption
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
 from koordinator.scheduler.plugins.coscheduling.told import ToldFailures
 from koordinator.scheduler.plugins.network_topology.rows import selector_of
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_patch import PodPatch
-from koordinator.scheduler.status import SKIP, SUCCESS, Code, Status, unresolvable, unschedulable
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
 
 KEPT_S = 60.0
 """Some of the longest backoffs of a member that is tried again."""

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import msgspec
 
-from koordinator.scheduler.diagnosis import fit_error
-from koordinator.scheduler.status import Code
+from koordinator.scheduler.plugin.diagnosis import fit_error
+from koordinator.scheduler.plugin.status import Code
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIMS = "no potential victims"

@@ -12,12 +12,13 @@ import msgspec
 
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.prometheus import Histogram, exponential
-from koordinator.scheduler.capabilities import JobRoomPlugin
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.failures import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT
-from koordinator.scheduler.framework import Diagnosis, Handle, Outlook, PostFilterResult
-from koordinator.scheduler.framework import Eviction as EvictionWay
-from koordinator.scheduler.plugin_args import CoschedulingArgs
+from koordinator.scheduler.config.plugin_args import CoschedulingArgs
+from koordinator.scheduler.plugin.capabilities import JobRoomPlugin
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.failures import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT
+from koordinator.scheduler.plugin.framework import Diagnosis, Handle, Outlook, PostFilterResult
+from koordinator.scheduler.plugin.framework import Eviction as EvictionWay
+from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.events import Round, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
@@ -34,8 +35,7 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
 )
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
 from koordinator.scheduler.plugins.preemption.eviction import Eviction, Terms
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable, unschedulable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 WAITING = unresolvable("waiting for the preemption for this pod to be finished")
 JOBS_MEASURED_MAX = 1_000

@@ -15,9 +15,9 @@ from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.api.sigs import PodGroup
 from koordinator.prometheus import Histogram, Reading
 from koordinator.scheduler.auditor.history import Kind
-from koordinator.scheduler.failures import JOB_REJECT
-from koordinator.scheduler.framework import Handle, Watch
-from koordinator.scheduler.plugin_args import CoschedulingArgs
+from koordinator.scheduler.config.plugin_args import CoschedulingArgs
+from koordinator.scheduler.plugin.failures import JOB_REJECT
+from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugins.coscheduling import config
 from koordinator.scheduler.plugins.coscheduling.config import GangDefaults, GangSource, gang_id_of
 from koordinator.scheduler.plugins.coscheduling.decisions import (
@@ -33,7 +33,7 @@ from koordinator.scheduler.plugins.coscheduling.decisions import (
 from koordinator.scheduler.plugins.coscheduling.events import Round
 from koordinator.scheduler.plugins.coscheduling.gangs import GangGroup, key_of, uid_of
 from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 

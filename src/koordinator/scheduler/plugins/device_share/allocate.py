@@ -15,6 +15,7 @@ from koordinator.api.annotations.device import (
     GPUPartitionSpec,
     JointAllocate,
 )
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.device_share import partition, topology
 from koordinator.scheduler.plugins.device_share.inventory import (
     NO_LIMITS,
@@ -41,7 +42,6 @@ from koordinator.scheduler.plugins.device_share.request import (
     with_gpu_memory,
 )
 from koordinator.scheduler.plugins.device_share.score import ScoringStrategy, device_score, type_score
-from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
 
 JOINT_VIOLATION = unschedulable("node(s) Device Joint-Allocate rules violation")
 MISSING_TREE = unresolvable("node(s) missing GPU Device Topology Tree")

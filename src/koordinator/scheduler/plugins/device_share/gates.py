@@ -6,10 +6,10 @@ import msgspec
 
 from koordinator.api import labels
 from koordinator.api.annotations.device import DeviceAllocation, DeviceAllocations, DeviceType
+from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable
 from koordinator.scheduler.plugins.device_share.allocate import PodDevices
 from koordinator.scheduler.plugins.device_share.inventory import Limits, NodeDevices, amounts_of
 from koordinator.scheduler.plugins.device_share.request import Amounts, with_gpu_memory
-from koordinator.scheduler.status import SUCCESS, Status, error, unresolvable
 
 NO_HAMI_CORE = error("GPUIsolationProviderHAMICore not found on the node")
 

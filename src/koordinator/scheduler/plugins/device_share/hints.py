@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from koordinator.api.annotations.device import DeviceType
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.device_share.allocate import (
     DeviceDecision,
     Options,
@@ -14,7 +15,6 @@ from koordinator.scheduler.plugins.device_share.allocate import (
     wanted_of,
 )
 from koordinator.scheduler.plugins.device_share.inventory import NO_LIMITS, Limits, NodeDevices
-from koordinator.scheduler.status import SUCCESS, Status, unschedulable
 
 SAME_GPUS_SCORE = 500
 """Of NUMA nodes that give the GPUs which would be chosen among all: more than CPUs can score."""

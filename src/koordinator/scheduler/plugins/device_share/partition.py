@@ -12,8 +12,8 @@ from koordinator.api.annotations.device import (
     NodePartitionPolicy,
     PartitionPolicy,
 )
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.device_share.inventory import NodeDevices
-from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
 
 Table = Mapping[int, Sequence[GPUPartition]]
 """Number of GPUs → partitions of that size."""

@@ -7,9 +7,9 @@ import msgspec
 from koordinator.api import label_selector
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.device import VirtualFunction
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.device_share.inventory import View, VisibleDevice
 from koordinator.scheduler.plugins.device_share.request import Amounts, insufficient
-from koordinator.scheduler.status import SUCCESS, Status, unschedulable
 
 Scorer = Callable[[VisibleDevice], int]
 

@@ -8,7 +8,7 @@ import msgspec
 from koordinator.api import label_selector, resource_vector, resources
 from koordinator.api.annotations.device import AllocateStrategy, DeviceHint, DeviceType, ExclusivePolicy
 from koordinator.api.quantity import ResourceList
-from koordinator.scheduler.status import SUCCESS, Status, unresolvable
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable
 
 Amounts = dict[str, int]
 """Resource → amount in base units: percent, bytes, cores."""

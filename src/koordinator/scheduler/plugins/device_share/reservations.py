@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from koordinator.scheduler.plugin.status import unschedulable
 from koordinator.scheduler.plugins.device_share.allocate import DeviceDecision, Options, PodDevices, allocate
 from koordinator.scheduler.plugins.device_share.inventory import (
     NO_LIMITS,
@@ -13,7 +14,6 @@ from koordinator.scheduler.plugins.device_share.inventory import (
     add,
 )
 from koordinator.scheduler.plugins.device_share.request import Amounts
-from koordinator.scheduler.status import unschedulable
 
 ByType = Mapping[str, AmountsByMinor]
 

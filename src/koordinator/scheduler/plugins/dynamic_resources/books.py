@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from koordinator.api.dra import AllocationResult, DeviceClass, ResourceClaim
-from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.plugins.dynamic_resources.claims import ClaimKey
 from koordinator.scheduler.plugins.dynamic_resources.inventory import DeviceKey, Inventory
+from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 
 
 class Promise(msgspec.Struct, eq=False):

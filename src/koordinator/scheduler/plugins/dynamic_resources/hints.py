@@ -4,10 +4,10 @@ import numpy as np
 
 from koordinator.api.core import Pod
 from koordinator.api.dra import ResourceClaim
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import Mask, WakeIndex
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import Mask, WakeIndex
 from koordinator.scheduler.plugins.dynamic_resources.claims import ClaimKey, claim_names
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 
 CLAIM_EVENTS = (
     ClusterEvent.RESOURCE_CLAIM_ADDED,

@@ -20,7 +20,7 @@ from koordinator.api.dra import Device, DeviceAttribute, ResourceSlice
 from koordinator.api.quantity import QuantityError
 from koordinator.cel.errors import EvaluationError
 from koordinator.cel.values import Semver
-from koordinator.scheduler.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 
 DeviceKey = tuple[str, str, str]
 """(driver, pool, device): a device's name in the cluster."""

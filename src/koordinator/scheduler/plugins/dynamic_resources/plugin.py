@@ -12,9 +12,9 @@ import numpy as np
 from koordinator.api import duration
 from koordinator.api.affinity import NodeSelector
 from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceSlice
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.config.plugin_args import DynamicResourcesArgs
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     FilterPlugin,
     Handle,
@@ -31,8 +31,8 @@ from koordinator.scheduler.framework import (
     WakeIndex,
     Watch,
 )
-from koordinator.scheduler.label_columns import LabelColumns
-from koordinator.scheduler.plugin_args import DynamicResourcesArgs
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.dynamic_resources import claims, demand, hints, result
 from koordinator.scheduler.plugins.dynamic_resources.allocator import Outcome
 from koordinator.scheduler.plugins.dynamic_resources.books import Books
@@ -41,9 +41,9 @@ from koordinator.scheduler.plugins.dynamic_resources.demand import Demand, Deman
 from koordinator.scheduler.plugins.dynamic_resources.selection import Selections
 from koordinator.scheduler.plugins.dynamic_resources.supply import Supply
 from koordinator.scheduler.plugins.dynamic_resources.writes import Booked, ClaimWriter
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_patch import PodPatch
-from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.label_columns import LabelColumns
+from koordinator.scheduler.table.pod_info import PodInfo
 
 STEPS_PER_S = 100_000
 """Devices tried per second of `filterTimeout`: a bound on a search that does not depend on the machine's load."""

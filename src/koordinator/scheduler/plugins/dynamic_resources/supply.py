@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.label_columns import LabelColumns
 from koordinator.scheduler.plugins.dynamic_resources.allocator import ALL, Answer, Outcome, Stock, search
 from koordinator.scheduler.plugins.dynamic_resources.demand import Demand
 from koordinator.scheduler.plugins.dynamic_resources.inventory import (
@@ -20,6 +18,8 @@ from koordinator.scheduler.plugins.dynamic_resources.inventory import (
     Inventory,
 )
 from koordinator.scheduler.plugins.dynamic_resources.selection import CLAIM
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.label_columns import LabelColumns
 
 Mask = npt.NDArray[np.bool_]
 CODE_MAX = 1 << 40

@@ -11,11 +11,11 @@ from koordinator.api.core import Pod
 from koordinator.api.dra import FINALIZER, ResourceClaim
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
-from koordinator.scheduler.framework import Handle
+from koordinator.scheduler.plugin.framework import Handle
+from koordinator.scheduler.plugin.status import SUCCESS, Status, error
 from koordinator.scheduler.plugins.dynamic_resources.books import Books, Promise
 from koordinator.scheduler.plugins.dynamic_resources.claims import ClaimKey, can_be_reserved, is_reserved_for
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Status, error
+from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 

@@ -11,17 +11,17 @@ import msgspec
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.sigs import ElasticQuota
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import Handle, Watch
-from koordinator.scheduler.nodes import RowKeeper
-from koordinator.scheduler.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.controllers import QuotaControllers
 from koordinator.scheduler.plugins.elastic_quota.hints import QuotaUpdate
 from koordinator.scheduler.plugins.elastic_quota.hooks import Hooks
 from koordinator.scheduler.plugins.elastic_quota.latencies import Latencies
 from koordinator.scheduler.plugins.elastic_quota.news import QuotaNews
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.nodes import RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.quantity import QuantityError
 from koordinator.api.sigs import ElasticQuota
 from koordinator.clock import Clock, parse_rfc3339
-from koordinator.scheduler.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugins.elastic_quota import pods
 from koordinator.scheduler.plugins.elastic_quota.capacity import Capacity
 from koordinator.scheduler.plugins.elastic_quota.forest import DEFAULT_TREE, QuotaForest, TreeRoot

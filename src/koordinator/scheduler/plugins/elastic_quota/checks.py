@@ -10,7 +10,8 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unschedulable
 from koordinator.scheduler.plugins.elastic_quota import admission, report
 from koordinator.scheduler.plugins.elastic_quota.admission import (
     AdmissionDecision,
@@ -25,8 +26,7 @@ from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, Quota
 from koordinator.scheduler.plugins.elastic_quota.report import PodStanding
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, SUCCESS, Status, error, unschedulable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class QuotaChecks:

@@ -10,9 +10,9 @@ from typing import Any
 from koordinator.api import labels
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster import errors
-from koordinator.scheduler.capabilities import BackgroundController
-from koordinator.scheduler.framework import Handle
-from koordinator.scheduler.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.plugin.capabilities import BackgroundController
+from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.hooks import Hooks
 from koordinator.scheduler.plugins.elastic_quota.news import QuotaNews

@@ -3,7 +3,7 @@
 from typing import Any
 
 from koordinator.api import labels, resource_list
-from koordinator.scheduler.capabilities import ApiAnswer, ApiRequest
+from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiRequest
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.quota import Quota

@@ -12,13 +12,13 @@ import msgspec
 
 from koordinator.api import duration
 from koordinator.clock import Clock
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
 from koordinator.scheduler.plugins.elastic_quota import requeue
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.quota import QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.requeue import Hint, TreeSnapshot
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class QuotaUpdate(msgspec.Struct, frozen=True):

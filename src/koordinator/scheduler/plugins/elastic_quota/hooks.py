@@ -13,8 +13,8 @@ from koordinator.api.core import Pod
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.supervise import Guard
 from koordinator.prometheus import Histogram, exponential
-from koordinator.scheduler.framework import Handle
-from koordinator.scheduler.plugin_args import HookPlugin
+from koordinator.scheduler.config.plugin_args import HookPlugin
+from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugins.elastic_quota.quota import QuotaSpec
 
 ENTRY_POINTS = "koordinator.scheduler.quota_hooks"

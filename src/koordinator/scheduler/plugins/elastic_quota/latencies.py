@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
 from koordinator.prometheus import Histogram, exponential
-from koordinator.scheduler.framework import Handle
+from koordinator.scheduler.plugin.framework import Handle
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")

@@ -11,8 +11,8 @@ from koordinator.api import duration
 from koordinator.api.core import Pod
 from koordinator.clock import parse_rfc3339
 from koordinator.cluster import errors
-from koordinator.scheduler.framework import Handle
-from koordinator.scheduler.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugins.elastic_quota import revoke
 from koordinator.scheduler.plugins.elastic_quota.amounts import above, amounts_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook

@@ -6,12 +6,12 @@ import msgspec
 
 from koordinator.api import labels
 from koordinator.api.core import Pod
+from koordinator.scheduler.plugin.status import SKIP, Status, error
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, Quota
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
-from koordinator.scheduler.status import SKIP, Status, error
 
 REMEMBERED_MAX = 20_000
 """Labels and namespaces; pods may come with any number of them."""

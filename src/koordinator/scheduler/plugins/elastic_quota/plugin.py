@@ -10,7 +10,8 @@ import msgspec
 from koordinator.api import labels, quota_labels
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
-from koordinator.scheduler.capabilities import (
+from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.plugin.capabilities import (
     ApiAnswer,
     ApiProvider,
     ApiRequest,
@@ -19,8 +20,8 @@ from koordinator.scheduler.capabilities import (
     Endpoint,
     JobRoomPlugin,
 )
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     Handle,
     Outlook,
@@ -31,7 +32,7 @@ from koordinator.scheduler.framework import (
     ReservePlugin,
     WakeIndex,
 )
-from koordinator.scheduler.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, error, unschedulable
 from koordinator.scheduler.plugins.elastic_quota import endpoint
 from koordinator.scheduler.plugins.elastic_quota.accounts import QuotaAccounts
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
@@ -42,8 +43,7 @@ from koordinator.scheduler.plugins.elastic_quota.preemption import QuotaPreempti
 from koordinator.scheduler.plugins.elastic_quota.refusals import Refusals
 from koordinator.scheduler.plugins.elastic_quota.report import PodStanding
 from koordinator.scheduler.plugins.elastic_quota.wake_index import QuotaIndex
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Code, Status, error, unschedulable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class QuotaState(msgspec.Struct, frozen=True):

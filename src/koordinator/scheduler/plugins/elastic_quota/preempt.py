@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from koordinator.api.resource_list import Amounts, add, mask, sub
+from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.elastic_quota.amounts import accumulate, exceeding
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT
-from koordinator.scheduler.status import Code
 
 
 class Rival(msgspec.Struct, frozen=True, kw_only=True):

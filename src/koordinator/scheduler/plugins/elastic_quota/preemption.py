@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from koordinator.api import quota_labels
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     Handle,
     Outlook,
     PostFilterResult,
     Watch,
 )
-from koordinator.scheduler.framework import Eviction as EvictionWay
-from koordinator.scheduler.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.plugin.framework import Eviction as EvictionWay
+from koordinator.scheduler.plugin.status import SUCCESS, Code, unschedulable
 from koordinator.scheduler.plugins.elastic_quota import preempt
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
@@ -28,8 +29,7 @@ from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.budgets import Budgets
 from koordinator.scheduler.plugins.preemption.eviction import Eviction
 from koordinator.scheduler.plugins.preemption.victims import Candidate, Victim
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Code, unschedulable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 NODES_MAX = 256
 """Nodes tried per attempt: the next attempt begins where this one ended."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
+from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos
 from koordinator.scheduler.plugins.elastic_quota.checks import QuotaChecks
 from koordinator.scheduler.plugins.elastic_quota.places import Place
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import Quota
-from koordinator.scheduler.status import Status
 
 
 class Refusals:

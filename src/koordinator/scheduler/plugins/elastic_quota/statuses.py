@@ -16,7 +16,7 @@ from koordinator.api.quantity import QuantityError, ResourceList
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster import errors
 from koordinator.prometheus import Histogram, exponential
-from koordinator.scheduler.framework import Handle
+from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugins.elastic_quota.amounts import amounts_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.gauge import QuotaGauge, fields_of

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import Mask, WakeIndex
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import Mask, WakeIndex
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 
 _FREE = -1
 _SLOTS_FIRST = 64

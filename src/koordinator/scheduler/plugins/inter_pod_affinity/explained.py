@@ -3,13 +3,13 @@
 import itertools
 from collections.abc import Callable, Iterator
 
-from koordinator.scheduler.domain_counts import DomainCounts, Tally
-from koordinator.scheduler.label_columns import ABSENT
-from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.plugins.inter_pod_affinity.terms import AllWishes, Holders, Term
-from koordinator.scheduler.pod_counts import PodCount
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_terms import NamespaceLabels
+from koordinator.scheduler.table.domain_counts import DomainCounts, Tally
+from koordinator.scheduler.table.label_columns import ABSENT
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_counts import PodCount
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_terms import NamespaceLabels
 
 NAMED_MAX = 3
 

@@ -5,10 +5,10 @@ other pods that mean the refused one), the answer is yes.
 """
 
 from koordinator.api.core import Namespace, Node
-from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
 from koordinator.scheduler.plugins.inter_pod_affinity.terms import Term, Wishes
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_terms import NamespaceLabels
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_terms import NamespaceLabels
 
 
 def of_namespace(namespace: Namespace, wishes: Wishes, pod: PodInfo) -> bool:

@@ -7,11 +7,8 @@ import msgspec
 import numpy as np
 
 from koordinator.api.core import Namespace, Node
-from koordinator.scheduler.changes import Change
-from koordinator.scheduler.columns import Rows, at
-from koordinator.scheduler.domain_counts import DomainCounts, Tally, Topology
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import (
     SCORE_MAX,
     FilterPlugin,
     Handle,
@@ -24,7 +21,7 @@ from koordinator.scheduler.framework import (
     Scores,
     Watch,
 )
-from koordinator.scheduler.label_columns import ABSENT, LabelColumns
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.inter_pod_affinity import explained, hints
 from koordinator.scheduler.plugins.inter_pod_affinity.terms import (
     NO_WISHES,
@@ -36,11 +33,14 @@ from koordinator.scheduler.plugins.inter_pod_affinity.terms import (
     TermIndex,
     Wishes,
 )
-from koordinator.scheduler.pod_counts import PodCounts
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_kinds import PodKinds
-from koordinator.scheduler.pod_terms import NamespaceLabels
-from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
+from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.domain_counts import DomainCounts, Tally, Topology
+from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
+from koordinator.scheduler.table.pod_counts import PodCounts
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_kinds import PodKinds
+from koordinator.scheduler.table.pod_terms import NamespaceLabels
 
 
 class PodAffinityReason(Reason):

@@ -9,7 +9,7 @@ from typing import Any
 from koordinator import clock
 from koordinator.api import resource_vector
 from koordinator.scheduler.plugins.load_aware.load import NodeLoad, Share
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 def describe(load: NodeLoad, pods: Mapping[str, PodInfo], names: Sequence[str]) -> dict[str, Any]:

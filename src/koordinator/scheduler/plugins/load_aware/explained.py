@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from koordinator.api import resource_vector
-from koordinator.scheduler.framework import Relief
+from koordinator.scheduler.plugin.framework import Relief
 from koordinator.scheduler.plugins.load_aware import usage
 from koordinator.scheduler.plugins.load_aware.load import NodeLoad, Vector
 from koordinator.scheduler.plugins.load_aware.rules import Rules

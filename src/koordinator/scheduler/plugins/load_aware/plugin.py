@@ -18,11 +18,9 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.priority import PriorityClass
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
-from koordinator.scheduler.changes import Change
-from koordinator.scheduler.columns import ColumnSpec, Rows, at
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
     PreFilterPlugin,
@@ -35,15 +33,17 @@ from koordinator.scheduler.framework import (
     Watch,
     passes,
 )
-from koordinator.scheduler.nodes import RowKeeper
+from koordinator.scheduler.plugin.status import Status, unschedulable
 from koordinator.scheduler.plugins.load_aware import endpoint, explained, load, usage
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy, vector
 from koordinator.scheduler.plugins.load_aware.estimate import estimate, kind_key
 from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad
 from koordinator.scheduler.plugins.load_aware.rules import Rules, RulesTable
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.recent import Recent
-from koordinator.scheduler.status import Status, unschedulable
+from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.columns import ColumnSpec, Rows, at
+from koordinator.scheduler.table.nodes import RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.recent import Recent
 
 log = logging.getLogger(__name__)
 

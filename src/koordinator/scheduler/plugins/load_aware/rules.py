@@ -11,7 +11,7 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.quantity import ResourceList
 from koordinator.scheduler.plugins.load_aware import load, usage
 from koordinator.scheduler.plugins.load_aware.args import Aggregation, LoadAwarePolicy, vector
-from koordinator.scheduler.recent import Recent
+from koordinator.scheduler.table.recent import Recent
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.framework import Scores
-from koordinator.scheduler.nodes import F64
-from koordinator.scheduler.percent import floor_percent, rounded_down_mean, weighted_mean
+from koordinator.scheduler.plugin.framework import Scores
+from koordinator.scheduler.plugin.percent import floor_percent, rounded_down_mean, weighted_mean
+from koordinator.scheduler.table.nodes import F64
 
 Limits = tuple[int | None, ...]
 """The highest usage within a threshold, per resource; None where no threshold applies."""

@@ -17,8 +17,8 @@ from koordinator.api.network_topology import OBJECT_NAME, ClusterNetworkTopology
 from koordinator.clock import Clock
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler.capabilities import BackgroundController
-from koordinator.scheduler.framework import Watch
+from koordinator.scheduler.plugin.capabilities import BackgroundController
+from koordinator.scheduler.plugin.framework import Watch
 from koordinator.scheduler.plugins.network_topology.tree import (
     Path,
     PathFinder,

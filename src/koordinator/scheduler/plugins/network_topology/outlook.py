@@ -5,10 +5,10 @@ from collections.abc import Generator
 import msgspec
 import numpy as np
 
-from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.plugins.network_topology import placement
 from koordinator.scheduler.plugins.network_topology.planner import Draft, Job, JobPlan
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
 
 PLACES_MAX = 16
 """Places looked at one by one, those with most slots."""

@@ -11,18 +11,18 @@ import numpy as np
 
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler import diagnosis
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.framework import Handle
+from koordinator.scheduler.engine.prospects import Prospects
+from koordinator.scheduler.plugin import diagnosis
+from koordinator.scheduler.plugin.framework import Handle
+from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.network_topology import placement, slots
 from koordinator.scheduler.plugins.network_topology.placement import Demand, Offer, Offers, Plan, PlanReason
 from koordinator.scheduler.plugins.network_topology.rows import Attraction, TreeRows, selector_of
 from koordinator.scheduler.plugins.network_topology.slots import Slots
 from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.prospects import Prospects
-from koordinator.scheduler.status import SUCCESS, Status
-from koordinator.scheduler.trial import Trial
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import Trial
 
 CANDIDATES_MAX = 64
 """Places of one layer into which members that differ are tried to be packed."""

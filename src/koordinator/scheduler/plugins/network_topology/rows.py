@@ -8,10 +8,10 @@ import numpy as np
 from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.plugins.network_topology.tree import Indices, TopologyTree
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class TreeRows(RowKeeper):

@@ -11,14 +11,14 @@ import msgspec
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler import diagnosis
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.evaluation import Evaluation
-from koordinator.scheduler.framework import Handle, ReasonCodes
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.prospects import Foresight, Prospects
-from koordinator.scheduler.status import SUCCESS, Status
-from koordinator.scheduler.view import View
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.prospects import Foresight, Prospects
+from koordinator.scheduler.engine.view import View
+from koordinator.scheduler.plugin import diagnosis
+from koordinator.scheduler.plugin.framework import Handle, ReasonCodes
+from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class Slots(msgspec.Struct, frozen=True, eq=False):

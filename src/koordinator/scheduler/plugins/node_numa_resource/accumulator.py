@@ -10,13 +10,13 @@ import msgspec
 
 from koordinator.api.annotations.placement import CPUBindPolicy, CPUExclusivePolicy
 from koordinator.api.node_labels import NUMAAllocateStrategy
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     CPUMask,
     CPUTopology,
     cpus_of,
     mask_of,
 )
-from koordinator.scheduler.status import SUCCESS, Status, unschedulable
 
 NOT_ENOUGH = unschedulable("not enough cpus available to satisfy request")
 FAILED = unschedulable("failed to allocate cpus")

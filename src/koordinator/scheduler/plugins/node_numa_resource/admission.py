@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from koordinator.api.annotations.placement import NUMANodeExclusive, NUMATopologyPolicy
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import hints, policy
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     Allocation,
@@ -30,7 +31,6 @@ from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision
 from koordinator.scheduler.plugins.node_numa_resource.providers import ProvidedHints
 from koordinator.scheduler.plugins.node_numa_resource.reservations import NO_USE, ReservationUse
 from koordinator.scheduler.plugins.node_numa_resource.score import ScoringStrategy, Strategies
-from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
 
 MISSING_ZONES = unresolvable("node(s) missing NUMA resources")
 INVALID_RATIO = unresolvable("node(s) invalid CPU amplification ratio")

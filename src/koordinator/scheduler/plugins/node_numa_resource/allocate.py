@@ -7,6 +7,7 @@ import msgspec
 from koordinator.api import resources
 from koordinator.api.annotations.placement import CPUBindPolicy
 from koordinator.api.node_labels import NUMAAllocateStrategy
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import ledger as ledgers
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import (
     NOT_ENOUGH,
@@ -18,7 +19,6 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMas
 from koordinator.scheduler.plugins.node_numa_resource.ledger import FreeZones, Ledger
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts, Zones
-from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
 
 NUMAMask = int
 """A set of NUMA node ids: bit i is NUMA node i."""

@@ -11,8 +11,6 @@ from collections.abc import Hashable
 from koordinator.api import labels
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
-from koordinator.scheduler.changes import Change
-from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.plugins.node_numa_resource import holdings, one_node
 from koordinator.scheduler.plugins.node_numa_resource.admission import Placement
 from koordinator.scheduler.plugins.node_numa_resource.columns import Columns
@@ -21,7 +19,9 @@ from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, PodH
 from koordinator.scheduler.plugins.node_numa_resource.node_facts import NO_FACTS, NodeFacts, facts_of
 from koordinator.scheduler.plugins.node_numa_resource.one_node import NodeView
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 

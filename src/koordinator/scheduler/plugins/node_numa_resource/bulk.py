@@ -12,8 +12,8 @@ import numpy.typing as npt
 from koordinator.api import resources
 from koordinator.api.annotations.placement import NUMANodeExclusive
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.framework import Mask, ReasonCodes, Scores
+from koordinator.scheduler.plugin.framework import Mask, ReasonCodes, Scores
+from koordinator.scheduler.plugin.status import Reason
 from koordinator.scheduler.plugins.node_numa_resource import admission, policy
 from koordinator.scheduler.plugins.node_numa_resource import columns as cols
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
@@ -23,7 +23,7 @@ from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.score import SCORE_MAX, ScoringStrategy, Strategies
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
-from koordinator.scheduler.status import Reason
+from koordinator.scheduler.table.columns import Rows
 
 
 class NUMAReason(Reason):

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.api.node_labels import NodeCPUBindPolicy
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.columns import Rows, at
-from koordinator.scheduler.nodes import NODE_AMOUNT_MAX, SMALL_AMOUNT_MAX
 from koordinator.scheduler.plugins.node_numa_resource.ledger import NUMAStatus
 from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeFacts
 from koordinator.scheduler.plugins.node_numa_resource.one_node import KINDS, NodeView
+from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, SMALL_AMOUNT_MAX
 
 NUMA_POLICIES = {
     NUMATopologyPolicy.NONE: 0,

@@ -10,6 +10,7 @@ import msgspec
 
 from koordinator.api.annotations import placement
 from koordinator.api.core import Pod
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import allocate, holdings, policy
 from koordinator.scheduler.plugins.node_numa_resource import ledger as ledgers
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
@@ -20,7 +21,6 @@ from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Hint
 from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, PodHolding
 from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeFacts
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
-from koordinator.scheduler.status import SUCCESS, Status, unschedulable
 
 PLUGIN = "NodeNUMAResource"
 

@@ -6,7 +6,7 @@ import msgspec
 
 from koordinator.api import cpuset, resource_vector
 from koordinator.api.annotations.placement import NUMANodeExclusive
-from koordinator.scheduler.framework import Relief
+from koordinator.scheduler.plugin.framework import Relief
 from koordinator.scheduler.plugins.node_numa_resource import admission
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of
 from koordinator.scheduler.plugins.node_numa_resource.ledger import NUMAStatus

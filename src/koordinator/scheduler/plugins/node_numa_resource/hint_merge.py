@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from koordinator.api.annotations.placement import NUMANodeExclusive, NUMATopologyPolicy
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource.allocate import NUMAMask
 from koordinator.scheduler.plugins.node_numa_resource.ledger import NUMAStatus
-from koordinator.scheduler.status import SUCCESS, Status, unschedulable
 
 
 class Hint(msgspec.Struct, frozen=True):

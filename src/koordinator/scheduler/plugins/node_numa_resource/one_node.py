@@ -10,6 +10,7 @@ import msgspec
 
 from koordinator.api import amplification, resources
 from koordinator.api.annotations.placement import CPUBindPolicy, NUMANodeExclusive, NUMATopologyPolicy
+from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.node_numa_resource import admission, allocate, policy, score
 from koordinator.scheduler.plugins.node_numa_resource import ledger as ledgers
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH, FreeCPUs
@@ -22,7 +23,6 @@ from koordinator.scheduler.plugins.node_numa_resource.node_facts import NO_FACTS
 from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision, CPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.score import Strategies
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts, Zones
-from koordinator.scheduler.status import SUCCESS, Status
 
 KINDS = {"": 0, CPUBindPolicy.FULL_PCPUS.value: 1, CPUBindPolicy.SPREAD_BY_PCPUS.value: 2}
 """Required bind policy → index among usable CPUs: any CPU, those of whole free cores, one of each core."""

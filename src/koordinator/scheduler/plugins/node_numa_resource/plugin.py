@@ -16,11 +16,9 @@ from koordinator.api.annotations.placement import NUMATopologyPolicy, ResourceSp
 from koordinator.api.errors import ProtocolError
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
-from koordinator.scheduler.changes import Change
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
     Mask,
@@ -35,6 +33,8 @@ from koordinator.scheduler.framework import (
     Scores,
     Watch,
 )
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error
 from koordinator.scheduler.plugins.node_numa_resource import (
     admission,
     bulk,
@@ -61,9 +61,9 @@ from koordinator.scheduler.plugins.node_numa_resource.providers import NUMATopol
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, Strategies
 from koordinator.scheduler.plugins.node_numa_resource.table_amounts import TableAmounts
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import options_of
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_patch import PodPatch
-from koordinator.scheduler.status import SKIP, SUCCESS, Status, error
+from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 

@@ -3,15 +3,15 @@
 from collections.abc import Hashable
 from typing import Any
 
-from koordinator.scheduler.percent import Wanted
+from koordinator.scheduler.plugin.percent import Wanted
+from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.plugins.node_numa_resource.admission import Placement
 from koordinator.scheduler.plugins.node_numa_resource.bulk import FIRST_OWN_CODE, Demand, NUMAReason
 from koordinator.scheduler.plugins.node_numa_resource.ledger import PodHolding
 from koordinator.scheduler.plugins.node_numa_resource.one_node import Terms
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.providers import NUMATopologyHintProvider
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import Status
+from koordinator.scheduler.table.pod_info import PodInfo
 
 OWN_CODES_MAX = 40_000
 """Texts that a class of pods tells apart; codes have two bytes."""

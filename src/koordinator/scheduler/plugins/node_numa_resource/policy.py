@@ -12,6 +12,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.node_labels import NodeCPUBindPolicy
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import allocate, zones
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     Allocation,
@@ -20,7 +21,6 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
 )
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUTopology
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts
-from koordinator.scheduler.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
 
 POLICY_MISMATCH = unresolvable("node(s) NUMA Topology policy not match")
 NOT_INTEGER = unresolvable("the requested CPUs must be integer")

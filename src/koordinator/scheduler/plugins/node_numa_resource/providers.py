@@ -9,10 +9,10 @@ import abc
 
 import msgspec
 
-from koordinator.scheduler.framework import Plugin, S
+from koordinator.scheduler.plugin.framework import Plugin, S
+from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Hint, Hints
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class ProvidedHints(msgspec.Struct, frozen=True):

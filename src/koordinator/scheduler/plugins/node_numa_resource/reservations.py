@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from koordinator.scheduler.plugin.status import unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import allocate
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
@@ -22,7 +23,6 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask, CPUTopology
 from koordinator.scheduler.plugins.node_numa_resource.ledger import PodHolding
 from koordinator.scheduler.plugins.node_numa_resource.zones import Zones, total
-from koordinator.scheduler.status import unschedulable
 
 NO_NOMINATION = unschedulable("no nominated reservation")
 OUT_OF_SCOPE = unschedulable("pod has a nominated reservation but cannot be allocated within its NUMA scope")

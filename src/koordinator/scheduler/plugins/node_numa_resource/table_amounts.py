@@ -2,15 +2,15 @@
 
 from koordinator.api import resource_vector
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.columns import Rows, at
-from koordinator.scheduler.framework import Scores
-from koordinator.scheduler.nodes import NodeTable
-from koordinator.scheduler.percent import Wanted, free_percent
+from koordinator.scheduler.plugin.framework import Scores
+from koordinator.scheduler.plugin.percent import Wanted, free_percent
 from koordinator.scheduler.plugins.node_numa_resource import bulk
 from koordinator.scheduler.plugins.node_numa_resource.bulk import Demand, NodeAmounts, NodeCPU
 from koordinator.scheduler.plugins.node_numa_resource.score import ScoringStrategy
 from koordinator.scheduler.plugins.node_numa_resource.zones import Amounts
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
+from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.nodes import NodeTable
 
 
 class TableAmounts:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.scheduler.plugins.preemption.victims import Budget
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 
 ANSWERS_MAX = 65_536
 """Answers kept: one per set of labels, of which a cluster has about one per workload."""

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 
 from koordinator.api.policy import PodDisruptionBudget
-from koordinator.scheduler import diagnosis, pick
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.events import ClusterEvent
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.engine import pick
+from koordinator.scheduler.plugin import diagnosis
+from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     Handle,
     Outlook,
@@ -20,15 +20,16 @@ from koordinator.scheduler.framework import (
     PreEnqueuePlugin,
     Watch,
 )
-from koordinator.scheduler.framework import Eviction as EvictionWay
+from koordinator.scheduler.plugin.framework import Eviction as EvictionWay
+from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.budgets import Budgets
 from koordinator.scheduler.plugins.preemption.eviction import PREEMPTION, Eviction, has_condition
 from koordinator.scheduler.plugins.preemption.residents import Residents
 from koordinator.scheduler.plugins.preemption.search import Found, Search
 from koordinator.scheduler.plugins.preemption.victims import Candidate
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable, unschedulable
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
 
 REVIEWED = "Preemption was turned down by extenders"
 NOT_HELPFUL = "Preemption is not helpful for scheduling"

@@ -4,10 +4,10 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.plugins.preemption.victims import start_of
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
 
 NOWHERE = -1
 _SLOTS_INITIAL = 1_024

@@ -14,19 +14,19 @@ import numpy as np
 
 from koordinator.api.resource_vector import I64
 from koordinator.clock import Clock
-from koordinator.scheduler.changes import Change
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.framework import Diagnosis, FilterPlugin, Mask, Plugin, ReasonCodes
-from koordinator.scheduler.nodes import NodeTable, RowKeeper
-from koordinator.scheduler.nominations import Nominations
+from koordinator.scheduler.plugin.framework import Diagnosis, FilterPlugin, Mask, Plugin, ReasonCodes
+from koordinator.scheduler.plugin.status import Status, error, unresolvable
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.plugins.preemption import reprieve, victims
 from koordinator.scheduler.plugins.preemption.budgets import Budgets
 from koordinator.scheduler.plugins.preemption.reprieve import Room
 from koordinator.scheduler.plugins.preemption.residents import Residents
 from koordinator.scheduler.plugins.preemption.victims import PRIORITY_OFFSET, Candidate, Victim
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import Status, error, unresolvable
+from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.nominations import Nominations
+from koordinator.scheduler.table.pod_info import PodInfo
 
 NO_VICTIMS = unresolvable("No preemption victims found for incoming pod")
 CHUNK = 256

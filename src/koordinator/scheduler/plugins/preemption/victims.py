@@ -14,7 +14,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.label_selector import Predicate
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.clock import parse_rfc3339
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 
 PRIORITY_OFFSET = 1 << 31
 """Makes every priority positive, so that fewer victims have a smaller sum."""

@@ -9,7 +9,7 @@ from koordinator.api.affinity import TopologySpreadConstraint as WireConstraint
 from koordinator.api.core import Pod
 from koordinator.scheduler.plugins.topology_spread.args import HARD, DefaultConstraint
 from koordinator.scheduler.plugins.topology_spread.inclusion import Policy, placement_key
-from koordinator.scheduler.pod_terms import PodTerm
+from koordinator.scheduler.table.pod_terms import PodTerm
 
 Selectors = tuple[LabelSelector | None, ...]
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from koordinator.api.core import Node
-from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
 from koordinator.scheduler.plugins.topology_spread.constraints import Constraint
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_terms import NamespaceLabels
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_terms import NamespaceLabels
 
 _NAMESPACES = NamespaceLabels()
 """Constraints name one namespace; its labels do not matter."""

@@ -7,7 +7,7 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.apps import ReplicaSet, ReplicationController, StatefulSet
 from koordinator.api.core import Pod, Service
 from koordinator.api.meta import Object
-from koordinator.scheduler.framework import Watch
+from koordinator.scheduler.plugin.framework import Watch
 
 _OWNERS: tuple[type[Object], ...] = (ReplicaSet, StatefulSet, ReplicationController)
 _GROUP_OF_KIND = {view.resource.kind: view.resource.group for view in _OWNERS}

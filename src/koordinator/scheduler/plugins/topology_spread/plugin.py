@@ -6,11 +6,8 @@ import msgspec
 import numpy as np
 
 from koordinator.api.core import Pod
-from koordinator.scheduler.changes import Change
-from koordinator.scheduler.columns import Rows, at
-from koordinator.scheduler.domain_counts import DomainCounts, Topology
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
     Mask,
@@ -21,18 +18,21 @@ from koordinator.scheduler.framework import (
     ScorePlugin,
     Scores,
 )
-from koordinator.scheduler.label_columns import ABSENT, LabelColumns
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.topology_spread import constraints, hints, spread
 from koordinator.scheduler.plugins.topology_spread.args import SpreadArgs
 from koordinator.scheduler.plugins.topology_spread.constraints import UNCONSTRAINED, Constraint, Constraints
 from koordinator.scheduler.plugins.topology_spread.inclusion import Inclusion, Inclusions, placement_key
 from koordinator.scheduler.plugins.topology_spread.owners import Owners
-from koordinator.scheduler.pod_counts import PodCount, PodCounts
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_kinds import PodKinds
-from koordinator.scheduler.pod_terms import NamespaceLabels
-from koordinator.scheduler.recent import Recent
-from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
+from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.domain_counts import DomainCounts, Topology
+from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
+from koordinator.scheduler.table.pod_counts import PodCount, PodCounts
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_kinds import PodKinds
+from koordinator.scheduler.table.pod_terms import NamespaceLabels
+from koordinator.scheduler.table.recent import Recent
 
 HOSTNAME = "kubernetes.io/hostname"
 SHAPES_MAX = 16_384

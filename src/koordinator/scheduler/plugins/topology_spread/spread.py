@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.framework import SCORE_MAX, Mask, Scores
-from koordinator.scheduler.label_columns import ABSENT
+from koordinator.scheduler.plugin.framework import SCORE_MAX, Mask, Scores
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.label_columns import ABSENT
 
 Ids = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int32] | npt.NDArray[np.int64]

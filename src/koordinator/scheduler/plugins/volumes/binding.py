@@ -18,9 +18,8 @@ from koordinator.api.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
     Mask,
@@ -33,7 +32,8 @@ from koordinator.scheduler.framework import (
     ScorePlugin,
     Scores,
 )
-from koordinator.scheduler.label_columns import LabelColumns
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Code, Status, unresolvable
 from koordinator.scheduler.plugins.node_resources_fit import (
     ShapePoint,
     check_shape,
@@ -56,9 +56,9 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     not_owned,
 )
 from koordinator.scheduler.plugins.volumes.commitment import Commitments, Plan, Promises
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_patch import PodPatch
-from koordinator.scheduler.status import SKIP, SUCCESS, Code, Status, unresolvable
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.label_columns import LabelColumns
+from koordinator.scheduler.table.pod_info import PodInfo
 
 # Bits of a reason code, in the order in which users read the reasons.
 _NO_VOLUME = 1

@@ -15,9 +15,9 @@ from koordinator.api.storage import (
     StorageClass,
     VolumeAttachment,
 )
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import Handle, Watch
-from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import Handle, Watch
+from koordinator.scheduler.table.pod_info import PodInfo
 
 T = TypeVar("T", bound=Object)
 

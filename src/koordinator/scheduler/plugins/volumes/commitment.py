@@ -10,11 +10,11 @@ from koordinator.api.meta import ObjectMeta
 from koordinator.api.references import ObjectReference
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim
 from koordinator.cluster import errors
-from koordinator.scheduler.framework import Handle
-from koordinator.scheduler.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.plugin.framework import Handle
+from koordinator.scheduler.plugin.status import SUCCESS, Status, error
 from koordinator.scheduler.plugins.volumes.catalog import ClaimKey, VolumeCatalog, is_bound
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Status, error
+from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"

@@ -17,10 +17,8 @@ from koordinator.api.storage import (
     StorageClass,
     VolumeAttachment,
 )
-from koordinator.scheduler.changes import Change
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
     PreFilterPlugin,
@@ -28,7 +26,7 @@ from koordinator.scheduler.framework import (
     ReasonCodes,
     Relief,
 )
-from koordinator.scheduler.nodes import RowKeeper
+from koordinator.scheduler.plugin.status import SKIP, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.volumes.catalog import (
     ClaimKey,
     ClaimUse,
@@ -40,8 +38,10 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     helps,
     not_owned,
 )
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, Status, unresolvable, unschedulable
+from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
 
 Attached = dict[str, set[str]]
 """Driver → handles of its volumes."""

@@ -9,17 +9,15 @@ import numpy as np
 
 from koordinator.api.core import Pod
 from koordinator.api.storage import PersistentVolumeClaim
-from koordinator.scheduler.changes import Change
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
     PreFilterPlugin,
     PreFilterResult,
     ReasonCodes,
 )
-from koordinator.scheduler.nodes import RowKeeper
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, unresolvable, unschedulable
 from koordinator.scheduler.plugins.volumes.catalog import (
     ClaimKey,
     VolumeCatalog,
@@ -27,8 +25,10 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     helps,
     not_found,
 )
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, SUCCESS, Reason, unresolvable, unschedulable
+from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
 
 READ_WRITE_ONCE_POD = "ReadWriteOncePod"
 DiskKey = tuple[str, ...]

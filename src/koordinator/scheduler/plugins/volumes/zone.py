@@ -8,16 +8,15 @@ import numpy as np
 
 from koordinator.api.core import Pod
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
-from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import (
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
     PreFilterPlugin,
     PreFilterResult,
     ReasonCodes,
 )
-from koordinator.scheduler.label_columns import ABSENT, LabelColumns
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable
 from koordinator.scheduler.plugins.volumes.catalog import (
     WAIT_FOR_FIRST_CONSUMER,
     ClaimKey,
@@ -27,8 +26,9 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     helps,
     not_found,
 )
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status, unresolvable
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
+from koordinator.scheduler.table.pod_info import PodInfo
 
 _GA_KEY = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",

@@ -1,0 +1,1 @@
+"""What a KubeSchedulerConfiguration says, and the defaults."""

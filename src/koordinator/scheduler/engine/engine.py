@@ -1,0 +1,183 @@
+"""The deciding half of the scheduler: node table, plugins, cycles. It needs no API (simulation, explain)."""
+
+# The capabilities are abstract on purpose; here they only tell instances apart.
+# mypy: disable-error-code="type-abstract"
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.clock import Clock
+from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import PluginConfig, SchedulerConfig
+from koordinator.scheduler.engine.batch_watch import BatchWatch
+from koordinator.scheduler.engine.cycle import Cycle
+from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX, EvaluationCache
+from koordinator.scheduler.engine.profile import Profile, build_profiles, missing_plugins
+from koordinator.scheduler.engine.prospects import Prospects
+from koordinator.scheduler.engine.registry import PluginType, installed
+from koordinator.scheduler.plugin.capabilities import (
+    ApiProvider,
+    BackgroundController,
+    ControllerProvider,
+    Endpoint,
+    NextPodPlugin,
+)
+from koordinator.scheduler.plugin.controllers import ALL_CONTROLLERS, ControllerFilter
+from koordinator.scheduler.plugin.events import Happening
+from koordinator.scheduler.plugin.failures import FailureHandlers
+from koordinator.scheduler.plugin.framework import Actions, Handle, Plugin
+from koordinator.scheduler.plugin.metrics import Metrics
+from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
+from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.nominations import Nominations
+from koordinator.scheduler.table.pod_info import PodInfo
+
+log = logging.getLogger(__name__)
+
+FIT = "NodeResourcesFit"
+
+P = TypeVar("P", bound=Plugin[Any])
+
+
+class Engine:
+    """A node table with the plugins of a configuration on it.
+
+    `seed` decides ties between nodes. `classes_max` 0 evaluates every pod anew instead of sharing
+    evaluations between equal pods; placements are the same, only slower. `happened` hears of events that
+    plugins report; `cluster` and `actions` are what plugins act through; `network` is the tree of the network, None
+    where nobody follows or describes it.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        clock: Clock,
+        *,
+        seed: int = 0,
+        plugins: Mapping[str, PluginType] | None = None,
+        classes_max: int = CLASSES_MAX,
+        cluster: Cluster | None = None,
+        happened: Callable[[Happening], None] = lambda _: None,
+        actions: Actions | None = None,
+        gates: FeatureGates | None = None,
+        network: Callable[[], TopologyTree | None] = lambda: None,
+    ) -> None:
+        """Raises: ConfigError."""
+        self._network = network
+        self.table = NodeTable(ResourceRegistry())
+        self.handles: list[Handle] = []
+        self._shelf: dict[type, Any] = {}
+        self.metrics = Metrics()
+        self.nominations = Nominations()
+        self.gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
+        self._actions = actions or Actions()
+        self._clock = clock
+        self._cluster = cluster
+        self._happened = happened
+        registry = plugins if plugins is not None else installed(built_in.PLUGINS)
+        self.plugin_types = registry
+        """Every plugin that a configuration can name."""
+        self.profiles = build_profiles(without_managed_resources(config), registry, self._build, self.gates)
+        if missing := missing_plugins(config, registry):
+            log.warning("plugins left out: this version does not have them", extra={"plugins": missing})
+        self.cache = EvaluationCache(self.table, classes_max=classes_max)
+        watch = BatchWatch(self.metrics, clock.now)
+        self.cycle = Cycle(self.table, self.cache, seed, watch, self.nominations)
+        self.seed = seed
+        self.explaining = asyncio.Lock()
+        """One long explanation at a time, so that there is one slice of it between two turns of others."""
+
+    def prospects(self, pod: PodInfo) -> Prospects | None:
+        """What nodes say to pods of the pod's profile; None for pods of other schedulers."""
+        profile = self.profiles.get(pod.pod.spec.scheduler_name)
+        if profile is None:
+            return None
+        return Prospects(profile, self.table, self.nominations, self.cache)
+
+    def refresh(self, profile: Profile, now_s: float) -> None:
+        """Bring the columns that depend on the time up to date, as each cycle does."""
+        for plugin in profile.refreshers:
+            plugin.refresh(now_s)
+
+    def endpoints(self) -> dict[str, tuple[Endpoint, ...]]:
+        """What plugins answer over HTTP, by plugin name; of several instances the first answers."""
+        return {plugin.name: tuple(plugin.endpoints()) for plugin in self._first_of_each(ApiProvider)}
+
+    def controllers(self, wanted: ControllerFilter = ALL_CONTROLLERS) -> list[BackgroundController]:
+        """The loops of plugins, once per plugin name; to be run on the leader only."""
+        providers = self._first_of_each(ControllerProvider)
+        return [each for plugin in providers if wanted.allows(plugin.name) for each in plugin.controllers()]
+
+    def failure_handlers(self) -> FailureHandlers:
+        """What plugins want done when attempts fail."""
+        return FailureHandlers(
+            [handler for handle in self.handles for handler in handle.before_failures],
+            [handler for handle in self.handles for handler in handle.after_failures],
+        )
+
+    def next_pod_plugins(self) -> list[NextPodPlugin[Any]]:
+        """Who chooses the next pod instead of the queue, in the order in which they are asked."""
+        return self._first_of_each(NextPodPlugin)
+
+    def _first_of_each(self, kind: type[P]) -> list[P]:
+        found: dict[str, P] = {}
+        for profile in self.profiles.values():
+            for plugin in profile.plugins:
+                if isinstance(plugin, kind):
+                    found.setdefault(plugin.name, plugin)
+        return list(found.values())
+
+    def _build(self, kind: PluginType, args: Any) -> Plugin[Any]:
+        # Two profiles may run one plugin with different arguments: each instance has its own columns.
+        prefix = f"{kind.name}#{len(self.handles)}"
+        columns = {
+            spec.name: self.table.add_column(msgspec.structs.replace(spec, name=f"{prefix}/{spec.name}"))
+            for spec in kind.columns_of(args)
+        }
+        handle = Handle(
+            self.table,
+            self._clock,
+            columns=columns,
+            cluster=self._cluster,
+            happened=self._happened,
+            actions=self._actions,
+            nominations=self.nominations,
+            gates=self.gates,
+            metrics=self.metrics,
+            shelf=self._shelf,
+            network=self._network,
+            prospects=self.prospects,
+        )
+        plugin = kind(args, handle)
+        if isinstance(plugin, RowKeeper):
+            self.table.add_keeper(plugin)
+        self.handles.append(handle)
+        return plugin
+
+
+def without_managed_resources(config: SchedulerConfig) -> SchedulerConfig:
+    """The configuration in which NodeResourcesFit leaves to extenders what they alone look after."""
+    names = {
+        resource.name
+        for extender in config.extenders
+        for resource in extender.managed_resources
+        if resource.ignored_by_scheduler
+    }
+    if not names:
+        return config
+    profiles = []
+    for profile in config.profiles or [default_plugins.shipped_profile()]:
+        others = [each for each in profile.plugin_config if each.name != FIT]
+        args = next((dict(each.args) for each in profile.plugin_config if each.name == FIT), {})
+        args["ignoredResources"] = sorted({*args.get("ignoredResources", []), *names})
+        fit = PluginConfig(name=FIT, args=args)
+        profiles.append(msgspec.structs.replace(profile, plugin_config=[*others, fit]))
+    return msgspec.structs.replace(config, profiles=profiles)

@@ -1,0 +1,498 @@
+"""Filter and Score of one pod over all rows, kept current.
+
+Pods that ask for the same thing share one evaluation (an equivalence class). What is looked at again
+depends on the kind of plugin:
+
+* A local plugin answers for a row by what is in that row alone. It is asked again about rows that changed
+  in a respect that it reads (`Plugin.reads`). Its scores are folded into one number per row (`_own`).
+* A wide plugin looks beyond the row: it has an `epoch`, or it `normalizes`. When its epoch changed, it alone is
+  asked again about all rows that the local filters let pass; when the set of feasible rows changed, what
+  it adds to the totals (`_wide_part`) is made anew.
+
+Invariants after `__init__` and `update`, for every row of the table:
+* `_refused_by` is 0 exactly where all local filters pass; else it is the first of them that refuses.
+* `_is_feasible` is where these and all wide filters pass.
+* `totals` is `_own` + `_wide_part` where feasible, and `NOT_FEASIBLE` elsewhere.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.engine.answers import Answers, WideFilter, WideScorer
+from koordinator.scheduler.engine.lookahead import LocalFilter, LocalScorer, Lookahead, folded, foresee
+from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.engine.refusals import nothing_left_reason
+from koordinator.scheduler.plugin.framework import Plugin, ScorePlugin, Scores, is_pass
+from koordinator.scheduler.plugin.status import SUCCESS, unresolvable
+from koordinator.scheduler.table.answer_patterns import LEFT_OUT, NOT_FEASIBLE
+from koordinator.scheduler.table.changes import Changes
+from koordinator.scheduler.table.columns import Rows, at, put
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
+
+BLOCK_ROWS = 6_144
+"""Rows judged at once: intermediate results of a block (two numbers per row, 96 KiB) stay in the processor's
+cache, and below the size from which memory is fetched from the system each time."""
+
+_NO_ROWS: Rows = np.empty(0, np.intp)
+
+
+class Evaluation(Answers):
+    """Works the answers out, and keeps them current."""
+
+    def __init__(self, profile: Profile, table: NodeTable, pod: PodInfo) -> None:
+        super().__init__(profile, table)
+        self._pod = pod
+        self._run_all()
+
+    # From scratch
+
+    def _run_all(self) -> None:
+        self._begin(self._pod)
+        self._pre_filter()
+        self._pre_score()
+        if self.status.is_success:
+            self._ask_all()
+
+    def _begin(self, pod: PodInfo) -> None:
+        """Nothing is known yet but the states of the plugins for this pod."""
+        table = self._table
+        table.widen()
+        self._sequence = table.changes.sequence
+        self._membership = table.membership
+        self._prepare(pod)
+        shared = table.patterns
+        self._refused_by, self._codes = shared.nobody_asked, shared.no_codes
+        self._is_feasible = shared.nowhere
+        self._own = self.totals = shared.never
+        self._wide_part = 0
+        self._wide_filters = []
+        self._wide_scorers = []
+        self._wide_reads = 0
+        self._normal_epochs: list[Hashable] = []
+        self.feasible_count = 0
+        self._forget_answers()
+        self._lookahead = None
+        self._placed_on = -1
+        """The row of the last pod of this class, if its next state was not predicted."""
+        self._misses = 0
+        """How often a pod followed another one directly, and it was that one's row alone that had to be looked at."""
+
+    def _prepare(self, pod: PodInfo) -> None:
+        self._states = {plugin.name: plugin.prepare(pod) for plugin in self._profile.evaluators}
+        self._note_epochs()
+
+    def _note_epochs(self) -> None:
+        states = self._states
+        found = [(plugin, plugin.epoch(states[plugin.name])) for plugin in self._profile.epochal]
+        self._epochs: list[tuple[Plugin[Any], Hashable]] = [each for each in found if each[1] is not None]
+
+    def _ask_all(self) -> None:
+        """Ask all plugins about all rows that PreFilter left."""
+        table = self._table
+        rows, shared = table.rows, table.patterns
+        self._own = np.empty(table.capacity, np.int32)
+        if self._allowed is None:
+            self._refused_by = shared.nobody_refused
+        else:
+            self._have_refusals()
+            put(self._refused_by, rows, LEFT_OUT)
+            rows = self._allowed
+            put(self._refused_by, rows, 0)
+        passing_count = self._judge(rows)
+        passing = rows if passing_count == rows.size else np.flatnonzero(self._refused_by == 0)
+        self._choose_wide()
+        self._foresees: bool | None = None
+        for wide in self._wide_filters:
+            self._ask_filter(wide, passing)
+        if self._wide_filters:
+            self._update_feasible(passing)
+        elif passing is table.rows:
+            self._is_feasible, self._feasible, self.feasible_count = shared.everywhere, passing, passing.size
+        else:
+            self._is_feasible = self._refused_by == 0
+            self._feasible, self.feasible_count = passing, passing.size
+        for scorer in self._wide_scorers:
+            self._ask_scorer(scorer, passing)
+        self._normal_epochs = self._normal_epochs_now()
+        self._normalise()
+
+    def _pre_filter(self) -> None:
+        """Which filters take part, on which rows, and whether the pod is rejected as a whole."""
+        self._participation = None
+        self._skips_filter = set()
+        self._allowed = None
+        self.narrowed_by = ()
+        self.node_names: frozenset[str] | None = None
+        """The only nodes that PreFilter plugins left, None for all."""
+        self.status = SUCCESS
+        names: frozenset[str] | None = None
+        narrowed_by: list[str] = []
+        for plugin in self._profile.pre_filters:
+            result = plugin.pre_filter(self._states[plugin.name])
+            if result.status.is_skip:
+                self._skips_filter.add(plugin.name)
+            elif not result.status.is_success:
+                self.status = result.status.by(plugin.name)
+                return
+            elif result.node_names is not None:
+                narrowed_by.append(plugin.name)
+                names = result.node_names if names is None else names & result.node_names
+                if not names:
+                    self.status = unresolvable(nothing_left_reason(narrowed_by)).by(plugin.name)
+                    return
+        self.narrowed_by = tuple(narrowed_by)
+        self.node_names = names
+        self._allowed = None if names is None else self._rows_of(names)
+        self._choose_local_filters()
+
+    def _choose_local_filters(self) -> None:
+        self._local_filters: list[LocalFilter] = [
+            (index, plugin, self._states[plugin.name], int(plugin.reads))
+            for index, plugin in enumerate(self._profile.filters)
+            if plugin.name not in self._skips_filter and not self._profile.has_epoch(plugin)
+        ]
+
+    def _rows_of(self, names: frozenset[str]) -> Rows:
+        found = (self._table.row_of(name) for name in names)
+        return np.array(sorted(row for row in found if row is not None), np.intp)
+
+    def _pre_score(self) -> None:
+        """Which scorers take part."""
+        self._participation = None
+        self._skips_score = set()
+        self.score_status = SUCCESS
+        for pre_scorer in self._profile.pre_scorers:
+            status = pre_scorer.pre_score(self._states[pre_scorer.name])
+            if status.is_skip:
+                self._skips_score.add(pre_scorer.name)
+            elif not status.is_success:
+                self.score_status = status.by(pre_scorer.name)
+        self._choose_local_scorers()
+
+    def _choose_local_scorers(self) -> None:
+        self._local_scorers: list[LocalScorer] = [
+            (plugin, self._states[plugin.name], weight, int(plugin.reads))
+            for plugin, weight in self._profile.scorers
+            if plugin.name not in self._skips_score and not self._is_wide_scorer(plugin)
+        ]
+
+    def _is_wide_scorer(self, plugin: ScorePlugin[Any]) -> bool:
+        return plugin.normalizes or self._profile.has_epoch(plugin)
+
+    def _choose_wide(self) -> None:
+        """The wide plugins that take part; those that did before keep their answers."""
+        capacity = self._table.capacity
+        filters = {wide.index: wide for wide in self._wide_filters}
+        self._wide_filters = [
+            filters.get(index) or WideFilter(index, plugin, capacity)
+            for index, plugin in enumerate(self._profile.filters)
+            if plugin.name not in self._skips_filter and self._profile.has_epoch(plugin)
+        ]
+        scorers = {scorer.plugin.name: scorer for scorer in self._wide_scorers}
+        self._wide_scorers = [
+            scorers.get(plugin.name) or WideScorer(plugin, weight, capacity)
+            for plugin, weight in self._profile.scorers
+            if plugin.name not in self._skips_score and self._is_wide_scorer(plugin)
+        ]
+        self._wide_reads = 0  # plain integers, as flags are slow
+        wide: list[Plugin[Any]] = [each.plugin for each in self._wide_filters]
+        wide += [each.plugin for each in self._wide_scorers]
+        for plugin in wide:
+            self._wide_reads |= int(plugin.reads)
+
+    # Local plugins
+
+    def _judge(self, rows: Rows, first: int = 0) -> int:
+        """Ask the local filters from position `first` on, and all local scorers; `_refused_by` is 0 on `rows`.
+        How many of them pass."""
+        count = 0
+        for start in range(0, rows.size, BLOCK_ROWS):
+            passing = self._filter(rows[start : start + BLOCK_ROWS], first)
+            if passing.size:
+                put(self._own, passing, self._score(passing))
+                count += passing.size
+        return count
+
+    def _filter(self, rows: Rows, first: int) -> Rows:
+        """The rows that pass; each filter is asked about those that the ones before it let pass."""
+        for index, plugin, state, _ in self._local_filters:
+            if index < first:
+                continue
+            codes = plugin.filter(state, rows)
+            if is_pass(codes):
+                continue
+            refused = codes != 0
+            if refused.any():
+                self._have_refusals()
+                self._refused_by[rows[refused]] = index + 1
+                self._codes[rows[refused]] = codes[refused]
+                rows = rows[~refused]
+                if rows.size == 0:
+                    break
+        return rows
+
+    def _have_refusals(self) -> None:
+        """From here on, refusals are this evaluation's own."""
+        if not self._refused_by.flags.writeable:
+            self._refused_by, self._codes = self._refused_by.copy(), self._codes.copy()
+
+    def _score(self, rows: Rows) -> Scores:
+        total: Scores = np.zeros(rows.size, np.int64)
+        for scorer, state, weight, _ in self._local_scorers:
+            score = scorer.score(state, rows)
+            total += score if weight == 1 else weight * score
+        return total
+
+    # Keeping current
+
+    def update(self, pod: PodInfo) -> None:
+        """Bring all answers up to date with the table, for `pod` (one of the same class)."""
+        self._pod = pod
+        log = self._table.changes
+        changes = log.since(self._sequence) if self._sequence != log.sequence else None
+        if self._membership != self._table.membership or (
+            changes is not None and 2 * changes.rows.size > self._table.node_count + 64
+        ):
+            self._run_all()
+            return
+        if changes is not None:
+            self._distrust(changes.rows)
+        stale = self._stale_plugins()
+        if stale and not self._renew(stale):
+            self._run_all()
+            return
+        self._sequence = log.sequence
+        if not self.status.is_success:
+            return
+        touched, kinds, is_passing = _NO_ROWS, 0, True
+        if changes is not None:
+            kinds = changes.kinds
+            touched, is_passing = self._rerun(changes)
+        if stale or not is_passing or kinds & self._wide_reads:
+            self._forget_answers()
+            self._follow_up(touched, {plugin.name for plugin in stale})
+        elif self._normal_epochs != (now := self._normal_epochs_now()):
+            self._normal_epochs = now
+            self._normalise()
+        elif touched.size:
+            self._total(touched)
+
+    # Ahead
+
+    def follow(self, row: int, sequence: int) -> None:
+        """A pod of this class was placed on a row; the table's log stood at `sequence` before.
+
+        When that is all that happened since, the row's next state is taken from the predictions. Otherwise
+        nothing is done here: the log tells the next `update` to look again.
+        """
+        log = self._table.changes
+        if self._sequence != sequence or log.sequence != sequence + 1:
+            return
+        self._placed_on = row
+        if (self._lookahead is None and not self._misses) or not self._can_foresee():
+            return
+        if self._lookahead is None:
+            self._lookahead = Lookahead(self.totals.size)
+        own = self._lookahead.take(row)
+        if own is None:
+            own = self._look_ahead(self._lookahead, row)
+        if own is not None and own != NOT_FEASIBLE:  # else the filters have to say why
+            self._sequence, self._placed_on = log.sequence, -1
+            self._own[row] = own
+            part = self._wide_part if isinstance(self._wide_part, int) else int(self._wide_part[row])
+            self.totals[row] = own + part
+            self._lookahead.top.changed(row, own + part)
+
+    def _look_ahead(self, lookahead: Lookahead, row: int) -> int | None:
+        """Work out the next states of `row`, whose columns show this placement already, and of other rows; None when it
+        does not pay."""
+        rows = lookahead.choose(row, self.totals, self._misses)
+        if not rows.size:
+            return None
+        lookahead.keep(rows, foresee(self._local_filters, self._local_scorers, rows, row, lookahead.depth))
+        return lookahead.take(row)
+
+    def totals_ahead(self, rows: Rows, ahead: I64) -> Scores:
+        """Totals of rows with `ahead` more pods of the class on each, `NOT_FEASIBLE` where a filter refuses, as far as
+        plugins foresee it and the other rows stay as they are.
+
+        Shapes: both (n,), returns (n,). The rows descend, may repeat, and are feasible as they are.
+        """
+        totals = folded(self._local_filters, self._local_scorers, rows, ahead)
+        part = self._wide_part if isinstance(self._wide_part, int) else self._wide_part[rows]
+        return np.where(totals == NOT_FEASIBLE, totals, totals + part)
+
+    @property
+    def foresees(self) -> bool:
+        """Whether `totals_ahead` tells what placements change."""
+        return self.status.is_success and self._can_foresee()
+
+    def _can_foresee(self) -> bool:
+        """Whether all plugins that take part know what a placement changes."""
+        if self._foresees is None:
+            plugins: list[Plugin[Any]] = [each[1] for each in self._local_filters]
+            plugins += [each[0] for each in self._local_scorers]
+            plugins += [wide.plugin for wide in self._wide_filters]
+            plugins += [scorer.plugin for scorer in self._wide_scorers]
+            self._foresees = all(plugin.foresees(self._states[plugin.name]) for plugin in plugins)
+        return self._foresees
+
+    def _distrust(self, rows: Rows) -> None:
+        """Predictions for rows that changed do not hold, other than by a placement that was the only change."""
+        if rows.size == 1 and rows.item() == self._placed_on:
+            self._misses += 1
+        if self._lookahead is not None:
+            self._lookahead.drop(rows)
+
+    # Staleness
+
+    def _stale_plugins(self) -> list[Plugin[Any]]:
+        states = self._states
+        return [plugin for plugin, epoch in self._epochs if plugin.epoch(states[plugin.name]) != epoch]
+
+    def _renew(self, stale: list[Plugin[Any]]) -> bool:
+        """Prepare plugins again whose epoch changed; False when more than their own answers may differ."""
+        if not self.status.is_success or not self.score_status.is_success:
+            return False
+        for plugin in stale:
+            state = self._states[plugin.name] = plugin.prepare(self._pod)
+            if plugin in self._profile.pre_filters:
+                result = plugin.pre_filter(state)
+                is_narrowing = result.node_names is not None or plugin.name in self.narrowed_by
+                if is_narrowing or not (result.status.is_success or result.status.is_skip):
+                    return False
+                _set_member(self._skips_filter, plugin.name, result.status.is_skip)
+            if plugin in self._profile.pre_scorers:
+                status = plugin.pre_score(state)
+                if not (status.is_success or status.is_skip):
+                    return False
+                _set_member(self._skips_score, plugin.name, status.is_skip)
+        self._note_epochs()
+        self._choose_wide()
+        self._foresees = None
+        return True
+
+    def _rerun(self, changes: Changes) -> tuple[Rows, bool]:
+        """Ask the local plugins again about changed rows: the rows whose answers may be others now, and whether
+        all of them pass as they did before."""
+        first = self._first_reader(changes.kinds)
+        rows: Rows = changes.rows
+        refused_by = self._refused_by.take(rows)
+        was_passing = not refused_by.any()
+        if not was_passing:
+            # A refusal by an earlier filter stands: that one reads nothing that changed.
+            rows = rows[(refused_by == 0) | ((refused_by > first) & (refused_by < LEFT_OUT))]
+            self._have_refusals()
+            self._refused_by[rows] = 0
+            self._codes[rows] = 0
+        passing_count = self._judge(rows, first)
+        return rows, was_passing and passing_count == rows.size
+
+    def _first_reader(self, kinds: int) -> int:
+        """Position of the first local filter that reads such changes."""
+        for index, _, _, reads in self._local_filters:
+            if reads & kinds:
+                return index
+        return len(self._profile.filters)
+
+    def _follow_up(self, touched: Rows, stale: set[str]) -> None:
+        """Bring feasibility and totals up to date: local answers changed on `touched`, plugins in `stale`
+        have other answers everywhere."""
+        rows = touched
+        if any(plugin.name in stale for plugin in self._profile.filters):
+            rows = np.flatnonzero(self._refused_by < LEFT_OUT)
+        newly = touched[self._refused_by[touched] == 0]
+        everywhere = np.flatnonzero(self._refused_by == 0) if stale else newly
+        for wide in self._wide_filters:
+            self._ask_filter(wide, everywhere if wide.plugin.name in stale else newly)
+        renormalise = self._update_feasible(rows)
+        for scorer in self._wide_scorers:
+            name = scorer.plugin.name
+            renormalise |= self._ask_scorer(scorer, everywhere if name in stale else newly)
+        now = self._normal_epochs_now()
+        if renormalise or stale or self._normal_epochs != now:
+            self._normal_epochs = now
+            self._normalise()
+        else:
+            self._total(touched)
+
+    def _ask_filter(self, wide: WideFilter, rows: Rows) -> None:
+        if rows.size:
+            put(wide.codes, rows, wide.plugin.filter(self._states[wide.plugin.name], rows))
+
+    def _ask_scorer(self, scorer: WideScorer, rows: Rows) -> bool:
+        """Whether a raw score is another one now."""
+        if not rows.size:
+            return False
+        return scorer.set(rows, scorer.plugin.score(self._states[scorer.plugin.name], rows))
+
+    def _update_feasible(self, rows: Rows) -> bool:
+        """Which of `rows` are feasible now; whether one is that was not before, or the other way round."""
+        now = at(self._refused_by, rows) == 0
+        for wide in self._wide_filters:
+            now &= at(wide.codes, rows) == 0
+        before = at(self._is_feasible, rows)
+        gained = int(np.count_nonzero(now)) - int(np.count_nonzero(before))
+        if gained == 0 and np.array_equal(now, before):
+            return False
+        if not self._is_feasible.flags.writeable:
+            self._is_feasible = self._is_feasible.copy()
+        put(self._is_feasible, rows, now)
+        self.feasible_count += gained
+        return True
+
+    # Totals
+
+    def _normal_epochs_now(self) -> list[Hashable]:
+        return [
+            scorer.plugin.normal_epoch(self._states[scorer.plugin.name])
+            for scorer in self._wide_scorers
+            if scorer.has_normal_epoch
+        ]
+
+    def _normalise(self) -> None:
+        """What wide scorers add, and with it all totals."""
+        rows = self.feasible
+        same, part = 0, None
+        for scorer in self._wide_scorers if rows.size else ():
+            final = self._normalised(scorer, rows)
+            if isinstance(final, int):
+                same += scorer.weight * final
+            else:
+                part = scorer.weight * final if part is None else part + scorer.weight * final
+        self._wide_part = same
+        if part is not None:
+            part += same
+            self._wide_part = np.zeros(self.totals.size, np.int32)
+            put(self._wide_part, rows, part)
+        if self._lookahead is not None:
+            self._lookahead.top.forget()
+        if self.totals.flags.writeable:
+            self.totals.fill(NOT_FEASIBLE)
+        else:
+            self.totals = self.totals.copy()
+        put(self.totals, rows, at(self._own, rows) + (same if part is None else part))
+
+    def _total(self, rows: Rows) -> None:
+        totals = self._own.take(rows)
+        totals += self._wide_part if isinstance(self._wide_part, int) else self._wide_part.take(rows)
+        is_feasible = self._is_feasible.take(rows)
+        if not is_feasible.all():
+            totals[~is_feasible] = NOT_FEASIBLE
+        self.totals[rows] = totals
+        if self._lookahead is not None:
+            if rows.size == 1:
+                self._lookahead.top.changed(rows.item(), totals.item())
+            else:
+                self._lookahead.top.forget()
+
+
+def _set_member(names: set[str], name: str, is_member: bool) -> None:
+    if is_member:
+        names.add(name)
+    else:
+        names.discard(name)

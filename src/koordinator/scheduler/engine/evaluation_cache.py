@@ -1,0 +1,143 @@
+"""The evaluations of recently seen classes: equal pods share one, brought up to date before each use."""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.engine.shown_evaluation import ShownEvaluation
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
+
+CLASSES_MAX = 16_384
+"""Evaluations kept at most, however small they are."""
+BYTES_MAX = 256 << 20
+"""Memory of the evaluations kept: about 4,000 classes of pods at 5,000 nodes, 1,000 at 20,000."""
+ONCE_SHARE = 8
+"""The part of it, 1 / so much, for classes that were asked about once so far: of pods that all differ, nothing else
+would be left in memory. About 500 classes at 5,000 nodes."""
+GHOSTS_MAX = 16_384
+"""Classes remembered, by number only, that were asked about once and are not kept: the next time they are."""
+
+
+def evaluate(profile: Profile, table: NodeTable, pod: PodInfo) -> Evaluation:
+    """A new evaluation."""
+    kind = ShownEvaluation if profile.extensions.transforms else Evaluation
+    return kind(profile, table, pod)
+
+
+class EvaluationCache:
+    """Evaluations by profile and class; who was not asked for longest goes first, and before all others goes who was
+    asked for once only.
+
+    `classes_max` 0 evaluates every pod anew.
+    """
+
+    def __init__(
+        self, table: NodeTable, *, classes_max: int = CLASSES_MAX, bytes_max: int = BYTES_MAX
+    ) -> None:
+        self._table = table
+        self._classes_max = classes_max
+        self._bytes_max = bytes_max
+        self._once = _Segment()
+        self._again = _Segment()
+        self._ghosts: OrderedDict[int, object] = OrderedDict()
+        """By the hash of the key: one that shares it with another is kept too soon, which does no harm."""
+        self._last: Evaluation | None = None
+        self._last_key: Hashable = None
+        self._is_again = False
+        """Whether the last one was asked for before, and belongs to those."""
+        self.hit_count = 0
+        self.miss_count = 0
+
+    def __len__(self) -> int:
+        return len(self._once.kept) + len(self._again.kept)
+
+    def evaluate(self, profile: Profile, pod: PodInfo, class_key: Hashable) -> Evaluation:
+        """The current evaluation of the pod's class (`Profile.class_key`)."""
+        if self._classes_max == 0:
+            self.miss_count += 1
+            return evaluate(profile, self._table, pod)
+        key = (profile.name, class_key, profile.live_key(pod))
+        if self._last is not None and key == self._last_key:
+            # Pods of a kind follow each other: neither order nor size have to be seen to for each of them.
+            self.hit_count += 1
+            self._is_again = True
+            self._last.update(pod)
+            return self._last
+        self._put_away()
+        known = self._taken_out(key)
+        if known is None:
+            self.miss_count += 1
+            evaluation = evaluate(profile, self._table, pod)
+            self._is_again = self._ghosts.pop(hash(key), _NO_GHOST) is not _NO_GHOST
+            self._segment.put(key, evaluation, evaluation.size_bytes)
+            self._drop_oldest()
+        else:
+            self.hit_count += 1
+            evaluation = known[0]
+            evaluation.update(pod)
+            self._is_again = True
+            self._segment.put(key, *known)
+        self._last, self._last_key = evaluation, key
+        return evaluation
+
+    def _taken_out(self, key: Hashable) -> "_Kept | None":
+        return self._again.pop(key) or self._once.pop(key)
+
+    @property
+    def _segment(self) -> "_Segment":
+        return self._again if self._is_again else self._once
+
+    def _put_away(self) -> None:
+        """The last one grew or shrank while it was in use, and was asked for again, perhaps."""
+        last = self._last
+        if last is not None and self._taken_out(self._last_key):
+            self._segment.put(self._last_key, last, last.size_bytes)
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Keep within the limits; the newest stays however large it is."""
+        once, again = self._once, self._again
+        while len(self) > 1:
+            is_once_full = once.size_bytes * ONCE_SHARE > self._bytes_max and len(once.kept) > 1
+            if is_once_full:
+                key = once.drop_oldest()
+            elif once.size_bytes + again.size_bytes > self._bytes_max or len(self) > self._classes_max:
+                # Of the newest, nothing but itself is left in its segment.
+                key = (again if len(again.kept) > self._is_again else once).drop_oldest()
+            else:
+                return
+            self._ghosts[hash(key)] = None
+            if len(self._ghosts) > GHOSTS_MAX:
+                self._ghosts.popitem(last=False)
+
+
+_NO_GHOST = object()
+_Kept = tuple[Evaluation, int]
+"""With its size in bytes."""
+
+
+class _Segment:
+    """Evaluations in the order in which they were asked for last, and their size."""
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self.size_bytes = 0
+
+    def put(self, key: Hashable, evaluation: Evaluation, size_bytes: int) -> None:
+        """As the newest; it is not there yet."""
+        self.kept[key] = evaluation, size_bytes
+        self.size_bytes += size_bytes
+
+    def pop(self, key: Hashable) -> _Kept | None:
+        found = self.kept.pop(key, None)
+        if found is not None:
+            self.size_bytes -= found[1]
+        return found
+
+    def drop_oldest(self) -> Hashable:
+        """The key of what is kept no more."""
+        key, (_, size_bytes) = self.kept.popitem(last=False)
+        self.size_bytes -= size_bytes
+        return key

@@ -1,0 +1,301 @@
+"""Which plugins of a profile have which capabilities, found out once, and the rules for running them.
+
+Source: behaviour/scheduler C1 and C2.
+"""
+
+# The capabilities are abstract on purpose; here they only tell instances apart.
+# mypy: disable-error-code="type-abstract"
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from koordinator.api.core import Pod
+from koordinator.api.feature_gates import FeatureGates
+from koordinator.api.reservation import Reservation
+from koordinator.scheduler.plugin.capabilities import (
+    AttemptPlugin,
+    FilterTransformer,
+    FindOneNodePlugin,
+    JobRefusal,
+    Nomination,
+    PostFilterTransformer,
+    PreBindExtension,
+    PreferNodesPlugin,
+    PreFilterTransformer,
+    ReservationCache,
+    ReservationFilterPlugin,
+    ReservationNominator,
+    ReservationPreBindPlugin,
+    ReservationRestorePlugin,
+    ReservationScorePlugin,
+    ReservePodProvider,
+    ResizePodPlugin,
+    ScoreTransformer,
+    SharedFailure,
+)
+from koordinator.scheduler.plugin.framework import SCORE_MAX, Diagnosis, Plugin
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import Trial
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C")
+P = TypeVar("P", bound=Plugin[Any])
+
+Points = Mapping[str, Sequence[tuple[Plugin[Any], int]]]
+States = Mapping[str, Any]
+"""Plugin → the state that it prepared for the pod."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The pod as transformers show it, or why the attempt ends."""
+
+    pod: PodInfo
+    status: Status = SUCCESS
+
+
+class Extensions:
+    """The capabilities of a profile.
+
+    `transforms`, `steers` and `books` tell at a glance whether evaluations, the choice of nodes and the
+    booking of pods have anything to ask; mostly they have not. `points` are the plugins per extension
+    point, `plugins` all of them in order of creation.
+    """
+
+    def __init__(self, points: Points, plugins: Sequence[Plugin[Any]], gates: FeatureGates) -> None:
+        def at(point: str, kind: type[C]) -> tuple[C, ...]:
+            return tuple(plugin for plugin, _ in points.get(point, ()) if isinstance(plugin, kind))
+
+        def among(kind: type[C]) -> tuple[C, ...]:
+            return tuple(plugin for plugin in plugins if isinstance(plugin, kind))
+
+        pre_filters = at("pre_filter", PreFilterTransformer)
+        self.before_pre_filters = tuple(
+            each for each in pre_filters if _overrides(each, PreFilterTransformer, "before_pre_filter")
+        )
+        self.after_pre_filters = tuple(
+            each for each in pre_filters if _overrides(each, PreFilterTransformer, "after_pre_filter")
+        )
+        self.attempts = at("pre_filter", AttemptPlugin)
+        self.before_filters = at("filter", FilterTransformer)
+        self.before_scores = at("score", ScoreTransformer)
+        self.after_post_filters = at("post_filter", PostFilterTransformer)
+        self.find_one_nodes = among(FindOneNodePlugin)
+        self.prefer_nodes = _only(among(PreferNodesPlugin))
+        self.resizers = among(ResizePodPlugin) if gates.is_on("ResizePod") else ()
+        self.pre_bind_extensions = at("pre_bind", PreBindExtension)
+        self.nominator = _last(among(ReservationNominator))
+        self.reservation_cache = _last(among(ReservationCache))
+        self.reserve_pods = _last(among(ReservePodProvider))
+        self.restorers = among(ReservationRestorePlugin)
+        self.reservation_filters = among(ReservationFilterPlugin)
+        self.reservation_scorers = among(ReservationScorePlugin)
+        self.reservation_pre_binds = at("pre_bind", ReservationPreBindPlugin)
+        self.transforms = bool(self.before_pre_filters or self.before_filters or self.before_scores)
+        self.steers = bool(self.after_pre_filters or self.find_one_nodes or self.prefer_nodes)
+        self.batches = gates.is_on("EnableInlineBatchSchedule") and bool(self.find_one_nodes)
+        self.books = bool(self.resizers or self.nominator)
+
+    def stateful(self) -> tuple[Plugin[Any], ...]:
+        """Plugins that are asked about pods through a capability, wherever else they stand."""
+        groups: tuple[Sequence[Plugin[Any] | None], ...] = (
+            self.before_pre_filters,
+            self.after_pre_filters,
+            self.before_filters,
+            self.before_scores,
+            self.find_one_nodes,
+            (self.prefer_nodes, self.nominator),
+            self.resizers,
+            self.restorers,
+            self.reservation_filters,
+            self.reservation_scorers,
+            self.reservation_pre_binds,
+        )
+        return tuple(plugin for group in groups for plugin in group if plugin is not None)
+
+    # Transformers
+
+    def see_before_pre_filter(self, pod: PodInfo, what_if: Trial) -> Seen:
+        """The pod after all transformers before PreFilter, each on what the one before it made."""
+        return _seen(
+            self.before_pre_filters, pod, lambda plugin, seen: plugin.before_pre_filter(seen, what_if)
+        )
+
+    def see_before_filter(self, states: States, pod: PodInfo, what_if: Trial) -> Seen:
+        """The pod after all transformers before Filter."""
+        return _seen(
+            self.before_filters,
+            pod,
+            lambda plugin, seen: plugin.before_filter(states[plugin.name], seen, what_if),
+        )
+
+    def see_before_score(self, states: States, pod: PodInfo, rows: Rows) -> Seen:
+        """The pod after all transformers before Score."""
+        return _seen(
+            self.before_scores, pod, lambda plugin, seen: plugin.before_score(states[plugin.name], seen, rows)
+        )
+
+    def tell_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:
+        """Let the transformers after PostFilter know."""
+        for plugin in self.after_post_filters:
+            plugin.after_post_filter(pod, diagnosis, status)
+
+    # Attempts
+
+    def begin_attempt(self, pod: PodInfo) -> Status | JobRefusal | SharedFailure:
+        """Success, or the first objection to trying the pod now; its author may be one whom the plugin asked."""
+        for plugin in self.attempts:
+            status = plugin.begin_attempt(pod)
+            if not isinstance(status, Status):
+                return status
+            if not status.is_success:
+                return status if status.plugin else status.by(plugin.name)
+        return SUCCESS
+
+    # Booking
+
+    def nominate(self, states: States, pod: PodInfo, row: int) -> Nomination:
+        """The reservation for the chosen node; a plain placement without a nominator."""
+        if self.nominator is None:
+            return Nomination()
+        found = self.nominator.nominate(states[self.nominator.name], pod, row)
+        if found.status.is_success or found.status.is_skip:
+            return found
+        return Nomination(found.status.by(self.nominator.name))
+
+    def resize(self, states: States, pod: PodInfo, node_name: str) -> Seen:
+        """The pod as it shall be counted on its node."""
+        for plugin in self.resizers:
+            found = plugin.resize(states[plugin.name], pod, node_name)
+            if isinstance(found, Status):
+                return Seen(pod, found.by(plugin.name))
+            pod = found
+        return Seen(pod)
+
+    def forget_nominated(self, uid: str) -> None:
+        """The pod's nomination of a reservation is over."""
+        if self.nominator is not None:
+            self.nominator.forget_nominated(uid)
+
+    # Reservations
+
+    def reservation_for(self, uid: str) -> Reservation | None:
+        """The Reservation that a pod stands for; None for true pods."""
+        return self.reserve_pods.reservation_for(uid) if self.reserve_pods is not None else None
+
+    def reserve_pod(self, uid: str) -> Pod | None:
+        """The state of a pod that only the scheduler knows."""
+        return self.reserve_pods.reserve_pod(uid) if self.reserve_pods is not None else None
+
+    def restore(
+        self,
+        states: States,
+        pod: PodInfo,
+        row: int,
+        matched: Sequence[Reservation],
+        others: Sequence[Reservation],
+    ) -> Status:
+        """Have all plugins give back what reservations hold on a node; the first failure ends it."""
+        for plugin in self.restorers:
+            status = plugin.restore(states[plugin.name], pod, row, matched, others)
+            if not status.is_success:
+                return status.by(plugin.name)
+        return SUCCESS
+
+    def restore_preallocated(
+        self, states: States, reservation: Reservation, row: int, candidates: Sequence[PodInfo]
+    ) -> Status:
+        """As `restore`, for a reservation that is to take over running pods."""
+        for plugin in self.restorers:
+            status = plugin.restore_preallocated(states[plugin.name], reservation, row, candidates)
+            if not status.is_success:
+                return status.by(plugin.name)
+        return SUCCESS
+
+    def filter_reservation(self, states: States, pod: PodInfo, reservation: Reservation, row: int) -> Status:
+        """Success, or the first refusal of a reservation."""
+        for plugin in self.reservation_filters:
+            status = plugin.filter_reservation(states[plugin.name], pod, reservation, row)
+            if not status.is_success:
+                return status.by(plugin.name)
+        return SUCCESS
+
+    def score_reservations(
+        self, states: States, pod: PodInfo, reservations: Sequence[Reservation], row: int
+    ) -> dict[str, int]:
+        """uid → the sum of all plugins' scores, each of weight 1."""
+        totals = {reservation.metadata.uid: 0 for reservation in reservations}
+        for plugin in self.reservation_scorers:
+            raw = {
+                each.metadata.uid: plugin.score_reservation(states[plugin.name], pod, each, row)
+                for each in reservations
+            }
+            for uid, score in plugin.normalize_reservations(raw).items():
+                totals[uid] += score
+        return totals
+
+    async def pre_bind_reservation(self, states: States, reservation: Reservation, node_name: str) -> Status:
+        """Collect what plugins write on a Reservation that got a node, and store it with one call."""
+        patch = PodPatch()
+        for plugin in self.reservation_pre_binds:
+            status = await plugin.pre_bind_reservation(states[plugin.name], reservation, node_name, patch)
+            if not (status.is_success or status.is_skip):
+                return status.by(plugin.name)
+        for extension in self.pre_bind_extensions:
+            status = await extension.apply_reservation_patch(reservation, patch)
+            if not status.is_skip:
+                return status.by(extension.name)
+        return SUCCESS
+
+    async def apply_patch(self, pod: PodInfo, patch: PodPatch) -> Status:
+        """Store what PreBind plugins collected: the first extension that does not skip does it."""
+        for extension in self.pre_bind_extensions:
+            status = await extension.apply_patch(pod, patch)
+            if not status.is_skip:
+                return status.by(extension.name)
+        return SUCCESS
+
+
+def normalize_reservations(scores: Mapping[str, int], *, reverse: bool = False) -> dict[str, int]:
+    """Scores by uid scaled so that the largest becomes 100, rounded down; `reverse` mirrors them.
+
+    Source: behaviour/scheduler C4.
+    """
+    highest = max(scores.values(), default=0)
+    if highest == 0:
+        return dict.fromkeys(scores, SCORE_MAX if reverse else 0)
+    scaled = {uid: SCORE_MAX * score // highest for uid, score in scores.items()}
+    return {uid: SCORE_MAX - score for uid, score in scaled.items()} if reverse else scaled
+
+
+def _overrides(plugin: Plugin[Any], kind: type, method: str) -> bool:
+    return getattr(type(plugin), method) is not getattr(kind, method)
+
+
+def _only(found: tuple[P, ...]) -> P | None:
+    """The first: the others are ignored, and somebody should know."""
+    for other in found[1:]:
+        log.warning(
+            "plugin ignored: another one chooses nodes", extra={"plugin": other.name, "used": found[0].name}
+        )
+    return found[0] if found else None
+
+
+def _last(found: tuple[C, ...]) -> C | None:
+    return found[-1] if found else None
+
+
+def _seen(plugins: Iterable[P], pod: PodInfo, transform: Callable[[P, PodInfo], PodInfo | Status]) -> Seen:
+    """The pod after all transformers, each on what the one before it made; the first failure ends it."""
+    for plugin in plugins:
+        found = transform(plugin, pod)
+        if isinstance(found, Status):
+            return Seen(pod, found.by(plugin.name))
+        pod = found
+    return Seen(pod)

@@ -1,0 +1,290 @@
+"""Carrying placements out: workers that bind pods, a bounded number at a time. Source: behaviour/scheduler B3 (10)."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from koordinator.api.core import Pod
+from koordinator.cluster.supervise import Guard
+from koordinator.scheduler.engine.batch_watch import BatchBinding
+from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.engine.results import Placed
+from koordinator.scheduler.loop.waiting import WaitingPods
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import Code, Status, error
+from koordinator.scheduler.queue.scheduling_queue import QueuedPod
+
+log = logging.getLogger(__name__)
+
+DRAIN_S = 3.0
+"""What bindings under way get to end when the scheduler stops. Less than the lease outlasts a lost
+leadership (5 s by default), so nobody else decides meanwhile."""
+
+
+class Job(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A placement to carry out. `batch`: it is one of several that were placed together."""
+
+    profile: Profile
+    entry: QueuedPod
+    placed: Placed
+    batch: BatchBinding | None = None
+
+    @property
+    def in_batch(self) -> bool:
+        return self.batch is not None
+
+
+class BindingRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the scheduler tells its binder."""
+
+    bindings_max: int
+    """Bindings at a time; pods that wait for somebody do not count."""
+    live: Callable[[Pod], Pod | None]
+    """The pod as it is now; None when it is gone."""
+    has_node: Callable[[str], bool]
+    finished: Callable[[Job, Status], None]
+    """Takes the outcome of a binding."""
+    interrupted: Callable[[Job], None]
+    """Takes a placement that was not carried out because the scheduler stops."""
+    ran: Callable[[str, str, Status, float], None] = lambda _point, _profile, _status, _seconds: None
+    """Hears of each extension point that ran: its name, the profile's, the outcome, seconds."""
+
+
+class Binder:
+    """Runs PreBind and Bind. Workers come into being as they are needed and stay: in one process, where a
+    binding never has to wait for anything, a single one carries out all that a turn of the loop brought."""
+
+    def __init__(self, rules: BindingRules, waiting: WaitingPods) -> None:
+        self._rules = rules
+        self._waiting = waiting
+        self._guard = Guard("binding")
+        self._group: asyncio.TaskGroup | None = None
+        self._ready: deque[Job] = deque()
+        self._parked: list[asyncio.Future[None]] = []
+        self._workers: set[asyncio.Task[None]] = set()
+        self._apart: dict[Job, asyncio.Task[None]] = {}
+        self._held: dict[str, Job] = {}
+        """Placements that Permit plugins hold, by uid."""
+        self._active_count = 0
+        self._room: asyncio.Future[None] | None = None
+        self._is_closing = False
+
+    @property
+    def in_progress_count(self) -> int:
+        return len(self._ready) + self._active_count + len(self._apart) + len(self._held)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether pods are on their way to a node right now; those that wait for somebody do not count."""
+        return bool(self._ready) or self._active_count > 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `start` should be left until there is `room`."""
+        return len(self._ready) + self._active_count >= self._rules.bindings_max
+
+    def open(self, group: asyncio.TaskGroup) -> None:
+        """Take jobs, and carry them out in tasks of `group`."""
+        assert self._group is None, "opened twice"
+        self._group, self._is_closing = group, False
+
+    async def close(self) -> None:
+        """End within `DRAIN_S`: what was sent to the API gets its answer, all else is handed back."""
+        self._is_closing = True
+        apart = list(self._apart.values())
+        for task in apart:
+            task.cancel()
+        while self._held:
+            self._hand_back(next(iter(self._held.values())))
+        while self._ready:
+            self._hand_back(self._ready.popleft())
+        for parked in self._parked:
+            if not parked.done():
+                parked.set_result(None)
+        self._parked.clear()
+        try:
+            if self._workers:
+                await asyncio.wait(self._workers, timeout=DRAIN_S)
+        finally:
+            tasks = [*self._workers, *apart]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for job in list(self._apart):
+                self._hand_back(job)  # cancelled before it began
+            self._workers.clear()
+            self._group = None
+
+    def start(self, job: Job) -> None:
+        """Take a placement on."""
+        placed = job.placed
+        if placed.waits:
+            self._held[placed.pod.uid] = job
+            self._waiting.enter(placed.pod, placed.node_name, placed.waits)
+        else:
+            self._begin(job)
+
+    def settle(self) -> None:
+        """Carry out what was decided about pods that wait: bind those that are allowed, report those that are
+        rejected. Not to be called within a cycle, whose pod would find other nodes than it has looked at."""
+        if not self._waiting.has_decisions:
+            return
+        for pod, decision in self._waiting.decided():
+            job = self._held.pop(pod.uid)
+            if decision.is_success:
+                self._begin(job)
+            else:
+                self._finish(job, decision)
+
+    def _begin(self, job: Job) -> None:
+        if self._is_slow(job):
+            self._run_apart(self._carry_out(job), job)
+        else:
+            self._ready.append(job)
+            self._call_worker()
+
+    async def room(self) -> None:
+        """Until the binder is not full."""
+        while self.is_full:
+            self._room = asyncio.get_running_loop().create_future()
+            try:
+                await self._room
+            finally:
+                self._room = None
+
+    # Workers
+
+    def _call_worker(self) -> None:
+        """Make sure that somebody looks at the ready jobs in the next turn.
+
+        One worker is enough: before it begins a job it calls the next one, if there are more.
+        """
+        if self._active_count + len(self._parked) < len(self._workers):
+            return  # one was called and has not begun yet
+        if self._parked:
+            self._parked.pop().set_result(None)
+        elif len(self._workers) < self._rules.bindings_max:
+            assert self._group is not None, "the binder is not open"
+            number = len(self._workers)
+            task = self._group.create_task(self._work(), name=f"binder {number}")
+            self._workers.add(task)
+            task.add_done_callback(self._workers.discard)
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            while not self._ready:
+                if self._is_closing:
+                    return
+                parked = loop.create_future()
+                self._parked.append(parked)
+                await parked
+            job = self._ready.popleft()
+            self._active_count += 1
+            if self._ready:
+                self._call_worker()
+            try:
+                await self._carry_out(job)
+            finally:
+                self._active_count -= 1
+                room = self._room
+                if room is not None and not room.done():
+                    room.set_result(None)
+
+    # One job
+
+    async def _carry_out(self, job: Job) -> None:
+        """Bind the pod and report how it went; a plugin that raises costs its pod an attempt."""
+        try:
+            status = await self._bind(job)
+        except asyncio.CancelledError:
+            self._hand_back(job)
+            raise
+        except Exception as failure:
+            status = error(f"binding failed: {type(failure).__name__}: {failure}")
+            self._finish(job, status)
+            self._guard.failed(failure, self._bind)
+        else:
+            self._finish(job, status)
+
+    def _run_apart(self, work: Coroutine[Any, Any, None], job: Job) -> None:
+        """Run what waits for others beside the workers."""
+        assert self._group is not None, "the binder is not open"
+        task = self._apart[job] = self._group.create_task(work, name=f"bind {job.placed.pod.key}")
+        task.add_done_callback(lambda _: work.close())  # cancelled before it began
+
+    def _finish(self, job: Job, status: Status) -> None:
+        self._apart.pop(job, None)
+        self._guard.call(self._rules.finished, job, status)
+
+    def _hand_back(self, job: Job) -> None:
+        self._apart.pop(job, None)
+        uid = job.placed.pod.uid
+        if self._held.pop(uid, None) is not None:
+            self._waiting.discard(uid)
+        self._guard.call(self._rules.interrupted, job)
+
+    async def _bind(self, job: Job) -> Status:
+        profile, placed = job.profile, job.placed
+        refusal = self._changed_since(placed, profile.name)
+        if refusal is not None:
+            return refusal
+        ran, time = self._rules.ran, asyncio.get_running_loop().time
+        began_s = time()
+        status = await self._pre_bind(job)
+        bind_s = time()
+        ran("PreBind", profile.name, status, bind_s - began_s)
+        if not status.is_success:
+            return status
+        pod, node_name = placed.pod, placed.node_name
+        for binder in profile.binds:
+            status = await binder.bind(pod, node_name)
+            if status.code is not Code.SKIP:
+                ran("Bind", profile.name, status, time() - bind_s)
+                return status.by(binder.name)
+        return error("no Bind plugin took the pod")
+
+    async def _pre_bind(self, job: Job) -> Status:
+        """Have plugins prepare the binding, and store what they write with one request."""
+        profile, placed = job.profile, job.placed
+        pod, node_name, extensions = placed.pod, placed.node_name, profile.extensions
+        if extensions.reserve_pods is not None:
+            reservation = extensions.reservation_for(pod.uid)
+            if reservation is not None:
+                return await extensions.pre_bind_reservation(placed.evaluation.states, reservation, node_name)
+        patch, state_of = PodPatch(), placed.evaluation.state_of
+        for plugin in profile.pre_binds:
+            status = await plugin.pre_bind(state_of(plugin.name), pod, node_name, patch)
+            if not (status.is_success or status.is_skip):
+                return status.by(plugin.name)
+        return await extensions.apply_patch(pod, patch)
+
+    def _changed_since(self, placed: Placed, profile_name: str) -> Status | None:
+        """Why a placed pod must not be bound any more."""
+        key, uid = placed.pod.key, placed.pod.pod.metadata.uid
+        live = self._rules.live(placed.pod.pod)
+        if live is None or live.metadata.uid != uid:
+            return error(f"pod {key} is gone")
+        if live.spec.scheduler_name != profile_name:
+            return error(f"pod {key} now asks for scheduler {live.spec.scheduler_name!r}")
+        if live.metadata.deletion_timestamp is not None:
+            return error(f"pod {key} is being deleted")
+        if not self._rules.has_node(placed.node_name):
+            return error(f"node {placed.node_name} is gone")
+        return None
+
+    def _is_slow(self, job: Job) -> bool:
+        """Whether a plugin waits for others before the pod can be bound (a volume to be made)."""
+        placed = job.placed
+        try:
+            return any(
+                plugin.is_slow(placed.evaluation.state_of(plugin.name), placed.pod)
+                for plugin in job.profile.slow_pre_binds
+            )
+        except Exception as failure:
+            self._guard.failed(failure, self._is_slow)
+            return True  # nobody knows: it must not hold up others

@@ -1,0 +1,194 @@
+"""What becomes of an attempt: a bound pod, or one that goes back to the queue with a reason that is told."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordinator.api import labels
+from koordinator.api.core import Pod
+from koordinator.clock import Clock
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.supervise import Guard
+from koordinator.scheduler.auditor.auditor import Auditor
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Unplaced, refused
+from koordinator.scheduler.loop import pod_status
+from koordinator.scheduler.loop.binding import Job
+from koordinator.scheduler.loop.caches import Caches
+from koordinator.scheduler.loop.event_handlers import EventHandlers
+from koordinator.scheduler.loop.pod_status import StatusWriter
+from koordinator.scheduler.loop.reservation_message import event_message
+from koordinator.scheduler.observe.observer import Observer
+from koordinator.scheduler.plugin import diagnosis, failures, status
+from koordinator.scheduler.plugin.event_actions import BINDING, SCHEDULING
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.failures import Failure, Handling
+from koordinator.scheduler.plugin.status import Status
+from koordinator.scheduler.queue.scheduling_queue import QueuedPod, SchedulingQueue
+from koordinator.scheduler.table.pod_info import PodInfo
+
+
+class Outcomes:
+    """Books the ends of attempts: queue, table, metrics, events and conditions.
+
+    `recorders` are those of the profiles, by scheduler name.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        queue: SchedulingQueue,
+        caches: Caches,
+        handlers: EventHandlers,
+        recorders: Mapping[str, EventRecorder],
+        status_writer: StatusWriter,
+        clock: Clock,
+        observer: Observer,
+    ) -> None:
+        self._observer = observer
+        self._engine = engine
+        self._table = engine.table
+        self._queue = queue
+        self._caches = caches
+        self._handlers = handlers
+        self._recorders = recorders
+        self._status_writer = status_writer
+        self._clock = clock
+        self._guard = Guard("PostBind plugins")
+        self._failures = engine.failure_handlers()
+        self.auditor: Auditor | None = None
+
+    def bound(self, job: Job, outcome: Status) -> None:
+        """A binding ended."""
+        pod, node_name = job.placed.pod, job.placed.node_name
+        place = self._table.place_of(pod.uid)
+        is_there = place is not None and self._table.name_of(place.row) == node_name
+        is_confirmed = is_there and place is not None and not place.assumed
+        if outcome.is_success or is_confirmed:
+            if not is_there:
+                self._forget(job)  # it is gone already, or the API says that somebody else took it elsewhere
+            if job.batch is not None:
+                job.batch.ended(status.SUCCESS, "")
+            self._placed(job)
+            return
+        if job.batch is not None:
+            job.batch.ended(outcome, _phase(job, outcome))
+        self._observer.failed(job.entry, outcome, self._clock.now())
+        row = self._forget(job)
+        result = refused(pod, outcome)
+        if job.in_batch and not self._engine.nominations.node_of(pod.uid):
+            result = msgspec.structs.replace(result, nominated_node="")
+        self._retry(job.entry, result, node_name)
+        if job.in_batch:
+            # The others of its plan are on their way: it must not wait for an event.
+            self._queue.activate((pod.uid,), self._clock.now())
+        if outcome.plugin not in failures.JOB_PLUGINS:
+            # Places that a job held for the length of its round are as free as before it: nobody who sleeps was
+            # refused because of them, and two jobs would wake each other for ever.
+            self._handlers.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
+
+    def _placed(self, job: Job) -> None:
+        pod, node_name = job.placed.pod, job.placed.node_name
+        self._queue.done(pod.uid)
+        self._status_writer.discard(pod.pod)
+        self._observer.placed(job.entry, self._clock.now())
+        if self.auditor is not None:
+            self.auditor.placed(job.entry, node_name)
+        if job.profile.extensions.reservation_for(pod.uid) is None:
+            message = f"Successfully assigned {pod.key} to {node_name}"
+            self._recorders[job.profile.name].normal(pod.pod, "Scheduled", message, action=BINDING)
+        for plugin in job.profile.post_binds:
+            self._guard.call(plugin.post_bind, pod, node_name)
+
+    def interrupted(self, job: Job) -> None:
+        """The scheduler stops: the pod is as good as never tried. If it was bound after all, the API will say so."""
+        self._forget(job)
+        self._observer.interrupted(job.entry)
+        self._requeue(job.entry, Unplaced(job.placed.pod, status.error("interrupted"), frozenset()))
+
+    def _forget(self, job: Job) -> int | None:
+        """Undo a placement; the row where it was, if the node is still there."""
+        placed = job.placed
+        self._engine.cycle.forget(job.profile, placed.pod, placed.evaluation, placed.node_name)
+        return self._table.row_of(placed.node_name)
+
+    def unplaced(self, entry: QueuedPod, result: Unplaced) -> None:
+        """A cycle found no node."""
+        self._observer.failed(entry, result.status, self._clock.now())
+        self._retry(entry, result)
+
+    def crashed(self, entry: QueuedPod, error: Exception) -> None:
+        """A plugin raised: a bug costs the pod an attempt, not everybody the scheduler."""
+        failure = status.error(f"scheduling failed: {type(error).__name__}: {error}")
+        self.unplaced(entry, Unplaced(entry.pod, failure, frozenset()))
+
+    def _retry(self, entry: QueuedPod, result: Unplaced, node_name: str = "") -> None:
+        """Queue the pod again and tell the user, unless a plugin does; `node_name` is where the pod was."""
+        nominated = failures.nomination_after(result.status, node_name, result.nominated_node)
+        if nominated != result.nominated_node:
+            result = msgspec.structs.replace(result, nominated_node=nominated)
+        if self.auditor is not None:
+            self.auditor.failed(entry, result)
+        failure = Failure(entry.pod, entry.profile_name, result.status, result.rejected_by, nominated)
+        if not (nominated or (nominated is None and self._nominated_node(entry.pod))):
+            self._engine.profiles[entry.profile_name].extensions.forget_nominated(entry.pod.uid)
+        handling = self._failures.before(failure)
+        if handling is Handling.DONE:
+            self._queue.done(entry.pod.uid)
+        else:
+            live = self._requeue(entry, result)
+            if live is not None and handling is Handling.GO_ON:
+                self._tell(live, entry, result)
+        self._failures.after(failure)
+
+    def _nominated_node(self, pod: PodInfo) -> str:
+        return self._engine.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
+
+    def _tell(self, live: Pod, entry: QueuedPod, result: Unplaced) -> None:
+        """Write event and condition."""
+        message = result.status.message
+        reason = "Unschedulable" if result.status.is_rejected else "SchedulerError"
+        recorder = self._recorders[entry.profile_name]
+        recorder.warning(live, "FailedScheduling", diagnosis.event_note(message), action=SCHEDULING)
+        if labels.RESERVATION_AFFINITY in live.metadata.annotations:
+            about_reservations = event_message(message)
+            if about_reservations is not None:
+                note = diagnosis.event_note(about_reservations)
+                recorder.warning(live, "FailedScheduling-Reservation", note, action=SCHEDULING)
+        self._status_writer.write(live, pod_status.Verdict(reason, message, result.nominated_node))
+
+    def _requeue(self, entry: QueuedPod, result: Unplaced) -> Pod | None:
+        """The pod as it waits now; None when it has no reason to wait any more."""
+        live = self._live(entry)
+        if live is None or live.spec.node_name or live.metadata.deletion_timestamp is not None:
+            self._queue.done(entry.pod.uid)
+            return None
+        if live.spec.scheduler_name != entry.profile_name:
+            self._queue.done(entry.pod.uid)
+            self._handlers.pod_set(None, live)  # it begins anew, if the other name is ours, too
+            return None
+        nominations, said = self._engine.nominations, live.status.nominated_node_name
+        if result.nominated_node is not None:
+            nominations.set(entry.pod, result.nominated_node)
+        elif said and not nominations.node_of(entry.pod.uid):
+            nominations.set(entry.pod, said)  # it gives its place back, and the room is kept for it as before
+        now_s = self._clock.now()
+        about = (result.about.pod, result.about.class_key) if result.about is not None else None
+        self._queue.retry(
+            entry, result.status, result.rejected_by, now_s, pending_by=result.pending_by, about=about
+        )
+        self._handlers.wake()
+        return live
+
+    def _live(self, entry: QueuedPod) -> Pod | None:
+        """The pod as it is now; None when it is gone."""
+        found = self._caches.live(entry.pod.pod)
+        if found is not None:
+            return found
+        return self._engine.profiles[entry.profile_name].extensions.reserve_pod(entry.pod.uid)
+
+
+def _phase(job: Job, outcome: Status) -> str:
+    """The extension point at which a binding failed, told by the plugin that refused."""
+    points = (("PreBind", job.profile.pre_binds), ("Permit", job.profile.permits))
+    return next((name for name, plugins in points if outcome.plugin in {p.name for p in plugins}), "Bind")

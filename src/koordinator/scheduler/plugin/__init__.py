@@ -1,0 +1,1 @@
+"""What a plugin author sees: extension points, capabilities, statuses, events, the handle."""

@@ -1,0 +1,387 @@
+"""What plugins may do beyond the stock extension points: Koordinator's extension of the framework.
+
+A plugin has a capability by inheriting from its class, next to the extension points of `framework`. Each
+profile finds out once which of its plugins have which (`extensions.Extensions`), so that a profile without
+them pays nothing. Source: behaviour/scheduler part C.
+
+Transformers run once per class of pods, as `Plugin.prepare` does: what they answer may depend on what the
+plugin's `class_key`, `live_key` and `epoch` tell, and on nothing else. What they change is seen by PreFilter,
+Filter and Score only; the pod itself is what Reserve counts and Bind binds.
+
+A capability that is asked about a pod gets the plugin's state for it. A state of None means that the plugin
+has no opinion: `find_one_node` and `prefer_nodes` are then not asked at all.
+"""
+
+import abc
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from koordinator.api.core import Pod
+from koordinator.api.reservation import Reservation
+from koordinator.scheduler.plugin.framework import Diagnosis, Plugin, PreFilterResult, S
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.plugin.suggestion import Suggestion
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import Trial
+
+# Transformers
+
+
+class PreFilterTransformer(Plugin[S]):
+    """Changes pods before PreFilter and hears its result; where the plugin is enabled at preFilter."""
+
+    def before_pre_filter(self, pod: PodInfo, what_if: Trial) -> PodInfo | Status:
+        """The pod as PreFilter, Filter and Score shall see it (`pod` itself: no change), or why the attempt
+        ends.
+
+        Nodes are changed through `what_if`: pods taken off nodes, or counted on them, for this pod alone.
+        """
+        return pod
+
+    def after_pre_filter(self, state: S, pod: PodInfo, result: PreFilterResult) -> Status:
+        """Hears what all PreFilter plugins said together; anything but success ends the attempt."""
+        return SUCCESS
+
+
+class FilterTransformer(Plugin[S]):
+    """Changes what Filter and Score see; where the plugin is enabled at filter."""
+
+    @abc.abstractmethod
+    def before_filter(self, state: S, pod: PodInfo, what_if: Trial) -> PodInfo | Status:
+        """The pod as Filter and Score shall see it, or why the attempt ends; `what_if` as before PreFilter.
+
+        Unless the pod changes, other plugins keep the states that they prepared before.
+        """
+
+
+class ScoreTransformer(Plugin[S]):
+    """Changes pods before Score; where the plugin is enabled at score."""
+
+    @abc.abstractmethod
+    def before_score(self, state: S, pod: PodInfo, rows: Rows) -> PodInfo | Status:
+        """The pod as Score shall see it, or why the attempt ends; `rows` are those that passed the filters."""
+
+
+class PostFilterTransformer(Plugin[S]):
+    """Hears how PostFilter ended; where the plugin is enabled at postFilter."""
+
+    @abc.abstractmethod
+    def after_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:
+        """`status` is success when room was made, else why not."""
+
+
+# Attempts
+
+
+class JobRefusal(msgspec.Struct, frozen=True):
+    """Why the attempt of a pod ends that cannot be placed with its whole job. `verdict` is what the nodes said.
+
+    `status` is told to PostFilter plugins as the refusal of its plugin; `rejected_by` are all whose events can lift it
+    when they ask about the pod `about`.
+    """
+
+    status: Status
+    rejected_by: frozenset[str]
+    about: PodInfo
+    verdict: "JobVerdict"
+
+
+class SharedFailure(msgspec.Struct, frozen=True):
+    """Why a pod fails with another one: nodes and PostFilter plugins were asked about that one. `message` stands for
+    what nodes say, `post_filter_message` is what came of making room."""
+
+    message: str
+    by: str
+    post_filter_message: str = ""
+    suggestion: Suggestion | None = None
+
+    @property
+    def told(self) -> str:
+        """What is told behind the message."""
+        return ", ".join(filter(None, (self.post_filter_message, str(self.suggestion or ""))))
+
+
+class AttemptPlugin(Plugin[S]):
+    """Decides at the start of each attempt whether the pod may be tried now; where the plugin is enabled at
+    preFilter. Unlike PreFilter, whose answers equal pods share, it is asked about every single pod."""
+
+    @abc.abstractmethod
+    def begin_attempt(self, pod: PodInfo) -> Status | JobRefusal | SharedFailure:
+        """Success, or why this attempt ends before any node is chosen."""
+
+
+class JobRoomPlugin(Plugin[S]):
+    """Knows limits that pods meet together: who places pods all or none asks before it places the first of them."""
+
+    @abc.abstractmethod
+    def room_for(self, pods: Iterable[PodInfo]) -> Status:
+        """Success, or why there is no room for all of them. Pods that hold a place take no more. Costs a look at
+        each pod."""
+
+    @abc.abstractmethod
+    def rivals(self, pod: PodInfo) -> Iterable[str]:
+        """uids of the pods on nodes that use up what limits this one: room for it is made where they are."""
+
+
+# Choosing nodes
+
+
+class Quorum(msgspec.Struct, frozen=True):
+    """Pods of a plan (by uid) of which at least `minimum` have to be placed."""
+
+    uids: frozenset[str]
+    minimum: int
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Pods that are placed together, in the order in which they are tried. `nodes` maps uids to node names; pods
+    that it leaves out go where the engine finds best.
+
+    All have to be placed, except that of a quorum's pods some may be left out: they wait on. `falls_back`: when
+    the plan fails, the pod in whose cycle it was made is tried as if there was none.
+    """
+
+    pods: tuple[PodInfo, ...] = ()
+    nodes: Mapping[str, str] = {}
+    quorums: tuple[Quorum, ...] = ()
+    falls_back: bool = False
+
+
+class JobVerdict(Protocol):
+    """What nodes say to a job whose members are placed together."""
+
+    @property
+    def must_layer(self) -> str:
+        """The layer of the network of which one place has to hold the job; empty for the whole cluster."""
+        ...
+
+    def status_of(self, row: int) -> Status:
+        """Why a node does not take the whole job; success where it does."""
+        ...
+
+    def slots_of(self, row: int) -> int:
+        """How many members a node takes by itself."""
+        ...
+
+
+class FoundNode(msgspec.Struct, frozen=True):
+    """Skip (no opinion), a refusal, or success with a plan.
+
+    Success without a plan restricts the pod to `node_name`. A plan that leaves the pod's own node open counts
+    only where plans are carried out at once (gate EnableInlineBatchSchedule, no extenders). With a refusal,
+    `rejected_by` are further plugins whose events can lift it, and `verdict` what the nodes said to the whole job.
+    """
+
+    status: Status
+    node_name: str = ""
+    plan: Plan | None = None
+    rejected_by: frozenset[str] = frozenset()
+    verdict: JobVerdict | None = None
+    is_revisable: bool = False
+    """The next attempt may get another node: one whose node refuses it is repeated after a backoff."""
+
+
+class FindOneNodePlugin(Plugin[S]):
+    """Knows the node of a pod before Filter is asked. The first of a profile that has an opinion counts."""
+
+    @abc.abstractmethod
+    def find_one_node(self, state: S, pod: PodInfo, result: PreFilterResult) -> FoundNode:
+        """Asked after PreFilter, whose result may have narrowed the nodes."""
+
+
+class PreferredNodes(msgspec.Struct, frozen=True):
+    """Success with names in the order in which they are tried, or Skip."""
+
+    status: Status
+    node_names: tuple[str, ...] = ()
+
+
+class PreferNodesPlugin(Plugin[S]):
+    """Names nodes that are tried before all others. The first of a profile counts."""
+
+    @abc.abstractmethod
+    def prefer_nodes(self, state: S, pod: PodInfo, result: PreFilterResult) -> PreferredNodes:
+        """Asked after PreFilter. The first named node that passes all filters takes the pod."""
+
+
+class NextPodPlugin(Plugin[S]):
+    """Chooses the next pod instead of the queue. Of several plugins the first that wants a pod counts."""
+
+    @abc.abstractmethod
+    def next_pod(self) -> str | None:
+        """uid of a waiting pod, None to leave it to the queue. Of one that does not wait nothing comes, and the
+        plugin is asked again: it must not name the same one for ever."""
+
+    def brings_others(self, pod: PodInfo) -> bool:
+        """Whether others are tried with the pod: after a failure it then waits until its backoff is over, as
+        each attempt costs as many cycles as there are pods, whatever events there were."""
+        return False
+
+
+class ResizePodPlugin(Plugin[S]):
+    """Changes what a pod counts for once its node is known; behind the gate ResizePod."""
+
+    @abc.abstractmethod
+    def resize(self, state: S, pod: PodInfo, node_name: str) -> PodInfo | Status:
+        """The pod as it shall be counted (`pod` itself: no change), or why it cannot be placed."""
+
+
+# Storing
+
+
+class PreBindExtension(Plugin[S]):
+    """Stores what PreBind plugins collected, with one call. In preBind order, the first that does not skip."""
+
+    @abc.abstractmethod
+    async def apply_patch(self, pod: PodInfo, patch: PodPatch) -> Status:
+        """Success (also when there is nothing to store), Skip, or why it is not stored."""
+
+    @abc.abstractmethod
+    async def apply_reservation_patch(self, reservation: Reservation, patch: PodPatch) -> Status:
+        """As `apply_patch`, for a Reservation that was placed as if it were a pod."""
+
+
+# Reservations. The plugin that keeps them calls these through `extensions.Extensions`.
+
+
+class Nomination(msgspec.Struct, frozen=True):
+    """The reservation whose room a pod takes on a node; none is a plain placement. A refusal is final."""
+
+    status: Status = SUCCESS
+    reservation: Reservation | None = None
+
+
+class ReservationNominator(Plugin[S]):
+    """Chooses the reservation that a pod uses on its node. The last of a profile counts."""
+
+    @abc.abstractmethod
+    def nominate(self, state: S, pod: PodInfo, row: int) -> Nomination:
+        """Asked for the chosen node, before the pod is counted there; remembers its answer."""
+
+    @abc.abstractmethod
+    def nominated(self, uid: str, node_name: str) -> Reservation | None:
+        """The remembered reservation of a pod on a node."""
+
+    @abc.abstractmethod
+    def forget_nominated(self, uid: str) -> None:
+        """The pod is reserved, or its attempt failed without a nominated node."""
+
+
+class ReservationCache(Plugin[S]):
+    """Knows the reservations that hold room. The last of a profile counts."""
+
+    @abc.abstractmethod
+    def reservation_of(self, uid: str, node_name: str) -> Reservation | None:
+        """The reservation that a pod on a node uses."""
+
+    @abc.abstractmethod
+    def delete_reservation(self, reservation: Reservation) -> None:
+        """The reservation holds nothing any more."""
+
+
+class ReservePodProvider(Plugin[S]):
+    """Brings pods that stand for Reservations (`Actions.enter_pod`). They are placed as pods are; what
+    PreBind would write on them is written on the Reservation, and the plugin tells users how they fare
+    (`Handle.on_failure`, its own Bind). The last of a profile counts."""
+
+    @abc.abstractmethod
+    def reserve_pod(self, uid: str) -> Pod | None:
+        """The reserve pod as its Reservation is now; None when it is gone or no such pod."""
+
+    @abc.abstractmethod
+    def reservation_for(self, uid: str) -> Reservation | None:
+        """The Reservation that a reserve pod stands for."""
+
+
+class ReservationRestorePlugin(Plugin[S]):
+    """Gives back what reservations hold, for pods that may use them, in books of the plugin's own."""
+
+    @abc.abstractmethod
+    def restore(
+        self, state: S, pod: PodInfo, row: int, matched: Sequence[Reservation], others: Sequence[Reservation]
+    ) -> Status:
+        """For one node: `matched` reservations may be used by the pod, `others` only hold room."""
+
+    def restore_preallocated(
+        self, state: S, reservation: Reservation, row: int, candidates: Sequence[PodInfo]
+    ) -> Status:
+        """For a reservation that is to take over running pods: what they hold is its own."""
+        return SUCCESS
+
+
+class ReservationFilterPlugin(Plugin[S]):
+    """Refuses reservations on a node that passed the filters."""
+
+    @abc.abstractmethod
+    def filter_reservation(self, state: S, pod: PodInfo, reservation: Reservation, row: int) -> Status: ...
+
+
+class ReservationScorePlugin(Plugin[S]):
+    """Prefers reservations on one node: 0 to 100 after normalisation."""
+
+    @abc.abstractmethod
+    def score_reservation(self, state: S, pod: PodInfo, reservation: Reservation, row: int) -> int: ...
+
+    def normalize_reservations(self, scores: Mapping[str, int]) -> Mapping[str, int]:
+        """Final scores from the raw ones, both by uid of the reservation."""
+        return scores
+
+
+class ReservationPreBindPlugin(Plugin[S]):
+    """Writes on a Reservation that was placed as if it were a pod; where the plugin is enabled at preBind."""
+
+    @abc.abstractmethod
+    async def pre_bind_reservation(
+        self, state: S, reservation: Reservation, node_name: str, patch: PodPatch
+    ) -> Status: ...
+
+
+# Work beside scheduling
+
+
+class BackgroundController(msgspec.Struct, frozen=True):
+    """A loop that runs until cancelled, on the leader only. Whatever it raises is logged and it starts anew."""
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+
+
+class ControllerProvider(Plugin[S]):
+    """Brings loops: garbage, statuses, quotas. Once per plugin name, however many profiles have the plugin."""
+
+    @abc.abstractmethod
+    def controllers(self) -> Sequence[BackgroundController]: ...
+
+
+class ApiRequest(msgspec.Struct, frozen=True):
+    """A call of an endpoint: `path` are the variables in its path, `query` those behind the question mark."""
+
+    path: Mapping[str, str] = {}
+    query: Mapping[str, str] = {}
+    body: bytes = b""
+
+
+class ApiAnswer(msgspec.Struct, frozen=True):
+    """`body` is encoded as JSON."""
+
+    body: Any
+    status: int = 200
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """A route below `/apis/v1/plugins/<Plugin>/`: `path` such as `node/{name}`, without a leading slash."""
+
+    path: str
+    answer: Callable[[ApiRequest], ApiAnswer]
+    method: str = "GET"
+
+
+class ApiProvider(Plugin[S]):
+    """Answers questions over HTTP, on the leader only. Once per plugin name."""
+
+    @abc.abstractmethod
+    def endpoints(self) -> Sequence[Endpoint]: ...

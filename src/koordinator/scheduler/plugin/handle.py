@@ -1,0 +1,208 @@
+"""What the framework lends plugins: the node table, the API, the objects they watch, and what they may ask for."""
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+
+import msgspec
+
+from koordinator.api.core import Pod
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.meta import Object
+from koordinator.clock import Clock
+from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler.auditor.history import Kind
+from koordinator.scheduler.plugin.event_actions import SCHEDULING
+from koordinator.scheduler.plugin.events import Happening
+from koordinator.scheduler.plugin.failures import After, Before
+from koordinator.scheduler.plugin.metrics import Metrics
+from koordinator.scheduler.table.columns import Column
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.nominations import Nominations
+from koordinator.scheduler.table.pod_info import PodInfo
+
+if TYPE_CHECKING:
+    from koordinator.scheduler.engine.prospects import Prospects
+    from koordinator.scheduler.plugin.framework import Plugin
+    from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
+
+T = TypeVar("T", bound=Object)
+C = TypeVar("C")
+V = TypeVar("V")
+
+
+class Watch(msgspec.Struct, Generic[T], frozen=True):
+    """Objects that a plugin wants to be told about. Of pods it hears before the queue does."""
+
+    view: type[T]
+    on_add: Callable[[T], Any]
+    on_update: Callable[[T, T], Any]
+    on_delete: Callable[[T], Any]
+
+
+class Actions:
+    """What plugins may ask of a running scheduler. This one only decides: asking changes nothing."""
+
+    def spawn(
+        self, work: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None] = lambda: None
+    ) -> bool:
+        """Run `work` in the background, guarded: its failure is logged and costs nobody else anything.
+
+        Whether it will run at all; `on_end` is called then, also when it is cancelled before it began.
+        """
+        work.close()
+        return False
+
+    def activate(self, uids: Iterable[str], *, at_once: bool = True) -> None:
+        """Try waiting pods again at once, or those that sleep once their backoff is over."""
+
+    def queued(self, uid: str) -> PodInfo | None:
+        """A pod that waits in the queue, with its requests; None when it does not."""
+        return None
+
+    def is_in_line(self, uid: str) -> bool:
+        """Whether a pod is in the queue, backs off, or is being tried: it sleeps behind no gate and for no event."""
+        return True
+
+    def reject_waiting(self, uid: str, plugin: str, message: str) -> bool:
+        """Turn down a pod that waits for Permit; whether there is one."""
+        return False
+
+    def allow_waiting(self, uid: str, plugin: str) -> bool:
+        """Let a pod go that waits for Permit of this plugin; whether there is one."""
+        return False
+
+    def tell_unscheduled(self, pod: Pod, message: str, nominated_node: str | None = None) -> None:
+        """Say in the status of a pod, in the background, why it is not scheduled; `nominated_node` None leaves the
+        nomination, "" clears it."""
+
+    def evicting(self, preemptor: PodInfo, node_name: str, victims: Sequence[PodInfo]) -> None:
+        """Tell who keeps records that pods are about to be deleted in favour of another."""
+
+    def gang_record(self, pod: Pod, kind: Kind) -> None:
+        """Tell who keeps records what happened to the whole gang of a pod."""
+
+    def event(
+        self,
+        profile_name: str,
+        obj: Object,
+        kind: str,
+        reason: str,
+        message: str,
+        *,
+        action: str = SCHEDULING,
+        related: Object | None = None,
+    ) -> None:
+        """Tell users what happened to an object; `kind` is Normal or Warning. With an empty name the first profile
+        speaks for the scheduler. `action` is what it was doing, `related` for whom."""
+
+    def enter_pod(self, old: Pod | None, pod: Pod) -> None:
+        """A pod that only the scheduler knows (a reserve pod) came or changed: it is queued, or counted on its
+        node when it has one."""
+
+    def remove_pod(self, pod: Pod) -> None:
+        """A pod that only the scheduler knows is gone."""
+
+
+class Handle:
+    """What the framework lends a plugin for its life.
+
+    `columns` are those that the plugin declared (`Plugin.columns_of`). `watch` may be called in the
+    constructor only. `happened` reports an event that may lift refusals. `nominations` are pods that nodes
+    are kept free for. What a plugin counts goes into `metrics.registry` and is served at `/metrics`. `network()` is
+    the tree of the network, where that is followed and described; `prospects(pod)` is what nodes say to pods of the
+    pod's profile, None for pods of other schedulers.
+    """
+
+    def __init__(
+        self,
+        table: NodeTable,
+        clock: Clock,
+        *,
+        columns: Mapping[str, Column] | None = None,
+        cluster: Cluster | None = None,
+        happened: Callable[[Happening], None] = lambda _: None,
+        actions: Actions | None = None,
+        nominations: Nominations | None = None,
+        gates: FeatureGates | None = None,
+        metrics: Metrics | None = None,
+        shelf: dict[type, Any] | None = None,
+        network: "Callable[[], TopologyTree | None]" = lambda: None,
+        prospects: "Callable[[PodInfo], Prospects | None]" = lambda _: None,
+    ) -> None:
+        self.prospects = prospects
+        self.network = network
+        self.metrics = metrics if metrics is not None else Metrics()
+        self.table = table
+        self.clock = clock
+        self.columns = columns or {}
+        self.happened = happened
+        self.actions = actions or Actions()
+        self.nominations = nominations if nominations is not None else Nominations()
+        self.watches: list[Watch[Any]] = []
+        self.forget_handlers: list[Callable[[PodInfo, str], None]] = []
+        self.before_failures: list[Before] = []
+        self.after_failures: list[After] = []
+        self.gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
+        self._cluster = cluster
+        self._shelf = shelf if shelf is not None else {}
+        self._profile: ProfileParts | None = None
+        self._companions: dict[type[Any], tuple[Any, ...]] = {}
+
+    @property
+    def cluster(self) -> Cluster:
+        """The API, for plugins that act (Bind, PreBind)."""
+        assert self._cluster is not None, "this scheduler only decides"
+        return self._cluster
+
+    def shared(self, kind: type[V], make: "Callable[[Handle], V]") -> V:
+        """The scheduler's one object of a kind, made with the handle of the first plugin that asks: for what the
+        instances of a plugin in several profiles keep together."""
+        found = self._shelf.get(kind)
+        if found is None:
+            found = self._shelf[kind] = make(self)
+        return cast(V, found)
+
+    def watch(self, watch: Watch[Any]) -> None:
+        """Keep `watch` informed about all objects of its kind, from before the first pod is scheduled."""
+        self.watches.append(watch)
+
+    def on_forget(self, handler: Callable[[PodInfo, str], None]) -> None:
+        """Call `handler` with each pod whose placement on a node is undone, by whatever plugin."""
+        self.forget_handlers.append(handler)
+
+    def on_failure(self, handler: Before) -> None:
+        """Ask `handler` about each failed attempt, before the scheduler queues the pod again and tells users."""
+        self.before_failures.append(handler)
+
+    def after_failure(self, handler: After) -> None:
+        """Tell `handler` of each failed attempt, however it was handled."""
+        self.after_failures.append(handler)
+
+    @property
+    def profile(self) -> "ProfileParts":
+        """The profile of a plugin that asks for one of its own (`Plugin.per_profile`), once it is built."""
+        assert self._profile is not None, "the plugin is not `per_profile`, or its profile is not built yet"
+        return self._profile
+
+    def join(self, profile: "ProfileParts") -> None:
+        """The plugin stands in this profile; called by the framework."""
+        self._profile = profile
+        self._companions.clear()
+
+    def companions(self, kind: type[C]) -> tuple[C, ...]:
+        """Plugins of the same profile that are of a kind (a capability), in order of creation."""
+        found = self._companions.get(kind)
+        if found is None:
+            found = tuple(plugin for plugin in self.profile.plugins if isinstance(plugin, kind))
+            self._companions[kind] = found
+        return found
+
+
+class ProfileParts(Protocol):
+    """The profile that a plugin stands in, as far as plugins use it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def plugins(self) -> "Sequence[Plugin[Any]]": ...

@@ -1,0 +1,78 @@
+"""Percentages of amounts over rows, rounded down as in integers but worked out in floating point."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugin.framework import Scores
+from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.nodes import F64, NodeTable
+
+PERCENT = 100.0
+_LEADING = [0, 1]
+"""The first two columns, which stand side by side."""
+
+
+def floor_percent(parts: F64, wholes: F64) -> F64:
+    """⌊100·part/whole⌋ of whole numbers, a negative part counting as 0; `parts` is overwritten.
+
+    Exact for wholes from 1 to `nodes.SMALL_AMOUNT_MAX` and parts up to the whole: 100·part is a whole number
+    below 2^53, and a quotient that is no whole number is further from the next one than rounding moves it.
+    """
+    if parts.size and np.minimum.reduce(parts, axis=None) < 0:
+        np.maximum(parts, 0.0, out=parts)
+    parts *= PERCENT
+    parts /= wholes
+    return np.floor(parts, out=parts)
+
+
+def weighted_mean(shares: Sequence[F64] | F64, weights: Sequence[int]) -> Scores:
+    """The mean over resources, rounded down: shares (resources, rows), whole numbers; returns (rows,)."""
+    total: F64 = shares[0] if weights[0] == 1 else shares[0] * weights[0]
+    for share, weight in zip(shares[1:], weights[1:], strict=True):
+        total = total + (share if weight == 1 else share * weight)
+    return rounded_down_mean(total, sum(weights))
+
+
+def rounded_down_mean(total: F64, count: int) -> Scores:
+    """A sum of `count` whole numbers from 0 on, divided by that and rounded down; shapes (rows,)."""
+    if count == 2:  # two resources of equal weight, most often: exact as well, and several times as fast
+        return (total * 0.5).astype(np.int64)
+    return (total / count).astype(np.int64)
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What one pod asks for of the resources that count in a score: `amounts` is (resources, 1)."""
+
+    columns: list[int]
+    amounts: I64
+    weights: list[int]
+
+    @classmethod
+    def of(cls, scored: Sequence[tuple[int, int, int]]) -> "Wanted":
+        """From (column, amount, weight) of each resource."""
+        amounts = np.array([[amount] for _, amount, _ in scored], np.int64)
+        return cls([column for column, _, _ in scored], amounts, [weight for _, _, weight in scored])
+
+
+def free_percent(table: NodeTable, wanted: Wanted, rows: Rows, copies: int | I64 = 1) -> Scores | None:
+    """How much of each node is left with `copies` pods more, the mean over resources, rounded down.
+
+    Shapes: `copies` one number or (rows,); returns (rows,). None where floating point would not be exact, or nodes lack
+    one of the resources: who asks has to work it out otherwise.
+    """
+    if not any(wanted.weights) or not table.has_small_amounts:
+        return None
+    if not all(table.is_everywhere(column) for column in wanted.columns):
+        return None
+    if wanted.columns == _LEADING:  # CPU and memory, most often: both at once
+        both: F64 = (at(table.free[:2], rows) - wanted.amounts * copies).astype(np.float64)
+        return weighted_mean(floor_percent(both, at(table.nonzero_divisor, rows)), wanted.weights)
+    shares = []
+    for column, [amount] in zip(wanted.columns, wanted.amounts, strict=True):
+        # Subtracting into floating point at once goes through buffers, at four times the cost.
+        left: F64 = (at(table.free[column], rows) - amount * copies).astype(np.float64)
+        shares.append(floor_percent(left, at(table.divisor[column], rows)))
+    return weighted_mean(shares, wanted.weights)

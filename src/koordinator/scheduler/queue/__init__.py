@@ -1,0 +1,1 @@
+"""Pods that wait: in line, in backoff, asleep until an event."""

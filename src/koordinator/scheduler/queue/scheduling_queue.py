@@ -1,0 +1,499 @@
+"""Pods that wait for a node: active, backing off, unschedulable or gated.
+
+A pure data structure: times come in as arguments, `Scheduler` owns the timers. Iteration order is always
+that of insertion or of the sort key, so that runs repeat. Source: behaviour/scheduler B5.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import Plugin
+from koordinator.scheduler.plugin.status import Status, unresolvable
+from koordinator.scheduler.queue.keyed_heap import KeyedHeap
+from koordinator.scheduler.queue.sleepers import Sleepers, Wakeup, wakeup_of
+from koordinator.scheduler.table.pod_info import PodInfo
+
+UNSCHEDULABLE_S_MAX = 300.0
+"""A pod does not wait longer than this for an event: hints can be wrong."""
+UNSCHEDULABLE_CHECK_S = 30.0
+BACKOFF_WINDOW_S = 1.0
+"""Backoffs that end within one window end together, with the window, and priority decides their order."""
+
+IN_FLIGHT_EVENTS_MAX = 65_536
+"""Events kept while pods are being bound. Beyond it every returning pod is retried, as if all had matched."""
+
+
+EVENTS_TRIM_CHUNK = 1_024
+
+
+class QueuedPod(msgspec.Struct, eq=False):
+    """A pod in the queue and what happened to it so far. `rejected_by` are plugins whose events wake it,
+    `pending_by` those whose events wake it without a backoff."""
+
+    pod: PodInfo
+    profile_name: str
+    class_key: Hashable
+    queued_s: float
+    sort_key: tuple[Any, ...] = ()
+    attempt_count: int = 0
+    unschedulable_count: int = 0
+    error_count: int = 0
+    first_attempt_s: float | None = None
+    rejected_by: frozenset[str] = frozenset()
+    pending_by: frozenset[str] = frozenset()
+    gate: Status | None = None
+    backoff_until_s: float | None = None
+    about: tuple[PodInfo, Hashable] | None = None
+    """Another pod with its class, when it is that one's refusal that keeps this one waiting."""
+
+    @property
+    def hint(self) -> tuple[PodInfo, Hashable]:
+        """The pod that plugins are asked about when something happens, with its class."""
+        return self.about if self.about is not None and self.gate is None else (self.pod, self.class_key)
+
+    @property
+    def refused_by(self) -> frozenset[str]:
+        """Plugins whose events can help: those that refused the pod, or the one whose gate is closed."""
+        return self.rejected_by | self.pending_by if self.gate is None else frozenset((self.gate.plugin,))
+
+
+class _Standing(msgspec.Struct, frozen=True):
+    """How often a pod was tried, and since when."""
+
+    attempt_count: int = 1
+    first_attempt_s: float | None = None
+    unschedulable_count: int = 0
+
+
+class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the queue asks about pods and plugins."""
+
+    initial_backoff_s: float
+    max_backoff_s: float
+    sort_key: Callable[[PodInfo, float], tuple[Any, ...]]
+    gate: Callable[[QueuedPod], Status]
+    """PreEnqueue: success, or why the pod may not enter."""
+    other_gates: Callable[[QueuedPod, str], Status] | None = None
+    """The same without the plugin of that name."""
+    plugins: Callable[[str], Mapping[str, Plugin[Any]]]
+    """Plugins of a profile by name."""
+    waits_out: Callable[[PodInfo], bool] = lambda _: False
+    """Whether the pod is not tried before its backoff is over, however idle the scheduler is."""
+    unschedulable_s_max: float = UNSCHEDULABLE_S_MAX
+
+
+def backoff_s(unschedulable_count: int, error_count: int, initial_s: float, max_s: float) -> float:
+    """How long a pod waits after a failure: doubling from `initial_s` to `max_s`.
+
+    Errors in a row replace the count of refusals; no failures or `max_s` 0 mean no wait.
+    """
+    failures = error_count if error_count > 0 else unschedulable_count
+    if failures == 0 or max_s == 0:
+        return 0.0
+    # 2^63 seconds is beyond any maximum: larger exponents would only overflow.
+    return min(max_s, initial_s * 2.0 ** min(failures - 1, 63))
+
+
+class SchedulingQueue:
+    """The queue. `pop` hands a pod out; it is "in flight" until `done`, `retry` or `remove`."""
+
+    def __init__(self, policy: QueuePolicy) -> None:
+        self._policy = policy
+        self._entries: dict[str, QueuedPod] = {}
+        self._active: KeyedHeap[QueuedPod] = KeyedHeap()
+        self._backoff: KeyedHeap[QueuedPod] = KeyedHeap()
+        self._full_backoff: KeyedHeap[QueuedPod] = KeyedHeap()
+        """Pods that are not tried early: after errors, and where `QueuePolicy.waits_out` says so."""
+        self._popped = _Standing()
+        self._unschedulable: dict[str, QueuedPod] = {}
+        """Refused pods and those with a closed gate."""
+        self._gated_count = 0
+        self._rejections: Counter[tuple[str, str]] = Counter()
+        self._sleepers = Sleepers(policy.plugins)
+        """What events are compared with: the pods in `_unschedulable`."""
+        self._next_overdue_check_s = 0.0
+        self._in_flight: dict[str, int] = {}
+        self._updated_in_flight: dict[str, tuple[PodInfo, Hashable]] = {}
+        self._activated_in_flight: set[str] = set()
+        self._events: list[Happening] = []
+        self._events_dropped = 0
+        self._cause = ""
+        self.incoming: Counter[tuple[str, str]] = Counter()
+        """(area, why) → pods that came into it, as in the metric `scheduler_queue_incoming_pods_total`."""
+
+    # Reading
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._entries or uid in self._in_flight
+
+    def counts(self) -> dict[str, int]:
+        """Pods per area, as in the metric `scheduler_pending_pods`."""
+        return {
+            "active": len(self._active),
+            "backoff": len(self._backoff) + len(self._full_backoff),
+            "unschedulable": len(self._unschedulable) - self._gated_count,
+            "gated": self._gated_count,
+        }
+
+    def rejections(self) -> dict[tuple[str, str], int]:
+        """(plugin, profile) → pods that wait because the plugin refused them."""
+        return dict(self._rejections)
+
+    def _count_rejections(self, entry: QueuedPod, change: int) -> None:
+        """A pod falls asleep (1) or wakes up (-1), before anything else changes in it."""
+        for plugin in entry.refused_by:
+            key = plugin, entry.profile_name
+            self._rejections[key] += change
+            if not self._rejections[key]:
+                del self._rejections[key]
+
+    def events_in_flight(self) -> dict[str, int]:
+        """Events kept for pods in flight, by their names."""
+        return dict(Counter(happening.event.value for happening in self._events))
+
+    @property
+    def active_count(self) -> int:
+        """Pods that can be popped now."""
+        return len(self._active)
+
+    @property
+    def kept_event_count(self) -> int:
+        """Events kept for pods in flight."""
+        return len(self._events)
+
+    def find(self, uid: str) -> QueuedPod | None:
+        return self._entries.get(uid)
+
+    def is_in_line(self, uid: str) -> bool:
+        """Whether the pod is active, backs off, or is being tried."""
+        heaps = (self._active, self._backoff, self._full_backoff)
+        return uid in self._in_flight or any(uid in heap for heap in heaps)
+
+    def is_asleep(self, uid: str) -> bool:
+        """Whether the pod waits for an event, or for its gate to open."""
+        return uid in self._unschedulable
+
+    def next_wakeup_s(self) -> float | None:
+        """When `flush` has something to do next; None when only an event can change anything."""
+        times = [heap.first_key()[0] for heap in (self._backoff, self._full_backoff) if len(heap)]
+        if self._unschedulable:
+            times.append(self._next_overdue_check_s)
+        return min(times, default=None)
+
+    # Pods come and go
+
+    def add(self, pod: PodInfo, profile_name: str, class_key: Hashable, now_s: float) -> None:
+        """A pod that nobody has tried yet."""
+        self._cause = "PodAdd"
+        entry = QueuedPod(pod, profile_name, class_key, now_s)
+        self._entries[pod.uid] = entry
+        self._enter(entry, now_s)
+
+    def update(self, pod: PodInfo, class_key: Hashable, now_s: float) -> None:
+        """A waiting pod changed; it moves on if that can help."""
+        self._cause = "PodUpdate"
+        if pod.uid in self._in_flight:
+            self._updated_in_flight[pod.uid] = (pod, class_key)
+            return
+        entry = self._entries[pod.uid]
+        old, entry.pod = entry.pod, pod
+        is_asleep = self._wake_up(entry)
+        entry.class_key = class_key
+        if not is_asleep:
+            self._resort(entry)
+        elif entry.gate is not None and not _is_told_otherwise(old, pod):
+            self._sleep(entry)  # what we say ourselves in the status of gated pods must not let them in
+        elif entry.gate is not None:
+            self._enter(entry, now_s)
+        elif wakeup := self._wakeup(entry, Happening(ClusterEvent.POD_UPDATED, None, old, pod)):
+            self._leave(entry, now_s, wakeup)
+        else:
+            self._sleep(entry)
+
+    def remove(self, uid: str) -> None:
+        """The pod is gone, or has been assigned by somebody."""
+        entry = self._entries.pop(uid, None)
+        if entry is not None:
+            for heap in (self._active, self._backoff, self._full_backoff):
+                heap.discard(uid)
+            self._wake_up(entry)
+        self.done(uid)
+
+    # A cycle
+
+    def pop(self, now_s: float) -> QueuedPod | None:
+        """The next pod to schedule. When none is active, one whose backoff (not after an error) is still
+        running goes early: the scheduler has nothing better to do."""
+        self.flush(now_s)
+        entry = self._active.pop() or self._backoff.pop()
+        if entry is None:
+            return None
+        self._hand_out(entry, now_s)
+        self._popped = _Standing(entry.attempt_count, entry.first_attempt_s, entry.unschedulable_count)
+        return entry
+
+    def take(self, uid: str, now_s: float, *, by: str) -> QueuedPod | None:
+        """Pop this pod for the plugin `by`, wherever it waits. None when it does not wait, or when a gate other
+        than that plugin's is closed."""
+        found = self.look_for(uid, by=by)
+        return None if isinstance(found, Status) else self._take(found, now_s)
+
+    def take_along(self, uid: str, now_s: float) -> QueuedPod | None:
+        """Pop this pod, whatever holds it back: it is tried together with the one that was popped last, and its
+        attempts count and back off from where that one stands (behaviour/gangs 7.1). None when it does not wait."""
+        entry = self._entries.get(uid)
+        return None if entry is None else self._take(entry, now_s)
+
+    def _take(self, entry: QueuedPod, now_s: float) -> QueuedPod:
+        if not self._wake_up(entry):
+            for heap in (self._active, self._backoff, self._full_backoff):
+                heap.discard(entry.pod.uid)
+        self._hand_out(entry, now_s)
+        popped = self._popped
+        entry.attempt_count = popped.attempt_count
+        entry.first_attempt_s = popped.first_attempt_s
+        entry.unschedulable_count = max(entry.unschedulable_count, popped.unschedulable_count)
+        return entry
+
+    def look_for(self, uid: str, *, by: str) -> QueuedPod | Status:
+        """The pod that `take` would pop, or what holds it back."""
+        entry = self._entries.get(uid)
+        if entry is None:
+            return unresolvable("the pod does not wait for a node")
+        if entry.gate is not None and not self._may_pass(entry, entry.gate, by):
+            return entry.gate
+        return entry
+
+    def _may_pass(self, entry: QueuedPod, gate: Status, by: str) -> bool:
+        others = self._policy.other_gates
+        return gate.plugin == by and others is not None and others(entry, by).is_success
+
+    def _hand_out(self, entry: QueuedPod, now_s: float) -> None:
+        entry.attempt_count += 1
+        entry.first_attempt_s = now_s if entry.first_attempt_s is None else entry.first_attempt_s
+        entry.rejected_by = entry.pending_by = frozenset()
+        entry.gate = entry.about = None
+        entry.backoff_until_s = None
+        del self._entries[entry.pod.uid]
+        self._in_flight[entry.pod.uid] = self._event_sequence
+
+    def done(self, uid: str) -> None:
+        """The pod left the queue for good (it is bound, or gone)."""
+        self._updated_in_flight.pop(uid, None)
+        self._activated_in_flight.discard(uid)
+        if self._in_flight.pop(uid, None) is not None:
+            self._trim_events()
+
+    def retry(
+        self,
+        entry: QueuedPod,
+        status: Status,
+        rejected_by: Iterable[str],
+        now_s: float,
+        *,
+        pending_by: Iterable[str] = (),
+        about: tuple[PodInfo, Hashable] | None = None,
+    ) -> None:
+        """A popped pod found no node, or its binding failed. Events since it was popped count as if they
+        happened now, so that no wake-up is lost. `about`: see `QueuedPod.about`."""
+        self._cause = "ScheduleAttemptFailure"
+        uid = entry.pod.uid
+        since = self._in_flight.get(uid, self._event_sequence)
+        updated = self._updated_in_flight.get(uid)
+        missed = self._events[max(0, since - self._events_dropped) :] if status.is_rejected else []
+        is_due = since < self._events_dropped
+        is_activated = uid in self._activated_in_flight
+        self.done(uid)
+        entry.rejected_by = frozenset(rejected_by)
+        entry.pending_by = frozenset(pending_by)
+        entry.about = about
+        # No event can lift a refusal that no plugin made (no nodes at all): it counts as an error.
+        is_refusal = status.is_rejected and bool(entry.rejected_by or entry.pending_by)
+        if is_refusal:
+            entry.unschedulable_count += 1
+            entry.error_count = 0
+        else:
+            entry.error_count += 1
+        entry.queued_s = now_s
+        self._entries[uid] = entry
+        if updated is not None:
+            old = entry.pod
+            entry.pod, entry.class_key = updated
+            is_due = is_due or _is_told_otherwise(old, entry.pod)
+        wakeup: Wakeup | None = None
+        if is_activated or is_due or not is_refusal:
+            wakeup = Wakeup((uid,), is_immediate=is_activated)
+        for event in missed if is_refusal else ():
+            wakeup = self._wakeup(entry, event) or wakeup
+            if wakeup is not None and (wakeup.is_immediate or not entry.pending_by):
+                break
+        if wakeup is not None:
+            self._leave(entry, now_s, wakeup)
+        else:
+            self._sleep(entry)
+
+    # Events
+
+    def happened(self, happening: Happening, now_s: float) -> None:
+        """Move the pods whose refusal the event can lift."""
+        if self._in_flight:
+            self._events.append(happening)
+            if len(self._events) > IN_FLIGHT_EVENTS_MAX:
+                dropped = IN_FLIGHT_EVENTS_MAX // 2
+                del self._events[:dropped]
+                self._events_dropped += dropped
+        self._cause = happening.event.value
+        for wakeup in self._sleepers.woken_by(happening):
+            for uid in wakeup.uids:
+                entry = self._unschedulable.get(uid)
+                if entry is not None:  # a gate that looks further may have woken it
+                    self._wake_up(entry)
+                    self._leave(entry, now_s, wakeup)
+
+    def activate(self, uids: Iterable[str], now_s: float, *, at_once: bool = True) -> None:
+        """Make waiting pods active (a plugin asks for it), those in flight when they come back; not `at_once`: those
+        that sleep, after their backoff."""
+        self._cause = "ForceActivate"
+        for uid in uids:
+            if uid in self._in_flight:
+                self._activated_in_flight.add(uid)
+            entry = self._entries.get(uid)
+            if entry is None or uid in self._active:
+                continue
+            is_asleep = self._wake_up(entry)
+            if at_once:
+                self._backoff.discard(uid)
+                self._full_backoff.discard(uid)
+                self._enter(entry, now_s)
+            elif is_asleep:
+                self._leave(entry, now_s, None)
+
+    def flush(self, now_s: float) -> None:
+        """Make pods active whose backoff is over, or who waited too long for an event."""
+        self._cause = "BackoffComplete"
+        for heap in (self._backoff, self._full_backoff):
+            while len(heap) and heap.first_key()[0] <= now_s:
+                entry = heap.pop()
+                assert entry is not None
+                self._activate(entry)
+        if self._unschedulable and now_s >= self._next_overdue_check_s:
+            self._next_overdue_check_s = now_s + UNSCHEDULABLE_CHECK_S
+            overdue_s = now_s - self._policy.unschedulable_s_max
+            self._cause = "UnschedulableTimeout"
+            for entry in [each for each in self._unschedulable.values() if each.queued_s < overdue_s]:
+                self._wake_up(entry)
+                self._leave(entry, now_s, None)
+
+    # Moving
+
+    @property
+    def _event_sequence(self) -> int:
+        return self._events_dropped + len(self._events)
+
+    def _trim_events(self) -> None:
+        """Forget events from before the oldest pod in flight was popped; all of them when there is none."""
+        oldest = next(iter(self._in_flight.values()), self._event_sequence)
+        seen = oldest - self._events_dropped
+        # In chunks, as taking from the front of a list costs its length.
+        if seen > EVENTS_TRIM_CHUNK or not self._in_flight:
+            del self._events[:seen]
+            self._events_dropped += seen
+
+    def _enter(self, entry: QueuedPod, now_s: float) -> None:
+        """Active, unless a gate is closed."""
+        if self._is_let_in(entry, now_s):
+            self._activate(entry)
+
+    def _leave(self, entry: QueuedPod, now_s: float, wakeup: Wakeup | None) -> None:
+        """A pod that slept or failed is tried again, once its backoff is over and if the gates are open."""
+        if not self._is_let_in(entry, now_s):
+            return
+        if wakeup is not None and wakeup.is_immediate:
+            self._activate(entry)
+        else:
+            self._back_off(entry, now_s)
+
+    def _is_let_in(self, entry: QueuedPod, now_s: float) -> bool:
+        status = self._policy.gate(entry)
+        if status.is_success:
+            entry.gate = None
+            return True
+        entry.gate = status
+        entry.queued_s = now_s
+        self._sleep(entry)
+        return False
+
+    def _sleep(self, entry: QueuedPod) -> None:
+        if not self._unschedulable:
+            # Nobody waited, so nobody looked at the time.
+            self._next_overdue_check_s = max(
+                self._next_overdue_check_s, entry.queued_s + UNSCHEDULABLE_CHECK_S
+            )
+        self._unschedulable[entry.pod.uid] = entry
+        self.incoming["unschedulable" if entry.gate is None else "gated", self._cause] += 1
+        self._gated_count += entry.gate is not None
+        self._count_rejections(entry, 1)
+        self._sleepers.add(entry)
+
+    def _wake_up(self, entry: QueuedPod) -> bool:
+        """Whether the pod slept. It has to be put somewhere else then."""
+        if self._unschedulable.pop(entry.pod.uid, None) is None:
+            return False
+        self._gated_count -= entry.gate is not None
+        self._count_rejections(entry, -1)
+        self._sleepers.discard(entry.pod.uid)
+        return True
+
+    def _wakeup(self, entry: QueuedPod, happening: Happening) -> Wakeup | None:
+        return wakeup_of(entry, self._policy.plugins(entry.profile_name), happening)
+
+    def _activate(self, entry: QueuedPod) -> None:
+        entry.sort_key = self._policy.sort_key(entry.pod, entry.queued_s)
+        self._active.push(entry.sort_key, entry.pod.uid, entry)
+        self.incoming["active", self._cause] += 1
+
+    def _resort(self, entry: QueuedPod) -> None:
+        if self._active.discard(entry.pod.uid):
+            self._activate(entry)
+
+    def _back_off(self, entry: QueuedPod, now_s: float) -> None:
+        """Active when the backoff since the failure is over, else backing off until then."""
+        if entry.backoff_until_s is None:
+            wait_s = backoff_s(
+                entry.unschedulable_count,
+                entry.error_count,
+                self._policy.initial_backoff_s,
+                self._policy.max_backoff_s,
+            )
+            entry.backoff_until_s = end_of_window(entry.queued_s + wait_s) if wait_s else entry.queued_s
+        if entry.backoff_until_s <= now_s:
+            self._activate(entry)
+            return
+        entry.sort_key = self._policy.sort_key(entry.pod, entry.queued_s)
+        is_full = entry.error_count > 0 or self._policy.waits_out(entry.pod)
+        heap = self._full_backoff if is_full else self._backoff
+        heap.push((entry.backoff_until_s, *entry.sort_key), entry.pod.uid, entry)
+        self.incoming["backoff", self._cause] += 1
+
+
+def _is_told_otherwise(old: PodInfo, new: PodInfo) -> bool:
+    """Whether an update is more than a change of the pod's status, claims made for it apart."""
+    before, now = old.pod.metadata, new.pod.metadata
+    return (
+        old.pod.spec != new.pod.spec
+        or before.labels != now.labels
+        or before.annotations != now.annotations
+        or old.pod.status.resource_claim_statuses != new.pod.status.resource_claim_statuses
+    )
+
+
+def end_of_window(until_s: float) -> float:
+    """The end of the window in which a backoff expires: until then the pod backs off."""
+    return (until_s // BACKOFF_WINDOW_S + 1) * BACKOFF_WINDOW_S

@@ -1,0 +1,255 @@
+"""Refused pods asleep, and which of them an event can help.
+
+Pods of one class that the same plugins refused sleep as a group: one question wakes or leaves all of them.
+Plugins that are asked very often answer for all groups at once (`WakeIndex`). Source: behaviour/scheduler B5.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from koordinator.cluster.supervise import Guard
+from koordinator.scheduler.plugin.events import NODE_EVENTS, ClusterEvent, Happening
+from koordinator.scheduler.plugin.framework import FilterPlugin, Plugin, WakeIndex
+from koordinator.scheduler.table.pod_info import PodInfo
+
+QUICK_CHECKS = (
+    "NodeUnschedulable",
+    "NodeName",
+    "TaintToleration",
+    "NodeAffinity",
+    "NodePorts",
+    "NodeResourcesFit",
+)
+"""Filters that a node has to pass before news from it wake a pod (behaviour/scheduler B5: the pre-check)."""
+
+_ABOUT_ROW = NODE_EVENTS | {ClusterEvent.ASSIGNED_POD_DELETED, ClusterEvent.ASSIGNED_POD_UPDATED}
+
+_guard = Guard("queueing hints")
+
+Plugins = Mapping[str, Plugin[Any]]
+
+
+class Sleeper(Protocol):
+    """What there is to know about a pod that was refused. `refused_by` are all plugins that did, `pending_by`
+    those among them that only wait for somebody else to act. `hint` is the pod that they are asked about, with its
+    class: mostly the pod itself."""
+
+    @property
+    def pod(self) -> PodInfo: ...
+    @property
+    def profile_name(self) -> str: ...
+    @property
+    def hint(self) -> tuple[PodInfo, Hashable]: ...
+    @property
+    def refused_by(self) -> frozenset[str]: ...
+    @property
+    def pending_by(self) -> frozenset[str]: ...
+
+
+class Wakeup(msgspec.Struct, frozen=True):
+    """Pods that an event can help; `is_immediate`: without waiting for the end of their backoff."""
+
+    uids: tuple[str, ...]
+    is_immediate: bool
+
+
+class Sleepers:
+    """All sleeping pods. `plugins` gives the plugins of a profile by name."""
+
+    def __init__(self, plugins: Callable[[str], Plugins]) -> None:
+        self._plugins = plugins
+        self._buckets: dict[Hashable, _Bucket] = {}
+        self._bucket_of: dict[str, tuple[Hashable, Hashable]] = {}
+
+    def __len__(self) -> int:
+        return len(self._bucket_of)
+
+    def add(self, sleeper: Sleeper) -> None:
+        key = (sleeper.profile_name, sleeper.refused_by, sleeper.pending_by)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            plugins = self._plugins(sleeper.profile_name)
+            bucket = self._buckets[key] = _Bucket(plugins, sleeper.refused_by, sleeper.pending_by)
+        pod, class_key = sleeper.hint
+        group_key = bucket.group_key(pod, class_key)
+        self._bucket_of[sleeper.pod.uid] = (key, group_key)
+        bucket.add(group_key, sleeper.pod.uid, pod)
+
+    def discard(self, uid: str) -> None:
+        found = self._bucket_of.pop(uid, None)
+        if found is None:
+            return
+        key, group_key = found
+        bucket = self._buckets[key]
+        bucket.discard(group_key, uid)
+        if not bucket:
+            del self._buckets[key]
+
+    def woken_by(self, happening: Happening) -> list[Wakeup]:
+        """Who can be helped. Nobody is moved."""
+        found: list[Wakeup] = []
+        verdicts: Verdicts = {}
+        for bucket in self._buckets.values():
+            found += bucket.woken_by(happening, verdicts)
+        return found
+
+
+def wakeup_of(sleeper: Sleeper, plugins: Plugins, happening: Happening) -> Wakeup | None:
+    """What an event does for one pod, None when nothing."""
+    if happening.event is ClusterEvent.WILDCARD:
+        return Wakeup((sleeper.pod.uid,), is_immediate=False)
+    pod = sleeper.pod if happening.event is ClusterEvent.POD_UPDATED else sleeper.hint[0]
+    for names, is_immediate in ((sleeper.pending_by, True), (sleeper.refused_by - sleeper.pending_by, False)):
+        for plugin in _asked(plugins, names, happening):
+            if _helps(plugin, happening, pod, plugins, {}):
+                return Wakeup((sleeper.pod.uid,), is_immediate)
+    return None
+
+
+Verdicts = dict[Hashable, bool]
+"""What quick checks said about the node of one event, by plugin and what it looks at in a pod."""
+
+
+class _Group:
+    """Pods that the same events can help, by the uids of those who wait because of them, and where they stand in the
+    indexes of their bucket."""
+
+    __slots__ = ("pods", "slot")
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+        self.pods: dict[str, PodInfo] = {}
+
+    @property
+    def first(self) -> PodInfo:
+        return next(iter(self.pods.values()))
+
+
+class _Bucket:
+    """Groups that the same plugins of one profile refused."""
+
+    def __init__(self, plugins: Plugins, refused_by: frozenset[str], pending_by: frozenset[str]) -> None:
+        self._plugins = plugins
+        self._asked = ((pending_by, True), (refused_by - pending_by, False))
+        self._groups: dict[Hashable, _Group] = {}
+        self._slots: list[_Group | None] = []
+        self._free: list[int] = []
+        self._indexes: dict[str, WakeIndex] = {}
+        for name in sorted(refused_by & plugins.keys()):
+            index = plugins[name].wake_index()
+            if index is not None:
+                self._indexes[name] = index
+        refusing = [plugins[name] for name in sorted(refused_by & plugins.keys())]
+        self._telling_apart = [each for each in refusing if type(each).sleep_key is not Plugin.sleep_key]
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def group_key(self, pod: PodInfo, class_key: Hashable) -> Hashable:
+        """Equal for pods that the same events can help."""
+        if not self._telling_apart:
+            return class_key
+        return (class_key, *(each.sleep_key(pod) for each in self._telling_apart))
+
+    def add(self, group_key: Hashable, uid: str, pod: PodInfo) -> None:
+        group = self._groups.get(group_key)
+        if group is None:
+            slot = self._free.pop() if self._free else len(self._slots)
+            group = self._groups[group_key] = _Group(slot)
+            if slot == len(self._slots):
+                self._slots.append(group)
+            else:
+                self._slots[slot] = group
+            for index in self._indexes.values():
+                index.put(slot, pod)
+        group.pods[uid] = pod
+
+    def discard(self, group_key: Hashable, uid: str) -> None:
+        group = self._groups[group_key]
+        del group.pods[uid]
+        if group.pods:
+            return
+        del self._groups[group_key]
+        self._slots[group.slot] = None
+        self._free.append(group.slot)
+        for index in self._indexes.values():
+            index.clear(group.slot)
+
+    def woken_by(self, happening: Happening, verdicts: Verdicts) -> list[Wakeup]:
+        if happening.event is ClusterEvent.WILDCARD:
+            return [Wakeup(tuple(group.pods), is_immediate=False) for group in self._groups.values()]
+        found: list[Wakeup] = []
+        woken: set[int] = set()
+        for names, is_immediate in self._asked:
+            for plugin in _asked(self._plugins, names, happening):
+                for group in self._candidates(plugin, happening):
+                    if group.slot in woken:
+                        continue
+                    if _helps(plugin, happening, group.first, self._plugins, verdicts):
+                        woken.add(group.slot)
+                        found.append(Wakeup(tuple(group.pods), is_immediate))
+        return found
+
+    def _candidates(self, plugin: Plugin[Any], happening: Happening) -> Iterator[_Group]:
+        """Groups that the plugin's index does not rule out; all when it has none."""
+        index = self._indexes.get(plugin.name)
+        if index is None:
+            yield from list(self._groups.values())
+            return
+        for slot in np.flatnonzero(index.may_wake(happening, len(self._slots))).tolist():
+            group = self._slots[slot]
+            if group is not None:
+                yield group
+
+
+def _asked(plugins: Plugins, names: frozenset[str], happening: Happening) -> list[Plugin[Any]]:
+    """Plugins that the event concerns, in a fixed order."""
+    found = (plugins.get(name) for name in sorted(names))
+    return [plugin for plugin in found if plugin is not None and happening.event in plugin.wakes_on]
+
+
+def _helps(
+    plugin: Plugin[Any], happening: Happening, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
+) -> bool:
+    try:
+        return _answers_yes(plugin, happening, pod, plugins, verdicts)
+    except Exception as error:
+        _guard.failed(error, plugin.wakes)
+        return True  # a cycle in vain at worst; who is not woken may wait for minutes
+
+
+def _answers_yes(
+    plugin: Plugin[Any], happening: Happening, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
+) -> bool:
+    if happening.event is ClusterEvent.POD_UPDATED:
+        # An update that the plugin does not look at (our own status patch) changes nothing for it.
+        old, new = happening.old, happening.new
+        return plugin.tells_apart(old, new) and plugin.wakes(happening, pod)
+    if not _hears_of_row(plugin, happening):
+        return plugin.wakes(happening, pod)
+    return _passes(plugin, happening, pod, verdicts) and all(
+        _passes(check, happening, pod, verdicts)
+        for name in QUICK_CHECKS
+        if isinstance(check := plugins.get(name), FilterPlugin)
+    )
+
+
+def _hears_of_row(plugin: Plugin[Any], happening: Happening) -> bool:
+    """Whether the event can help on the node that it is about, or nowhere."""
+    if happening.row is None:
+        return False
+    return happening.event in _ABOUT_ROW and (
+        type(plugin).wakes is FilterPlugin.wakes or plugin.wakes_for_row
+    )
+
+
+def _passes(plugin: Plugin[Any], happening: Happening, pod: PodInfo, verdicts: Verdicts) -> bool:
+    """Whether the plugin lets the pod onto the node of the event; asked once for all that look the same."""
+    key = (plugin.name, plugin.class_key(pod), plugin.live_key(pod))
+    found = verdicts.get(key)
+    if found is None:
+        found = verdicts[key] = plugin.wakes(happening, pod)
+    return found

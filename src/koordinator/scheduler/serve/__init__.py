@@ -1,0 +1,1 @@
+"""What the scheduler answers over HTTP."""

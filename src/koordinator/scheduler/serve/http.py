@@ -1,0 +1,230 @@
+"""What the scheduler serves over HTTP: health, metrics, its configuration, debug switches, its view of nodes
+and what plugins answer. Source: behaviour/scheduler A6.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from koordinator import health, profiling, prometheus
+from koordinator.api import scalars
+from koordinator.api.quantity import QuantityError
+from koordinator.health import Check, SliMetrics
+from koordinator.scheduler.explain import service as explanations
+from koordinator.scheduler.plugin.capabilities import ApiRequest, Endpoint
+from koordinator.scheduler.scheduler import Scheduler
+from koordinator.scheduler.serve import effective_config, gauges
+
+log = logging.getLogger(__name__)
+
+NOT_LEADER = {"message": "the instance is not leader"}
+API_PREFIX = "/apis/v1"
+FLAG_BYTES_MAX = 1_024
+PODS_PER_TURN = 200
+"""Pods that `/metrics/resources` tells before others have a turn: about 5 ms."""
+
+
+class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`is_leader` opens `/apis/v1`, `leader` is who else leads, as far as is known;
+    `lease` says why the election is unwell, empty when it is well;
+    `set_verbosity` takes what was put to `/debug/flags/v`; `profiling` serves `/debug/pprof`; `slis` are shared by
+    all ports."""
+
+    is_leader: Callable[[], bool] = lambda: True
+    leader: Callable[[], str] = str
+    lease: Check = health.well
+    set_verbosity: Callable[[int], None] | None = None
+    profiling: bool = False
+    slis: SliMetrics = msgspec.field(default_factory=SliMetrics)
+
+
+def application(
+    scheduler: Scheduler, options: HttpOptions, middlewares: tuple[Any, ...] = ()
+) -> web.Application:
+    """The HTTP application; `middlewares` guard a secure port."""
+    gauges.add_gauges(scheduler)
+    app = web.Application(middlewares=middlewares)
+    _add_health(app, scheduler, options)
+    _add_metrics(app, scheduler, options)
+    _add_flags(app, scheduler, options)
+    _add_api(app, scheduler, options)
+    if options.profiling:
+        profiling.add_routes(app)
+    return app
+
+
+def _add_health(app: web.Application, scheduler: Scheduler, options: HttpOptions) -> None:
+    def informers() -> str:
+        return "" if scheduler.synced.is_set() else "caches are not filled yet"
+
+    alive: dict[str, Check] = {"ping": health.well, "leaderElection": options.lease}
+    endpoints: dict[str, dict[str, Check]] = {
+        "healthz": alive,
+        "livez": {"ping": health.well, "leaderElection": options.lease},
+        "readyz": {**alive, "informer-sync": informers, "sched-handler-sync": informers},
+    }
+    slis = options.slis
+    for name, checks in endpoints.items():
+        app.router.add_get(f"/{name}", _health_handler(name, checks, slis))
+        for check, why in checks.items():
+            app.router.add_get(f"/{name}/{check}", _health_handler(name, {check: why}, slis))
+
+    async def sli_metrics(_: web.Request) -> web.Response:
+        return _metrics_text(slis.text())
+
+    app.router.add_get("/metrics/slis", sli_metrics)
+
+
+def _health_handler(name: str, checks: Mapping[str, Check], slis: SliMetrics) -> Callable[[web.Request], Any]:
+    async def handle(request: web.Request) -> web.Response:
+        verbose = "verbose" in request.query
+        found = health.report(name, checks, verbose=verbose, excluded=request.query.getall("exclude", []))
+        for check, is_failed in found.failed.items():
+            slis.seen(name, check, is_well=not is_failed)
+        failure = 503 if name == "readyz" else 500
+        headers = {"X-Content-Type-Options": "nosniff"}
+        return web.Response(text=found.text, status=200 if found.is_well else failure, headers=headers)
+
+    return handle
+
+
+def _add_metrics(app: web.Application, scheduler: Scheduler, options: HttpOptions) -> None:
+    async def metrics(_: web.Request) -> web.Response:
+        return _metrics_text(scheduler.metrics.text())
+
+    async def resource_metrics(_: web.Request) -> web.Response:
+        if not options.is_leader():
+            return _metrics_text("")  # as upstream: each pod is told by one scheduler
+        found = gauges.ResourceMetrics()
+        for number, pod in enumerate(list(scheduler.caches.pods.objects.values()), 1):
+            try:
+                found.add(pod)
+            except QuantityError as error:
+                log.debug("pod left out of the resource metrics: %s", error, extra={"pod": pod.key})
+            if number % PODS_PER_TURN == 0:
+                await asyncio.sleep(0)  # pods are scheduled meanwhile
+        return _metrics_text(found.text())
+
+    async def configz(_: web.Request) -> web.Response:
+        body = effective_config.effective(scheduler.config, scheduler.engine.plugin_types)
+        return _json({"kubescheduler.config.k8s.io": body})
+
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/metrics/resources", resource_metrics)
+    app.router.add_get("/configz", configz)
+
+
+def _add_flags(app: web.Application, scheduler: Scheduler, options: HttpOptions) -> None:
+    debug = scheduler.observer.debug
+
+    def set_scores(text: str) -> str:
+        debug.top_scores = max(0, int(text))
+        return f"successfully set debugTopNScores to {text}"
+
+    def set_filters(text: str) -> str:
+        debug.filters = scalars.parse_bool(text)
+        return f"successfully set debugFilterFailure to {text}"
+
+    def set_diagnosis(text: str) -> str:
+        debug.diagnosis = scalars.parse_bool(text)
+        return f"successfully set dumpDiagnosis to {text}"
+
+    def set_blocking(text: str) -> str:
+        debug.diagnosis_blocking = scalars.parse_bool(text)
+        return f"successfully set dumpDiagnosisBlocking to {text}"
+
+    flags: dict[str, Callable[[str], str]] = {
+        "s": set_scores,
+        "f": set_filters,
+        "d": set_diagnosis,
+        "db": set_blocking,
+    }
+    set_verbosity = options.set_verbosity
+    if set_verbosity is not None:
+
+        def verbosity(text: str) -> str:
+            set_verbosity(int(text))
+            return f"successfully set klog.logging.verbosity to {text}"
+
+        flags["v"] = verbosity
+    for name, change in flags.items():
+        app.router.add_put(f"/debug/flags/{name}", _flag_handler(name, change))
+
+
+def _flag_handler(name: str, change: Callable[[str], str]) -> Callable[[web.Request], Any]:
+    async def handle(request: web.Request) -> web.Response:
+        text = (await request.content.read(FLAG_BYTES_MAX)).decode(errors="replace").strip()
+        try:
+            return web.Response(text=change(text) + "\n")
+        except ValueError as error:
+            return web.Response(text=f"failed set {name} {text}: {error}\n", status=400)
+
+    return handle
+
+
+def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -> None:
+    routes: list[str] = []
+
+    def add(method: str, path: str, answer: Callable[[web.Request], Any]) -> None:
+        async def handle(request: web.Request) -> web.Response:
+            if not options.is_leader():
+                leader = options.leader()
+                return _json(NOT_LEADER | ({"leader": leader} if leader else {}), 503)
+            found: web.Response = await answer(request)
+            return found
+
+        routes.append(f"{method} {API_PREFIX}{path}")
+        app.router.add_route(method, API_PREFIX + path, handle)
+
+    async def services(_: web.Request) -> web.Response:
+        return _json(sorted(routes))
+
+    async def node(request: web.Request) -> web.Response:
+        name = request.match_info["node"]
+        found = describe_node(scheduler, name)
+        return _json({"message": f"cannot find node {name}"}, 404) if found is None else _json(found)
+
+    add("GET", "/__services__", services)
+    add("GET", "/nodes/{node}", node)
+    add("GET", explanations.GANG_PATH, explanations.gang_handler(scheduler))
+    add("GET", explanations.PATH, explanations.handler(scheduler))
+    for plugin, endpoints in scheduler.engine.endpoints().items():
+        for endpoint in endpoints:
+            add(endpoint.method, f"/plugins/{plugin}/{endpoint.path.lstrip('/')}", _endpoint(endpoint))
+
+
+def _endpoint(endpoint: Endpoint) -> Callable[[web.Request], Any]:
+    async def answer(request: web.Request) -> web.Response:
+        asked = ApiRequest(dict(request.match_info), dict(request.query), await request.read())
+        found = endpoint.answer(asked)
+        return _json(found.body, found.status)
+
+    return answer
+
+
+def describe_node(scheduler: Scheduler, name: str) -> dict[str, Any] | None:
+    """A node as the scheduler counts it; None when there is none of that name."""
+    table = scheduler.table
+    row = table.row_of(name)
+    if row is None:
+        return None
+    allocatable, requested = table.allocatable[:, row], table.requested[:, row]
+    return {
+        "pods": sorted(pod.key for pod in table.pods_at(row).values()),
+        "allocatable": table.registry.to_wire(allocatable),
+        "requested": table.registry.to_wire(requested),
+        "remaining": table.registry.to_wire(allocatable - requested),
+    }
+
+
+def _metrics_text(text: str) -> web.Response:
+    headers = {"Content-Type": prometheus.CONTENT_TYPE}
+    return web.Response(body=text.encode(), headers=headers)
+
+
+def _json(body: Any, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")

@@ -1,0 +1,488 @@
+"""The node table: a row per node, a NumPy column per fact, kept current in place.
+
+Rows of vanished nodes are reused. A row also stands for a node that is only known from pods on it; such
+a row is not alive. What changed is logged row by row, so that a cached evaluation can be brought up to
+date without looking at the other rows.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import ClassVar, TypeVar, cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.api import resource_vector, resources
+from koordinator.api.core import Node
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import QuantityError
+from koordinator.api.resource_vector import I64, ResourceRegistry
+from koordinator.scheduler.table.answer_patterns import AnswerPatterns
+from koordinator.scheduler.table.changes import Change, ChangeLog
+from koordinator.scheduler.table.columns import Column, ColumnSpec, Rows
+from koordinator.scheduler.table.node_aspects import NodeAspect, aspects_of
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import Trial
+
+SMALL_AMOUNT_MAX = 1 << 46
+"""Up to here (64 TiB of memory) 64-bit floating point computes percentages of amounts exactly, several times
+as fast as integers: a hundred times the amount, and a quotient's distance from the next integer, fit 53 bits."""
+
+NODE_AMOUNT_MAX = 1 << 56
+"""Allocatable saturates here (64 PiB of memory): a hundred times it still fits 64 bits in score formulas."""
+
+_ROWS_INITIAL = 64
+_NONZERO_COLUMNS = (resource_vector.CPU_COLUMN, resource_vector.MEMORY_COLUMN)
+assert _NONZERO_COLUMNS == (0, 1), "slices of columns rely on it"
+
+F64 = npt.NDArray[np.float64]
+
+
+class RowKeeper:
+    """Keeps facts of its own in step with the table. Called after the table's own columns were updated.
+
+    Who looks at pods at all overrides `pod_assigned`.
+
+    `in_trials`: whether pods that only a trial adds or takes away are told, too. Who keeps more than counts
+    (times, usage) says no, and judges trials by how things are. Of pods that a rehearsal adds all are told; `in_takes`:
+    of those that it takes away, too.
+    """
+
+    in_trials: ClassVar[bool] = True
+    in_takes: ClassVar[bool] = True
+
+    def node_changed(self, row: int, node: Node) -> None:
+        """A node came, or its object changed in more than conditions."""
+
+    def row_freed(self, row: int) -> None:
+        """Neither node nor pods are left; columns are cleared by the table."""
+
+    def pod_assigned(self, row: int, pod: PodInfo) -> None:
+        """A pod counts on the row from now on, assumed or confirmed."""
+
+    def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
+        """The object of a pod on the row changed."""
+
+    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        """A pod counts on the row no more."""
+
+
+K = TypeVar("K", bound=RowKeeper)
+
+
+class Place(msgspec.Struct):
+    """Where a pod counts. `assumed`: we decided it, the API has not confirmed yet."""
+
+    row: int
+    pod: PodInfo
+    assumed: bool
+
+
+class NodeTable:
+    """All nodes and the pods that count on them."""
+
+    def __init__(self, registry: ResourceRegistry) -> None:
+        self.registry = registry
+        self.capacity = _ROWS_INITIAL
+        self.changes = ChangeLog(self.capacity)
+        self.membership = 0
+        """Grows when a node comes or goes, or the table itself grows: cached row sets are void."""
+        self._patterns: AnswerPatterns | None = None
+        self._columns: dict[str, Column] = {}
+        self._keepers: list[RowKeeper] = []
+        self._node_keepers: list[RowKeeper] = []
+        self._pod_keepers: list[RowKeeper] = []
+        self.is_trial = False
+        """Whether pods are only for a moment where they are (`trial`)."""
+        self._row_of: dict[str, int] = {}
+        self._free_rows: list[int] = []
+        self._row_count = 0
+        self._names: list[str] = []
+        self._nodes: list[Node | None] = []
+        self._pods: list[dict[str, PodInfo]] = []
+        self._places: dict[str, Place] = {}
+        self.assumed_count = 0
+        """Pods that count on nodes without the API having said so."""
+        self._alive_rows: Rows | None = None
+
+        width = len(registry)
+        self._allocatable = self.add_column(ColumnSpec("allocatable", np.int64, width))
+        self._requested = self.add_column(ColumnSpec("requested", np.int64, width))
+        self._nonzero = self.add_column(ColumnSpec("nonzeroRequested", np.int64, 2))
+        self._pod_count = self.add_column(ColumnSpec("podCount", np.int64))
+        self._pods_max = self.add_column(ColumnSpec("allocatablePods", np.int64))
+        self._free = self.add_column(ColumnSpec("free", np.int64, width))
+        self._free_pods = self.add_column(ColumnSpec("freePods", np.int64))
+        self._nonzero_free = self.add_column(ColumnSpec("nonzeroFree", np.float64, 2))
+        self._used = self.add_column(ColumnSpec("used", np.float64, 2))
+        self._divisor = self.add_column(ColumnSpec("divisor", np.float64, width, fill=1.0))
+        self.has_small_amounts = True
+        """Whether no allocatable amount was ever above `SMALL_AMOUNT_MAX`."""
+        self._everywhere: dict[int, bool] = {}
+        self._is_alive = self.add_column(ColumnSpec("isAlive", np.bool_, fill=False))
+        self._is_unschedulable = self.add_column(ColumnSpec("isUnschedulable", np.bool_, fill=False))
+
+    # Columns
+
+    @property
+    def allocatable(self) -> I64:
+        """(resources, rows), in the units of `api.resource_vector`."""
+        return self._allocatable.values
+
+    @property
+    def requested(self) -> I64:
+        """(resources, rows): sum of what the pods of each node request."""
+        return self._requested.values
+
+    @property
+    def nonzero_requested(self) -> I64:
+        """(2, rows): milli-cores and bytes with the defaults for containers that do not say."""
+        return self._nonzero.values
+
+    @property
+    def pod_count(self) -> I64:
+        """(rows,)"""
+        return self._pod_count.values
+
+    @property
+    def pods_max(self) -> I64:
+        """(rows,): allocatable `pods`."""
+        return self._pods_max.values
+
+    @property
+    def free(self) -> I64:
+        """(resources, rows): `allocatable` - `requested`."""
+        return self._free.values
+
+    @property
+    def free_pods(self) -> I64:
+        """(rows,): `pods_max` - `pod_count`."""
+        return self._free_pods.values
+
+    @property
+    def nonzero_free(self) -> F64:
+        """(2, rows): allocatable milli-cores and bytes less `nonzero_requested`."""
+        return self._nonzero_free.values
+
+    @property
+    def divisor(self) -> F64:
+        """(resources, rows): `allocatable`, but 1 where there is none."""
+        return self._divisor.values
+
+    @property
+    def used(self) -> F64:
+        """(2, rows): `requested` of the same two resources, in floating point."""
+        return self._used.values
+
+    @property
+    def nonzero_divisor(self) -> F64:
+        """(2, rows): `divisor` of the resources of `nonzero_free`."""
+        return self._divisor.values[: len(_NONZERO_COLUMNS)]
+
+    def is_everywhere(self, column: int) -> bool:
+        """Whether all nodes have something of a resource."""
+        found = self._everywhere.get(column)
+        if found is None:
+            found = self._everywhere[column] = bool(self.allocatable[column].take(self.rows).all())
+        return found
+
+    @property
+    def is_unschedulable(self) -> npt.NDArray[np.bool_]:
+        """(rows,): `spec.unschedulable`."""
+        return self._is_unschedulable.values
+
+    def add_column(self, spec: ColumnSpec) -> Column:
+        """A column that grows with the table and is cleared when a row is freed; one per name."""
+        assert spec.name not in self._columns, spec.name
+        column = self._columns[spec.name] = Column(spec, self.capacity)
+        return column
+
+    def add_keeper(self, keeper: RowKeeper) -> None:
+        """Tell `keeper` about all later changes, and about everything there is already."""
+        self._keepers.append(keeper)
+        if type(keeper).node_changed is not RowKeeper.node_changed:
+            self._node_keepers.append(keeper)
+        if type(keeper).pod_assigned is not RowKeeper.pod_assigned:
+            self._pod_keepers.append(keeper)  # not everybody looks at pods, and they come often
+        for row, node in enumerate(self._nodes):
+            if node is not None:
+                keeper.node_changed(row, node)
+        for place in self._places.values():
+            keeper.pod_assigned(place.row, place.pod)
+
+    def shared(self, kind: Callable[["NodeTable"], K]) -> K:
+        """The table's one keeper of a kind that several plugins read; made when first asked for."""
+        found = next((each for each in self._keepers if type(each) is kind), None)
+        if found is None:
+            found = kind(self)
+            self.add_keeper(found)
+        return cast(K, found)
+
+    def start_over(self) -> None:
+        """All that was evaluated is void: something changed that PreFilter goes by."""
+        self.membership += 1
+
+    # Reading
+
+    @property
+    def patterns(self) -> AnswerPatterns:
+        """What evaluations share as long as no node comes or goes."""
+        found = self._patterns
+        if found is None or found.membership != self.membership:
+            found = self._patterns = AnswerPatterns.of(self.rows, self.capacity, self.membership)
+        return found
+
+    @property
+    def rows(self) -> Rows:
+        """Rows of all nodes that exist."""
+        if self._alive_rows is None:
+            self._alive_rows = np.flatnonzero(self._is_alive.values)
+            self._alive_rows.setflags(write=False)
+        return self._alive_rows
+
+    @property
+    def node_count(self) -> int:
+        return int(self.rows.size)
+
+    def row_of(self, name: str) -> int | None:
+        """The row of an existing node."""
+        row = self._row_of.get(name)
+        return row if row is not None and self._nodes[row] is not None else None
+
+    def name_of(self, row: int) -> str:
+        return self._names[row]
+
+    def node_at(self, row: int) -> Node | None:
+        """The node object; None when only its pods are known."""
+        return self._nodes[row] if row < len(self._nodes) else None
+
+    def pods_at(self, row: int) -> Mapping[str, PodInfo]:
+        """Pods that count on a row, by uid."""
+        return self._pods[row]
+
+    def places(self) -> Iterable[Place]:
+        """Where all pods count."""
+        return self._places.values()
+
+    def place_of(self, uid: str) -> Place | None:
+        return self._places.get(uid)
+
+    # Nodes
+
+    def set_node(self, node: Node) -> NodeAspect:
+        """Enter a node or its new state; what differs from before.
+
+        Raises: ProtocolError when an allocatable amount is no quantity (the row keeps its last state).
+        """
+        name = node.metadata.name
+        allocatable, pods_max = self._read_allocatable(node)
+        row = self._row_for(name)
+        old = self._nodes[row]
+        aspect = aspects_of(old, node)
+        self._nodes[row] = node
+        if old is None:
+            self._is_alive.values[row] = True
+            self._alive_rows = None
+            self.membership += 1
+        if aspect is NodeAspect.NONE or aspect is NodeAspect.CONDITIONS:
+            return aspect
+        self.widen()
+        self._allocatable.values[:, row] = 0
+        self._allocatable.values[list(allocatable), row] = list(allocatable.values())
+        self._pods_max.values[row] = pods_max
+        self._is_unschedulable.values[row] = node.spec.unschedulable
+        self._free.values[:, row] = self.allocatable[:, row] - self.requested[:, row]
+        self._divisor.values[:, row] = np.maximum(self.allocatable[:, row], 1)
+        self._free_pods.values[row] = pods_max - self.pod_count[row]
+        self._nonzero_free.values[:, row] = (
+            self.allocatable[_NONZERO_COLUMNS, row] - self._nonzero.values[:, row]
+        )
+        self._everywhere.clear()
+        if max(allocatable.values(), default=0) > SMALL_AMOUNT_MAX:
+            self.has_small_amounts = False
+        for keeper in self._node_keepers:
+            keeper.node_changed(row, node)
+        self.changes.add(row, Change.NODE)
+        return aspect
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node; its row stays while pods are known to be on it."""
+        row = self.row_of(name)
+        if row is None:
+            return
+        self._nodes[row] = None
+        self._is_alive.values[row] = False
+        self._alive_rows = None
+        self._everywhere.clear()
+        self.membership += 1
+        self.changes.add(row, Change.NODE)
+        self._free_if_unused(row)
+
+    # Pods
+
+    def assign(self, pod: PodInfo, node_name: str, *, assumed: bool = False) -> int:
+        """Count a pod on a node; the row. Counting it there again brings it up to date."""
+        place = self._places.get(pod.uid)
+        if place is not None:
+            if self._names[place.row] == node_name:
+                self._refresh(place, pod, assumed)
+                return place.row
+            self.unassign(pod.uid)
+        self.widen()
+        row = self._row_for(node_name)
+        self._places[pod.uid] = Place(row, pod, assumed)
+        self.assumed_count += assumed
+        self._pods[row][pod.uid] = pod
+        self._count(row, pod, 1)
+        for keeper in self._pod_keepers:
+            keeper.pod_assigned(row, pod)
+        self.changes.add(row, Change.PODS)
+        return row
+
+    def unassign(self, uid: str) -> int | None:
+        """Count a pod no longer; the row where it was."""
+        place = self._places.pop(uid, None)
+        if place is None:
+            return None
+        self.assumed_count -= place.assumed
+        row = place.row
+        del self._pods[row][uid]
+        self._count(row, place.pod, -1)
+        for keeper in self._pod_keepers:
+            keeper.pod_unassigned(row, place.pod)
+        self.changes.add(row, Change.PODS)
+        self._free_if_unused(row)
+        return row
+
+    @contextlib.contextmanager
+    def trial(self) -> Iterator[Trial]:
+        """What if pods were elsewhere? Everything that the trial changed is as before in the end, so cached
+        evaluations hold; they must not be used within."""
+        trial = Trial(self)
+        was_trial, self.is_trial = self.is_trial, True
+        with self.telling(lambda keeper: keeper.in_trials), self.changes.muted():
+            try:
+                yield trial
+            finally:
+                trial.undo()
+                self.is_trial = was_trial
+
+    @contextlib.contextmanager
+    def rehearsal(self) -> Iterator[Trial]:
+        """As `trial`, for placing pods one beside the other: every keeper is told of pods that are added, and changes
+        go to a log of their own, so that evaluations made within may be kept current within."""
+        log, self.changes = self.changes, ChangeLog(self.capacity)
+        was_trial, self.is_trial = self.is_trial, True
+        trial = Trial(self, is_rehearsal=True)
+        try:
+            yield trial
+        finally:
+            trial.undo()
+            self.changes, self.is_trial = log, was_trial
+
+    @contextlib.contextmanager
+    def telling(self, wanted: Callable[[RowKeeper], bool]) -> Iterator[None]:
+        """Within: only these keepers are told of pods."""
+        keepers, self._pod_keepers = self._pod_keepers, [each for each in self._pod_keepers if wanted(each)]
+        try:
+            yield
+        finally:
+            self._pod_keepers = keepers
+
+    def _refresh(self, place: Place, pod: PodInfo, assumed: bool) -> None:
+        """The same pod on the same node, perhaps with other contents."""
+        self.assumed_count += assumed - place.assumed
+        old, place.pod, place.assumed = place.pod, pod, assumed
+        self._pods[place.row][pod.uid] = pod
+        if not old.asks_like(pod) or old.host_ports != pod.host_ports:
+            self._count(place.row, old, -1)
+            self._count(place.row, pod, 1)
+            self.changes.add(place.row, Change.PODS)
+        for keeper in self._pod_keepers:
+            keeper.pod_changed(place.row, old, pod)
+
+    def _count(self, row: int, pod: PodInfo, sign: int) -> None:
+        # One number after the other: for so few, an operation on arrays costs several times as much.
+        requested, free, used = self._requested.values, self._free.values, self._used.values
+        for column, amount in pod.requests:
+            total = requested.item(column, row) + sign * amount
+            requested[column, row] = total
+            free[column, row] = free.item(column, row) - sign * amount
+            if column < 2:  # of _NONZERO_COLUMNS
+                used[column, row] = total
+        nonzero, allocatable = self._nonzero.values, self._allocatable.values
+        nonzero_free = self._nonzero_free.values
+        for index, amount in enumerate(pod.nonzero_amounts):
+            total = nonzero.item(index, row) + sign * amount
+            nonzero[index, row] = total
+            nonzero_free[index, row] = allocatable.item(index, row) - total
+        count, left = self._pod_count.values, self._free_pods.values
+        count[row] = count.item(row) + sign
+        left[row] = left.item(row) - sign
+
+    # Rows
+
+    def _row_for(self, name: str) -> int:
+        row = self._row_of.get(name)
+        if row is not None:
+            return row
+        if self._free_rows:
+            row = self._free_rows.pop()
+        else:
+            row = self._row_count
+            self._row_count += 1
+            self._names.append("")
+            self._nodes.append(None)
+            self._pods.append({})
+            if self._row_count > self.capacity:
+                self._grow()
+        self._row_of[name] = row
+        self._names[row] = name
+        return row
+
+    def _grow(self) -> None:
+        self.capacity *= 2
+        for column in self._columns.values():
+            column.grow(self.capacity)
+        self.changes.grow(self.capacity)
+        self.membership += 1
+
+    def widen(self) -> None:
+        """Give each resource that the registry knows a column."""
+        if len(self.registry) > self._allocatable.values.shape[0]:
+            self._allocatable.widen(len(self.registry))
+            self._requested.widen(len(self.registry))
+            self._free.widen(len(self.registry))
+            self._divisor.widen(len(self.registry))
+
+    def restore_order(self, row: int, pods: Mapping[str, PodInfo]) -> None:
+        """The same pods on a row in another order."""
+        assert self._pods[row].keys() == pods.keys()
+        self._pods[row] = dict(pods)
+
+    def _free_if_unused(self, row: int) -> None:
+        if self._nodes[row] is not None or self._pods[row]:
+            return
+        for keeper in self._keepers:
+            keeper.row_freed(row)
+        for column in self._columns.values():
+            column.clear(row)
+        del self._row_of[self._names[row]]
+        self._names[row] = ""
+        self._free_rows.append(row)
+
+    def _read_allocatable(self, node: Node) -> tuple[dict[int, int], int]:
+        """Column → amount, and how many pods the node takes."""
+        amounts: dict[int, int] = {}
+        pods_max = 0
+        for name, raw in node.status.allocatable.items():
+            try:
+                number = max(0, min(resource_vector.amount(name, raw), NODE_AMOUNT_MAX))
+            except QuantityError as error:
+                field = f"status.allocatable[{name}]"
+                raise ProtocolError(f"Node {node.metadata.name}", field, str(error)) from error
+            if name == resources.PODS:
+                pods_max = number
+            amounts[self.registry.column(name)] = number
+        return amounts, pods_max
