@@ -27,7 +27,7 @@ from koordinator.local.schema.known import ByIdentity
 
 STALL_S = 10.0  # a reader that takes nothing for so long is gone or stuck
 TICK_S = 1.0  # how often streams are looked at; also the delay until a vanished client is noticed
-WRITE_BYTES = 64 * 1024  # handed to a socket at once; more waits until the client reads
+WRITE_BYTES = 16 * 1024  # handed to a socket at once, and all that a client that does not read holds of our memory
 STREAMS_MAX = 10_000  # each holds a socket; informers of a large cluster need some hundreds
 MESSAGES_MAX = 256  # in protobuf, kept for the other watchers: they read an event within moments
 TIMEOUT_S_MIN, TIMEOUT_S_MAX = 1800, 3600  # as the API server draws it where the client names none
@@ -92,6 +92,8 @@ class Watches:
         timer = asyncio.get_running_loop().call_later(max(0, timeout_s), subscription.close)
         self._streams.add(stream)
         try:
+            if request.transport is not None:
+                request.transport.set_write_buffer_limits(high=0)  # so that `drain` waits for everything
             await response.prepare(request)
             await self._pump(stream, response, encoder)
         except (TimeoutError, ConnectionError):
@@ -114,6 +116,7 @@ class Watches:
                 for chunk in encoder.chunks(batch):
                     stream.writing_since = loop.time()
                     await response.write(chunk)
+                    await stream.request.writer.drain()
                     stream.writing_since = None
                 if self._stopping:
                     return
