@@ -32,6 +32,12 @@ REFUSED = [
     ),
     pytest.param("POST", PODS_PATH, "[" * 100_000, 400, "exceeded max depth", id="far too deep"),
     pytest.param(
+        "POST", PODS_PATH, "[" + "{}," * 250_000 + "{}]", 400, "more than 250000 values", id="too many values"
+    ),
+    pytest.param(
+        "POST", PODS_PATH, "[" + "1," * 250_000 + "1]", 400, "more than 250000 values", id="too many numbers"
+    ),
+    pytest.param(
         "POST",
         PODS_PATH,
         pod() | {"apiVersion": "apps/v1"},

@@ -6,7 +6,9 @@ text cannot rule it out.
 
 import asyncio
 import json
+import re
 import zlib
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,11 +19,17 @@ from koordinator.cluster import errors
 
 BODY_BYTES_MAX = 3 * 1024 * 1024  # the API server's limit for one request
 DEPTH_MAX = yaml_text.DEPTH_MAX
-YAML_HERE_BYTES_MAX = 32 * 1024
-"""A YAML text is read at about 1 MB/s; longer ones are read by a thread one by one, while others are answered."""
-YAML_NODES_MAX = 250_000
-"""Values in a YAML text: manifests of the size that a request may have hold a third of that."""
-_YAML_READER = ThreadPoolExecutor(1, thread_name_prefix="yaml")
+READ_HERE_BYTES_MAX = 32 * 1024
+"""What Python reads (YAML, duplicate keys) takes 1 s per MB; longer texts are read by a thread one by one, while others
+are answered."""
+DUPLICATES_MAX = 100
+"""How many the API server tells, too."""
+VALUES_MAX = 250_000
+"""Values in one body: manifests of the size that a request may have hold a third of that. Each costs up to 1 µs in
+which nobody else is answered, and up to 100 bytes of memory."""
+_READER = ThreadPoolExecutor(1, thread_name_prefix="bodies")
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""A string, or what there is of one: matches at every quote, so a search takes linear time."""
 _SUMMARY_CHARS = 30
 
 TOO_LARGE = f"Request entity too large: limit is {BODY_BYTES_MAX}"
@@ -55,12 +63,13 @@ def unpacked(body: bytes, encoding: str) -> bytes:
 def decode_json(body: bytes) -> Any:
     """The value of a JSON text.
 
-    Raises: MalformedBody (not JSON, too deep).
+    Raises: MalformedBody (not JSON, too deep, too many values).
     """
+    check_values(body)
     try:
         value = msgspec.json.decode(body)
     except RecursionError:
-        raise MalformedBody("json: exceeded max depth") from None
+        raise TooMuch("json: exceeded max depth") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MalformedBody(_go_text(body, error)) from None
     check_depth(body, value)
@@ -74,11 +83,12 @@ def decode_yaml(body: bytes) -> Any:
     """
     try:
         return decode_json(body)
-    except MalformedBody as error:
-        if "max depth" in str(error):
-            raise
+    except TooMuch:
+        raise
+    except MalformedBody:
+        pass
     try:
-        return yaml_text.load(body, nodes_max=YAML_NODES_MAX)
+        return yaml_text.load(body, nodes_max=VALUES_MAX)
     except yaml_text.YamlError as error:
         raise MalformedBody(f"error converting YAML to JSON: yaml: {error}") from None
 
@@ -88,17 +98,22 @@ async def decode_yaml_beside(body: bytes) -> Any:
 
     Raises: MalformedBody.
     """
-    if len(body) <= YAML_HERE_BYTES_MAX:
+    if len(body) <= READ_HERE_BYTES_MAX:
         return decode_yaml(body)
-    return await asyncio.get_running_loop().run_in_executor(_YAML_READER, decode_yaml, body)
+    return await asyncio.get_running_loop().run_in_executor(_READER, decode_yaml, body)
 
 
 class MalformedBody(ValueError):
     """The text is no JSON or YAML; the message is the decoder's."""
 
 
+class TooMuch(MalformedBody):
+    """The text may be JSON, but it is too deep, or has too many values."""
+
+
 def duplicate_fields(body: bytes, value: Any) -> list[str]:
-    """Paths of keys that occur twice in one JSON object of the text that `value` was decoded from.
+    """Paths of keys that occur twice in one JSON object of the text that `value` was decoded from, the first
+    `DUPLICATES_MAX` of them.
 
     A text without duplicates has the length of its own encoding, blanks aside: that settles nearly all.
     """
@@ -110,16 +125,35 @@ def duplicate_fields(body: bytes, value: Any) -> list[str]:
     try:
         if encoded == len(msgspec.json.format(body, indent=-1)):
             return []
-        marked = json.loads(body, object_pairs_hook=_MarkedDict)
+        marked = json.loads(body, object_pairs_hook=_marked)
     except ValueError:  # no JSON: the YAML reader refuses duplicates itself, protobuf has none
         return []
     found: list[str] = []
     _collect_duplicates(marked, "", found)
-    return found
+    return found[:DUPLICATES_MAX]
+
+
+async def duplicate_fields_beside(body: bytes, value: Any) -> list[str]:
+    """`duplicate_fields` that does not keep others waiting: looking for their places takes up to a second."""
+    if len(body) <= READ_HERE_BYTES_MAX:
+        return duplicate_fields(body, value)
+    return await asyncio.get_running_loop().run_in_executor(_READER, duplicate_fields, body, value)
+
+
+def check_values(body: bytes) -> None:
+    """Raises TooMuch when the text has more than `VALUES_MAX` values. Counted before they are made, and exactly only
+    where a count of all commas and brackets, those in strings included, cannot rule it out."""
+    if _separators(body) >= VALUES_MAX and _separators(_TEXT.sub(b"", body)) >= VALUES_MAX:
+        raise TooMuch(f"json: more than {VALUES_MAX} values")
+
+
+def _separators(body: bytes) -> int:
+    """Characters with which a value begins, or the next one of the same list or object."""
+    return body.count(b",") + body.count(b"{") + body.count(b"[")
 
 
 def check_depth(body: bytes, value: Any) -> None:
-    """Raises MalformedBody when objects and lists are nested deeper than `DEPTH_MAX`."""
+    """Raises TooMuch when objects and lists are nested deeper than `DEPTH_MAX`."""
     if body.count(b"{") + body.count(b"[") < DEPTH_MAX:
         return
     level = [value]
@@ -136,7 +170,7 @@ def check_depth(body: bytes, value: Any) -> None:
         )
         if not level:
             return
-    raise MalformedBody("json: exceeded max depth")
+    raise TooMuch("json: exceeded max depth")
 
 
 def summary(body: bytes) -> str:
@@ -156,23 +190,37 @@ def unrecognised(kind: str, body: bytes, error: ValueError) -> errors.BadRequest
 
 
 class _MarkedDict(dict[str, Any]):
-    """A JSON object that remembers which of its keys came twice."""
+    """A JSON object of which keys came twice."""
 
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        seen: set[str] = set()
-        self.twice = [key for key, _ in pairs if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
+    twice: list[str]
+
+
+def _marked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    marked = _MarkedDict(found)
+    seen: set[str] = set()
+    marked.twice = [key for key, _ in pairs if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
+    return marked
 
 
 def _collect_duplicates(value: Any, path: str, found: list[str]) -> None:
-    if isinstance(value, _MarkedDict):
+    children: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
         prefix = f"{path}." if path else ""
-        found += [prefix + key for key in dict.fromkeys(value.twice)]
-        for key, child in value.items():
-            _collect_duplicates(child, prefix + key, found)
+        if isinstance(value, _MarkedDict):
+            found += [prefix + key for key in dict.fromkeys(value.twice)]
+        children = ((prefix + key, child) for key, child in value.items() if isinstance(child, dict | list))
     elif isinstance(value, list):
-        for index, child in enumerate(value):
-            _collect_duplicates(child, f"{path}[{index}]", found)
+        children = (
+            (f"{path}[{index}]", child) for index, child in enumerate(value) if isinstance(child, dict | list)
+        )
+    for where, child in children:
+        if len(found) >= DUPLICATES_MAX:
+            return
+        if child:
+            _collect_duplicates(child, where, found)
 
 
 def _go_text(body: bytes, error: Exception) -> str:

@@ -24,6 +24,9 @@ _GZIP_LEVEL = 1
 # One slice is compressed in about 3 ms; between slices others get the loop.
 _GZIP_SLICE_BYTES = 256 * 1024
 
+WARNINGS_CHARS_MAX = 4096  # clients refuse answers whose headers are longer than some 10 kB
+WARNING_CHARS_MAX = 256  # of each, where all together are longer
+
 _JSON_HEADERS = {"Content-Type": JSON, "Cache-Control": "no-cache, private"}
 
 
@@ -94,9 +97,24 @@ def encoded(
     """An answer that is encoded already."""
     headers = _JSON_HEADERS if media == JSON else {**_JSON_HEADERS, "Content-Type": media}
     response = web.Response(body=body, status=status, headers=headers)
-    for warning in dict.fromkeys(warnings):
+    for warning in told(warnings):
         response.headers.add("Warning", f"299 - {_quoted(warning)}")
     return response
+
+
+def told(warnings: Iterable[str]) -> list[str]:
+    """Each warning once; where they are too long together, the start of each, as many as fit (as the API server)."""
+    distinct = list(dict.fromkeys(warnings))
+    if sum(map(len, distinct)) <= WARNINGS_CHARS_MAX:
+        return distinct
+    found: list[str] = []
+    left = WARNINGS_CHARS_MAX
+    for text in distinct:
+        if left <= 0:
+            break
+        found.append(text[:WARNING_CHARS_MAX])
+        left -= len(found[-1])
+    return found
 
 
 def in_wanted_form(response: web.Response, wanted: negotiation.Wanted) -> web.Response:

@@ -98,7 +98,7 @@ class Verbs:
         options = call.write_options("PatchOptions")
         body = await calls.read_body(call.request)
         patch = await _decode_patch(body, patch_type)
-        call.warnings += _duplicates(body, patch, options.field_validation)
+        call.warnings += await _duplicates(body, patch, options.field_validation)
         creates = patch_type is PatchType.APPLY and not target.subresource and not self._exists(call)
         record = await self._backend.patch(
             call.resource, target.namespace, target.name, patch, patch_type, options, target.subresource
@@ -166,7 +166,7 @@ class Verbs:
         if not connect and call.target.subresource != "scale":
             _check_kind(call.resource, obj, body)
         call.warnings += _unknown(unknown, field_validation)
-        call.warnings += _duplicates(body, obj, field_validation)
+        call.warnings += await _duplicates(body, obj, field_validation)
         return obj
 
 
@@ -296,11 +296,11 @@ async def _decode_patch(body: bytes, patch_type: PatchType) -> Any:
     return patch
 
 
-def _duplicates(body: bytes, value: Any, field_validation: str) -> list[str]:
+async def _duplicates(body: bytes, value: Any, field_validation: str) -> list[str]:
     """Warnings for keys given twice; an error where the client asked for strictness."""
     if field_validation == "Ignore":
         return []
-    found = [f'duplicate field "{path}"' for path in bodies.duplicate_fields(body, value)]
+    found = [f'duplicate field "{path}"' for path in await bodies.duplicate_fields_beside(body, value)]
     if found and field_validation == "Strict":
         raise errors.BadRequest("strict decoding error: " + ", ".join(found))
     return found

@@ -27,7 +27,9 @@ from koordinator.local.schema.known import ByIdentity
 
 STALL_S = 10.0  # a reader that takes nothing for so long is gone or stuck
 TICK_S = 1.0  # how often streams are looked at; also the delay until a vanished client is noticed
-WRITE_BYTES = 16 * 1024  # handed to a socket at once, and all that a client that does not read holds of our memory
+WRITE_BYTES = (
+    16 * 1024
+)  # handed to a socket at once, and all that a client that does not read holds of our memory
 STREAMS_MAX = 10_000  # each holds a socket; informers of a large cluster need some hundreds
 MESSAGES_MAX = 256  # in protobuf, kept for the other watchers: they read an event within moments
 TIMEOUT_S_MIN, TIMEOUT_S_MAX = 1800, 3600  # as the API server draws it where the client names none
