@@ -52,6 +52,12 @@ BOMBS: dict[str, tuple[str, str, str, bytes | Callable[[], bytes], tuple[tuple[b
                    (HEAD + "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + LEVELS).encode(), ()),
     "JSON depth": ("POST", CONFIGS, JSON, b"[" * 2_000_000, ()),
     "JSON of many values": ("POST", CONFIGS, JSON, b"[" + b"{}," * 900_000 + b"{}]", ()),
+    "JSON of many duplicate keys": (
+        "POST", f"{CONFIGS}?fieldValidation=Strict", JSON, b'{"x":[' + b'{"a":1,"a":1},' * 70_000 + b"{}]}", ()),
+    "a pod of many containers": ("POST", "/api/v1/namespaces/default/pods", JSON,
+                                 b'{"metadata":{"name":"b"},"spec":{"containers":[' + b"{}," * 100_000 + b"{}]}}", ()),
+    "many wrong labels": ("POST", CONFIGS, JSON, json.dumps(
+        {"metadata": {"name": "b", "labels": {f"-{i}-": "-" for i in range(100_000)}}}).encode(), ()),
     "a number of a million digits": ("POST", CONFIGS, JSON, b'{"a":' + b"9" * 1_000_000 + b"}", ()),
     "JSON patch copies": ("PATCH", f"{CONFIGS}/seed", "application/json-patch+json", _json_copies(), ()),
     "gzip": ("POST", CONFIGS, JSON, lambda: packed(b" " * (512 << 20), 9), ((b"Content-Encoding", b"gzip"),)),
