@@ -25,7 +25,8 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain.decide import Question, explain
 from koordinator.scheduler.explain.gang_group import group_of
 from koordinator.scheduler.explain.gangs import explain_group
-from koordinator.scheduler.plugins.network_topology.tree import build
+from koordinator.scheduler.plugin.topology_tree import build
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.simulate import replay
 from koordinator.simulate.dump import Dump
@@ -82,7 +83,7 @@ def best_s(run: Callable[[], object], times: int = TIMES) -> float:
 
 def explanations() -> None:
     """Pods with an easy, a hard and a hopeless question."""
-    engine = Engine(default_plugins.shipped_config(), FixedClock(NOW_S))
+    engine = Engine(default_plugins.shipped_config(), FixedClock(NOW_S), plugins=installed_plugins())
     registry = engine.table.registry
     for number in range(NODES):
         engine.table.set_node(node(number))
@@ -134,7 +135,7 @@ class Gang:
             NetworkTopologySpec(topology_layer="NodeTopologyLayer", parent_topology_layer="SpineLayer"),
         ]
         tree = build(layers, list(labels.items()))
-        engine = Engine(settings, FixedClock(NOW_S), network=lambda: tree)
+        engine = Engine(settings, FixedClock(NOW_S), network=lambda: tree, plugins=installed_plugins())
         for number in range(self.nodes):
             body = node(number, is_tainted=False)
             engine.table.set_node(body)
@@ -225,7 +226,7 @@ def replays() -> None:
     config = replay.without_preemption(default_plugins.shipped_config())
 
     def bare() -> None:
-        engine = Engine(config, FixedClock(NOW_S))
+        engine = Engine(config, FixedClock(NOW_S), plugins=installed_plugins())
         [profile] = engine.profiles.values()
         for each in nodes:
             engine.table.set_node(each)

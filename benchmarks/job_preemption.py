@@ -20,6 +20,7 @@ from koordinator.scheduler.engine.cycle import CycleDiagnosis
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.view import View
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.coscheduling.preempt import JobPreemption
 from koordinator.scheduler.plugins.coscheduling.preemption import Job
@@ -41,7 +42,7 @@ class Cluster:
         own = PluginConfig(name="Coscheduling", args={"enablePreemption": True})
         profile = msgspec.structs.replace(shipped, plugin_config=[*shipped.plugin_config, own])
         config = msgspec.structs.replace(default_plugins.shipped_config(), profiles=[profile])
-        self.engine = Engine(config, FixedClock(NOW_S))
+        self.engine = Engine(config, FixedClock(NOW_S), plugins=installed_plugins())
         self.table = self.engine.table
         [self.profile] = self.engine.profiles.values()
         self.gangs = next(each for each in self.profile.plugins if isinstance(each, Coscheduling))

@@ -21,11 +21,12 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugin.topology_tree import PathFinder, TopologyTree, assemble
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.network_topology import placement, slots
 from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner
 from koordinator.scheduler.plugins.network_topology.rows import TreeRows
-from koordinator.scheduler.plugins.network_topology.tree import PathFinder, TopologyTree, assemble
 from koordinator.scheduler.table.pod_info import PodInfo
 
 NODES = (1_000, 5_000, 20_000, 100_000)
@@ -83,7 +84,11 @@ class Desk:
     """A deciding scheduler over a cluster in which every third node is busy with something else."""
 
     def __init__(self, count: int) -> None:
-        self.engine = Engine(SchedulerConfig(profiles=[default_plugins.shipped_profile()]), FixedClock(0.0))
+        self.engine = Engine(
+            SchedulerConfig(profiles=[default_plugins.shipped_profile()]),
+            FixedClock(0.0),
+            plugins=installed_plugins(),
+        )
         for number in range(count):
             self.engine.table.set_node(from_builtins(node_body(number), Node))
             if number % 3 == 0:

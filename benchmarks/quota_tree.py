@@ -37,6 +37,7 @@ from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.elastic_quota.amounts import nanos_per_unit, to_units
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, QuotaSpec
@@ -236,7 +237,7 @@ def members(count: int, leaves: list[str]) -> Iterator[dict[str, Any]]:
 def checks(count: int) -> None:
     """What the plugin's answer about a pod costs: where nothing changed, and after another pod came to its quota; for a
     whole gang; and that a pod got its place. No quotas: all pods are in the default one, as in most clusters."""
-    engine = Engine(loaded_config(), FixedClock(NOW_S))
+    engine = Engine(loaded_config(), FixedClock(NOW_S), plugins=installed_plugins())
     [profile] = engine.profiles.values()
     plugin, leaves = with_quotas(engine, profile, count)
     bodies = list(members(CHECKS + CHECKS // 5, leaves or [""]))
@@ -286,7 +287,7 @@ class Evictions:
 async def loops(count: int) -> None:
     """What is done beside scheduling, for quotas with `PODS` pods together."""
     cluster, clock = Evictions(), FixedClock(NOW_S)
-    engine = Engine(loaded_config(), clock, cluster=cast(Cluster, cluster))
+    engine = Engine(loaded_config(), clock, cluster=cast(Cluster, cluster), plugins=installed_plugins())
     [profile] = engine.profiles.values()
     plugin, leaves = with_quotas(engine, profile, count)
     pods = [from_builtins(body, Pod) for body in members(PODS, leaves)]

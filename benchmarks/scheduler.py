@@ -28,6 +28,7 @@ from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugin.status import SUCCESS
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.queue.scheduling_queue import QueuePolicy, SchedulingQueue
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -146,7 +147,9 @@ def engine_of(
     nodes: int, classes_max: int = CLASSES_MAX, config: SchedulerConfig | None = None
 ) -> tuple[Engine, Profile]:
     """An engine with nodes whose measured usage differs."""
-    engine = Engine(config or loaded_config(), FixedClock(NOW_S), classes_max=classes_max)
+    engine = Engine(
+        config or loaded_config(), FixedClock(NOW_S), classes_max=classes_max, plugins=installed_plugins()
+    )
     [profile] = engine.profiles.values()
     plugin = next(p for p in profile.plugins if isinstance(p, LoadAwareScheduling))
     for number in range(nodes):

@@ -18,6 +18,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 
 NOW_S = 1_700_000_000.0
@@ -81,7 +82,7 @@ CASES: dict[str, Json | None] = {
 class Bench:
     def __init__(self, nodes: int) -> None:
         settings = config.decode({"profiles": [{"schedulerName": "koord-scheduler"}]})
-        self.engine = Engine(settings, FixedClock(NOW_S))
+        self.engine = Engine(settings, FixedClock(NOW_S), plugins=installed_plugins())
         [self.profile] = self.engine.profiles.values()
         driver = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].model == 'a100'"
         self.put(

@@ -31,6 +31,7 @@ from koordinator.local import registry
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -118,7 +119,7 @@ def run_in_process(nodes: int, pods: int, kind: str, *, checks: bool = False) ->
 def engine_only_s(nodes: int, pods: int, kind: str) -> float:
     """CPU seconds per pod of the cycles alone: the peer."""
     clock = SystemClock()
-    engine = Engine(default_plugins.shipped_config(), clock)
+    engine = Engine(default_plugins.shipped_config(), clock, plugins=installed_plugins())
     [profile] = engine.profiles.values()
     for number in range(nodes):
         engine.table.set_node(from_builtins(node_body(number), Node))

@@ -15,6 +15,7 @@ from koordinator.cluster import garbage
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -114,7 +115,7 @@ CASES: dict[str, tuple[Json, Any]] = {
 
 def engine_of(nodes: int, labels: Json) -> Engine:
     config = default_plugins.shipped_config()
-    engine = Engine(config, FixedClock(NOW_S))
+    engine = Engine(config, FixedClock(NOW_S), plugins=installed_plugins())
     [profile] = engine.profiles.values()
     plugin = next(p for p in profile.plugins if isinstance(p, NodeNUMAResource))
     for number in range(nodes):

@@ -21,6 +21,7 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.plugin.status import SUCCESS
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.queue.scheduling_queue import QueuePolicy, SchedulingQueue
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -111,7 +112,12 @@ class Stage:
     """An engine with nodes, pods on them, and a queue."""
 
     def __init__(self, nodes: int, existing: int, case: str, classes_max: int = CLASSES_MAX) -> None:
-        self.engine = Engine(default_plugins.shipped_config(), FixedClock(NOW_S), classes_max=classes_max)
+        self.engine = Engine(
+            default_plugins.shipped_config(),
+            FixedClock(NOW_S),
+            classes_max=classes_max,
+            plugins=installed_plugins(),
+        )
         [self.profile] = self.engine.profiles.values()
         self.wish, self.has_owners = CASES[case]
         for number in range(nodes):

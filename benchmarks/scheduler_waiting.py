@@ -17,6 +17,7 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod
 from koordinator.scheduler.queue.sleepers import Sleepers, wakeup_of
@@ -58,7 +59,7 @@ class Cluster:
     """Nodes and pods without a running scheduler."""
 
     def __init__(self) -> None:
-        self.engine = Engine(default_plugins.shipped_config(), FixedClock(NOW_S))
+        self.engine = Engine(default_plugins.shipped_config(), FixedClock(NOW_S), plugins=installed_plugins())
         self.table = self.engine.table
         [self.profile] = self.engine.profiles.values()
 

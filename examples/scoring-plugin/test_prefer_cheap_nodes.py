@@ -7,6 +7,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 
 CONFIG = Path(__file__).parent / "scheduler.yaml"
@@ -36,7 +37,7 @@ def place(engine, name):
 
 def placements(**options):
     """Where nine pods of one core go, one after the other."""
-    engine = Engine(config.parse(CONFIG.read_bytes()), FixedClock(), **options)
+    engine = Engine(config.parse(CONFIG.read_bytes()), FixedClock(), plugins=installed_plugins(), **options)
     for name, price in (("dear", "3.5"), ("cheap", "0.5"), ("fair", "1.5"), ("odd", "a lot")):
         engine.table.set_node(decode.from_builtins(node(name, price), Node))
     return [place(engine, f"p{number}") for number in range(9)]

@@ -13,6 +13,7 @@ from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod
@@ -73,7 +74,13 @@ class Drama:
         self.is_uniform = is_uniform
         self.rng = random.Random(seed)
         self.clock = FixedClock(1_700_000_000.0)
-        self.engine = Engine(SHIPPED_WITH_LOAD_FILTER, self.clock, seed=seed, classes_max=classes_max)
+        self.engine = Engine(
+            SHIPPED_WITH_LOAD_FILTER,
+            self.clock,
+            seed=seed,
+            classes_max=classes_max,
+            plugins=installed_plugins(),
+        )
         [self.profile] = self.engine.profiles.values()
         self.placed: list[PodInfo] = []
         self.history: list[str] = []

@@ -14,6 +14,7 @@ from koordinator.scheduler.table.columns import ColumnSpec, at
 from koordinator.scheduler.table.node_aspects import NodeAspect
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import trial_of
 from tests.scheduler.world import node, pod
 
 
@@ -158,7 +159,7 @@ def test_assumed_pods_are_counted_as_they_come_and_go(steps: list[tuple[str, int
             case "forget":
                 table.unassign(pod_info.uid)
             case "try":
-                with table.trial() as trial:
+                with trial_of(table) as trial:
                     for place in list(table.places()):
                         trial.take(place.pod)
         assert table.assumed_count == sum(place.assumed for place in table.places())

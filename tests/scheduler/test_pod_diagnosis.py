@@ -9,6 +9,7 @@ from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.engine.cycle import Unplaced
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.observe.pod_diagnosis import diagnose, dump_line
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod
 
@@ -16,7 +17,7 @@ NOW_S = 1_700_000_000.0
 
 
 def test_nodes_are_grouped_by_reason_plugin_and_whether_evictions_help() -> None:
-    engine = Engine(default_plugins.shipped_config(), FixedClock(NOW_S))
+    engine = Engine(default_plugins.shipped_config(), FixedClock(NOW_S), plugins=installed_plugins())
     for each in (node("a", cpu="1"), node("b", cpu="1"), node("c", cpu="1", unschedulable=True), node("d")):
         engine.table.set_node(from_builtins(each, Node))
     filler = PodInfo.of(from_builtins(pod("filler", cpu="3"), Pod), engine.table.registry)

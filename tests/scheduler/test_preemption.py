@@ -19,6 +19,7 @@ from koordinator.scheduler.plugins.preemption.eviction import DISRUPTION_TARGET,
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.table.nominations import Nominations
 from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import trial_of
 from tests.scheduler.world import World, play, pod
 
 
@@ -139,7 +140,7 @@ def test_a_trial_leaves_no_trace() -> None:
         [row] = table.rows.tolist()
         before = (table.requested.copy(), list(table.pods_at(row)), table.changes.sequence)
 
-        with table.trial() as trial:
+        with trial_of(table) as trial:
             for info in list(table.pods_at(row).values()):
                 trial.take(info)
             assert table.pod_count[row] == 0

@@ -15,6 +15,7 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.view import View
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.plugins.preemption.victims import Candidate
@@ -28,7 +29,7 @@ class Scene:
     """A cluster and a preemptor, without a running scheduler."""
 
     def __init__(self) -> None:
-        self.engine = Engine(config.SchedulerConfig(), FixedClock(NOW_S))
+        self.engine = Engine(config.SchedulerConfig(), FixedClock(NOW_S), plugins=installed_plugins())
         self.table = self.engine.table
         [self.profile] = self.engine.profiles.values()
         self.plugin = next(each for each in self.profile.plugins if isinstance(each, DefaultPreemption))

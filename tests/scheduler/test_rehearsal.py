@@ -4,6 +4,7 @@ import pytest
 
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import rehearsal_of, trial_of
 from tests.scheduler.explain.builders import Bench
 
 
@@ -42,11 +43,11 @@ def test_all_are_told_of_what_is_added_and_some_are_not_of_what_is_taken(in_take
     listener.heard.clear()
     before = facts(table)
 
-    with table.rehearsal() as trial:
+    with rehearsal_of(table) as trial:
         trial.take(there[0])
         trial.add(bench.info("new"), "n")
         assert table.is_trial and table.changes.sequence == 2
-        with table.trial() as inner:
+        with trial_of(table) as inner:
             inner.add(bench.info("inner"), "n")
 
     assert facts(table) == before
@@ -60,7 +61,7 @@ def test_all_are_told_of_what_is_added_and_some_are_not_of_what_is_taken(in_take
 def test_evaluations_made_within_follow_what_is_added() -> None:
     bench = Bench().node("n", cpu="2")
 
-    with bench.engine.table.rehearsal() as trial:
+    with rehearsal_of(bench.engine.table) as trial:
         assert bench.ask(bench.info("second", cpu="2")).feasible_count == 1
         trial.add(bench.info("first", cpu="1"), "n")
         assert bench.ask(bench.info("second", cpu="2")).feasible_count == 0

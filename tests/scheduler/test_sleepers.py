@@ -14,6 +14,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod
 from koordinator.scheduler.queue.sleepers import Sleepers
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -27,7 +28,7 @@ class Bedroom:
     """Sleeping pods next to a few nodes, without a running scheduler."""
 
     def __init__(self, *nodes: dict[str, Any]) -> None:
-        self.engine = Engine(config.SchedulerConfig(), FixedClock())
+        self.engine = Engine(config.SchedulerConfig(), FixedClock(), plugins=installed_plugins())
         self.profile = self.engine.profiles[PROFILE]
         plugins = {plugin.name: plugin for plugin in self.profile.plugins}
         self.sleepers = Sleepers(lambda _: plugins)

@@ -11,6 +11,7 @@ from koordinator.api.storage import CSINode, PersistentVolume, PersistentVolumeC
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.test_volumes import claim, user_of
 from tests.scheduler.world import node
@@ -53,7 +54,7 @@ class Counted:
     """A scheduler that hears of steps."""
 
     def __init__(self) -> None:
-        self.engine = Engine(config.SchedulerConfig(), FixedClock())
+        self.engine = Engine(config.SchedulerConfig(), FixedClock(), plugins=installed_plugins())
         [profile] = self.engine.profiles.values()
         self.plugin: Any = next(each for each in profile.plugins if each.name == "NodeVolumeLimits")
         self.objects: dict[Key, Any] = {}

@@ -30,7 +30,7 @@ from koordinator.scheduler.explain.answer import EventLine, GangAnswer, PodAnswe
 from koordinator.scheduler.explain.decide import Question, explain
 from koordinator.scheduler.explain.gang_group import gang_keys
 from koordinator.scheduler.explain.gangs import explain_gang
-from koordinator.scheduler.explain.service import condition_lines, names_alike
+from koordinator.scheduler.serve.explain_service import condition_lines, names_alike
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.simulate import dump as dumps
 

@@ -24,7 +24,7 @@ from koordinator.cluster.informer import Informer
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.explain.quota_forest import Forest, TreeView, forest, to_json
-from koordinator.scheduler.explain.service import names_alike
+from koordinator.scheduler.serve.explain_service import names_alike
 from koordinator.simulate import dump as dumps
 
 NODES_PERIOD_S = 30.0

@@ -34,13 +34,13 @@ from koordinator.scheduler.auditor.history import Limits
 from koordinator.scheduler.auditor.metrics import LabelClash, label_names
 from koordinator.scheduler.config import config, default_plugins, plugin_args
 from koordinator.scheduler.config.config import ConfigError, SchedulerConfig
-from koordinator.scheduler.engine.registry import Registry, installed
+from koordinator.scheduler.engine.registry import Registry
 from koordinator.scheduler.loop import sync_barrier
 from koordinator.scheduler.observe.debugging import DebugOptions, DumpOptions
 from koordinator.scheduler.observe.monitor import MonitorOptions
 from koordinator.scheduler.observe.observer import ObserverOptions
 from koordinator.scheduler.plugin.controllers import ControllerFilter
-from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve import effective_config, http
 from koordinator.scheduler.serve.http import HttpOptions
@@ -67,7 +67,7 @@ def start(flags: Flags, inert: Sequence[str]) -> None:
     settings = read_config(flags)
     gates = read_gates(flags.feature_gates)
     if flags.write_config_to is not None:
-        plugins = installed(built_in.PLUGINS)
+        plugins = installed_plugins()
         flags.write_config_to.write_text(effective_config.as_yaml(settings, plugins))
         return
     auditing(flags)
@@ -184,7 +184,7 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
     clock = SystemClock()
     # Ties are decided by --seed; jitter of retries and names must differ between instances.
     rng = random.Random()
-    plugins = installed(built_in.PLUGINS)  # once: it reads what every installed package offers
+    plugins = installed_plugins()  # once: it reads what every installed package offers
     limit = settings.client_connection.requests_per_s
     burst = max(1, settings.client_connection.burst)
     async with KubeCluster(

@@ -41,6 +41,7 @@ from koordinator.scheduler.plugin.controllers import ControllerFilter
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening
 from koordinator.scheduler.plugin.framework import Plugin
 from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.network_topology.manager import NetworkTopologyManager
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.queue.scheduling_queue import (
@@ -128,7 +129,7 @@ class Scheduler:
             self.config,
             self.clock,
             seed=seed,
-            plugins=plugins,
+            plugins=plugins if plugins is not None else installed_plugins(),
             classes_max=classes_max,
             cluster=fenced,
             happened=lambda happening: self._handlers.happened(happening),

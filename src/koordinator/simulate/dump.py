@@ -20,7 +20,8 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import FixedClock, parse_rfc3339
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.plugins.network_topology.tree import TopologyTree, build
+from koordinator.scheduler.plugin.topology_tree import TopologyTree, build
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 
 T = TypeVar("T", bound=Object)
@@ -224,7 +225,7 @@ def snapshot(dump: Dump, config: SchedulerConfig, *, seed: int = 0) -> Snapshot:
     pods = [normalization.normalize_pod(pod, steps) for pod in dump.views(Pod)]
     now_s = newest_s(dump, nodes, pods)
     tree = _guarded(network, dump, nodes)
-    engine = Engine(config, FixedClock(now_s), seed=seed, network=lambda: tree)
+    engine = Engine(config, FixedClock(now_s), seed=seed, network=lambda: tree, plugins=installed_plugins())
     for node in nodes:
         _guarded(engine.table.set_node, node)
     # Plugins see pods and nodes with current names of resources, as they do in a running scheduler.

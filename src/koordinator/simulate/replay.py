@@ -25,6 +25,7 @@ from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening
 from koordinator.scheduler.plugin.failures import JOB_PLUGINS
 from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod, QueuePolicy, SchedulingQueue
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.simulate import dump as dumps
@@ -136,6 +137,7 @@ class _Replay:
             happened=self._happened,
             actions=self.actions,
             network=lambda: network,
+            plugins=installed_plugins(),
         )
         self.choosers = self.engine.next_pod_plugins()
         self.config = config

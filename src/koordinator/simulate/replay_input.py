@@ -14,7 +14,7 @@ from koordinator.api.core import Node, Pod, PodStatus
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import parse_rfc3339
-from koordinator.scheduler.plugins.network_topology.tree import TopologySpecError, TopologyTree
+from koordinator.scheduler.plugin.topology_tree import TopologySpecError, TopologyTree
 from koordinator.simulate import dump as dumps
 from koordinator.simulate import replay_csv
 from koordinator.simulate.dump import Dump

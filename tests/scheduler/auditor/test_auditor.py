@@ -11,9 +11,9 @@ from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock
 from koordinator.prometheus import Registry
 from koordinator.scheduler.auditor.auditor import AuditOptions, Auditor
-from koordinator.scheduler.auditor.history import Kind
 from koordinator.scheduler.auditor.metrics import AuditMetrics, LabelClash, label_names
 from koordinator.scheduler.engine.cycle import Unplaced
+from koordinator.scheduler.plugin.handle import RecordKind
 from koordinator.scheduler.plugin.status import unschedulable
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -237,7 +237,7 @@ def test_a_round_in_vain_while_victims_leave_counts_once_whoever_of_the_job_was_
     for _ in range(2):
         job.fails(1, "NodeResourcesFit")
         job.fails(0, "Coscheduling")
-        job.auditor.gang(job.entries[0].pod.pod, Kind.ALL_TRIED)
+        job.auditor.gang(job.entries[0].pod.pod, RecordKind.ALL_TRIED)
     for victim in job.victims:
         job.auditor.deleted(victim.pod)
 

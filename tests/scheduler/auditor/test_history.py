@@ -10,18 +10,20 @@ from koordinator.scheduler.auditor.history import (
     RECORDS_MAX,
     Finding,
     History,
-    Kind,
     Limits,
     Measured,
     Record,
     is_news,
     step,
 )
+from koordinator.scheduler.plugin.handle import RecordKind
 
 LIMITS = Limits()
 
 
-def told(*records: tuple[Kind, float, str] | tuple[Kind, float, str, str]) -> tuple[History, list[Measured]]:
+def told(
+    *records: tuple[RecordKind, float, str] | tuple[RecordKind, float, str, str],
+) -> tuple[History, list[Measured]]:
     """The history after all records, and what the last one told (without intervals)."""
     history, found = History(), []
     for each in records:
@@ -29,29 +31,29 @@ def told(*records: tuple[Kind, float, str] | tuple[Kind, float, str, str]) -> tu
     return history, [each for each in found if each.finding is not Finding.EVENT_INTERVAL]
 
 
-NOMINATED = (Kind.PREEMPT_NOMINATED, 10.0, "n")
+NOMINATED = (RecordKind.PREEMPT_NOMINATED, 10.0, "n")
 
 
 @pytest.mark.parametrize(
     ("records", "measured"),
     [
         pytest.param(
-            [NOMINATED, (Kind.PREEMPT_NOMINATED, 20.0, "n")],
+            [NOMINATED, (RecordKind.PREEMPT_NOMINATED, 20.0, "n")],
             [Measured(Finding.REPEATED_PREEMPTION, 1, True)],
             id="room made twice",
         ),
         pytest.param(
-            [NOMINATED, (Kind.SCHEDULED, 15.0, "n", "n"), NOMINATED],
+            [NOMINATED, (RecordKind.SCHEDULED, 15.0, "n", "n"), NOMINATED],
             [],
             id="room made again after it was used",
         ),
         pytest.param(
-            [NOMINATED, (Kind.PREEMPT_FAILED, 14.0, "")],
+            [NOMINATED, (RecordKind.PREEMPT_FAILED, 14.0, "")],
             [Measured(Finding.PREEMPTION_INVALIDATED, 1, True), Measured(Finding.CYCLE_INTERRUPTED, 4.0)],
             id="room given up",
         ),
         pytest.param(
-            [NOMINATED, (Kind.SCHEDULED, 14.0, "elsewhere", "n")],
+            [NOMINATED, (RecordKind.SCHEDULED, 14.0, "elsewhere", "n")],
             [
                 Measured(Finding.EVENTS_BEFORE_OUTCOME, 1),
                 Measured(Finding.PREEMPTION_INVALIDATED, 1, True),
@@ -60,73 +62,78 @@ NOMINATED = (Kind.PREEMPT_NOMINATED, 10.0, "n")
             id="placed elsewhere",
         ),
         pytest.param(
-            [NOMINATED, (Kind.SCHEDULED, 14.0, "n", "n")],
+            [NOMINATED, (RecordKind.SCHEDULED, 14.0, "n", "n")],
             [Measured(Finding.EVENTS_BEFORE_OUTCOME, 1)],
             id="placed where room was made",
         ),
         pytest.param(
-            [NOMINATED, (Kind.VICTIM_DELETING, 11.0, "n"), (Kind.VICTIMS_DELETED, 12.0, "n")],
+            [NOMINATED, (RecordKind.VICTIM_DELETING, 11.0, "n"), (RecordKind.VICTIMS_DELETED, 12.0, "n")],
             [Measured(Finding.VICTIMS_DELETED, 2.0), Measured(Finding.DELETING_RETRIES, 1)],
             id="victims gone in time",
         ),
         pytest.param(
-            [NOMINATED, *[(Kind.VICTIM_DELETING, 11.0, "n")] * 3, (Kind.VICTIMS_DELETED, 41.0, "n")],
+            [
+                NOMINATED,
+                *[(RecordKind.VICTIM_DELETING, 11.0, "n")] * 3,
+                (RecordKind.VICTIMS_DELETED, 41.0, "n"),
+            ],
             [Measured(Finding.VICTIMS_DELETED, 31.0, True), Measured(Finding.DELETING_RETRIES, 3, True)],
             id="victims that are slow to go",
         ),
         pytest.param(
-            [(Kind.EVICTED, 1.0, "n"), (Kind.SCHEDULED, 5.0, "m")],
+            [(RecordKind.EVICTED, 1.0, "n"), (RecordKind.SCHEDULED, 5.0, "m")],
             [Measured(Finding.EVENTS_BEFORE_OUTCOME, 1), Measured(Finding.VICTIM_RESCHEDULED, 4.0, True)],
             id="a victim that has a node again at once",
         ),
         pytest.param(
-            [(Kind.EVICTED, 1.0, "n"), (Kind.SCHEDULED, 61.0, "m")],
+            [(RecordKind.EVICTED, 1.0, "n"), (RecordKind.SCHEDULED, 61.0, "m")],
             [Measured(Finding.EVENTS_BEFORE_OUTCOME, 1), Measured(Finding.VICTIM_RESCHEDULED, 60.0)],
             id="a victim that waits",
         ),
         pytest.param(
-            [NOMINATED, (Kind.GONE, 12.0, "")],
+            [NOMINATED, (RecordKind.GONE, 12.0, "")],
             [Measured(Finding.EVENTS_BEFORE_OUTCOME, 1), Measured(Finding.CYCLE_INTERRUPTED, 2.0)],
             id="gone although room was made",
         ),
     ],
 )
 def test_a_record_tells_what_follows_from_those_before(
-    records: list[tuple[Kind, float, str] | tuple[Kind, float, str, str]], measured: list[Measured]
+    records: list[tuple[RecordKind, float, str] | tuple[RecordKind, float, str, str]],
+    measured: list[Measured],
 ) -> None:
     assert told(*records)[1] == measured
 
 
 def test_a_long_silence_is_odd() -> None:
-    history, _ = step(History(), Record(Kind.CREATED, 0.0), LIMITS)
-    _, found = step(history, Record(Kind.SCHEDULE_FAILED, 301.0), LIMITS)
+    history, _ = step(History(), Record(RecordKind.CREATED, 0.0), LIMITS)
+    _, found = step(history, Record(RecordKind.SCHEDULE_FAILED, 301.0), LIMITS)
 
     assert found == [Measured(Finding.EVENT_INTERVAL, 301.0, True)]
 
 
-@given(kinds=st.lists(st.sampled_from(Kind), max_size=60))
-def test_a_history_stays_small_and_counts_since_the_last_outcome(kinds: list[Kind]) -> None:
+@given(kinds=st.lists(st.sampled_from(RecordKind), max_size=60))
+def test_a_history_stays_small_and_counts_since_the_last_outcome(kinds: list[RecordKind]) -> None:
     history, since = History(), 0
     for at_s, kind in enumerate(kinds):
         history, _ = step(history, Record(kind, float(at_s), "n"), LIMITS)
-        since = 0 if kind in (Kind.SCHEDULED, Kind.GONE) else since + 1
+        since = 0 if kind in (RecordKind.SCHEDULED, RecordKind.GONE) else since + 1
 
     assert len(history.records) <= RECORDS_MAX
     assert history.event_count == since
 
 
 def test_what_all_members_of_a_gang_go_through_is_told_once_until_the_gang_takes_a_turn() -> None:
-    history, _ = told((Kind.CREATED, 0.0, ""), (Kind.GATED, 0.0, ""))
-    assert not is_news(history, Kind.CREATED)
-    assert is_news(history, Kind.ADMITTED)
+    history, _ = told((RecordKind.CREATED, 0.0, ""), (RecordKind.GATED, 0.0, ""))
+    assert not is_news(history, RecordKind.CREATED)
+    assert is_news(history, RecordKind.ADMITTED)
 
-    history, _ = told((Kind.SCHEDULE_FAILED, 0.0, ""), (Kind.ALL_TRIED, 0.0, ""))
-    assert is_news(history, Kind.SCHEDULE_FAILED)
-    assert not is_news(history, Kind.ALL_TRIED)
+    history, _ = told((RecordKind.SCHEDULE_FAILED, 0.0, ""), (RecordKind.ALL_TRIED, 0.0, ""))
+    assert is_news(history, RecordKind.SCHEDULE_FAILED)
+    assert not is_news(history, RecordKind.ALL_TRIED)
 
 
-@given(kinds=st.lists(st.sampled_from(Kind), max_size=60))
-def test_a_gang_takes_no_turn_twice_in_a_row(kinds: list[Kind]) -> None:
+@given(kinds=st.lists(st.sampled_from(RecordKind), max_size=60))
+def test_a_gang_takes_no_turn_twice_in_a_row(kinds: list[RecordKind]) -> None:
     history = History()
     for kind in kinds:
         if is_news(history, kind):

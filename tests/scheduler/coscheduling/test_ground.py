@@ -15,11 +15,13 @@ from koordinator.scheduler.engine.cycle import CycleDiagnosis
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation_cache import evaluate
 from koordinator.scheduler.engine.view import View
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.coscheduling.preempt import JobPreemption, PreemptReason
 from koordinator.scheduler.plugins.coscheduling.preemption import Job
 from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import trial_of
 from tests.scheduler.coscheduling.test_preemption import with_preemption
 from tests.scheduler.world import EPOCH_S, Json, node, pod
 
@@ -30,7 +32,7 @@ class Cluster:
     """An engine that decides only."""
 
     def __init__(self) -> None:
-        self.engine = Engine(with_preemption(), FixedClock(EPOCH_S))
+        self.engine = Engine(with_preemption(), FixedClock(EPOCH_S), plugins=installed_plugins())
         self.table = self.engine.table
         [self.profile] = self.engine.profiles.values()
         self.plugin = next(each for each in self.profile.plugins if isinstance(each, Coscheduling))
@@ -54,7 +56,7 @@ class Cluster:
 
     def accepts(self, members: Sequence[PodInfo], nodes: Sequence[str], gone: Sequence[str]) -> bool:
         """Whether each member fits on its node beside those before it once these pods are gone."""
-        with self.table.trial() as trial:
+        with trial_of(self.table) as trial:
             for place in list(self.table.places()):
                 if place.pod.key in gone:
                     trial.take(place.pod)

@@ -12,6 +12,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.dynamic_resources.books import Books
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.dynamic_resources.builders import Json
@@ -21,7 +22,7 @@ from tests.scheduler.world import node
 class Bench:
     def __init__(self, seed: int = 0) -> None:
         settings = config.decode({"profiles": [{"schedulerName": "koord-scheduler"}]})
-        self.engine = Engine(settings, FixedClock(1_700_000_000.0), seed=seed)
+        self.engine = Engine(settings, FixedClock(1_700_000_000.0), seed=seed, plugins=installed_plugins())
         [self.profile] = self.engine.profiles.values()
         self.objects: dict[tuple[type[Object], str], Any] = {}
         self._version = 0

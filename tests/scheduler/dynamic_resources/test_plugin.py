@@ -12,6 +12,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from tests.scheduler.dynamic_resources.bench import Bench
 from tests.scheduler.dynamic_resources.builders import (
     DRIVER,
@@ -220,7 +221,7 @@ def test_a_claim_on_its_way_is_waited_for_and_free_again_when_its_pod_fails() ->
 def test_clusters_without_claims_are_not_asked_for_them_when_the_gate_says_so() -> None:
     def watched(gates: str) -> bool:
         chosen = FeatureGates.of(Component.SCHEDULER, gates)
-        engine = Engine(config.decode({}), FixedClock(0.0), gates=chosen)
+        engine = Engine(config.decode({}), FixedClock(0.0), gates=chosen, plugins=installed_plugins())
         return any(watch.view is ResourceClaim for handle in engine.handles for watch in handle.watches)
 
     assert watched("")

@@ -14,6 +14,7 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain.answer import GangAnswer, PodAnswer
 from koordinator.scheduler.explain.decide import Question, explain
 from koordinator.scheduler.explain.gangs import explain_gang
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler import world
 
@@ -30,6 +31,7 @@ class Bench:
 
     def __init__(self, settings: SchedulerConfig | None = None, seed: int = 0, **options: Any) -> None:
         settings = settings or default_plugins.shipped_config()
+        options.setdefault("plugins", installed_plugins())
         self.engine = Engine(settings, FixedClock(NOW_S), seed=seed, **options)
 
     def node(self, name: str, **parts: Any) -> "Bench":

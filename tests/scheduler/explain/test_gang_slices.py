@@ -15,6 +15,7 @@ from koordinator.scheduler.explain.gang_group import group_of
 from koordinator.scheduler.explain.gangs import explain_group
 from koordinator.scheduler.explain.slices import Steps, finish, in_turns
 from koordinator.scheduler.plugins.network_topology import slots
+from koordinator.scheduler.table.trial import rehearsal_of
 from tests.scheduler.explain.builders import Bench
 
 APART = {
@@ -195,7 +196,7 @@ def test_counted_members_go_where_the_scheduler_would_put_them(strategy: str) ->
 
     order = spread(prospects.evaluate(pod), counts, 12)
 
-    with cluster.engine.table.rehearsal() as trial:
+    with rehearsal_of(cluster.engine.table) as trial:
         one_by_one = []
         for number in range(12):
             each = cluster.info(f"pod-{number}", cpu="1", memory="1Gi")

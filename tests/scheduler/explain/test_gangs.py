@@ -17,8 +17,8 @@ from koordinator.scheduler.explain.answer import GangAnswer, Verdict
 from koordinator.scheduler.explain.decide import Question
 from koordinator.scheduler.explain.gang_group import group_of
 from koordinator.scheduler.explain.gangs import ordinal
-from koordinator.scheduler.explain.service import explain_gang_live, explain_live
-from koordinator.scheduler.plugins.network_topology.tree import build
+from koordinator.scheduler.plugin.topology_tree import build
+from koordinator.scheduler.serve.explain_service import explain_gang_live, explain_live
 from tests.scheduler import world
 from tests.scheduler.coscheduling.gang_builders import in_group, pod_group
 from tests.scheduler.explain.builders import Bench

@@ -6,9 +6,9 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 
 from koordinator.clock import SystemClock
-from koordinator.scheduler.explain.service import names_alike
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve import http
+from koordinator.scheduler.serve.explain_service import names_alike
 from tests.scheduler.fake_cluster import FakeCluster
 from tests.scheduler.world import node, pod
 

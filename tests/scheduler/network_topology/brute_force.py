@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugin.topology_tree import TopologyTree
 from koordinator.scheduler.plugins.network_topology.placement import Demand
-from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
 
 
 def lowest_depth(tree: TopologyTree, demand: Demand, slots: I64, wanted: int) -> int | None:

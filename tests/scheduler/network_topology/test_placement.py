@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.network_topology import NODE_LAYER, NetworkTopologySpec
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugin.topology_tree import TopologyTree, build
 from koordinator.scheduler.plugins.network_topology import score
 from koordinator.scheduler.plugins.network_topology.placement import (
     OFFERS_MAX,
@@ -19,7 +20,6 @@ from koordinator.scheduler.plugins.network_topology.placement import (
     demand_of,
     plan,
 )
-from koordinator.scheduler.plugins.network_topology.tree import TopologyTree, build
 from tests.scheduler.network_topology.brute_force import lowest_depth
 
 SPECS = [

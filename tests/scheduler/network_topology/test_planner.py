@@ -16,10 +16,11 @@ from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain.slices import finish
+from koordinator.scheduler.plugin.topology_tree import TopologyTree, build
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.network_topology import slots
 from koordinator.scheduler.plugins.network_topology.outlook import outlook
 from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner
-from koordinator.scheduler.plugins.network_topology.tree import TopologyTree, build
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod
 
@@ -34,7 +35,11 @@ class Desk:
     """A deciding scheduler over nodes with that many cores, each in a spine and block."""
 
     def __init__(self, nodes: Sequence[tuple[int, str, str]]) -> None:
-        self.engine = Engine(SchedulerConfig(profiles=[default_plugins.shipped_profile()]), FixedClock(0.0))
+        self.engine = Engine(
+            SchedulerConfig(profiles=[default_plugins.shipped_profile()]),
+            FixedClock(0.0),
+            plugins=installed_plugins(),
+        )
         self.cpu = {f"n{number}": cpu for number, (cpu, _, _) in enumerate(nodes)}
         labels = {}
         for number, (cpu, spine, block) in enumerate(nodes):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api.network_topology import NODE_LAYER, NetworkTopologySpec
-from koordinator.scheduler.plugins.network_topology.tree import TopologySpecError, build, details, order
+from koordinator.scheduler.plugin.topology_tree import TopologySpecError, build, details, order
 
 SPECS = [
     NetworkTopologySpec(topology_layer="Spine", label_key=["spine"]),

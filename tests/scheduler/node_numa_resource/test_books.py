@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.table.trial import trial_of
 from tests.scheduler.node_numa_resource.cluster import (
     Cluster,
     Json,
@@ -111,7 +112,7 @@ class Objects:
         if row is None:
             return
         pods = list(table.pods_at(row).values())
-        with table.trial() as trial:
+        with trial_of(table) as trial:
             for info in pods:
                 trial.take(info)
             for info in pods[: number % (len(pods) + 1)]:

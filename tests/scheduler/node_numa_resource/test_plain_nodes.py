@@ -6,12 +6,13 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod
 
 
 def test_pods_are_placed_on_more_of_them_than_the_table_starts_with() -> None:
-    engine = Engine(default_plugins.shipped_config(), FixedClock(0.0))
+    engine = Engine(default_plugins.shipped_config(), FixedClock(0.0), plugins=installed_plugins())
     [profile] = engine.profiles.values()
     for number in range(200):
         engine.table.set_node(from_builtins(node(f"node-{number}"), Node))

@@ -11,7 +11,9 @@ from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugin.capabilities import ApiRequest
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
+from koordinator.scheduler.table.trial import trial_of
 from tests.scheduler.node_numa_resource.cluster import (
     NOW_S,
     Cluster,
@@ -236,7 +238,7 @@ def test_two_profiles_see_what_the_other_has_just_given_away() -> None:
         },
         SchedulerConfig,
     )
-    engine = Engine(config, FixedClock(NOW_S))
+    engine = Engine(config, FixedClock(NOW_S), plugins=installed_plugins())
     first, second = (
         next(p for p in profile.plugins if isinstance(p, NodeNUMAResource))
         for profile in engine.profiles.values()
@@ -261,7 +263,7 @@ async def test_preemption_trials_give_cpus_back_and_take_them_again_exactly() ->
     assert row is not None
     assert cluster.plugin.filter(state, np.array([row], np.intp))[0] != 0
 
-    with cluster.table.trial() as trial:
+    with trial_of(cluster.table) as trial:
         for uid in (bound[0]["metadata"]["uid"], on_its_way.pod.uid):
             trial.take(cluster.table.pods_at(row)[uid])
         assert cluster.plugin.filter(state, np.array([row], np.intp))[0] == 0

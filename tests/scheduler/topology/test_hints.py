@@ -10,6 +10,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.topology.reference import HOSTNAME, REQUIRED
 from tests.scheduler.world import node, pod
@@ -30,7 +31,7 @@ ADDED, UPDATED, DELETED = (
 
 class Scene:
     def __init__(self) -> None:
-        self.engine = Engine(default_plugins.shipped_config(), FixedClock(0.0))
+        self.engine = Engine(default_plugins.shipped_config(), FixedClock(0.0), plugins=installed_plugins())
         [self.profile] = self.engine.profiles.values()
         self.engine.table.set_node(from_builtins(node("n", labels={ZONE: "a"}), Node))
 

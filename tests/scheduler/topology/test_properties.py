@@ -21,9 +21,11 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.node_aspects import NodeAspect
 from koordinator.scheduler.table.nominations import Nominations
 from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import trial_of
 from tests.scheduler.topology import reference
 from tests.scheduler.topology.drawn_objects import NAMESPACES, OWNER_VIEWS, RACK, ZONE, Writer
 from tests.scheduler.topology.reference import HOSTNAME, Cluster, Json
@@ -55,7 +57,13 @@ class Story:
         self.cluster = Cluster()
         self.happenings: list[Happening] = []
         """What the last event tells the queue."""
-        self.engine = Engine(_config(chosen), FixedClock(0.0), classes_max=0, happened=self.happenings.append)
+        self.engine = Engine(
+            _config(chosen),
+            FixedClock(0.0),
+            classes_max=0,
+            happened=self.happenings.append,
+            plugins=installed_plugins(),
+        )
         [self.profile] = self.engine.profiles.values()
         self.table = self.engine.table
         self.spread = next(p for p in self.profile.plugins if p.name == "PodTopologySpread")
@@ -288,7 +296,7 @@ class Story:
             (pod, View(self.profile, self.table, Nominations(), self.info(pod))) for pod in self.probes[:2]
         ]
         for name in self.rng.sample(list(self.cluster.nodes), min(2, len(self.cluster.nodes))):
-            with self.table.trial() as trial:
+            with trial_of(self.table) as trial:
                 for uid, (_, at) in real.items():
                     if at == name and self.writer.some(0.7):
                         trial.take(self.table.place_of(uid).pod)  # type: ignore[union-attr]

@@ -9,6 +9,7 @@ import numpy as np
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.network_topology import NetworkTopologySpec
 from koordinator.scheduler.plugin.status import Code
+from koordinator.scheduler.plugin.topology_tree import build
 from koordinator.scheduler.plugins.coscheduling.costs import EmptyingCosts
 from koordinator.scheduler.plugins.coscheduling.preempt import (
     NO_VICTIMS,
@@ -24,7 +25,6 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
     reasons_text,
 )
 from koordinator.scheduler.plugins.network_topology import placement
-from koordinator.scheduler.plugins.network_topology.tree import build
 
 Case = dict[str, Any]
 SHORT = "Insufficient cpu"

@@ -10,14 +10,14 @@ import numpy as np
 from koordinator.api import gang_labels, labels
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.network_topology import NetworkTopologySpec
-from koordinator.scheduler.plugins.network_topology import placement
-from koordinator.scheduler.plugins.network_topology import score as ranking
-from koordinator.scheduler.plugins.network_topology.tree import (
+from koordinator.scheduler.plugin.topology_tree import (
     TopologySpecError,
     TopologyTree,
     build,
     details,
 )
+from koordinator.scheduler.plugins.network_topology import placement
+from koordinator.scheduler.plugins.network_topology import score as ranking
 
 Case = dict[str, Any]
 LAYERS = [

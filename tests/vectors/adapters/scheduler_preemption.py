@@ -13,6 +13,7 @@ from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status
+from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption, objection
 from koordinator.scheduler.plugins.preemption.victims import Candidate, Victim, choose
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -27,7 +28,7 @@ def candidates(case: Case) -> list[Candidate]:
     enabled = [{"name": name} for name in (*filters, "PrioritySort", "DefaultBinder", "DefaultPreemption")]
     plugins = {"multiPoint": {"enabled": enabled, "disabled": [{"name": "*"}]}}
     profile = {"plugins": plugins, "percentageOfNodesToScore": 0}
-    engine = Engine(config.decode({"profiles": [profile]}), FixedClock(NOW_S))
+    engine = Engine(config.decode({"profiles": [profile]}), FixedClock(NOW_S), plugins=installed_plugins())
     table, [profile_] = engine.table, engine.profiles.values()
     plugin = next(each for each in profile_.plugins if isinstance(each, DefaultPreemption))
     for budget in case.get("pdbs") or ():

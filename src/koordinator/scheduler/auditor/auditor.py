@@ -16,7 +16,6 @@ from koordinator.prometheus import Registry
 from koordinator.scheduler.auditor.history import (
     Finding,
     History,
-    Kind,
     Limits,
     Measured,
     Record,
@@ -26,6 +25,7 @@ from koordinator.scheduler.auditor.history import (
 from koordinator.scheduler.auditor.metrics import AuditMetrics
 from koordinator.scheduler.engine.results import Unplaced
 from koordinator.scheduler.plugin.failures import JOB_PLUGINS
+from koordinator.scheduler.plugin.handle import RecordKind
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -98,7 +98,7 @@ class Auditor:
             return
         began_s = self._clock.now()
         self._members.setdefault(workload_of(pod), set()).add(_uid(pod))
-        self._record(pod, Kind.CREATED)
+        self._record(pod, RecordKind.CREATED)
         self._took("created", began_s)
 
     def deleted(self, pod: Pod) -> None:
@@ -110,7 +110,7 @@ class Auditor:
         self._victim_gone(uid)
         if uid in self._members.get(name, ()):
             if len(self._members[name]) == 1:
-                self._record(pod, Kind.GONE)
+                self._record(pod, RecordKind.GONE)
                 self._preemption_ended(name)
             self._leave(uid, name)
         self._took("deleted", began_s)
@@ -125,10 +125,10 @@ class Auditor:
             pod = entry.pod.pod
             if not status.is_success and _uid(pod) not in self._gated:
                 self._gated.add(_uid(pod))
-                self._record(pod, Kind.GATED)
+                self._record(pod, RecordKind.GATED)
             elif status.is_success and _uid(pod) in self._gated:
                 self._gated.discard(_uid(pod))
-                self._record(pod, Kind.ADMITTED)
+                self._record(pod, RecordKind.ADMITTED)
             return status
 
         return noting
@@ -143,13 +143,13 @@ class Auditor:
             self._rooms.pop(uid, None)
         if result.nominated_node:
             self._rooms[uid] = result.nominated_node
-            self._record(pod, Kind.PREEMPT_NOMINATED, result.nominated_node)
+            self._record(pod, RecordKind.PREEMPT_NOMINATED, result.nominated_node)
         elif result.nominated_node == "":
-            self._record(pod, Kind.PREEMPT_FAILED)
+            self._record(pod, RecordKind.PREEMPT_FAILED)
         elif waits_for is not None and waits_for.victims and not is_following:
-            self._record(pod, Kind.VICTIM_DELETING, waits_for.node_name)
+            self._record(pod, RecordKind.VICTIM_DELETING, waits_for.node_name)
         else:
-            self._record(pod, Kind.SCHEDULE_FAILED)
+            self._record(pod, RecordKind.SCHEDULE_FAILED)
         if waits_for is not None and not is_following:
             waits_for.is_told = True
         self._took("failed", began_s)
@@ -158,7 +158,7 @@ class Auditor:
         """A pod was bound."""
         began_s = self._clock.now()
         pod = entry.pod.pod
-        self._record(pod, Kind.SCHEDULED, node_name, self._rooms.pop(_uid(pod), ""))
+        self._record(pod, RecordKind.SCHEDULED, node_name, self._rooms.pop(_uid(pod), ""))
         self._preemption_ended(workload_of(pod))
         self._leave(_uid(pod), workload_of(pod))
         self._took("placed", began_s)
@@ -174,12 +174,12 @@ class Auditor:
         for victim in victims:
             self._preemptor_of[victim.uid] = name
             under_way.victims.add(victim.uid)
-            self._record(victim.pod, Kind.EVICTED, node_name)
+            self._record(victim.pod, RecordKind.EVICTED, node_name)
         if under_way.victims:
             self._preemptions[name] = under_way
         self._took("evicting", began_s)
 
-    def gang(self, pod: Pod, kind: Kind) -> None:
+    def gang(self, pod: Pod, kind: RecordKind) -> None:
         """Something happened to the gang of a pod as a whole; of gangs of which nobody waits nothing is kept."""
         if workload_of(pod) in self._members:
             began_s = self._clock.now()
@@ -206,14 +206,14 @@ class Auditor:
         under_way.victims.discard(uid)
         if not under_way.victims:
             del self._preemptions[preemptor]
-            self._record(under_way.pod, Kind.VICTIMS_DELETED, under_way.node_name)
+            self._record(under_way.pod, RecordKind.VICTIMS_DELETED, under_way.node_name)
 
     def _preemption_ended(self, name: str) -> None:
         under_way = self._preemptions.pop(name, None)
         for victim in under_way.victims if under_way is not None else ():
             self._preemptor_of.pop(victim, None)
 
-    def _record(self, pod: Pod, kind: Kind, node_name: str = "", room: str = "") -> None:
+    def _record(self, pod: Pod, kind: RecordKind, node_name: str = "", room: str = "") -> None:
         name = workload_of(pod)
         known = self._histories.get(name, History())
         if _gang_of(pod) and not is_news(known, kind):

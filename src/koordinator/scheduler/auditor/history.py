@@ -7,43 +7,23 @@ import enum
 
 import msgspec
 
+from koordinator.scheduler.plugin.handle import RecordKind
+
 RECORDS_MAX = 16
 """Records kept per workload, for the log."""
 
 
-class Kind(enum.StrEnum):
-    """What can happen."""
-
-    CREATED = "create"
-    GATED = "gatedByQueueAdmission"
-    ADMITTED = "admissionPassed"
-    SCHEDULED = "scheduled"
-    SCHEDULE_FAILED = "scheduleFailure"
-    PREEMPT_NOMINATED = "preemptNominated"
-    PREEMPT_FAILED = "preemptFailure"
-    VICTIM_DELETING = "preemptVictimDeleting"
-    VICTIMS_DELETED = "victimAllDeleted"
-    EVICTED = "evicted"
-    """Itself a victim."""
-    GONE = "gone"
-    """Its last pod was deleted."""
-    MIN_SATISFIED = "gangMinMemberSatisfied"
-    """A gang has as many pods as it needs to start."""
-    ALL_TRIED = "gangAllPodsAlreadyAttempted"
-    """A gang was tried pod by pod, and is not placed."""
-
-
 TURNS = frozenset(
     (
-        Kind.SCHEDULED,
-        Kind.PREEMPT_NOMINATED,
-        Kind.PREEMPT_FAILED,
-        Kind.VICTIM_DELETING,
-        Kind.VICTIMS_DELETED,
-        Kind.EVICTED,
-        Kind.GONE,
-        Kind.MIN_SATISFIED,
-        Kind.ALL_TRIED,
+        RecordKind.SCHEDULED,
+        RecordKind.PREEMPT_NOMINATED,
+        RecordKind.PREEMPT_FAILED,
+        RecordKind.VICTIM_DELETING,
+        RecordKind.VICTIMS_DELETED,
+        RecordKind.EVICTED,
+        RecordKind.GONE,
+        RecordKind.MIN_SATISFIED,
+        RecordKind.ALL_TRIED,
     )
 )
 """After these a gang is not where it was: what happened before may happen again."""
@@ -53,7 +33,7 @@ class Record(msgspec.Struct, frozen=True):
     """One happening; `node` where it is about one, `room` the node where room had been made for a pod that is
     placed now."""
 
-    kind: Kind
+    kind: RecordKind
     at_s: float
     node: str = ""
     room: str = ""
@@ -103,7 +83,7 @@ class Measured(msgspec.Struct, frozen=True):
     is_odd: bool = False
 
 
-def is_news(history: History, kind: Kind) -> bool:
+def is_news(history: History, kind: RecordKind) -> bool:
     """Whether a record of one member tells something of the gang: what all its members go through is told once, until
     the gang takes a turn."""
     for record in reversed(history.records):
@@ -134,20 +114,20 @@ def step(history: History, record: Record, limits: Limits) -> tuple[History, lis
         event_count=history.event_count + 1,
     )
     match record.kind:
-        case Kind.PREEMPT_NOMINATED:
+        case RecordKind.PREEMPT_NOMINATED:
             return _nominated(seen, record), [*found, *_again(history)]
-        case Kind.VICTIM_DELETING:
+        case RecordKind.VICTIM_DELETING:
             more = history.deleting_retry_count + 1
             return msgspec.structs.replace(seen, deleting_retry_count=more), found
-        case Kind.VICTIMS_DELETED if history.nominated_s is not None:
+        case RecordKind.VICTIMS_DELETED if history.nominated_s is not None:
             return seen, [*found, *_deleted(history, record.at_s - history.nominated_s, limits)]
-        case Kind.PREEMPT_FAILED:
+        case RecordKind.PREEMPT_FAILED:
             return _given_up(seen), [*found, *_invalidated(history, record.at_s)]
-        case Kind.SCHEDULED:
+        case RecordKind.SCHEDULED:
             return _outcome(seen), [*found, *_scheduled(history, record, limits)]
-        case Kind.EVICTED:
+        case RecordKind.EVICTED:
             return msgspec.structs.replace(seen, evicted_s=record.at_s), found
-        case Kind.GONE:
+        case RecordKind.GONE:
             count = Measured(Finding.EVENTS_BEFORE_OUTCOME, history.event_count)
             # A victim comes back under the same name or in the same gang: that is still to be told.
             gone = msgspec.structs.replace(_outcome(seen), evicted_s=history.evicted_s)

@@ -20,8 +20,8 @@ from koordinator.scheduler.engine.batch_watch import BatchWatch
 from koordinator.scheduler.engine.cycle import Cycle
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX, EvaluationCache
 from koordinator.scheduler.engine.profile import Profile, build_profiles, missing_plugins
-from koordinator.scheduler.engine.prospects import Prospects
-from koordinator.scheduler.engine.registry import PluginType, installed
+from koordinator.scheduler.engine.prospects import Prospects, ProspectsSource
+from koordinator.scheduler.engine.registry import PluginType
 from koordinator.scheduler.plugin.capabilities import (
     ApiProvider,
     BackgroundController,
@@ -34,8 +34,7 @@ from koordinator.scheduler.plugin.events import Happening
 from koordinator.scheduler.plugin.failures import FailureHandlers
 from koordinator.scheduler.plugin.framework import Actions, Handle, Plugin
 from koordinator.scheduler.plugin.metrics import Metrics
-from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
+from koordinator.scheduler.plugin.topology_tree import TopologyTree
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.nominations import Nominations
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -50,10 +49,10 @@ P = TypeVar("P", bound=Plugin[Any])
 class Engine:
     """A node table with the plugins of a configuration on it.
 
-    `seed` decides ties between nodes. `classes_max` 0 evaluates every pod anew instead of sharing
-    evaluations between equal pods; placements are the same, only slower. `happened` hears of events that
-    plugins report; `cluster` and `actions` are what plugins act through; `network` is the tree of the network, None
-    where nobody follows or describes it.
+    `plugins` are those that the configuration can name. `seed` decides ties between nodes. `classes_max` 0 evaluates
+    every pod anew instead of sharing evaluations between equal pods; placements are the same, only slower. `happened`
+    hears of events that plugins report; `cluster` and `actions` are what plugins act through; `network` is the tree of
+    the network, None where nobody follows or describes it.
     """
 
     def __init__(
@@ -61,8 +60,8 @@ class Engine:
         config: SchedulerConfig,
         clock: Clock,
         *,
+        plugins: Mapping[str, PluginType],
         seed: int = 0,
-        plugins: Mapping[str, PluginType] | None = None,
         classes_max: int = CLASSES_MAX,
         cluster: Cluster | None = None,
         happened: Callable[[Happening], None] = lambda _: None,
@@ -74,7 +73,7 @@ class Engine:
         self._network = network
         self.table = NodeTable(ResourceRegistry())
         self.handles: list[Handle] = []
-        self._shelf: dict[type, Any] = {}
+        self._shelf: dict[type, Any] = {ProspectsSource: ProspectsSource(self.prospects)}
         self.metrics = Metrics()
         self.nominations = Nominations()
         self.gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
@@ -82,11 +81,10 @@ class Engine:
         self._clock = clock
         self._cluster = cluster
         self._happened = happened
-        registry = plugins if plugins is not None else installed(built_in.PLUGINS)
-        self.plugin_types = registry
+        self.plugin_types = plugins
         """Every plugin that a configuration can name."""
-        self.profiles = build_profiles(without_managed_resources(config), registry, self._build, self.gates)
-        if missing := missing_plugins(config, registry):
+        self.profiles = build_profiles(without_managed_resources(config), plugins, self._build, self.gates)
+        if missing := missing_plugins(config, plugins):
             log.warning("plugins left out: this version does not have them", extra={"plugins": missing})
         self.cache = EvaluationCache(self.table, classes_max=classes_max)
         watch = BatchWatch(self.metrics, clock.now)
@@ -154,7 +152,6 @@ class Engine:
             metrics=self.metrics,
             shelf=self._shelf,
             network=self._network,
-            prospects=self.prospects,
         )
         plugin = kind(args, handle)
         if isinstance(plugin, RowKeeper):

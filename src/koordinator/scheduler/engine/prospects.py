@@ -1,6 +1,6 @@
 """What nodes say to pods beside the one whose cycle runs: for plugins that decide about several pods at once."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ from koordinator.scheduler.engine.evaluation_cache import EvaluationCache, evalu
 from koordinator.scheduler.engine.lookahead import BY_PLACEMENT
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.view import View
-from koordinator.scheduler.plugin.framework import FilterPlugin
+from koordinator.scheduler.plugin.framework import FilterPlugin, Handle
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.nominations import Nominations
@@ -106,3 +106,14 @@ class Prospects:
         return any(
             plugin.name == name and self._profile.is_epochal(plugin) for plugin in self._profile.plugins
         )
+
+
+class ProspectsSource(msgspec.Struct, frozen=True):
+    """Where plugins find prospects: the scheduler's shared object of this kind (`Handle.shared`)."""
+
+    of: Callable[[PodInfo], Prospects | None]
+
+
+def prospects_of(handle: Handle, pod: PodInfo) -> Prospects | None:
+    """What nodes say to pods of the pod's profile; None for pods of other schedulers."""
+    return handle.shared(ProspectsSource, lambda _: ProspectsSource(lambda _: None)).of(pod)

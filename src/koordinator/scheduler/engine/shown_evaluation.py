@@ -6,7 +6,7 @@ Source: behaviour/scheduler C2.
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.trial import Trial
+from koordinator.scheduler.table.trial import Trial, trial_of
 
 
 class ShownEvaluation(Evaluation):
@@ -32,7 +32,7 @@ class ShownEvaluation(Evaluation):
         """Transformers may show the next pod another row."""
 
     def _run_all(self) -> None:
-        with self._table.trial() as what_if:
+        with trial_of(self._table) as what_if:
             shown = self._show(what_if)
             self._is_changed = what_if.is_used or shown is not self._pod
             if what_if.is_used and self.status.is_success:

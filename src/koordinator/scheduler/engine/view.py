@@ -16,7 +16,7 @@ from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.nominations import Nominations
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.trial import Trial
+from koordinator.scheduler.table.trial import Trial, trial_of
 
 
 class View:
@@ -81,7 +81,7 @@ class View:
         ]
         if not others:
             return SUCCESS
-        with self._table.trial() as trial:
+        with trial_of(self._table) as trial:
             for other in others:
                 trial.add(other, name)
             return self._filter(row)
@@ -90,7 +90,7 @@ class View:
         extensions = self._profile.extensions
         if not extensions.transforms:
             return self._refusal(self._pod, row)
-        with self._table.trial() as what_if:
+        with trial_of(self._table) as what_if:
             seen = extensions.see_before_pre_filter(self._pod, what_if)
             if not seen.status.is_success:
                 return seen.status

@@ -34,6 +34,7 @@ from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import trial_of
 
 NAMED_MAX = 3
 NODES_PER_SLICE = 100
@@ -94,7 +95,7 @@ def explain(
         note = f"scheduler {pod.pod.spec.scheduler_name!r} placed it, which is none of ours ({names})"
         sentence = f"Pod {pod.key} is on {here}; {note}."
         return _with(base, Verdict.BOUND, sentence)
-    with engine.table.trial() as trial, contextlib.ExitStack() as aside:
+    with trial_of(engine.table) as trial, contextlib.ExitStack() as aside:
         trial.take(place.pod)
         rest = [aside.enter_context(plugin.aside(place.pod, place.row)) for plugin in profile.plugins]
         found = _bound(engine, profile, _unbound(pod), here, question, base)

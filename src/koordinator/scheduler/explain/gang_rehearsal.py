@@ -27,7 +27,7 @@ from koordinator.scheduler.plugin.framework import ReservePlugin
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.trial import Trial
+from koordinator.scheduler.table.trial import Trial, rehearsal_of
 
 SLICE_US = 8_000
 """Members placed in one slice, by what they cost."""
@@ -88,7 +88,7 @@ def rehearse(engine: Engine, group: Group, job: Job, question: Question) -> Step
         if not job.singly and question.prepare is None:
             found.count_all()
         else:
-            with engine.table.rehearsal() as trial:
+            with rehearsal_of(engine.table) as trial:
                 if question.prepare is not None:
                     question.prepare(trial)
                 with Tries(engine, trial, question.rows) as tries:

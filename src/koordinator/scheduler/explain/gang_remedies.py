@@ -31,7 +31,7 @@ from koordinator.scheduler.plugins.coscheduling.config import GangSource
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.trial import Trial
+from koordinator.scheduler.table.trial import Trial, rehearsal_of
 
 VARIANTS_MAX = 8
 """Changes of all members that are tried; each places the whole gang once."""
@@ -317,7 +317,7 @@ def _new_nodes(
     if row is None or not short or len({each.pod.request_key for each in outcome.missed}) > 1:
         return []
     table = attempts.engine.table
-    with table.rehearsal() as trial:
+    with rehearsal_of(table) as trial:
         for pod in list(table.pods_at(row).values()):
             trial.take(pod)
         with Tries(attempts.engine, trial, np.array([row], np.intp)) as tries:
@@ -405,7 +405,7 @@ def _ways_beside(
     if profile is None:
         return ()
     others = [each for each in profile.post_filters if not isinstance(each, Coscheduling)]
-    with table.rehearsal() as trial, Tries(engine, trial) as tries:
+    with rehearsal_of(table) as trial, Tries(engine, trial) as tries:
         for each in outcome.job.members:
             node = outcome.placed.get(each.pod.key)
             if node is not None and table.place_of(each.pod.uid) is None:

@@ -29,7 +29,7 @@ from koordinator.scheduler.plugin.framework import Eviction
 from koordinator.scheduler.plugin.status import Code, Status, unresolvable
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.trial import Trial
+from koordinator.scheduler.table.trial import Trial, trial_of
 
 VICTIM_NODES_MAX = 5
 WHOLE_CLUSTER = ""
@@ -94,7 +94,7 @@ def domains(engine: Engine, key: str) -> dict[str, Rows]:
 def _try(engine: Engine, pods: Sequence[PodInfo], rows: Rows | None, *, with_evictions: bool) -> Try:
     placed: list[ScheduledPod] = []
     all_ways: list[Eviction] = []
-    with engine.table.trial() as trial:
+    with trial_of(engine.table) as trial:
         for pod in pods:
             place = engine.table.place_of(pod.uid)
             if place is not None:

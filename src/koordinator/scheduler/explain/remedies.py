@@ -21,6 +21,7 @@ from koordinator.scheduler.explain.variants import Variant
 from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import trial_of
 
 VARIANTS_MAX = 24
 """Changed pods that are evaluated one by one; each costs one full scan of the nodes."""
@@ -294,7 +295,7 @@ def _leaving(found: Survey) -> list[Remedy]:
         looked_at += 1
         if looked_at > LEAVING_ROWS_MAX or len(made) >= NEAR_NODES_MAX:
             break
-        with table.trial() as trial:
+        with trial_of(table) as trial:
             for other in leaving:
                 trial.take(other)
             fits = view.check(row).is_success
@@ -326,7 +327,7 @@ def _new_node(found: Survey) -> list[Remedy]:
     if row is None:
         return []
     view = View(found.profile, table, found.engine.nominations, found.pod)
-    with table.trial() as trial:
+    with trial_of(table) as trial:
         for other in list(table.pods_at(row).values()):
             trial.take(other)
         fits = view.check(row).is_success

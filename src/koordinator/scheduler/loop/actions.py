@@ -9,11 +9,11 @@ from koordinator.api.meta import Object
 from koordinator.cluster.events import EventRecorder, Severity
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.auditor.auditor import Auditor
-from koordinator.scheduler.auditor.history import Kind
 from koordinator.scheduler.loop.pod_status import StatusWriter, Verdict
 from koordinator.scheduler.loop.waiting import WaitingPods
 from koordinator.scheduler.plugin.event_actions import SCHEDULING
 from koordinator.scheduler.plugin.framework import Actions
+from koordinator.scheduler.plugin.handle import RecordKind
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
@@ -97,7 +97,7 @@ class RunningActions(Actions):
         if self.auditor is not None:
             self.auditor.evicting(preemptor, node_name, victims)
 
-    def gang_record(self, pod: Pod, kind: Kind) -> None:
+    def gang_record(self, pod: Pod, kind: RecordKind) -> None:
         if self.auditor is not None:
             self.auditor.gang(pod, kind)
 

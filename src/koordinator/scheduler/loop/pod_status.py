@@ -12,6 +12,7 @@ from koordinator.api.core import Pod
 from koordinator.clock import Clock
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler.plugin.pod_patch import observed
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +30,6 @@ class Verdict(msgspec.Struct, frozen=True):
     reason: str
     message: str
     nominated_node: str | None
-
-
-def observed(pod: Pod) -> dict[str, int]:
-    """The member of a condition that says which generation of the pod it is about; servers before 1.33 have none."""
-    return {"observedGeneration": pod.metadata.generation} if pod.metadata.generation else {}
 
 
 def unscheduled_patch(pod: Pod, verdict: Verdict, now_s: float) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What the framework lends plugins: the node table, the API, the objects they watch, and what they may ask for."""
 
+import enum
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -10,20 +11,15 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler.auditor.history import Kind
 from koordinator.scheduler.plugin.event_actions import SCHEDULING
 from koordinator.scheduler.plugin.events import Happening
 from koordinator.scheduler.plugin.failures import After, Before
 from koordinator.scheduler.plugin.metrics import Metrics
+from koordinator.scheduler.plugin.topology_tree import TopologyTree
 from koordinator.scheduler.table.columns import Column
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.nominations import Nominations
 from koordinator.scheduler.table.pod_info import PodInfo
-
-if TYPE_CHECKING:
-    from koordinator.scheduler.engine.prospects import Prospects
-    from koordinator.scheduler.plugin.framework import Plugin
-    from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
 
 T = TypeVar("T", bound=Object)
 C = TypeVar("C")
@@ -37,6 +33,28 @@ class Watch(msgspec.Struct, Generic[T], frozen=True):
     on_add: Callable[[T], Any]
     on_update: Callable[[T, T], Any]
     on_delete: Callable[[T], Any]
+
+
+class RecordKind(enum.StrEnum):
+    """What can happen to a workload that the auditor keeps records of. Source: behaviour/scheduler C13."""
+
+    CREATED = "create"
+    GATED = "gatedByQueueAdmission"
+    ADMITTED = "admissionPassed"
+    SCHEDULED = "scheduled"
+    SCHEDULE_FAILED = "scheduleFailure"
+    PREEMPT_NOMINATED = "preemptNominated"
+    PREEMPT_FAILED = "preemptFailure"
+    VICTIM_DELETING = "preemptVictimDeleting"
+    VICTIMS_DELETED = "victimAllDeleted"
+    EVICTED = "evicted"
+    """Itself a victim."""
+    GONE = "gone"
+    """Its last pod was deleted."""
+    MIN_SATISFIED = "gangMinMemberSatisfied"
+    """A gang has as many pods as it needs to start."""
+    ALL_TRIED = "gangAllPodsAlreadyAttempted"
+    """A gang was tried pod by pod, and is not placed."""
 
 
 class Actions:
@@ -78,7 +96,7 @@ class Actions:
     def evicting(self, preemptor: PodInfo, node_name: str, victims: Sequence[PodInfo]) -> None:
         """Tell who keeps records that pods are about to be deleted in favour of another."""
 
-    def gang_record(self, pod: Pod, kind: Kind) -> None:
+    def gang_record(self, pod: Pod, kind: RecordKind) -> None:
         """Tell who keeps records what happened to the whole gang of a pod."""
 
     def event(
@@ -109,8 +127,7 @@ class Handle:
     `columns` are those that the plugin declared (`Plugin.columns_of`). `watch` may be called in the
     constructor only. `happened` reports an event that may lift refusals. `nominations` are pods that nodes
     are kept free for. What a plugin counts goes into `metrics.registry` and is served at `/metrics`. `network()` is
-    the tree of the network, where that is followed and described; `prospects(pod)` is what nodes say to pods of the
-    pod's profile, None for pods of other schedulers.
+    the tree of the network, where that is followed and described.
     """
 
     def __init__(
@@ -126,10 +143,8 @@ class Handle:
         gates: FeatureGates | None = None,
         metrics: Metrics | None = None,
         shelf: dict[type, Any] | None = None,
-        network: "Callable[[], TopologyTree | None]" = lambda: None,
-        prospects: "Callable[[PodInfo], Prospects | None]" = lambda _: None,
+        network: Callable[[], TopologyTree | None] = lambda: None,
     ) -> None:
-        self.prospects = prospects
         self.network = network
         self.metrics = metrics if metrics is not None else Metrics()
         self.table = table
@@ -205,4 +220,6 @@ class ProfileParts(Protocol):
     def name(self) -> str: ...
 
     @property
-    def plugins(self) -> "Sequence[Plugin[Any]]": ...
+    def plugins(self) -> Sequence[object]:
+        """Those of the profile, in order of creation."""
+        ...

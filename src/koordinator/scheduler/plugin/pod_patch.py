@@ -6,6 +6,8 @@ Source: behaviour/scheduler D1.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from koordinator.api.core import Pod
+
 
 class PodPatch:
     """What PreBind plugins want written, collected.
@@ -63,3 +65,8 @@ class PodPatch:
     def status_body(self) -> dict[str, Any]:
         """The merge patch for the subresource `status`; empty when there is nothing to write."""
         return {"status": dict(self.status)} if self.status else {}
+
+
+def observed(pod: Pod) -> dict[str, int]:
+    """The member of a condition that says which generation of the pod it is about; servers before 1.33 have none."""
+    return {"observedGeneration": pod.metadata.generation} if pod.metadata.generation else {}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from koordinator.scheduler.engine.registry import Registry, installed
 from koordinator.scheduler.plugin.framework import Plugin
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.default_binder import DefaultBinder
@@ -65,3 +66,8 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
         VolumeZone,
     )
 }
+
+
+def installed_plugins() -> Registry:
+    """The plugins of this package and those of all installed packages."""
+    return installed(PLUGINS)

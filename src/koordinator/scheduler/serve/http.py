@@ -14,10 +14,9 @@ from koordinator import health, profiling, prometheus
 from koordinator.api import scalars
 from koordinator.api.quantity import QuantityError
 from koordinator.health import Check, SliMetrics
-from koordinator.scheduler.explain import service as explanations
 from koordinator.scheduler.plugin.capabilities import ApiRequest, Endpoint
 from koordinator.scheduler.scheduler import Scheduler
-from koordinator.scheduler.serve import effective_config, gauges
+from koordinator.scheduler.serve import effective_config, explain_service, gauges
 
 log = logging.getLogger(__name__)
 
@@ -190,8 +189,8 @@ def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -
 
     add("GET", "/__services__", services)
     add("GET", "/nodes/{node}", node)
-    add("GET", explanations.GANG_PATH, explanations.gang_handler(scheduler))
-    add("GET", explanations.PATH, explanations.handler(scheduler))
+    add("GET", explain_service.GANG_PATH, explain_service.gang_handler(scheduler))
+    add("GET", explain_service.PATH, explain_service.handler(scheduler))
     for plugin, endpoints in scheduler.engine.endpoints().items():
         for endpoint in endpoints:
             add(endpoint.method, f"/plugins/{plugin}/{endpoint.path.lstrip('/')}", _endpoint(endpoint))

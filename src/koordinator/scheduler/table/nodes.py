@@ -23,7 +23,6 @@ from koordinator.scheduler.table.changes import Change, ChangeLog
 from koordinator.scheduler.table.columns import Column, ColumnSpec, Rows
 from koordinator.scheduler.table.node_aspects import NodeAspect, aspects_of
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.trial import Trial
 
 SMALL_AMOUNT_MAX = 1 << 46
 """Up to here (64 TiB of memory) 64-bit floating point computes percentages of amounts exactly, several times
@@ -94,7 +93,7 @@ class NodeTable:
         self._node_keepers: list[RowKeeper] = []
         self._pod_keepers: list[RowKeeper] = []
         self.is_trial = False
-        """Whether pods are only for a moment where they are (`trial`)."""
+        """Whether pods are only for a moment where they are (`trial.trial`)."""
         self._row_of: dict[str, int] = {}
         self._free_rows: list[int] = []
         self._row_count = 0
@@ -354,32 +353,6 @@ class NodeTable:
         self.changes.add(row, Change.PODS)
         self._free_if_unused(row)
         return row
-
-    @contextlib.contextmanager
-    def trial(self) -> Iterator[Trial]:
-        """What if pods were elsewhere? Everything that the trial changed is as before in the end, so cached
-        evaluations hold; they must not be used within."""
-        trial = Trial(self)
-        was_trial, self.is_trial = self.is_trial, True
-        with self.telling(lambda keeper: keeper.in_trials), self.changes.muted():
-            try:
-                yield trial
-            finally:
-                trial.undo()
-                self.is_trial = was_trial
-
-    @contextlib.contextmanager
-    def rehearsal(self) -> Iterator[Trial]:
-        """As `trial`, for placing pods one beside the other: every keeper is told of pods that are added, and changes
-        go to a log of their own, so that evaluations made within may be kept current within."""
-        log, self.changes = self.changes, ChangeLog(self.capacity)
-        was_trial, self.is_trial = self.is_trial, True
-        trial = Trial(self, is_rehearsal=True)
-        try:
-            yield trial
-        finally:
-            trial.undo()
-            self.changes, self.is_trial = log, was_trial
 
     @contextlib.contextmanager
     def telling(self, wanted: Callable[[RowKeeper], bool]) -> Iterator[None]:

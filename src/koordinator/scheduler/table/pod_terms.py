@@ -11,7 +11,6 @@ from koordinator.api.affinity import LabelSelector, PodAffinityTerm
 from koordinator.api.core import Namespace, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.label_selector import Labels, Predicate
-from koordinator.scheduler.plugin.framework import Watch
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +38,6 @@ class NamespaceLabels:
     def remove(self, namespace: Namespace) -> None:
         if self._labels.pop(namespace.metadata.name, None):
             self.version += 1
-
-    def watch(self) -> Watch[Namespace]:
-        return Watch(
-            Namespace, on_add=self.set, on_update=lambda _, new: self.set(new), on_delete=self.remove
-        )
 
 
 ANCHOR_VALUES_MAX = 16

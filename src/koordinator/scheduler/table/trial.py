@@ -1,19 +1,17 @@
 """What-if questions to the node table: pods moved for a while, everything as before in the end."""
 
 import contextlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
+from koordinator.scheduler.table.changes import ChangeLog
+from koordinator.scheduler.table.nodes import NodeTable, Place
 from koordinator.scheduler.table.pod_info import PodInfo
-
-if TYPE_CHECKING:
-    from koordinator.scheduler.table.nodes import NodeTable, Place
 
 
 class Trial:
     """Pods moved for the sake of a question."""
 
-    def __init__(self, table: "NodeTable", *, is_rehearsal: bool = False) -> None:
+    def __init__(self, table: NodeTable, *, is_rehearsal: bool = False) -> None:
         self._table = table
         self._is_rehearsal = is_rehearsal
         self._added: list[PodInfo] = []
@@ -64,3 +62,31 @@ class Trial:
         guests = {pod.uid for pod in self._added} - self._places.keys()
         for row, pods in self._taken.items():
             table.restore_order(row, {uid: pod for uid, pod in pods.items() if uid not in guests})
+
+
+@contextlib.contextmanager
+def trial_of(table: NodeTable) -> Iterator[Trial]:
+    """What if pods were elsewhere? Everything that the trial changed is as before in the end, so cached
+    evaluations hold; they must not be used within."""
+    trial = Trial(table)
+    was_trial, table.is_trial = table.is_trial, True
+    with table.telling(lambda keeper: keeper.in_trials), table.changes.muted():
+        try:
+            yield trial
+        finally:
+            trial.undo()
+            table.is_trial = was_trial
+
+
+@contextlib.contextmanager
+def rehearsal_of(table: NodeTable) -> Iterator[Trial]:
+    """As `trial_of`, for placing pods one beside the other: every keeper is told of pods that are added, and changes
+    go to a log of their own, so that evaluations made within may be kept current within."""
+    log, table.changes = table.changes, ChangeLog(table.capacity)
+    was_trial, table.is_trial = table.is_trial, True
+    trial = Trial(table, is_rehearsal=True)
+    try:
+        yield trial
+    finally:
+        trial.undo()
+        table.changes, table.is_trial = log, was_trial

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from koordinator.api.gang_labels import GangMode
-from koordinator.scheduler.engine.prospects import Prospects
+from koordinator.scheduler.engine.prospects import Prospects, prospects_of
 from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugin.capabilities import JobRefusal, ResizePodPlugin
 from koordinator.scheduler.plugin.framework import Handle, Plugin, PostFilterPlugin, PostFilterResult
@@ -87,7 +87,7 @@ class EarlyRefusals:
             return None
         needed = self._needed(pod, gangs)
         total = sum(needed.values())
-        prospects = self._handle.prospects(pod)
+        prospects = prospects_of(self._handle, pod)
         if total < 2 or prospects is None or self._is_ample(prospects, pod, gangs, total):
             return None
         return self._look(prospects, pod, [gang for gang in gangs if gang.gang_id in needed], needed)
@@ -230,7 +230,7 @@ class EarlyRefusals:
 
     def _others(self) -> Iterator[Plugin[Any]]:
         """Plugins of the profile beside this one."""
-        return (each for each in self._handle.profile.plugins if each.name != NAME)
+        return (each for each in self._handle.companions(Plugin) if each.name != NAME)
 
 
 def _told(

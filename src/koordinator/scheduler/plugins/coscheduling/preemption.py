@@ -36,6 +36,7 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
 from koordinator.scheduler.plugins.preemption.eviction import Eviction, Terms
 from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import rehearsal_of
 
 WAITING = unresolvable("waiting for the preemption for this pod to be finished")
 JOBS_MEASURED_MAX = 1_000
@@ -238,7 +239,7 @@ class GangPreemption:
             earlier=earlier,
         )
         own = {pod.uid for pod in (*job.members.values(), *job.waiting)}
-        with self._without_nominations(job), table.rehearsal() as trial:
+        with self._without_nominations(job), rehearsal_of(table) as trial:
             ground = TrialGround(
                 table,
                 self._residents,

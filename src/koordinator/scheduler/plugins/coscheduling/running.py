@@ -14,10 +14,10 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.api.sigs import PodGroup
 from koordinator.prometheus import Histogram, Reading
-from koordinator.scheduler.auditor.history import Kind
 from koordinator.scheduler.config.plugin_args import CoschedulingArgs
 from koordinator.scheduler.plugin.failures import JOB_REJECT
 from koordinator.scheduler.plugin.framework import Handle, Watch
+from koordinator.scheduler.plugin.handle import RecordKind
 from koordinator.scheduler.plugins.coscheduling import config
 from koordinator.scheduler.plugins.coscheduling.config import GangDefaults, GangSource, gang_id_of
 from koordinator.scheduler.plugins.coscheduling.decisions import (
@@ -207,9 +207,9 @@ class RunningGangs:
 
     def _tell_completed(self, gang_id: str, was_complete: bool) -> None:
         if not was_complete and self._is_complete(gang_id):
-            self._record((gang_id,), Kind.MIN_SATISFIED)
+            self._record((gang_id,), RecordKind.MIN_SATISFIED)
 
-    def _record(self, gang_ids: Iterable[str], kind: Kind) -> None:
+    def _record(self, gang_ids: Iterable[str], kind: RecordKind) -> None:
         """Tell who keeps records what happened to whole gangs."""
         for gang_id in gang_ids:
             gang = self.rounds.cache.get(gang_id)
@@ -271,7 +271,7 @@ class RunningGangs:
             now, found = self.rounds.round, self.rounds.next_pod()
             self._ended(found)
             if now is not None and found.ended is EndReason.ALL_TRIED:
-                self._record(now.gangs, Kind.ALL_TRIED)
+                self._record(now.gangs, RecordKind.ALL_TRIED)
             if not found.pod:
                 return None
             if (uid := self._uid(found.pod)) is not None:

@@ -30,6 +30,7 @@ from koordinator.scheduler.plugins.preemption.budgets import Budgets
 from koordinator.scheduler.plugins.preemption.eviction import Eviction
 from koordinator.scheduler.plugins.preemption.victims import Candidate, Victim
 from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import trial_of
 
 NODES_MAX = 256
 """Nodes tried per attempt: the next attempt begins where this one ended."""
@@ -156,7 +157,7 @@ class QuotaPreemption:
 
         def fits(staying: Sequence[Rival]) -> bool:
             kept = {rival.name for rival in staying}
-            with table.trial() as trial:
+            with trial_of(table) as trial:
                 for victim in ranked:
                     if victim.pod.key not in kept:
                         trial.take(victim.pod)

@@ -19,7 +19,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.plugin.capabilities import BackgroundController
 from koordinator.scheduler.plugin.framework import Watch
-from koordinator.scheduler.plugins.network_topology.tree import (
+from koordinator.scheduler.plugin.topology_tree import (
     Path,
     PathFinder,
     TopologySpecError,

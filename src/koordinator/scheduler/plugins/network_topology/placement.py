@@ -12,7 +12,7 @@ import numpy as np
 
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugins.network_topology.tree import Indices, TopologyTree
+from koordinator.scheduler.plugin.topology_tree import Indices, TopologyTree
 
 MUST_GATHER, PREFER_GATHER = "MustGather", "PreferGather"
 

@@ -11,18 +11,18 @@ import numpy as np
 
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.engine.prospects import Prospects
+from koordinator.scheduler.engine.prospects import Prospects, prospects_of
 from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.plugin.topology_tree import TopologyTree
 from koordinator.scheduler.plugins.network_topology import placement, slots
 from koordinator.scheduler.plugins.network_topology.placement import Demand, Offer, Offers, Plan, PlanReason
 from koordinator.scheduler.plugins.network_topology.rows import Attraction, TreeRows, selector_of
 from koordinator.scheduler.plugins.network_topology.slots import Slots
-from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.trial import Trial
+from koordinator.scheduler.table.trial import Trial, trial_of
 
 CANDIDATES_MAX = 64
 """Places of one layer into which members that differ are tried to be packed."""
@@ -135,7 +135,7 @@ class Planner:
         found: dict[Hashable, list[PodInfo]] = {}
         by_key: dict[Hashable, Prospects] = {}
         for member in members:
-            prospects = self._handle.prospects(member)
+            prospects = prospects_of(self._handle, member)
             if prospects is None:
                 raise UnknownProfile(member)
             key = prospects.class_key(member)
@@ -240,7 +240,7 @@ class Draft:
         }
         taken: dict[str, int] = {}
         refused: set[str] = set()
-        with table.trial() as what_if:
+        with trial_of(table) as what_if:
             for member in members:
                 node = nodes[member.uid]
                 row = table.row_of(node)
@@ -334,7 +334,7 @@ class Draft:
         names = self.tree.levels[-1].names
         beside = self._existing.copy()
         plain = msgspec.structs.replace(self.demand, multiples={})
-        with self._handle.table.trial() as what_if:
+        with trial_of(self._handle.table) as what_if:
             for number, (kind, alike) in enumerate(zip(kinds, wanted, strict=True)):
                 left = self._left(what_if, kind, alike, depth, index)
                 # Of equal nodes those that are of least use to the kinds that follow.

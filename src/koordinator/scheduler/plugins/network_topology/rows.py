@@ -8,7 +8,7 @@ import numpy as np
 from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugins.network_topology.tree import Indices, TopologyTree
+from koordinator.scheduler.plugin.topology_tree import Indices, TopologyTree
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo

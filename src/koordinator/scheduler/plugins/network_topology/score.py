@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugin.topology_tree import Indices, TopologyTree
 from koordinator.scheduler.plugins.network_topology.placement import Demand, Offers
-from koordinator.scheduler.plugins.network_topology.tree import Indices, TopologyTree
 
 SCORE_MAX = 100
 

@@ -19,6 +19,7 @@ from koordinator.scheduler.plugin.framework import Handle, ReasonCodes
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import trial_of
 
 
 class Slots(msgspec.Struct, frozen=True, eq=False):
@@ -166,7 +167,7 @@ def _try(
     """How many members the row takes one after the other, up to `most`, and why no more. `is_open`: it takes the
     first one."""
     name = handle.table.name_of(row)
-    with handle.table.trial() as what_if:
+    with trial_of(handle.table) as what_if:
         for number, member in enumerate(members[:most]):
             status = view.check(row) if number or not is_open else SUCCESS
             if not status.is_success:

@@ -27,6 +27,7 @@ from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.nominations import Nominations
 from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import trial_of
 
 NO_VICTIMS = unresolvable("No preemption victims found for incoming pod")
 CHUNK = 256
@@ -117,7 +118,7 @@ class Search:
         removed = [Victim.of(each, now_s) for each in there if each.priority < pod.priority]
         if not removed:
             return NO_VICTIMS
-        with self._table.trial() as trial:
+        with trial_of(self._table) as trial:
             for victim in removed:
                 trial.take(victim.pod)
             status = diagnosis.check(row)
