@@ -4,12 +4,14 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 LOCAL  := $(VENV)/.installed-local
+DOCS   := $(VENV)/.installed-docs
 NODES  ?= 20
 JOBS   ?= 2
 
 MUTANTS ?= 100
+BASE    ?= main
 
-.PHONY: help demo demo-node up test test-kernel test-clients test-real test-abuse test-mutation lint manifests bench clean
+.PHONY: help demo demo-node up quick test test-kernel test-clients test-real test-abuse test-mutation coverage lint docs manifests bench clean
 
 help: ## show this text
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -28,6 +30,10 @@ $(LOCAL): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -e '.[local]'
 	@touch $@
 
+$(DOCS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
 demo: $(STAMP) ## a day of a cluster without and with co-location; prints a table, writes report.html
 	$(BIN)/koordinator demo --figures docs/figures/demo.json
 
@@ -36,6 +42,9 @@ demo-node: $(STAMP) ## a service and batch on this machine, really run and measu
 
 up: $(LOCAL) ## a whole cluster in one process; kubectl works on it (NODES=20)
 	$(BIN)/koordinator up --nodes $(NODES)
+
+quick: $(STAMP) ## lint and the tests that matter for what changed since main, under a minute (BASE=main)
+	$(BIN)/python -m tests.quick --base $(BASE)
 
 test: $(STAMP) ## lint and all tests that need no root (JOBS=2 files at a time)
 	$(MAKE) --no-print-directory lint
@@ -63,11 +72,24 @@ test-abuse: $(STAMP) ## damaged requests, kills, bombs, churn, in some 40 minute
 test-mutation: $(STAMP) ## random faults in decision modules, which their tests must find; records first what tests run (MUTANTS=100)
 	$(BIN)/python -m tests.mutation --count $(MUTANTS)
 
+coverage: $(STAMP) ## which lines all tests run, as a report in build/coverage; gates nothing
+	rm -rf build/coverage && mkdir -p build/coverage
+	-COVERAGE_CORE=$$($(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")') \
+	    $(BIN)/python -m coverage run -m pytest -m "not kernel and not real and not abuse and not clients" \
+	    -n $(JOBS) --dist loadfile --timeout=400
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage html --quiet
+	$(BIN)/python -m coverage report --skip-covered --skip-empty --sort=cover
+
 lint: $(STAMP) ## format, style, types, import directions
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(DOCS) ## the docs as a site with search, in build/docs; fails on a broken link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/docs/index.html; with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs"
 
 manifests: $(STAMP) ## write what is generated in deploy/
 	$(BIN)/python -m koordinator.install deploy

@@ -1,13 +1,19 @@
-"""Run benchmarks: `python -m benchmarks [NAME ...]`, all of them without names."""
+"""Run benchmarks: `python -m benchmarks [--record] [NAME ...]`, all of them without names.
+
+`--record` keeps what they print in benchmarks/history, with date, commit and machine.
+"""
 
 import importlib
 import pkgutil
 import sys
 
 import benchmarks
+from benchmarks import _record
 
 
-def main(names: list[str]) -> int:
+def main(words: list[str]) -> int:
+    is_recorded = "--record" in words
+    names = [word for word in words if word != "--record"]
     known = sorted(m.name for m in pkgutil.iter_modules(benchmarks.__path__) if not m.name.startswith("_"))
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -16,7 +22,11 @@ def main(names: list[str]) -> int:
     for name in names or known:
         print(f"== {name}", flush=True)
         sys.argv = [name]  # a benchmark with options of its own takes them from the command line
-        importlib.import_module(f"benchmarks.{name}").main()
+        run = importlib.import_module(f"benchmarks.{name}").main
+        if is_recorded:
+            print(f"kept in {_record.record(name, run).relative_to(_record.ROOT)}")
+        else:
+            run()
         print(flush=True)
     return 0
 

@@ -1,0 +1,100 @@
+"""`python -m tests.quick`: lint and the tests that matter for what changed against a base, within a minute."""
+
+import importlib
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO
+
+import click
+
+from tests.quick.choice import Choice, changed, choose
+from tests.quick.imports import ROOT, Imports
+from tests.quick.seconds import known
+
+LINT = (
+    ("ruff", "format", "--check", "-q", "src", "tests", "benchmarks"),
+    ("ruff", "check", "-q", "src", "tests", "benchmarks"),
+    ("lint-imports", "--no-logo"),
+    ("mypy",),
+)
+OPTIONS = (
+    *("-x", "-q", "--no-header", "-p", "tests.quick.seconds"),
+    *("-m", "not slow and not kernel and not kubectl and not clients and not real and not abuse"),
+)
+
+
+@click.command()
+@click.option(
+    "--base", default="main", show_default=True, help="What the change is held against: a branch or commit."
+)
+@click.option(
+    "--budget", "budget_s", default=40.0, show_default=True, help="Seconds for tests; others are named."
+)
+@click.option("--list", "only_list", is_flag=True, help="Say what would run, and run nothing.")
+def main(base: str, budget_s: float, only_list: bool) -> None:
+    """Lint, and run the tests that matter for what changed: committed since BASE, uncommitted and untracked."""
+    began_s = time.monotonic()
+    try:
+        paths = changed(base)
+    except subprocess.CalledProcessError as error:
+        raise click.ClickException(
+            f"git knows no base {base!r}: {error.stderr.strip()}. Give one with --base"
+        ) from error
+    with tempfile.TemporaryFile("w+") as said:
+        lint = None if only_list else _lint(said)
+        choice = choose(paths, Imports(), _areas, known(), budget_s)
+        click.echo(f"{len(paths)} files differ from {base}: {_told(choice)}")
+        if lint is None:
+            click.echo("\n".join((*choice.files, *choice.areas)))
+            return
+        failed = [name for name, command in _commands(choice, budget_s) if _run(command) not in (0, 5)]
+        if lint.wait():
+            said.seek(0)
+            click.echo(said.read().strip())
+            failed.append("lint")
+    if choice.left_out:
+        click.echo(f"left out, for want of time: {' '.join(choice.left_out)}")
+    click.echo(
+        f"{'failed: ' + ', '.join(failed) if failed else 'fine'} after {time.monotonic() - began_s:.0f} s"
+    )
+    sys.exit(bool(failed))
+
+
+def _areas(adapter: str) -> list[str]:
+    """The areas of the vectors that this module answers."""
+    return list(importlib.import_module(f"tests.vectors.adapters.{adapter}").ADAPTERS)
+
+
+def _told(choice: Choice) -> str:
+    parts = [f"{len(choice.files)} files of tests"] * bool(choice.files)
+    parts += [f"{len(choice.areas)} areas of vectors"] * bool(choice.areas)
+    parts += [f"{len(choice.left_out)} files left out"] * bool(choice.left_out)
+    return ", ".join(parts) or "no test looks at them"
+
+
+def _commands(choice: Choice, budget_s: float) -> list[tuple[str, list[str]]]:
+    commands = []
+    if choice.areas:
+        areas = [part for area in choice.areas for part in ("-a", area)]
+        commands.append(("vectors", ["-m", "tests.vectors", "tests/vectors/cases", "-q", *areas]))
+    if choice.files:
+        commands.append(("tests", ["-m", "pytest", *OPTIONS, f"--budget={budget_s}", *choice.files]))
+    return commands
+
+
+def _lint(said: IO[str]) -> subprocess.Popen[str]:
+    """Begin all checks, one after the other, beside the tests."""
+    folder = Path(sys.executable).parent
+    script = " && ".join(f"'{folder / command}' {' '.join(words)}" for command, *words in LINT)
+    return subprocess.Popen(["sh", "-c", script], cwd=ROOT, stdout=said, stderr=subprocess.STDOUT, text=True)
+
+
+def _run(command: list[str]) -> int:
+    return subprocess.run([sys.executable, *command], cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Which tests matter for a change, in which order, and which of them there is time for. Pure, but for `changed`."""
+
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from tests.quick.imports import ROOT, Imports
+
+UNKNOWN_SECONDS = 2.0
+"""What a file of tests takes that never ran here."""
+_DOCS = "tests/docs"
+_ADAPTERS = "tests/vectors/adapters/"
+_CASES = "tests/vectors/cases/"
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What is run, in this order, and what there is no time for."""
+
+    files: tuple[str, ...]
+    areas: tuple[str, ...]
+    """Areas of the vectors; all of them take seconds."""
+    left_out: tuple[str, ...]
+
+
+def changed(base: str, root: Path = ROOT) -> list[str]:
+    """Paths that differ from where this branch left `base`: committed, uncommitted and untracked ones that exist.
+
+    Raises subprocess.CalledProcessError when git knows no such base.
+    """
+
+    def git(*words: str) -> list[str]:
+        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    [start] = git("merge-base", base, "HEAD")
+    paths = {*git("diff", "--name-only", start), *git("ls-files", "--others", "--exclude-standard")}
+    return sorted(path for path in paths if (root / path).exists())
+
+
+def choose(
+    paths: Iterable[str],
+    imports: Imports,
+    areas_of: Callable[[str], Iterable[str]],
+    seconds: Mapping[str, float],
+    budget_s: float,
+) -> Choice:
+    """The tests for these changed paths: changed tests first, then the nearest, of those the quickest.
+
+    `areas_of` tells the areas of the vectors that an adapter's module answers; `seconds` what files of tests took when
+    they ran last.
+    """
+    near: dict[str, float] = {}
+    adapters: set[str] = set()
+    areas: set[str] = set()
+
+    def add(path: str, distance: float) -> None:
+        if path.startswith(_ADAPTERS):
+            adapters.add(Path(path).stem)
+        else:
+            near[path] = min(distance, near.get(path, distance))
+
+    for path in paths:
+        module = imports.module_of(path)
+        if path.startswith(_CASES):
+            areas.add(Path(path).stem)
+        elif Path(path).name.startswith("test_") and module is not None:
+            add(path, -1)
+        elif module is not None:
+            if path.startswith(_ADAPTERS):
+                add(path, 0)
+            for test, distance in imports.tests_of(module).items():
+                add(test, distance)
+        else:  # Pages, manifests, settings: the tests of the pages look at all of these.
+            add(f"{_DOCS}/test_pages.py", 0)
+            add(f"{_DOCS}/test_citations.py", 0)
+    ordered = sorted(near, key=lambda path: (near[path], seconds.get(path, UNKNOWN_SECONDS), path))
+    files, left_out, spent_s = [], [], 0.0
+    for path in ordered:
+        takes_s = seconds.get(path, UNKNOWN_SECONDS)
+        if spent_s + takes_s <= budget_s or near[path] < 0:
+            files.append(path)
+            spent_s += takes_s
+        else:
+            left_out.append(path)
+    areas.update(area for adapter in adapters for area in areas_of(adapter))
+    return Choice(tuple(files), tuple(sorted(areas)), tuple(left_out))
