@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(path for pattern in ("README.md", "docs/**/*.md") for path in ROOT.glob(pattern))
+PAGES = sorted(path for pattern in ("*.md", "docs/**/*.md") for path in ROOT.glob(pattern))
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _INLINE = re.compile(r"`([^`\n]+)`")

@@ -1,4 +1,4 @@
-"""What a colocation strategy says to the formulas of Batch and Mid resources (spec 02 §6, §7). Pure."""
+"""What a colocation strategy says to the formulas of Batch and Mid resources (behaviour/manager 6, 7). Pure."""
 
 import enum
 
