@@ -5,12 +5,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO
 
 import click
 
-from tests.quick.choice import Choice, changed, choose
+from tests.mutation import footprint
+from tests.quick.choice import Choice, changed, changed_lines, choose
 from tests.quick.imports import ROOT, Imports
 from tests.quick.seconds import known
 
@@ -24,6 +26,8 @@ OPTIONS = (
     *("-x", "-q", "--no-header", "-p", "tests.quick.seconds"),
     *("-m", "not slow and not kernel and not kubectl and not clients and not real and not abuse"),
 )
+LINES_MAX = 50
+"""Changed lines of a file that the recording is asked about, evenly over all of them."""
 
 
 @click.command()
@@ -45,7 +49,7 @@ def main(base: str, budget_s: float, only_list: bool) -> None:
         ) from error
     with tempfile.TemporaryFile("w+") as said:
         lint = None if only_list else _lint(said)
-        choice = choose(paths, Imports(), _areas, known(), budget_s)
+        choice = choose(paths, Imports(), _areas, known(), budget_s, _runners(base))
         click.echo(f"{len(paths)} files differ from {base}: {_told(choice)}")
         if lint is None:
             click.echo("\n".join((*choice.files, *choice.areas)))
@@ -68,6 +72,19 @@ def _areas(adapter: str) -> list[str]:
     return list(importlib.import_module(f"tests.vectors.adapters.{adapter}").ADAPTERS)
 
 
+def _runners(base: str) -> Callable[[str], Iterable[str]]:
+    """Who ran the changed lines of a path, as recorded by `python -m tests.mutation --record`; nobody without that."""
+    if not (footprint.folder() / "source.json").exists():
+        return lambda path: ()
+    recording, lines = footprint.Footprint(footprint.folder()), changed_lines(base)
+
+    def runners(path: str) -> set[str]:
+        asked = lines.get(path, [])[:: max(len(lines.get(path, [])) // LINES_MAX, 1)]
+        return {test.partition("::")[0] for line in asked for test in recording.tests(path, line)}
+
+    return runners
+
+
 def _told(choice: Choice) -> str:
     parts = [f"{len(choice.files)} files of tests"] * bool(choice.files)
     parts += [f"{len(choice.areas)} areas of vectors"] * bool(choice.areas)
@@ -86,9 +103,10 @@ def _commands(choice: Choice, budget_s: float) -> list[tuple[str, list[str]]]:
 
 
 def _lint(said: IO[str]) -> subprocess.Popen[str]:
-    """Begin all checks, one after the other, beside the tests."""
+    """Begin all checks, one after the other and whatever the others say, beside the tests."""
     folder = Path(sys.executable).parent
-    script = " && ".join(f"'{folder / command}' {' '.join(words)}" for command, *words in LINT)
+    checks = [f"'{folder / command}' {' '.join(words)} || failed=1" for command, *words in LINT]
+    script = "; ".join(("failed=0", *checks, "exit $failed"))
     return subprocess.Popen(["sh", "-c", script], cwd=ROOT, stdout=said, stderr=subprocess.STDOUT, text=True)
 
 

@@ -1,5 +1,6 @@
 """Which tests matter for a change, in which order, and which of them there is time for. Pure, but for `changed`."""
 
+import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,6 +11,9 @@ from tests.quick.imports import ROOT, Imports
 
 UNKNOWN_SECONDS = 2.0
 """What a file of tests takes that never ran here."""
+RUNS_IT = 0.25
+"""Distance of a test that ran a changed line: behind those that bear the module's name, before all that import it."""
+_HUNK = re.compile(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@")
 _DOCS = "tests/docs"
 _ADAPTERS = "tests/vectors/adapters/"
 _CASES = "tests/vectors/cases/"
@@ -39,17 +43,37 @@ def changed(base: str, root: Path = ROOT) -> list[str]:
     return sorted(path for path in paths if (root / path).exists())
 
 
+def changed_lines(base: str, root: Path = ROOT) -> dict[str, list[int]]:
+    """Path → lines that are new or changed since this branch left `base`, as `changed`; nothing of untracked files."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout
+
+    found: dict[str, list[int]] = {}
+    path = ""
+    for line in git("diff", "-U0", "--no-color", git("merge-base", base, "HEAD").strip()).splitlines():
+        if line.startswith("+++ "):
+            path = line.removeprefix("+++ b/")
+        elif hunk := _HUNK.match(line):
+            start, count = int(hunk[1]), int(hunk[2] or 1)
+            found.setdefault(path, []).extend(
+                range(start, start + max(count, 1))
+            )  # a deletion: the line before
+    return found
+
+
 def choose(
     paths: Iterable[str],
     imports: Imports,
     areas_of: Callable[[str], Iterable[str]],
     seconds: Mapping[str, float],
     budget_s: float,
+    runners: Callable[[str], Iterable[str]] = lambda path: (),
 ) -> Choice:
     """The tests for these changed paths: changed tests first, then the nearest, of those the quickest.
 
     `areas_of` tells the areas of the vectors that an adapter's module answers; `seconds` what files of tests took when
-    they ran last.
+    they ran last; `runners` the files of tests that ran the changed lines of a path when that was recorded.
     """
     near: dict[str, float] = {}
     adapters: set[str] = set()
@@ -72,6 +96,8 @@ def choose(
                 add(path, 0)
             for test, distance in imports.tests_of(module).items():
                 add(test, distance)
+            for test in runners(path):
+                add(test, RUNS_IT)
         else:  # Pages, manifests, settings: the tests of the pages look at all of these.
             add(f"{_DOCS}/test_pages.py", 0)
             add(f"{_DOCS}/test_citations.py", 0)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.quick.choice import Choice, changed, choose
+from tests.quick.choice import Choice, changed, changed_lines, choose
 from tests.quick.imports import Imports
 
 FILES = {
@@ -74,6 +74,15 @@ def test_what_there_is_no_time_for_is_named_and_the_quickest_of_the_equally_near
     assert choice.left_out == ("tests/api/test_pods.py",)
 
 
+def test_tests_that_ran_a_changed_line_come_before_those_that_only_import_the_module(project: Path) -> None:
+    path, far = "src/koordinator/api/quantity.py", "tests/scheduler/test_fit.py"
+    plain = choose([path], Imports(project), lambda adapter: [], {}, 40.0)
+    recorded = choose([path], Imports(project), lambda adapter: [], {}, 40.0, lambda path: [far])
+
+    assert plain.files.index(far) == len(plain.files) - 1
+    assert recorded.files[:2] == ("tests/api/test_quantity.py", far)
+
+
 def test_pages_and_cases_are_looked_at_by_their_own_tests(project: Path) -> None:
     assert "tests/docs/test_pages.py" in chosen(project, "docs/install.md").files
     assert chosen(project, "tests/vectors/cases/numa-score.json").areas == ("numa-score",)
@@ -97,6 +106,8 @@ def test_what_changed_is_what_was_committed_is_uncommitted_or_untracked(tmp_path
     (tmp_path / "untracked").write_text("new")
     (tmp_path / "deleted").unlink()
 
+    (tmp_path / "uncommitted").write_text("before\nafter\n\n")
+    assert changed_lines("main", tmp_path)["uncommitted"] == [1, 2, 3]
     assert changed("main", tmp_path) == ["committed", "uncommitted", "untracked"]
     with pytest.raises(subprocess.CalledProcessError):
         changed("nowhere", tmp_path)
