@@ -62,7 +62,7 @@ ifdef KOORDINATOR_TEST_KUBECONFIG
 	$(BIN)/python -m pytest -rs tests/real
 else
 	$(BIN)/python -m tests.real.binaries
-	KOORDINATOR_TEST_SERVERS=real $(BIN)/python -m pytest -m "not kernel" -rs tests/real tests/e2e
+	KOORDINATOR_TEST_SERVERS=real $(BIN)/python -m pytest -m "not kernel" -rs tests/real tests/e2e tests/install/test_chart.py
 	KOORDINATOR_TEST_SERVERS=real $(BIN)/python -m pytest -m kernel -rs tests/e2e/test_process_node.py
 endif
 

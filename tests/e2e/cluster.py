@@ -31,6 +31,20 @@ SERVERS = os.environ.get("KOORDINATOR_TEST_SERVERS", "local")
 """On which kind of server stories run: `local` (`koordinator up`) or `real` (`make test-real`)."""
 
 
+def _helm() -> str:
+    """The user's Helm; on real servers also the one that was built for them."""
+    from tests.real import binaries  # it knows nothing of this module, and is not needed elsewhere
+
+    found = binaries.find("helm") if SERVERS == "real" else shutil.which(os.environ.get("HELM") or "helm")
+    return str(found or "")
+
+
+HELM = _helm()
+needs_helm = pytest.mark.skipif(
+    not HELM, reason="no helm: put it on the PATH, name it in HELM, or have `make test-real` build it (Go)"
+)
+
+
 def only_local(why: str) -> pytest.MarkDecorator:
     """The mark of a story that is about `koordinator up` itself."""
     return pytest.mark.skipif(SERVERS == "real", reason=f"about koordinator up: {why}")

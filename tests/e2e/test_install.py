@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,10 +12,9 @@ import yaml
 
 from koordinator.install import objects
 from koordinator.install.values import Values
-from tests.e2e.cluster import Cluster, started, until, with_kubectl
+from tests.e2e.cluster import HELM, Cluster, needs_helm, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=180)
-needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="no helm on the PATH")
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -125,7 +123,7 @@ def test_an_upgrade_rolls_out_and_tells_what_is_left_over(cluster: Cluster) -> N
 
 @needs_helm
 def test_what_helm_renders_applies_and_is_the_same(cluster: Cluster) -> None:
-    rendered = command(cluster, "helm", "template", "koordinator", CHART, "--kube-version", "1.31.0")
+    rendered = command(cluster, HELM, "template", "koordinator", CHART, "--kube-version", "1.31.0")
     assert rendered.returncode == 0, rendered.stderr
     before = versions(cluster)
 
@@ -201,7 +199,7 @@ def test_uninstall_takes_it_away_and_keeps_what_users_need(cluster: Cluster) -> 
 @needs_helm
 def test_helm_installs_upgrades_and_uninstalls(cluster: Cluster) -> None:
     # `up` and the tests before brought some of the objects.
-    done = command(cluster, "helm", "install", "koordinator", CHART, "--take-ownership")
+    done = command(cluster, HELM, "install", "koordinator", CHART, "--take-ownership")
     assert done.returncode == 0, done.stderr
     notes = done.stdout.partition("NOTES:")[2]
     assert f"koordinator doctor -n {SYSTEM}" in notes and "{{" not in notes
@@ -210,11 +208,11 @@ def test_helm_installs_upgrades_and_uninstalls(cluster: Cluster) -> None:
     refused = command(cluster, sys.executable, "-m", "koordinator.cli.main", "install", "--apply")
     assert refused.returncode == 1 and "it belongs to the Helm release koordinator" in refused.stdout
 
-    done = command(cluster, "helm", "upgrade", "koordinator", CHART, "--set", "manager.replicas=1")
+    done = command(cluster, HELM, "upgrade", "koordinator", CHART, "--set", "manager.replicas=1")
     assert done.returncode == 0, done.stderr
     assert cluster.get("deployment", "koord-manager", "-n", SYSTEM)["spec"]["replicas"] == 1
 
-    done = command(cluster, "helm", "uninstall", "koordinator", "--wait=false")
+    done = command(cluster, HELM, "uninstall", "koordinator", "--wait=false")
     assert done.returncode == 0, done.stderr
     left = {key.partition(" ")[0] for key in installed(cluster)}
     assert left == {"CustomResourceDefinition", "PriorityClass"}

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,10 +14,10 @@ import yaml
 from koordinator.install import chart, objects, values
 from koordinator.install.steps import LASTING_KINDS
 from koordinator.install.values import Section, Values
+from tests.e2e.cluster import HELM, needs_helm
 
 CHART = Path(__file__).parents[2] / "deploy" / "chart" / "koordinator"
 KUBERNETES = "1.31.0"
-needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="no helm on the PATH")
 
 VALUE_SETS: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -116,7 +115,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
 def render(settings: Mapping[str, Any], folder: Path) -> subprocess.CompletedProcess[str]:
     path = folder / "values.yaml"
     path.write_text(json.dumps(settings))
-    command = ["helm", "template", "release", str(CHART), "--kube-version", KUBERNETES, "-f", str(path)]
+    command = [HELM, "template", "release", str(CHART), "--kube-version", KUBERNETES, "-f", str(path)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
@@ -170,9 +169,7 @@ def test_helm_refuses_what_install_refuses(settings: dict[str, Any], tmp_path: P
 
 @needs_helm
 def test_helm_finds_nothing_wrong() -> None:
-    done = subprocess.run(
-        ["helm", "lint", "--strict", str(CHART)], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([HELM, "lint", "--strict", str(CHART)], capture_output=True, text=True, timeout=60)
 
     assert done.returncode == 0, done.stdout
     assert "WARNING" not in done.stdout and "ERROR" not in done.stdout

@@ -12,7 +12,7 @@ from koordinator.api.meta import Resource
 from koordinator.clock import SystemClock
 from koordinator.cluster import config, errors
 from koordinator.cluster.kube import KubeCluster
-from koordinator.install import objects, steps, values
+from koordinator.install import objects, releases, steps, values
 from koordinator.install.api import Api, resource_of
 from koordinator.install.steps import Outcome, Step
 from koordinator.install.values import EVERYTHING, Values
@@ -213,19 +213,40 @@ async def test_a_missing_kind_is_told_with_what_to_do(api: Api) -> None:
         assert name.startswith("ServiceMonitor") and "Prometheus operator" in found[name].why
 
 
-async def test_what_helm_manages_is_left_to_helm(api: Api, cluster: KubeCluster) -> None:
+async def bring_with_helm(cluster: KubeCluster, path: str, *, record: str, status: str) -> None:
+    """Mark an object as that of a release, and write the record of the release."""
+    marks = {releases.NAME: "prod", releases.NAMESPACE: "ops"}
+    await cluster.request("PATCH", path, {"metadata": {"annotations": marks}})
+    labels = {"owner": "helm", "name": "prod", "status": status}
+    written = {"metadata": {"name": "sh.helm.release.v1.prod.v1", "labels": labels}}
+    await cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": "ops"}})
+    await cluster.request("POST", f"/api/v1/namespaces/ops/{record}", written)
+
+
+@pytest.mark.parametrize("record", ["secrets", "configmaps"])
+async def test_what_helm_manages_is_left_to_helm(api: Api, cluster: KubeCluster, record: str) -> None:
     await outcomes(steps.apply(api, LEAN))
-    annotation = {"metadata": {"annotations": {steps.HELM_RELEASE: "prod"}}}
     path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/koordlet"
-    await cluster.request("PATCH", path, annotation)
+    await bring_with_helm(cluster, path, record=record, status="deployed")
 
     applied = await outcomes(steps.apply(api, LEAN))
+    would = await outcomes(steps.remove(api, dry_run=True))
     removed = await outcomes(steps.remove(api))
 
-    for found in (applied, removed):
+    for found in (applied, would, removed):
         assert only(found, Outcome.FAILED) == ["ClusterRole koordlet"]
         assert "Helm release prod" in found["ClusterRole koordlet"].why
     assert (await cluster.request("GET", path))["metadata"]["name"] == "koordlet"
+
+
+async def test_what_a_release_left_behind_is_nobodys(api: Api, cluster: KubeCluster) -> None:
+    await outcomes(steps.apply(api, LEAN))
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/koordlet"
+    await bring_with_helm(cluster, path, record="secrets", status="uninstalled")
+
+    assert not only(await outcomes(steps.apply(api, LEAN)), Outcome.FAILED)
+    removed = await outcomes(steps.remove(api))
+    assert removed["ClusterRole koordlet"].outcome is Outcome.DELETED
 
 
 async def test_a_crd_that_is_never_served_ends_the_installation(

@@ -98,7 +98,11 @@ def _build(name: str, names: Sequence[str]) -> None:
             flags = ""
         elif name == "helm":
             release, package = HELM_RELEASE, "helm.sh/helm/v3/cmd/helm"
-            flags = f"-X helm.sh/helm/v3/internal/version.version=v{HELM_RELEASE}"
+            major, minor, _ = RELEASE.split(".")
+            of = "-X helm.sh/helm/v3/"
+            # For which Kubernetes it renders when it asks no cluster.
+            versions = f"{of}pkg/chartutil.k8sVersionMajor={major} {of}pkg/chartutil.k8sVersionMinor={minor}"
+            flags = f"{of}internal/version.version=v{HELM_RELEASE} {versions}"
         else:
             release, package = RELEASE, f"k8s.io/kubernetes/cmd/{name}"
             major, minor, _ = RELEASE.split(".")

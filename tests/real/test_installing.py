@@ -2,7 +2,7 @@
 
 import itertools
 import json
-import shutil
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +11,16 @@ from typing import Any
 import pytest
 
 from koordinator.install import objects
+from koordinator.install.steps import LASTING_KINDS
 from koordinator.install.values import Values
-from tests.e2e.cluster import until
+from tests.e2e.cluster import HELM, needs_helm, until
 from tests.real.cluster import RealCluster, Shape
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+CHART = str(DEPLOY / "chart" / "koordinator")
+RELEASE = "koordinator"
+FORGETTING = ("delete", "secret", "-A", "-l", f"owner=helm,name={RELEASE}")
+"""What docs/install.md tells who leaves Helm: the record goes, the objects stay."""
 WANTED = {objects.key(body): body for body in objects.objects(Values())}
 LEADERS = ("Deployment", "DaemonSet", "PodDisruptionBudget")
 """Controllers write the status of these, so their version moves; what is wanted of them is their generation."""
@@ -37,21 +42,31 @@ def server_side(cluster: RealCluster) -> Done:
     return cluster.run("apply", "--server-side", "-k", str(DEPLOY))
 
 
+def run_helm(cluster: RealCluster, *words: str) -> Done:
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+    return subprocess.run([HELM, *words], capture_output=True, text=True, timeout=120, env=environment)
+
+
 def helm(cluster: RealCluster) -> Done:
+    """`--take-ownership`: of what the other ways brought."""
+    return run_helm(cluster, "upgrade", "--install", RELEASE, CHART, "--take-ownership")
+
+
+def rendered(cluster: RealCluster) -> Done:
     """What Helm renders, applied."""
-    chart = str(DEPLOY / "chart" / "koordinator")
-    rendered = subprocess.run(["helm", "template", "x", chart], capture_output=True, text=True, timeout=60)
-    assert rendered.returncode == 0, rendered.stderr
-    return cluster.run("apply", "--server-side", "-f", "-", text=rendered.stdout)
+    made = run_helm(cluster, "template", RELEASE, CHART)
+    assert made.returncode == 0, made.stderr
+    return cluster.run("apply", "--server-side", "-f", "-", text=made.stdout)
 
 
+BY_COMMAND, BY_HELM = "koordinator install --apply", "helm upgrade --install"
 WAYS: dict[str, Callable[[RealCluster], Done]] = {
-    "koordinator install --apply": install,
+    BY_COMMAND: install,
     "kubectl apply -k": kubectl_apply,
     "kubectl apply --server-side -k": server_side,
 }
-if shutil.which("helm"):
-    WAYS["helm template"] = helm
+if HELM:
+    WAYS |= {BY_HELM: helm, "helm template": rendered}
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +127,11 @@ def assert_installed(cluster: RealCluster) -> None:
     assert not told, told
 
 
-def uninstall(cluster: RealCluster) -> None:
+def uninstall(cluster: RealCluster, way: str) -> None:
+    if way == BY_HELM:
+        gone = run_helm(cluster, "uninstall", RELEASE, "--wait", "--timeout=60s")
+        assert gone.returncode == 0, gone.stderr
+        assert {key.partition(" ")[0] for key in live(cluster)} == set(LASTING_KINDS)
     done = cluster.koordinator("uninstall", "--apply", "--everything")
     assert done.returncode == 0, done.stdout + done.stderr
     until(lambda: not live(cluster), GONE_S, cluster.process)
@@ -127,7 +146,7 @@ def test_on_an_empty_cluster_it_installs_twice_and_everything_goes_again(bare: R
     carry_out(bare, way)
 
     assert versions(bare) == before, "the second time changes nothing"
-    uninstall(bare)
+    uninstall(bare, way)
 
 
 def every_pair(names: list[str]) -> list[str]:
@@ -143,10 +162,35 @@ def every_pair(names: list[str]) -> list[str]:
     return order[::-1]
 
 
+@pytest.mark.timeout(600)
 def test_ways_mix_in_any_order_without_conflicts(bare: RealCluster) -> None:
     order = every_pair(list(WAYS))
     assert set(itertools.pairwise(order)) == set(itertools.permutations(WAYS, 2))
 
+    has_release = False
     for way in order:
+        if way == BY_COMMAND and has_release:
+            refused = install(bare)
+            assert refused.returncode == 1 and f"belongs to the Helm release {RELEASE}" in refused.stdout
+            bare.kubectl(*FORGETTING)
+        has_release = way == BY_HELM or (has_release and way != BY_COMMAND)
         carry_out(bare, way)
         assert_installed(bare)
+
+
+@needs_helm
+def test_a_release_is_upgraded_rolled_back_and_leaves_what_users_need(bare: RealCluster) -> None:
+    bare.run(*FORGETTING)
+    assert run_helm(bare, "upgrade", "--install", RELEASE, CHART, "--take-ownership").returncode == 0
+    manager = ("deployment", "koord-manager", "-n", "koordinator-system")
+
+    changed = run_helm(bare, "upgrade", RELEASE, CHART, "--set", "manager.replicas=3,koordlet.enabled=false")
+    assert changed.returncode == 0, changed.stderr
+    assert bare.get(*manager)["spec"]["replicas"] == 3
+    assert bare.run("get", "daemonset", "koordlet", "-n", "koordinator-system").returncode == 1
+
+    back = run_helm(bare, "rollback", RELEASE)
+    assert back.returncode == 0, back.stderr
+    assert_installed(bare)
+
+    uninstall(bare, BY_HELM)

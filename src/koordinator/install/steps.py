@@ -14,6 +14,7 @@ from koordinator.cluster import errors
 from koordinator.install import objects, predecessor, rbac
 from koordinator.install.api import Api, resource_of, resource_of_body
 from koordinator.install.objects import SELECTOR, key
+from koordinator.install.releases import Releases
 from koordinator.install.values import EVERYTHING, Values
 from koordinator.install.workloads import APP_LABEL
 
@@ -22,7 +23,6 @@ Json = dict[str, Any]
 ESTABLISH_S_MAX = 60.0
 """API servers take about a second to serve a new CustomResourceDefinition."""
 POLL_S = 0.2
-HELM_RELEASE = "meta.helm.sh/release-name"
 MADE_BY_COMPONENTS = (
     ("Secret", "", "koordinator-webhook-certs"),
     *(
@@ -82,10 +82,11 @@ async def apply(
             yield Step(name, Outcome.FAILED, relic.why)
         return
     parts = objects.parts(values)
+    releases = Releases(api)
     for part in parts:
         failed = False
         for body in part.objects:
-            step = await _apply(api, body, force)
+            step = await _apply(api, releases, body, force)
             failed |= step.outcome is Outcome.FAILED
             yield step
         if part.name == "crds" and not failed:
@@ -99,7 +100,7 @@ async def apply(
         if key(body) in wanted or body["kind"] in LASTING_KINDS:
             continue
         if prune:
-            yield await _delete(api, body)
+            yield await _delete(api, releases, body)
         else:
             yield Step(key(body), Outcome.LEFT_OVER, "no longer part of these values; --prune deletes it")
 
@@ -113,6 +114,7 @@ async def remove(api: Api, *, everything: bool = False, dry_run: bool = False) -
     Raises: ApiError when what is there cannot be read.
     """
     found = await _ours(api)
+    releases = Releases(api)
     namespaces = sorted({name for body in found if (name := body["metadata"].get("namespace"))})
     # What the API server would call, or what would make pods anew, goes first.
     found.reverse()
@@ -120,25 +122,25 @@ async def remove(api: Api, *, everything: bool = False, dry_run: bool = False) -
     for body in found:
         if body["kind"] in LASTING_KINDS and not everything:
             yield Step(key(body), Outcome.KEPT, "objects of yours may need it; --everything deletes it")
-        elif dry_run and HELM_RELEASE not in (body["metadata"].get("annotations") or {}):
+        elif dry_run and not await releases.owner(body):
             yield Step(key(body), Outcome.DELETED)
         else:
-            yield await _delete(api, body)
+            yield await _delete(api, releases, body)
     for namespace in namespaces:
         for kind, group, name in MADE_BY_COMPONENTS:
             resource = resource_of(kind, group)
             if await api.get(resource, namespace, name) is not None:
                 body = {"kind": kind, "apiVersion": resource.api_version}
                 body["metadata"] = {"namespace": namespace, "name": name}
-                yield Step(key(body), Outcome.DELETED) if dry_run else await _delete(api, body)
+                yield Step(key(body), Outcome.DELETED) if dry_run else await _delete(api, releases, body)
 
 
-async def _apply(api: Api, body: Json, force: bool) -> Step:
+async def _apply(api: Api, releases: Releases, body: Json, force: bool) -> Step:
     resource, name = resource_of_body(body), key(body)
     metadata = body["metadata"]
     try:
         before = await api.get(resource, metadata.get("namespace", ""), metadata["name"])
-        if release := _helm_release(before):
+        if release := await releases.owner(before):
             return Step(name, Outcome.FAILED, f"it belongs to the Helm release {release}: use helm upgrade")
         # Whatever else wrote their annotation is a manager that kept what it found there, perhaps the reference's.
         forced = force or body["kind"].endswith("WebhookConfiguration")
@@ -230,21 +232,16 @@ def _removal_rank(kind: str) -> int:
     return ranks.get(kind, 2)
 
 
-async def _delete(api: Api, body: Json) -> Step:
+async def _delete(api: Api, releases: Releases, body: Json) -> Step:
     resource, metadata = resource_of_body(body), body["metadata"]
-    if release := _helm_release(body):
-        return Step(
-            key(body), Outcome.FAILED, f"it belongs to the Helm release {release}: use helm uninstall"
-        )
     try:
+        if release := await releases.owner(body):
+            why = f"it belongs to the Helm release {release}: use helm uninstall"
+            return Step(key(body), Outcome.FAILED, why)
         await api.delete(resource, metadata.get("namespace", ""), metadata["name"])
     except errors.ApiError as error:
         return Step(key(body), Outcome.FAILED, error.message)
     return Step(key(body), Outcome.DELETED)
-
-
-def _helm_release(body: Json | None) -> str:
-    return str(((body or {}).get("metadata", {}).get("annotations") or {}).get(HELM_RELEASE, ""))
 
 
 def _conflict(error: errors.Conflict) -> str:
