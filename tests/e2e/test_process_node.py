@@ -1,5 +1,7 @@
 """`koordinator up --process-node`: real pods, the real node agent, stock kubectl; batch throttled for a service."""
 
+import base64
+import json
 import os
 import shutil
 import time
@@ -38,7 +40,6 @@ apiVersion: v1
 kind: Pod
 metadata: {{name: service, labels: {{koordinator.sh/qosClass: LS}}}}
 spec:
-  automountServiceAccountToken: false  # the node mounts no projected volumes
   terminationGracePeriodSeconds: 1
   containers:
   - name: main
@@ -68,7 +69,6 @@ spec:
   template:
     spec:
       restartPolicy: Never
-      automountServiceAccountToken: false
       terminationGracePeriodSeconds: 1
       containers:
       - name: main
@@ -131,7 +131,51 @@ def test_batch_work_lands_on_what_a_service_leaves_and_is_throttled_for_it(
     until(lambda: not groups.exists(of_job), 10, cluster.process)
 
 
-@only_local("commands in containers go past the kubelet's HTTP interface")
+FILES = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: conf}
+data: {greeting: hello}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: word}
+stringData: {word: sesame}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: reader, labels: {app: reader}}
+spec:
+  restartPolicy: Never
+  containers:
+  - name: main
+    image: any
+    command: [sh, -c, "cd all && cat conf/greeting word; echo; cat labels; echo; cut -d. -f2 token"]
+    volumeMounts: [{name: all, mountPath: /all}]
+  volumes:
+  - name: all
+    projected:
+      sources:
+      - configMap: {name: conf, items: [{key: greeting, path: conf/greeting}]}
+      - secret: {name: word}
+      - downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}
+      - serviceAccountToken: {path: token, expirationSeconds: 600}
+"""
+
+
+def test_a_pod_finds_its_files_and_its_log_is_read(cluster: Cluster) -> None:
+    cluster.kubectl("apply", "-f", "-", text=FILES)
+    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/reader", "--timeout=30s")
+
+    greeting, labels, claims = cluster.kubectl("logs", "-f", "reader").splitlines()
+
+    assert (greeting, labels) == ("hellosesame", 'app="reader"')
+    bound = json.loads(base64.urlsafe_b64decode(claims + "=="))["kubernetes.io"]
+    assert bound["pod"] == {"name": "reader", "uid": cluster.get("pod", "reader")["metadata"]["uid"]}
+    assert cluster.kubectl("logs", "--tail=1", "reader").strip() == claims
+
+
+@only_local("an API server elsewhere runs commands over SPDY, which the node does not speak")
 def test_a_command_runs_in_a_container(cluster: Cluster) -> None:
     cluster.kubectl("apply", "-f", "-", text=SERVICE)
     cluster.kubectl("wait", "--for=condition=Ready", "pod/service", "--timeout=30s")

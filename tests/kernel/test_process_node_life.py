@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from koordinator.api.core import ConfigMap, ContainerStateTerminated, ContainerStatus, Event, Pod, Secret
 from koordinator.host.cgroups import Cgroups
-from tests.kernel.process_world import NAMESPACE, ProcessWorld, process_world, sh
+from koordinator.local.processes import pod_worker
+from tests.kernel.process_world import NAMESPACE, ProcessWorld, eventually, process_world, sh
 
 
 def first(pod: Pod) -> ContainerStatus:
@@ -285,3 +288,24 @@ async def test_a_pod_that_does_not_fit_is_refused(group: str, tmp_path: Path) ->
             in pod.status.message
         )
         await world.delete("big")
+
+
+async def test_volumes_follow_their_objects_while_a_container_runs(
+    group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_worker, "REFRESH_S", 0.1)
+    mount = {"volumeMounts": [{"name": "conf", "mountPath": "/conf"}]}
+    volume = {"name": "conf", "configMap": {"name": "conf", "defaultMode": 0o400}}
+    out = tmp_path / "out"
+    waiting = sh(f"until grep -q new conf/key; do sleep 0.05; done; ls conf > {out}", **mount)
+    async with process_world(group, tmp_path) as world:
+        await world.create("early", waiting, volumes=[volume], restartPolicy="Never")
+        await eventually(lambda: "early" in {w.pod.raw.metadata.name for w in world.node.workers.values()})
+        body = {"metadata": {"name": "conf"}, "data": {"key": "old\n", "gone": ""}}
+        await world.cluster.create(ConfigMap, body, NAMESPACE)
+        await world.phase("early", "Running")
+
+        await world.cluster.patch(ConfigMap, "conf", {"data": {"key": "new\n", "gone": None}}, NAMESPACE)
+        await world.phase("early", "Succeeded")
+
+        assert out.read_text().split() == ["key"]

@@ -100,8 +100,8 @@ def process_node(folder: Path, node_kubeconfig: Path, agent_kubeconfig: Path, ag
     """This machine as a node, with the node agent beside it. Needs root."""
     token_file = folder / "agent-token"
     token_file.write_text(agent_token)
-    where = (str(node_kubeconfig), str(agent_kubeconfig), str(folder / "process-node"), str(token_file))
-    command = [sys.executable, "-m", "tests.real.process_node", *where]
+    where = (node_kubeconfig, agent_kubeconfig, folder / "process-node", token_file, folder / "ca.crt")
+    command = [sys.executable, "-m", "tests.real.process_node", *map(str, where)]
     return Program("process node", command, folder / "process-node.log")
 
 

@@ -1,8 +1,9 @@
 """This machine as a node of a real API server: the process node of `koordinator up --process-node`, over HTTP.
 
-The node has a kubelet's identity, its agent that of the koordlet's ServiceAccount.
+The node has a kubelet's identity, its agent that of the koordlet's ServiceAccount. The API server shows the node a
+certificate of the cluster's authority.
 
-    python -m tests.real.process_node NODE-KUBECONFIG AGENT-KUBECONFIG FOLDER AGENT-TOKEN-FILE
+    python -m tests.real.process_node NODE-KUBECONFIG AGENT-KUBECONFIG FOLDER AGENT-TOKEN-FILE CLIENT-CA
 """
 
 import asyncio
@@ -11,6 +12,8 @@ import random
 import signal
 import sys
 from pathlib import Path
+
+import msgspec
 
 from koordinator.cli import process_node
 from koordinator.clock import SystemClock
@@ -23,10 +26,11 @@ from koordinator.local.processes.kubelet import ProcessKubelet
 HOT_FILES = 64
 
 
-async def main(node_kubeconfig: str, agent_kubeconfig: Path, folder: Path, token: str) -> None:
+async def main(node_kubeconfig: str, agent_kubeconfig: Path, folder: Path, token: str, ca: Path) -> None:
     rng = random.Random()
     client = connect.load(kubeconfig_file=node_kubeconfig)
-    options = process_node.options(folder, "", "", (token,), SystemClock())
+    made = process_node.options(folder, "", "", (token,), SystemClock())
+    options = msgspec.structs.replace(made, client_ca=ca)
     async with KubeCluster(client, rng=rng, component="kubelet") as cluster:
         kubelet = ProcessKubelet(cluster, open_host(HostRoots.below(""), HOT_FILES), options, rng=rng)
         try:
@@ -44,4 +48,5 @@ async def main(node_kubeconfig: str, agent_kubeconfig: Path, folder: Path, token
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]).read_text()))
+    node, agent, folder, token, ca = sys.argv[1:]
+    asyncio.run(main(node, Path(agent), Path(folder), Path(token).read_text(), Path(ca)))

@@ -9,6 +9,7 @@ import pytest
 
 from koordinator.cluster import errors
 from tests.e2e.cluster import until
+from tests.e2e.test_quota_stories import listed
 from tests.real.cluster import RealCluster, Shape
 from tests.real.given import FILE, NAMESPACE, GivenCluster
 
@@ -33,15 +34,31 @@ def given(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield running
 
 
-def pod(name: str, cpu: str) -> str:
+def pod(name: str, cpu: str, **labels: str) -> Json:
     container = {"name": "main", "image": "registry.k8s.io/pause", "resources": {"requests": {"cpu": cpu}}}
-    body = {
+    return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": NAMESPACE},
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
         "spec": {"schedulerName": "koord-scheduler", "containers": [container]},
     }
-    return json.dumps(body)
+
+
+def create(cluster: GivenCluster, *bodies: Json) -> None:
+    cluster.kubectl("apply", "-f", "-", text=listed(*bodies))
+
+
+def is_bound(cluster: GivenCluster, name: str) -> bool:
+    return bool(cluster.get("-n", NAMESPACE, "pod", name)["spec"].get("nodeName"))
+
+
+@pytest.fixture
+def usable(given: GivenCluster) -> GivenCluster:
+    """With a node that every pod may use."""
+    nodes = [node["spec"] for node in given.get("nodes")["items"]]
+    if all(spec.get("unschedulable") or spec.get("taints") for spec in nodes):
+        pytest.skip("the given cluster has no node that every pod may use")
+    return given
 
 
 def versions(cluster: GivenCluster) -> set[str]:
@@ -57,18 +74,59 @@ def test_installing_a_second_time_changes_nothing(given: GivenCluster) -> None:
     assert versions(given) == before
 
 
-def test_a_pod_is_bound(given: GivenCluster) -> None:
-    nodes = [node["spec"] for node in given.get("nodes")["items"]]
-    if all(spec.get("unschedulable") or spec.get("taints") for spec in nodes):
-        pytest.skip("the given cluster has no node that every pod may use")
+def test_a_pod_is_bound(usable: GivenCluster) -> None:
+    create(usable, pod("small", "1m"))
 
-    given.kubectl("apply", "-f", "-", text=pod("small", "1m"))
+    until(lambda: is_bound(usable, "small"), 60, usable.process)
 
-    until(lambda: given.get("-n", NAMESPACE, "pod", "small")["spec"].get("nodeName"), 60, given.process)
+
+def test_a_gang_waits_for_its_last_member(usable: GivenCluster) -> None:
+    group = {
+        "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": "pair", "namespace": NAMESPACE},
+        "spec": {"minMember": 2},
+    }
+    label = {"pod-group.scheduling.sigs.k8s.io": "pair"}
+    create(usable, group, pod("first", "1m", **label))
+    waits = ("--for=condition=PodScheduled=False", "pod/first", "--timeout=60s")
+    usable.kubectl("-n", NAMESPACE, "wait", *waits)
+    assert not is_bound(usable, "first")
+
+    create(usable, pod("second", "1m", **label))
+
+    until(lambda: is_bound(usable, "first") and is_bound(usable, "second"), 60, usable.process)
+
+
+def test_a_quota_refuses_what_is_above_it_and_counts_what_is_used(usable: GivenCluster) -> None:
+    limits = {"min": {"cpu": "2m"}, "max": {"cpu": "2m"}}
+    quota = {
+        "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
+        "kind": "ElasticQuota",
+        "metadata": {"name": "team", "namespace": NAMESPACE},
+        "spec": limits,
+    }
+    create(usable, quota)
+    label = {"quota.scheduling.koordinator.sh/name": "team"}
+    create(usable, pod("within", "2m", **label))
+    until(lambda: is_bound(usable, "within"), 60, usable.process)
+
+    create(usable, pod("above", "1m", **label))
+
+    waits = ("--for=condition=PodScheduled=False", "pod/above", "--timeout=60s")
+    usable.kubectl("-n", NAMESPACE, "wait", *waits)
+    used = ("-n", NAMESPACE, "elasticquota", "team")
+    until(lambda: usable.get(*used).get("status", {}).get("used", {}).get("cpu") == "2m", 60, usable.process)
+    (refused,) = [
+        each
+        for each in usable.get("-n", NAMESPACE, "pod", "above")["status"]["conditions"]
+        if each["type"] == "PodScheduled"
+    ]
+    assert "quota" in refused["message"].lower(), refused
 
 
 def test_a_pod_that_fits_nowhere_waits_and_is_explained(given: GivenCluster) -> None:
-    given.kubectl("apply", "-f", "-", text=pod("huge", "1M"))
+    create(given, pod("huge", "1M"))
     waits = ("--for=condition=PodScheduled=False", "pod/huge", "--timeout=60s")
     given.kubectl("-n", NAMESPACE, "wait", *waits)
 

@@ -101,6 +101,7 @@ class Volume(Part, frozen=True, kw_only=True):
 class VolumeMount(Part, frozen=True, kw_only=True):
     name: str = ""
     mount_path: str = ""
+    sub_path: str = ""
     read_only: bool = False
 
 

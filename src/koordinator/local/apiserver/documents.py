@@ -9,6 +9,7 @@ from aiohttp import web
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.host.protobuf import field
+from koordinator.local import release
 from koordinator.local.apiserver import calls, discovery, negotiation
 from koordinator.local.apiserver.extras import Extra
 from koordinator.local.apiserver.negotiation import Form
@@ -17,12 +18,12 @@ from koordinator.local.apiserver.telemetry import Telemetry
 from koordinator.local.apiserver.watching import Watches
 
 VERSION = {
-    "major": "1",
-    "minor": "32",
-    "gitVersion": "v1.32.0+koordinator",
+    "major": release.KUBERNETES.split(".")[0],
+    "minor": release.KUBERNETES.split(".")[1],
+    "gitVersion": f"v{release.KUBERNETES}+koordinator",
     "gitCommit": "",
     "gitTreeState": "clean",
-    "buildDate": "2024-12-11T00:00:00Z",
+    "buildDate": "1970-01-01T00:00:00Z",  # as Go programs say that were built without one
     "goVersion": "",
     "compiler": "cpython",
     "platform": "linux/amd64",

@@ -1,7 +1,7 @@
 """`pods/NAME/log`: what a container wrote, from whoever runs the pods."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
 import msgspec
@@ -57,9 +57,17 @@ async def pod_log(call: Call, backend: Backend, source: LogSource) -> web.Stream
     """
     target = call.target
     pod = backend.get(call.resource, target.namespace, target.name)
-    params = call.params
-    options = LogOptions(
-        container=container_of(pod, params.get("container", "")),
+    options = options_of(container_of(pod, call.params.get("container", "")), call.params)
+    pieces = await source.open(pod, options)
+    request = call.request
+    assert isinstance(request, web.BaseRequest), "only the general server streams"
+    return await send(request, pieces)
+
+
+def options_of(container: str, params: Mapping[str, str]) -> LogOptions:
+    """What a query asks for, of the API server's as of the kubelet's. Raises: BadRequest."""
+    return LogOptions(
+        container=container,
         previous=bool(query.boolean(params, "previous")),
         tail_lines=query.integer(params, "tailLines") if params.get("tailLines") else None,
         limit_bytes=query.integer(params, "limitBytes"),
@@ -68,10 +76,6 @@ async def pod_log(call: Call, backend: Backend, source: LogSource) -> web.Stream
         timestamps=bool(query.boolean(params, "timestamps")),
         follow=bool(query.boolean(params, "follow")),
     )
-    pieces = await source.open(pod, options)
-    request = call.request
-    assert isinstance(request, web.BaseRequest), "only the general server streams"
-    return await send(request, pieces)
 
 
 async def send(request: web.BaseRequest, pieces: AsyncIterator[bytes]) -> web.StreamResponse:

@@ -10,6 +10,7 @@ from koordinator.api import pod_resize
 from koordinator.api.conditions import Condition
 from koordinator.api.core import Container, Pod, PodSpec, PodStatus, ResourceRequirements
 from koordinator.api.pod_resize import is_sidecar
+from koordinator.local import release
 from koordinator.local.nodes import resizing
 from koordinator.local.nodes.behaviour import HOLLOW_LABEL
 from koordinator.local.nodes.fleet import NodeShape
@@ -17,7 +18,7 @@ from koordinator.local.nodes.probes import Health
 
 Json = dict[str, Any]
 
-KUBELET_VERSION = "v1.32.0"
+KUBELET_VERSION = f"v{release.KUBERNETES}"
 OOM_EXIT_CODE = KILLED_EXIT_CODE = 137
 LEASE_NAMESPACE = "kube-node-lease"
 RESTART_BACKOFF_S, RESTART_BACKOFF_S_MAX = 10.0, 300.0

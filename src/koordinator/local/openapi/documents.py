@@ -17,7 +17,7 @@ Json = dict[str, Any]
 class OpenApi:
     """Documents of everything in a catalog.
 
-    `version` is the server's (`v1.32.0`). A document is kept until a CRD comes, changes or goes.
+    `version` is the server's (`v1.35.0`). A document is kept until a CRD comes, changes or goes.
     """
 
     def __init__(self, catalog: Catalog, version: str) -> None:

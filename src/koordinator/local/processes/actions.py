@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 
 from koordinator.api.core import IntOrString
+from koordinator.local import release
 from koordinator.local.processes.groups import GroupError
 from koordinator.local.processes.launch import Process, StartError
 from koordinator.local.processes.pod_spec import (
@@ -21,7 +22,7 @@ from koordinator.local.processes.pod_spec import (
 
 OUTPUT_BYTES_MAX = 10 * 1024
 """Of what a probe prints; more is not read, as in the kubelet."""
-_USER_AGENT = "kube-probe/1.32"
+_USER_AGENT = f"kube-probe/{release.KUBERNETES.rpartition('.')[0]}"
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -176,6 +176,16 @@ def resource_field(container: Container, resource: str, divisor: RawQuantity, ar
     return str(-(-amount // unit))
 
 
+def amount_of(
+    pod: KubeletPod, container: str, resource: str, divisor: RawQuantity, around: Surroundings
+) -> str:
+    """The same of a container by name. Raises: ConfigError."""
+    named = next((c for c in (*pod.spec.containers, *pod.spec.init_containers) if c.name == container), None)
+    if named is None:
+        raise ConfigError(f"container {container} not found")
+    return resource_field(named, resource, divisor, around)
+
+
 def _value_of(
     source: Mapping[str, Any], pod: KubeletPod, container: Container, around: Surroundings
 ) -> str | None:
@@ -183,10 +193,7 @@ def _value_of(
         return field(pod, ref.get("fieldPath", ""), around)
     if ref := source.get("resourceFieldRef"):
         owner = ref.get("containerName") or container.name
-        named = next((c for c in (*pod.spec.containers, *pod.spec.init_containers) if c.name == owner), None)
-        if named is None:
-            raise ConfigError(f"container {owner} not found")
-        return resource_field(named, ref.get("resource", ""), ref.get("divisor") or 1, around)
+        return amount_of(pod, owner, ref.get("resource", ""), ref.get("divisor") or 1, around)
     if ref := source.get("configMapKeyRef"):
         return _key_of(ref, "configmap", around.config_maps, pod)
     if ref := source.get("secretKeyRef"):

@@ -1,6 +1,7 @@
 """The process node with its HTTP interface: what a cluster starts."""
 
 import random
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -14,11 +15,15 @@ from koordinator.local.processes.server import KubeletServer, configuration
 
 
 class KubeletOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the node is made and who may ask it. Without `tokens` everybody on this machine may."""
+    """How the node is made and who may ask it. Without `tokens` everybody on this machine may.
+
+    `client_ca` (PEM) has signed the certificates of API servers that ask.
+    """
 
     node: ProcessNodeConfig
     tls: ServerTls
     tokens: tuple[str, ...] = ()
+    client_ca: Path | None = None
     port: int = 0
 
 
@@ -29,7 +34,9 @@ class ProcessKubelet:
         self.node = ProcessNode(cluster, host, options.node, rng=rng)
         self.api = NodeApi(self.node)
         config = configuration(self.node.facts, options.node.driver, self.node.groups.parent)
-        self.server = KubeletServer(self.api, config, options.tls, tokens=options.tokens)
+        self.server = KubeletServer(
+            self.api, config, options.tls, tokens=options.tokens, client_ca=options.client_ca
+        )
         self._port = options.port
 
     def streams(self) -> NodeStreams:

@@ -9,19 +9,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from koordinator.host.errors import HostError
+from koordinator.local.processes import atomic_directory
+from koordinator.local.processes.payloads import MountError, Payload, owner
 from koordinator.local.processes.pod_spec import Container, KubeletPod
-
-
-class MountError(HostError):
-    """A volume cannot be given to the pod."""
-
-    def __init__(self, volume: str, reason: str) -> None:
-        super().__init__(volume, reason)
-        self.volume, self.reason = volume, reason
-
-    def __str__(self) -> str:
-        return f'MountVolume.SetUp failed for volume "{self.volume}": {self.reason}'
 
 
 class PodFiles:
@@ -58,29 +48,39 @@ class PodFiles:
         if user is not None or group is not None:
             os.chown(self.home(container), -1 if user is None else user, -1 if group is None else group)
 
-    def mount(self, pod: KubeletPod, contents: Mapping[str, Mapping[str, bytes]]) -> None:
+    def mount(self, pod: KubeletPod, payloads: Mapping[str, Payload]) -> None:
         """Make the volumes and show them to the containers.
 
-        `contents` are the files of volumes made of ConfigMaps and Secrets. Raises: MountError, OSError.
+        `payloads` are the files of volumes that are made of what the API knows. Raises: MountError, OSError.
         """
         places: dict[str, Path] = {}
+        whose = owner(pod)
         for volume in pod.spec.volumes:
+            place = places[volume.name] = self._place(volume.name)
             if volume.host_path is not None:
                 places[volume.name] = Path(volume.host_path.path)
-                continue
-            if volume.empty_dir is None and volume.name not in contents:
-                reason = "this node has emptyDir, hostPath, configMap and secret volumes only"
+            elif volume.empty_dir is not None:
+                place.mkdir(parents=True, exist_ok=True)
+                place.chmod(0o777 if whose.group is None else 0o2777)
+                if whose.group is not None:
+                    os.chown(place, -1, whose.group)
+            elif volume.name not in payloads:
+                reason = "this node has emptyDir, hostPath, configMap, secret, downwardAPI and projected volumes only"
                 raise MountError(volume.name, reason)
-            place = places[volume.name] = self.folder / "volumes" / volume.name
-            place.mkdir(parents=True, exist_ok=True)
-            if volume.empty_dir is not None:
-                place.chmod(0o777)
-            for name, data in contents.get(volume.name, {}).items():
-                (place / name).write_bytes(data)
+        self.refresh(pod, payloads)
         for container in (*pod.spec.init_containers, *pod.spec.containers):
             for mount in container.volume_mounts:
                 if mount.name in places:
-                    self._show(container.name, mount.mount_path, places[mount.name])
+                    self._show(container.name, mount.mount_path, places[mount.name] / mount.sub_path)
+
+    def refresh(self, pod: KubeletPod, payloads: Mapping[str, Payload]) -> None:
+        """Let volumes that are made of what the API knows hold these files. Raises: OSError."""
+        whose = owner(pod)
+        for name, payload in payloads.items():
+            atomic_directory.write(self._place(name), payload, whose)
+
+    def _place(self, volume: str) -> Path:
+        return self.folder / "volumes" / volume
 
     def remove(self) -> None:
         """Remove everything of the pod."""

@@ -7,6 +7,7 @@ import msgspec
 from koordinator.api import core, decode
 from koordinator.api.core import IntOrString
 from koordinator.api.meta import Object, Part, Resource
+from koordinator.local.processes.volume_spec import Volume
 
 
 class ExecAction(Part, frozen=True, kw_only=True):
@@ -74,6 +75,12 @@ class SecurityContext(Part, frozen=True, kw_only=True):
     run_as_non_root: bool | None = None
 
 
+class PodSecurityContext(SecurityContext, frozen=True, kw_only=True):
+    """`fs_group` owns the pod's volumes, besides."""
+
+    fs_group: int | None = None
+
+
 class Container(core.Container, frozen=True, kw_only=True):
     """A container with all that its life depends on."""
 
@@ -93,7 +100,8 @@ class Container(core.Container, frozen=True, kw_only=True):
 class PodSpec(core.PodSpec, frozen=True, kw_only=True):
     containers: list[Container] = []  # type: ignore[assignment]
     init_containers: list[Container] = []  # type: ignore[assignment]
-    security_context: SecurityContext | None = None
+    security_context: PodSecurityContext | None = None
+    volumes: list[Volume] = []  # type: ignore[assignment]
 
 
 class RawPod(Object, frozen=True, kw_only=True):

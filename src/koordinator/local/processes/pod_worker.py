@@ -5,13 +5,14 @@ in an event and tried again later.
 """
 
 import asyncio
-import base64
 import contextlib
 import logging
 import random
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
+
+import msgspec
 
 from koordinator.api.core import ConfigMap, Pod, Secret
 from koordinator.api.qos import kube
@@ -26,14 +27,16 @@ from koordinator.local.processes.container_state import ContainerRecord
 from koordinator.local.processes.environment import ConfigError, Surroundings
 from koordinator.local.processes.groups import GroupError
 from koordinator.local.processes.launch import Process
-from koordinator.local.processes.pod_files import MountError, PodFiles
+from koordinator.local.processes.pod_files import PodFiles
 from koordinator.local.processes.pod_spec import KubeletPod
 from koordinator.local.processes.pod_status import Failure, PodFacts
 from koordinator.local.processes.services import Services
+from koordinator.local.processes.volumes import REFRESH_S, Volumes
 
 log = logging.getLogger(__name__)
 
-SET_UP_RETRY_S = 10.0
+SET_UP_RETRY = BackoffPolicy(initial_s=0.5, max_s=122.0, factor=2.0, jitter_ratio=0.0)
+"""As the kubelet tries again to mount volumes."""
 WRITE_RETRY = BackoffPolicy(initial_s=0.5, max_s=30.0, factor=2.0, jitter_ratio=0.2)
 _PAUSE = ("sleep", "infinity")
 
@@ -67,6 +70,8 @@ class PodWorker:
         self._deletion = asyncio.Event()
         self._dirty = asyncio.Event()
         self._backoff = Backoff(WRITE_RETRY, rng)
+        self._set_up_pauses = Backoff(SET_UP_RETRY, rng)
+        self._volumes = Volumes(services)
         self._guard = Guard(f"pod {pod.key}")
         self._written: dict[str, Any] | None = None
 
@@ -173,10 +178,18 @@ class PodWorker:
             except (HostError, OSError, errors.ApiError) as error:
                 reason = "FailedMount" if not isinstance(error, GroupError) else "FailedCreatePodContainer"
                 self._services.warn(self.pod, reason, str(error))
-                await self._pause(SET_UP_RETRY_S)
+                await self._pause(self._set_up_pauses.next_s(error))
         if self._stop_asked.is_set():
             return
         self.changed()
+        refreshing = asyncio.create_task(self._refresh_volumes(), name=f"volumes of {self.pod.key}")
+        try:
+            await self._run_containers()
+        finally:
+            refreshing.cancel()
+            await asyncio.gather(refreshing, return_exceptions=True)
+
+    async def _run_containers(self) -> None:
         async with asyncio.TaskGroup() as sidecars:
             if await self._run_steps(sidecars):
                 async with asyncio.TaskGroup() as group:
@@ -184,9 +197,21 @@ class PodWorker:
                         group.create_task(self._life(record).run(), name=f"container {record.spec.name}")
             await self._stop_sidecars()
 
+    async def _refresh_volumes(self) -> None:
+        """Bring volumes up to date with the API; what cannot be read now stays as it is."""
+        while any(volume.projection is not None for volume in self.pod.spec.volumes):
+            await asyncio.sleep(REFRESH_S)
+            await self._guard.call_async(self._refresh_once)
+
+    async def _refresh_once(self) -> None:
+        try:
+            self.files.refresh(self.pod, await self._volumes.payloads(self.pod, self._around()))
+        except (HostError, OSError, errors.ApiError) as error:
+            self._services.warn(self.pod, "FailedMount", str(error))
+
     async def _set_up(self) -> None:
         self.files.make([*self.pod.spec.init_containers, *self.pod.spec.containers])
-        self.files.mount(self.pod, await self._volume_contents())
+        self.files.mount(self.pod, await self._volumes.payloads(self.pod, self._around()))
         groups = self._services.groups
         groups.make(self.group, can_hold_groups=True)
         groups.set_amounts(self.group, amounts.of_pod(self.pod.view))
@@ -345,16 +370,21 @@ class PodWorker:
         """What the container's environment may refer to. Raises: ConfigError when the API has no answer."""
         config_maps, secrets = environment.references(record.spec)
         try:
-            return Surroundings(
-                node_name=self._services.node_name,
-                host_ip=self._services.host_ip,
-                pod_ip=self.pod_ip,
-                allocatable=self._services.allocatable,
+            return msgspec.structs.replace(
+                self._around(),
                 config_maps={name: await self._config_map(name) for name in sorted(config_maps)},
                 secrets={name: await self._secret(name) for name in sorted(secrets)},
             )
         except errors.ApiError as error:
             raise ConfigError(f"the API server does not answer: {error}") from error
+
+    def _around(self) -> Surroundings:
+        return Surroundings(
+            node_name=self._services.node_name,
+            host_ip=self._services.host_ip,
+            pod_ip=self.pod_ip,
+            allocatable=self._services.allocatable,
+        )
 
     async def _config_map(self, name: str) -> dict[str, str] | None:
         try:
@@ -369,22 +399,3 @@ class PodWorker:
         except errors.NotFound:
             return None
         return environment.decoded(found.data)
-
-    async def _volume_contents(self) -> dict[str, dict[str, bytes]]:
-        """Files of the volumes that are made of ConfigMaps and Secrets. Raises: MountError, ApiError."""
-        cluster, namespace = self._services.cluster, self.pod.raw.metadata.namespace
-        contents: dict[str, dict[str, bytes]] = {}
-        for volume in self.pod.spec.volumes:
-            try:
-                if volume.config_map is not None:
-                    config_map = await cluster.get(ConfigMap, volume.config_map.name, namespace)
-                    contents[volume.name] = {key: text.encode() for key, text in config_map.data.items()}
-                elif volume.secret is not None:
-                    secret = await cluster.get(Secret, volume.secret.secret_name, namespace)
-                    contents[volume.name] = {key: base64.b64decode(text) for key, text in secret.data.items()}
-            except errors.NotFound as error:
-                source = volume.config_map or volume.secret
-                if source is None or not source.optional:
-                    raise MountError(volume.name, str(error)) from error
-                contents[volume.name] = {}
-        return contents

@@ -1,16 +1,21 @@
-"""The kubelet's HTTP interface of the process node: HTTPS on loopback, with a bearer token where there is one."""
+"""The kubelet's HTTP interface of the process node: HTTPS on loopback, with a bearer token where there is one.
+
+An API server beyond this process shows a client certificate, as a kubelet asks for it (`--client-ca-file`).
+"""
 
 import hmac
 import logging
+import ssl
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from koordinator.api import quantity
 from koordinator.cluster import errors
+from koordinator.cluster.delegated_auth import MASTERS, certificate_user
 from koordinator.host.cgroup_layout import Driver
-from koordinator.local.apiserver import logs, query
-from koordinator.local.apiserver.logs import LogOptions
+from koordinator.local.apiserver import logs
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.processes.node_api import NodeApi
 from koordinator.local.processes.node_object import PODS_MAX, NodeFacts
@@ -21,15 +26,25 @@ HOST = "127.0.0.1"
 
 
 class KubeletServer:
-    """Serves `/pods`, `/configz`, `/healthz` and `/containerLogs`. With `tokens` one of them is asked for."""
+    """Serves `/pods`, `/configz`, `/healthz` and `/containerLogs`.
+
+    With `tokens` one of them is asked for, or a certificate of a master that `client_ca` (a PEM file) has signed.
+    """
 
     def __init__(
-        self, api: NodeApi, config: dict[str, Any], tls: ServerTls, *, tokens: tuple[str, ...] = ()
+        self,
+        api: NodeApi,
+        config: dict[str, Any],
+        tls: ServerTls,
+        *,
+        tokens: tuple[str, ...] = (),
+        client_ca: Path | None = None,
     ) -> None:
         self._api = api
         self._config = config
         self._tls = tls
         self._tokens = tokens
+        self._client_ca = client_ca
         self._runner: web.AppRunner | None = None
         self.port = 0
 
@@ -43,7 +58,7 @@ class KubeletServer:
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, auto_decompress=False)
         await self._runner.setup()
-        await web.TCPSite(self._runner, HOST, port, ssl_context=self._tls.context()).start()
+        await web.TCPSite(self._runner, HOST, port, ssl_context=self._context()).start()
         self.port = self._runner.addresses[0][1]
         self._config["kubeletconfig"]["port"] = self.port
 
@@ -52,6 +67,13 @@ class KubeletServer:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    def _context(self) -> ssl.SSLContext:
+        context = self._tls.context()
+        if self._client_ca is not None:
+            context.load_verify_locations(self._client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL
+        return context
 
     @web.middleware
     async def _checked(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -64,6 +86,9 @@ class KubeletServer:
         return response
 
     def _is_known(self, request: web.Request) -> bool:
+        peer = request.get_extra_info("peercert")  # verified, where it is there at all
+        if peer and MASTERS in certificate_user(peer).groups:
+            return True
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         given = secret.strip().encode("utf-8", "surrogateescape")
         matches = [hmac.compare_digest(token.encode(), given) for token in self._tokens]
@@ -79,16 +104,8 @@ class KubeletServer:
         return web.json_response(self._config)
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
-        where, params = request.match_info, request.query
-        options = LogOptions(
-            container=where["container"],
-            previous=bool(query.boolean(params, "previous")),
-            tail_lines=query.integer(params, "tailLines") if params.get("tailLines") else None,
-            limit_bytes=query.integer(params, "limitBytes"),
-            since_s=query.integer(params, "sinceSeconds"),
-            timestamps=bool(query.boolean(params, "timestamps")),
-            follow=bool(query.boolean(params, "follow")),
-        )
+        where = request.match_info
+        options = logs.options_of(where["container"], request.query)
         return await logs.send(request, self._api.open_log(where["namespace"], where["pod"], options))
 
 
