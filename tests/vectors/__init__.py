@@ -4,7 +4,11 @@
     python -m tests.vectors DIR -a AREA     only that area (repeatable)
     python -m tests.vectors DIR -q          one line per area
 
-Exit status: 0 when every case of every area that has an adapter passed, 1 otherwise.
+Exit status: 0 when every case of every area that has an adapter passed or deviates in a documented way, 1 otherwise.
+
+Where we answer something else on purpose, `tests.vectors.deviations` says where, what the reference answers instead,
+and why. Such cases are counted and listed apart, with both answers unless `-q`. Our copy of a case carries our answer
+as `ours` and the deviation's name as `why`.
 
 To add an adapter, drop a module into `tests/vectors/adapters/` (any name); it is found by itself:
 

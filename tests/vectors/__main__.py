@@ -19,11 +19,10 @@ def main(folders: tuple[Path, ...], quiet: bool, names: tuple[str, ...]) -> None
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     outcomes = [outcome for area in areas for outcome in _run(area, found, quiet)]
-    failed = sum(1 for outcome in outcomes if outcome.problem)
     for module, reason in found.broken.items():
         click.echo(f"adapters/{module}.py cannot be imported:\n{reason}")
-    click.echo(f"{len(outcomes) - failed} passed, {failed} failed")
-    if failed or found.broken:
+    click.echo(_counts(outcomes))
+    if found.broken or any(outcome.problem for outcome in outcomes):
         raise SystemExit(1)
 
 
@@ -32,11 +31,22 @@ def _run(area: Area, found: Adapters, quiet: bool) -> list[Outcome]:
         click.echo(f"{area.name}: no adapter yet")
         return []
     outcomes = [run_case(area.name, case, found) for case in area.cases]
-    failures = [outcome for outcome in outcomes if outcome.problem]
-    click.echo(f"{area.name}: {len(outcomes) - len(failures)} passed, {len(failures)} failed")
-    for failure in [] if quiet else failures:
-        click.echo(f"  {failure.case}\n    " + failure.problem.strip().replace("\n", "\n    "))
+    click.echo(f"{area.name}: {_counts(outcomes)}")
+    for each in outcomes:
+        if each.deviation is not None:
+            click.echo(f"  {each.case} deviates ({each.deviation.name}): {each.deviation.why}")
+        elif each.problem and not quiet:
+            click.echo(f"  {each.case}")
+        if not quiet and (text := each.problem or each.answers):
+            click.echo("    " + text.strip().replace("\n", "\n    "))
     return outcomes
+
+
+def _counts(outcomes: list[Outcome]) -> str:
+    failed = sum(1 for each in outcomes if each.problem)
+    deviating = sum(1 for each in outcomes if each.deviation is not None)
+    documented = f"{deviating} documented deviation{'' if deviating == 1 else 's'}, " if deviating else ""
+    return f"{len(outcomes) - failed - deviating} passed, {documented}{failed} failed"
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ import msgspec
 from koordinator.api.errors import KoordinatorError
 from tests.vectors import adapters
 from tests.vectors.compare import Compare, exact
+from tests.vectors.deviations import deviation_of
+from tests.vectors.deviations.question import Deviation, Question
 
 Adapter = Callable[[dict[str, Any]], Any]
 
@@ -28,11 +30,14 @@ class Area(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a case; `problem` is empty when it passed."""
+    """What became of a case; `problem` is empty when it passed, or deviates in a documented way."""
 
     area: str
     case: str
     problem: str = ""
+    deviation: Deviation | None = None
+    answers: str = ""
+    """Where it deviates, the members that differ: the reference's and ours."""
 
 
 class Adapters(msgspec.Struct, frozen=True):
@@ -89,28 +94,59 @@ def _with_fixtures(case: dict[str, Any], fixtures: Any) -> dict[str, Any]:
 
 
 def run_case(area: str, case: dict[str, Any], found: Adapters) -> Outcome:
-    """Runs one case; anything that an adapter raises is a failure, except errors that are answers."""
+    """Runs one case; anything that an adapter raises is a failure, except errors that are answers.
+
+    An answer that is not the expected one is looked up in the table of deviations. Where a case says what `ours` is
+    and `why` (a deviation's name), it must be that answer, for that reason.
+    """
+    expected, name = case["expected"], case["name"]
+
+    def ask(given: dict[str, Any]) -> Any:
+        try:
+            return found.adapters[area](given)
+        except KoordinatorError as error:
+            return Refusal(error)
+
     try:
-        actual = found.adapters[area](case["input"])
-    except KoordinatorError as error:
-        if case["expected"] != {"error": True}:
-            return Outcome(area, case["name"], f"refused: {error}")
-        actual = {"error": True}
+        ours = ask(case["input"])
+        same = _comparison(found.compare.get(area, exact))
+        if same(expected, ours) and "ours" not in case:
+            return Outcome(area, name)
+        deviation = deviation_of(area, Question(case["input"], expected, ours, ask, same))
     except Exception:
-        return Outcome(area, case["name"], traceback.format_exc(limit=-3))
-    if found.compare.get(area, exact)(case["expected"], actual):
-        return Outcome(area, case["name"])
-    return Outcome(area, case["name"], difference(case["expected"], actual))
+        return Outcome(area, name, traceback.format_exc(limit=-3))
+    if "ours" in case and not same(case["ours"], ours):
+        return Outcome(area, name, f"not what we documented: {difference(case['ours'], ours)}")
+    if deviation is None or case.get("why", deviation.name) != deviation.name:
+        return Outcome(area, name, difference(expected, ours))
+    return Outcome(area, name, deviation=deviation, answers=difference(expected, ours, "reference", "ours"))
 
 
-def difference(expected: Any, actual: Any) -> str:
+class Refusal(dict[str, Any]):
+    """An adapter's own error as an answer."""
+
+    def __init__(self, error: KoordinatorError) -> None:
+        super().__init__(error=True)
+        self.text = f"refused: {error}"
+
+
+def _comparison(same: Compare) -> Compare:
+    """As `same`; an adapter's own error is the answer `{"error": true}` and no other."""
+    return lambda expected, actual: (
+        bool(expected == actual) if isinstance(actual, Refusal) else same(expected, actual)
+    )
+
+
+def difference(expected: Any, actual: Any, first: str = "expected", second: str = "got") -> str:
     """The members that differ when both are objects, else both sides, shortened."""
+    if isinstance(actual, Refusal):
+        return actual.text
     if isinstance(expected, dict) and isinstance(actual, dict):
         names = sorted(expected.keys() | actual.keys(), key=str)
         parts = [(n, expected.get(n, "(absent)"), actual.get(n, "(absent)")) for n in names]
-        lines = [f"{n}: expected {_shown(e)}, got {_shown(a)}" for n, e, a in parts if not exact(e, a)]
+        lines = [f"{n}: {first} {_shown(e)}, {second} {_shown(a)}" for n, e, a in parts if not exact(e, a)]
         return "\n".join(lines)
-    return f"expected {_shown(expected)}, got {_shown(actual)}"
+    return f"{first} {_shown(expected)}, {second} {_shown(actual)}"
 
 
 def _shown(value: Any) -> str:

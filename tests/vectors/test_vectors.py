@@ -24,6 +24,7 @@ def cases() -> list[Any]:
 def test_the_answer_is_the_expected_one(area: str, case: dict[str, Any]) -> None:
     outcome = run_case(area, case, FOUND)
     assert not outcome.problem, outcome.problem
+    assert (outcome.deviation is not None) == ("ours" in case), "our copy says what we answer instead"
 
 
 def test_all_adapters_can_be_imported() -> None:

@@ -126,14 +126,10 @@ def test_block_devices_of_a_node_strategy_replace_those_of_the_cluster() -> None
         }
     )
 
-    def blocks(*, as_reference: bool) -> Any:
-        data = {"resource-qos-config": text}
-        outcome = node_slo_spec.sync(node_slo_spec.DEFAULT_CONFIG, data, as_reference=as_reference)
-        spec = msgspec.to_builtins(node_slo_spec.wanted_spec(outcome.config, node()))
-        return spec["resourceQOSStrategy"]["beClass"]["blkioQOS"]["blocks"]
+    outcome = node_slo_spec.sync(node_slo_spec.DEFAULT_CONFIG, {"resource-qos-config": text})
+    spec = msgspec.to_builtins(node_slo_spec.wanted_spec(outcome.config, node()))
 
-    assert blocks(as_reference=False) == [{"ioCfg": {"writeIOPS": 5}}]
-    assert blocks(as_reference=True) == [{"name": "sda", "ioCfg": {"readIOPS": 9, "writeIOPS": 5}}]
+    assert spec["resourceQOSStrategy"]["beClass"]["blkioQOS"]["blocks"] == [{"ioCfg": {"writeIOPS": 5}}]
 
 
 def test_host_applications_of_the_first_match_replace_those_of_the_cluster_even_if_empty() -> None:

@@ -169,4 +169,3 @@ def test_a_pod_that_is_not_reported_yet_counts_with_its_request_under_every_poli
 
     assert found.request == (4_000, 4_000)
     assert found.used == found.maximum == (4_000 * NANO_PER_MILLI, 4_000)
-    assert demand.node_demand(pods, Report({}), as_reference=True).maximum == (0, 0)

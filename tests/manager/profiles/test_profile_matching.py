@@ -76,7 +76,6 @@ def test_a_namespace_that_is_not_known_matches_only_profiles_that_do_not_look_at
     both = [compiled("any"), compiled("some", namespaceSelector={"matchLabels": {"a": "b"}})]
 
     assert names(Profiles(both).matching({}, "n", None)) == ["any"]
-    assert names(Profiles(both, as_reference=True).matching({}, "n", None)) == ["any", "some"]
     assert names(Profiles(both).matching_anywhere({})) == ["any", "some"]
 
 
@@ -100,7 +99,6 @@ def test_a_selector_that_says_nothing_matches_nobody_and_says_why(
     assert profile.unusable.field == f"spec.{field}"
     assert said in profile.unusable.reason
     assert names(Profiles([profile]).matching({"a": "b"}, "n", {"a": "b"})) == []
-    assert names(Profiles([profile], as_reference=True).matching({"a": "b"}, "n", {"a": "b"})) == ["p"]
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,6 @@ def test_entries_of_the_keys_that_the_reference_does_not_check_may_overlap() -> 
 
     assert validate_config_map({}, data, {"n1": {"a": "1"}}, ValidationOptions()).allowed
     malformed = dict.fromkeys(data, "{")
-    assert validate_config_map({}, malformed, {}, ValidationOptions(as_reference=True)).allowed
     assert not validate_config_map({}, malformed, {}, ValidationOptions()).allowed
 
 

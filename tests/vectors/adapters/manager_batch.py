@@ -48,7 +48,7 @@ def _calculate(case: dict[str, Any]) -> Any:
     facts = account.node_facts(node)
     report = account.report_of(from_builtins(case["nodeMetricStatus"], NodeMetricStatus))
     pods = pods_of(case)
-    known = decide.NodeInputs(facts, report, demand.node_demand(pods, report, as_reference=True))
+    known = decide.NodeInputs(facts, report, demand.node_demand(pods, report))
     (amounts,) = decide.batch_amounts([known], [wanted.reclaim]).tolist()
     answer: dict[str, Any] = _amounts(amounts)
     found = [from_builtins(zone, Zone) for zone in case.get("nrtZones") or ()]

@@ -56,13 +56,13 @@ def _content_problems(case: dict[str, Any]) -> list[str]:
         system = slo_config.SYSTEM.decode(msgspec.json.encode(case.get("systemConfig") or {}).decode())
     except ProtocolError as error:
         return [str(error)]
-    return validation.content_problems(case["key"], config, system, as_reference=True)
+    return validation.content_problems(case["key"], config, system)
 
 
 def _config_map(case: dict[str, Any]) -> Any:
     if case["operation"] == "DELETE":
         return {"allowed": True}
-    options = ValidationOptions(names_needed=case.get("nodeStrategyNameNeedCheck", False), as_reference=True)
+    options = ValidationOptions(names_needed=case.get("nodeStrategyNameNeedCheck", False))
     nodes = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in case["nodes"]}
     verdict = validation.validate_config_map(case["oldData"] or {}, case["newData"] or {}, nodes, options)
     return _shown(verdict)

@@ -1,4 +1,4 @@
-"""Area `nodeslo-merge`: NodeSLO specs from the ConfigMap, as the reference makes them."""
+"""Area `nodeslo-merge`: NodeSLO specs from the ConfigMap."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ from tests.vectors import compare
 def nodeslo_merge(case: dict[str, Any]) -> Any:
     config = node_slo_spec.DEFAULT_CONFIG
     if case["previousData"] is not None:
-        config = node_slo_spec.sync(config, case["previousData"], as_reference=True).config
-    outcome = node_slo_spec.sync(config, case["data"], as_reference=True)
-    spec = node_slo_spec.wanted_spec(outcome.config, from_builtins(case["node"], Node), as_reference=True)
+        config = node_slo_spec.sync(config, case["previousData"]).config
+    outcome = node_slo_spec.sync(config, case["data"])
+    spec = node_slo_spec.wanted_spec(outcome.config, from_builtins(case["node"], Node))
     return {"spec": msgspec.to_builtins(spec), "parseErrors": list(outcome.problems)}
 
 

@@ -19,7 +19,7 @@ def profile_mutate(case: dict[str, Any]) -> Any:
         for name, body in (case.get("priorityClasses") or {}).items()
     }
     found = [from_builtins(profile, ClusterColocationProfile) for profile in case["profiles"]]
-    profiles = Profiles(map(profile_matching.compile_profile, found), as_reference=True)
+    profiles = Profiles(map(profile_matching.compile_profile, found))
     metadata = case["pod"]["metadata"]
     namespace = metadata.get("namespace", "")
     namespace_labels = (case.get("namespaces") or {}).get(namespace)
@@ -29,7 +29,6 @@ def profile_mutate(case: dict[str, Any]) -> Any:
         priority_class=classes.get,
         draw=lambda: case["random"],
         skip_resources=case.get("skipResourcesGate", False),
-        as_reference=True,
     ).pod
     return {"pod": _without_empty(outcome)}
 
@@ -41,7 +40,7 @@ def _reconcile(case: dict[str, Any]) -> dict[str, Any]:
     if (
         profile_pending.waits(view)
         and profile_pending.matches(profile, view.metadata.labels, None)
-        and colocation_profile.is_drawn(profile, lambda: case["random"], as_reference=True)
+        and colocation_profile.is_drawn(profile, lambda: case["random"])
     ):
         return profile_pending.applied(pod, profile)
     return pod

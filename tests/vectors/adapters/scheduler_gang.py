@@ -20,13 +20,13 @@ SOURCES = {GangSource.POD: "pod", GangSource.POD_GROUP: "podGroup"}
 BINDINGS = "bindings"
 
 
-def rounds_of(args: Case, *, as_reference: bool = True) -> GangRounds:
+def rounds_of(args: Case, machine: type[GangRounds] = GangRounds) -> GangRounds:
     defaults = GangDefaults(
         float(args.get("defaultTimeoutSeconds", 600)),
         GangMatchPolicy(args.get("defaultMatchPolicy", "once-satisfied")),
     )
     patches_conditions = args.get("gangPendingPodsConditionPatch", True)
-    return GangRounds(defaults, patches_conditions=patches_conditions, as_reference=as_reference)
+    return machine(defaults, patches_conditions=patches_conditions)
 
 
 def feed(rounds: GangRounds, event: str, body: Case) -> Effect:
@@ -95,8 +95,8 @@ def state(case: Case) -> Any:
 class Play:
     """Steps on a state machine; pods are found again by their key."""
 
-    def __init__(self, args: Case, *, as_reference: bool = True) -> None:
-        self.rounds = rounds_of(args, as_reference=as_reference)
+    def __init__(self, args: Case, machine: type[GangRounds] = GangRounds) -> None:
+        self.rounds = rounds_of(args, machine)
         self.pods: dict[str, Pod] = {}
         self.bindings: dict[str, str] = {}
 
@@ -173,8 +173,7 @@ class Play:
             "pending": sorted(gang.pending),
             "waiting": sorted(gang.waiting),
             "bound": sorted(gang.bound),
-            # The reference says so as soon as one member is bound.
-            "onceSatisfied": group.once_satisfied or bool(gang.bound),
+            "onceSatisfied": group.once_satisfied,
             "waitingGangs": sorted(group.waiting_gangs),
             "representative": group.representative,
         }

@@ -1,7 +1,4 @@
-"""Area `podgroup-phase`: one step, and steps until nothing changes.
-
-A PodGroup without a minimum is asked about `as_reference`: there it has finished at once (G19).
-"""
+"""Area `podgroup-phase`: one step, and steps until nothing changes."""
 
 from typing import Any
 
@@ -23,7 +20,7 @@ def phase(case: Case) -> Any:
     tally = _tally(case["pods"])
 
     def step(status: PodGroupStatus) -> PodGroupStatus:
-        return next_status(status, group.spec.min_member, tally, NOW, as_reference=True)
+        return next_status(status, group.spec.min_member, tally, NOW)
 
     first = settled = step(group.status)
     for _ in range(STEPS_MAX):

@@ -49,8 +49,6 @@ class SmallGround:
         occupants: Mapping[str, Sequence[Occupant]],
         priority: int,
         fit: Fit,
-        *,
-        as_reference: bool = False,
     ) -> None:
         self._codes, self._fit = codes, fit
         self._candidates = sorted(node for node, code in codes.items() if code is Code.UNSCHEDULABLE)
@@ -63,20 +61,19 @@ class SmallGround:
         self._evictable = {node: evictable(node) for node in codes}
         self._cleared: list[str] = []
         self.members: dict[str, list[str]] = {node: [] for node in codes}
-        self._costs = self._emptying_costs(as_reference)
+        self._costs = self._emptying_costs()
         self._reasons: dict[str, str] = {}
 
-    def _emptying_costs(self, as_reference: bool) -> EmptyingCosts:
+    def _emptying_costs(self) -> EmptyingCosts:
         pods = [(index, pod) for index, node in enumerate(self._candidates) for pod in self._evictable[node]]
         jobs: dict[str, int] = {}
         for _, pod in pods:
-            jobs.setdefault(pod.job if pod.job or as_reference else f"pod {pod.key}", len(jobs))
+            jobs.setdefault(pod.job or f"pod {pod.key}", len(jobs))
         return EmptyingCosts(
             np.array([index for index, _ in pods], np.int64),
             np.array([pod.priority for _, pod in pods], np.int64),
-            np.array([jobs[p.job if p.job or as_reference else f"pod {p.key}"] for _, p in pods], np.int64),
+            np.array([jobs[p.job or f"pod {p.key}"] for _, p in pods], np.int64),
             len(self._candidates),
-            as_reference=as_reference,
         )
 
     def code_of(self, node: str) -> Code:
@@ -192,7 +189,7 @@ class World:
         return "" if sum(self.cpu[key] for key in keys) <= self.nodes[node]["cpu"] else SHORT
 
     def ground(self) -> SmallGround:
-        return SmallGround(self.codes, self.occupants, self.priority, self.fit, as_reference=True)
+        return SmallGround(self.codes, self.occupants, self.priority, self.fit)
 
     def _slots(self, node: str, there: Sequence[str], wanted: Sequence[JobMember]) -> int:
         keys = [each.key for each in wanted]
@@ -256,7 +253,7 @@ def _occupant(pod: Case) -> Occupant:
 def preemption(case: Case) -> Any:
     world = World(case)
     job = world.job
-    found = preempt(job, world.ground(), world.placer(), as_reference=True)
+    found = preempt(job, world.ground(), world.placer())
     is_success = found.reason is PreemptReason.SUCCESS
     answer: Case = {
         "outcome": "success" if is_success else "unschedulable",

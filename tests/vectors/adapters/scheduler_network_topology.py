@@ -34,7 +34,7 @@ LAYERS = [
 def _tree(case: Case) -> TopologyTree:
     specs = msgspec.convert(case.get("networkTopologySpec") or LAYERS, list[NetworkTopologySpec])
     nodes = [(node["name"], node.get("labels") or {}) for node in case["nodes"]]
-    return build(specs, nodes, as_reference=True)  # G14: a switch stays with the parent that was seen first
+    return build(specs, nodes)
 
 
 def tree(case: Case) -> Any:

@@ -57,7 +57,6 @@ class Play:
             reserved=RESERVED,
             scales_min=options.get("minScale", True),
             keeps_guarantee=options.get("guaranteeUsage", False),
-            as_reference=True,
         )
 
     def run(self, steps: list[Case]) -> Any:

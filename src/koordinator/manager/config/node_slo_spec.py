@@ -1,8 +1,6 @@
 """What the NodeSLO of a node should say: cluster and node strategies merged, per section (behaviour/manager 11).
 
 Pure. `sync` turns the ConfigMap into a merged configuration, `wanted_spec` picks what counts for one node.
-Oddities of the reference are kept behind `as_reference`, for those who compare both (`node_slo_reference`);
-without it, what an administrator meant counts.
 """
 
 import logging
@@ -31,7 +29,6 @@ from koordinator.api.slo_config import (
     SystemConfig,
     ThresholdConfig,
 )
-from koordinator.manager.config import node_slo_reference
 from koordinator.manager.config.addons import NodeSLOAddon
 from koordinator.manager.config.node_entries import REMEMBERED_MAX, Signature, first_match, selector_keys
 from koordinator.manager.config.overlay import overlay
@@ -69,7 +66,7 @@ class SyncOutcome(msgspec.Struct, frozen=True):
     """Key -> what is wrong with it; that key's old configuration stays."""
 
 
-def sync(old: NodeSLOConfig, data: Mapping[str, str] | None, *, as_reference: bool = False) -> SyncOutcome:
+def sync(old: NodeSLOConfig, data: Mapping[str, str] | None) -> SyncOutcome:
     """The next configuration from the ConfigMap's data (None: there is no ConfigMap), key by key."""
     problems: dict[str, str] = {}
     known = data or {}
@@ -96,10 +93,7 @@ def sync(old: NodeSLOConfig, data: Mapping[str, str] | None, *, as_reference: bo
             slo_config.RESOURCE_QOS,
             old.qos,
             default.qos,
-            lambda parsed: _merged(
-                node_slo_reference.with_blocks_by_index(parsed) if as_reference else parsed,
-                ResourceQOSStrategy(),
-            ),
+            lambda parsed: _merged(parsed, ResourceQOSStrategy()),
         ),
         burst=section(
             slo_config.CPU_BURST,
@@ -111,10 +105,7 @@ def sync(old: NodeSLOConfig, data: Mapping[str, str] | None, *, as_reference: bo
             slo_config.SYSTEM,
             old.system,
             default.system,
-            lambda parsed: _merged(
-                node_slo_reference.with_reset_bandwidth(parsed) if as_reference else parsed,
-                DEFAULT_SYSTEM_STRATEGY,
-            ),
+            lambda parsed: _merged(parsed, DEFAULT_SYSTEM_STRATEGY),
         ),
         applications=section(
             slo_config.HOST_APPLICATION, old.applications, default.applications, lambda parsed: parsed
@@ -136,7 +127,6 @@ def wanted_spec(
     node: Node,
     *,
     extensions: Mapping[str, Any] | None = None,
-    as_reference: bool = False,
 ) -> NodeSLOSpec:
     """The whole spec of a node's NodeSLO; `extensions` are those of add-ons (see `node_extensions`)."""
     node_labels_ = node.metadata.labels
@@ -145,7 +135,7 @@ def wanted_spec(
         resource_used_threshold_with_be=_of_node(DEFAULT_THRESHOLD_STRATEGY, config.threshold, node_labels_),
         resource_qos_strategy=_of_node(ResourceQOSStrategy(), config.qos, node_labels_),
         cpu_burst_strategy=_of_node(DEFAULT_CPU_BURST_STRATEGY, config.burst, node_labels_),
-        system_strategy=_system(config.system, node, as_reference),
+        system_strategy=_system(config.system, node),
         host_applications=applications.applications,
         extensions=dict(extensions or {}),
     )
@@ -158,14 +148,12 @@ def _of_node(default: S, section: Layered, node_labels_: Mapping[str, str]) -> S
     return default if chosen is None else overlay(default, chosen)
 
 
-def _system(section: SystemConfig, node: Node, as_reference: bool) -> SystemStrategy | None:
+def _system(section: SystemConfig, node: Node) -> SystemStrategy:
     """The system strategy; the node's own annotation has the last word on its bandwidth."""
     strategy = _of_node(DEFAULT_SYSTEM_STRATEGY, section, node.metadata.labels)
     try:
         noted = node_labels.network_bandwidth(node.metadata.annotations, f"Node {node.key}")
     except ProtocolError as error:
-        if as_reference:
-            return None
         log.warning(
             "node annotation ignored", extra={"key": labels.NODE_NETWORK_BANDWIDTH, "error": str(error)}
         )

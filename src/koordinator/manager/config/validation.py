@@ -67,14 +67,9 @@ ALLOWED = ConfigVerdict()
 
 
 class ValidationOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`names_needed` is flag `--node-strategy-name-need-check`.
-
-    `as_reference` also refuses what only the reference refuses: `resource-qos-config` without
-    `system-config`, and bandwidths that it adds up wrongly. It lets pass what the reference does not look at.
-    """
+    """`names_needed` is flag `--node-strategy-name-need-check`."""
 
     names_needed: bool = False
-    as_reference: bool = False
 
 
 class _Section(msgspec.Struct, frozen=True):
@@ -112,21 +107,21 @@ def validate_config_map(old: Data, new: Data, nodes: NodeLabels, options: Valida
     their selectors nor on any of `nodes`.
     """
     parsed: list[tuple[str, Sequence[NodeEntry]]] = []
-    for section in _SECTIONS if options.as_reference else _BY_KEY.values():
+    for section in _BY_KEY.values():
         key = section.codec.key
         text = new.get(key, "")
         if text == "" or text == old.get(key, ""):
             continue
         try:
             config = section.codec.decode(text)
-            system = _system_config(key, new, options)
+            system = _system_config(key, new)
         except ProtocolError as error:
             return ConfigVerdict(Reason.PARSE, str(error))
         if not (verdict := _check(section, config, system, options)).allowed:
             return verdict
         if section.is_exclusive:
             parsed.append((key, _entries(config)))
-    if not options.as_reference and not (verdict := _bandwidth(old, new)).allowed:
+    if not (verdict := _bandwidth(old, new)).allowed:
         return verdict
     return _first_conflict(parsed, nodes)
 
@@ -155,13 +150,13 @@ def _decoded_system(data: Data) -> SystemConfig:
         return SystemConfig()
 
 
-def _system_config(key: str, data: Data, options: ValidationOptions) -> SystemConfig:
+def _system_config(key: str, data: Data) -> SystemConfig:
     """The `system-config` next to `resource-qos-config`, whose bandwidths must fit it.
 
-    Raises: ProtocolError when it is malformed or, as the reference wants it, absent.
+    Raises: ProtocolError when it is malformed.
     """
     text = data.get(slo_config.SYSTEM.key, "")
-    if key != slo_config.RESOURCE_QOS.key or (text == "" and not options.as_reference):
+    if key != slo_config.RESOURCE_QOS.key or text == "":
         return SystemConfig()
     return slo_config.SYSTEM.decode(text)
 
@@ -169,7 +164,7 @@ def _system_config(key: str, data: Data, options: ValidationOptions) -> SystemCo
 def _check(section: _Section, config: Any, system: SystemConfig, options: ValidationOptions) -> ConfigVerdict:
     key, path, entries = section.codec.key, _entries_path(config), _entries(config)
     problems = selectors.selector_problems(path, entries, may_be_empty=not section.is_exclusive)
-    problems = problems or content_problems(key, config, system, as_reference=options.as_reference)
+    problems = problems or content_problems(key, config, system)
     if not problems and options.names_needed and section.is_exclusive:
         problems = selectors.name_problems(path, entries)
     if problems:
@@ -179,7 +174,7 @@ def _check(section: _Section, config: Any, system: SystemConfig, options: Valida
     return ALLOWED
 
 
-def content_problems(key: str, config: Any, system: SystemConfig, *, as_reference: bool = False) -> list[str]:
+def content_problems(key: str, config: Any, system: SystemConfig) -> list[str]:
     """What is wrong with the values of a key's decoded `config`, in words; empty when they are valid."""
     problems = [
         f"{path}.{problem}" if path else problem
@@ -187,7 +182,7 @@ def content_problems(key: str, config: Any, system: SystemConfig, *, as_referenc
         for problem in _BY_KEY[key].rule(layer)
     ]
     if isinstance(config, ResourceQOSConfig):
-        problems += network.problems(config, system, as_reference=as_reference)
+        problems += network.problems(config, system)
     return problems
 
 

@@ -2,8 +2,7 @@
 
 A field that is a number is percent of the node's total bandwidth; one that is text is a quantity in bits
 per second. The reference mixes both up when it adds requests (any quantity above 100 bits/s is refused, and
-percents are compared with bandwidths as plain numbers); here the two are added and compared apart, unless
-`as_reference` asks for its way.
+percents are compared with bandwidths as plain numbers); here the two are added and compared apart.
 """
 
 from collections.abc import Iterator
@@ -35,16 +34,16 @@ class _Requests(msgspec.Struct):
     amount: Fraction = Fraction(0)
 
 
-def problems(config: ResourceQOSConfig, system: SystemConfig, *, as_reference: bool = False) -> list[str]:
+def problems(config: ResourceQOSConfig, system: SystemConfig) -> list[str]:
     """What is wrong with the bandwidths of all layers, in words; empty when they are valid."""
     found: list[str] = []
     cluster = config.cluster_strategy
     if cluster is not None:
         total = None if system.cluster_strategy is None else _cluster_total(system)
-        found += _strategy("clusterStrategy", cluster, total, as_reference)
+        found += _strategy("clusterStrategy", cluster, total)
     for index, entry in enumerate(config.node_strategies):
         node_total = _node_total(system, entry.node_selector)
-        found += _strategy(f"nodeStrategies[{index}]", entry, node_total, as_reference)
+        found += _strategy(f"nodeStrategies[{index}]", entry, node_total)
     return found
 
 
@@ -65,9 +64,7 @@ def _node_total(system: SystemConfig, selector: LabelSelector | None) -> RawQuan
     return 0
 
 
-def _strategy(
-    where: str, strategy: ResourceQOSStrategy, total: RawQuantity | None, as_reference: bool
-) -> Iterator[str]:
+def _strategy(where: str, strategy: ResourceQOSStrategy, total: RawQuantity | None) -> Iterator[str]:
     """Problems of one layer; `total` None means that there is nothing to compare with."""
     networks = [
         (f"{where}.{name}.networkQOS", settings.network_qos)
@@ -87,7 +84,7 @@ def _strategy(
         return
     for name, field in _REQUESTS:
         sums = _sum([network for _, network in networks], field)
-        yield from _too_much(f"{where}: sum of networkQOS.{name}", sums, total, as_reference)
+        yield from _too_much(f"{where}: sum of networkQOS.{name}", sums, total)
 
 
 def _malformed(path: str, network: NetworkQOS) -> Iterator[str]:
@@ -114,14 +111,7 @@ def _sum(networks: list[NetworkQOS], field: str) -> _Requests:
     return sums
 
 
-def _too_much(what: str, sums: _Requests, total: RawQuantity | None, as_reference: bool) -> Iterator[str]:
-    if as_reference:
-        mixed = sums.percent + sums.amount
-        if mixed > _PERCENT_MAX:
-            yield f"{what} is above {_PERCENT_MAX}"
-        elif total is not None and mixed > _units(total):
-            yield f"{what} is above the totalNetworkBandwidth {total} of system-config"
-        return
+def _too_much(what: str, sums: _Requests, total: RawQuantity | None) -> Iterator[str]:
     if sums.percent > _PERCENT_MAX:
         yield f"{what} is {sums.percent} percent, above {_PERCENT_MAX}"
     # A total of 0 is unknown: the node's own annotation or the node agent may still tell it.

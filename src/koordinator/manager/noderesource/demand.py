@@ -31,8 +31,8 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     service_request: Amount = ZERO  # of pods that are not mid either
 
 
-def node_demand(pods: Pods, report: Report, *, as_reference: bool = False) -> Demand:
-    """Sums of a node. The reference leaves a pod that is not reported yet out of `maximum`."""
+def node_demand(pods: Pods, report: Report) -> Demand:
+    """Sums of a node. Other than in the reference, a pod that is not reported yet counts in `maximum`, too."""
     usages = report.pods
     request_cpu = request_memory = used_cpu = used_memory = max_cpu = max_memory = 0
     service_cpu = service_memory = 0
@@ -50,9 +50,8 @@ def node_demand(pods: Pods, report: Report, *, as_reference: bool = False) -> De
         if usage is None:
             used_cpu += cpu
             used_memory += memory
-            if not as_reference:
-                max_cpu += cpu
-                max_memory += memory
+            max_cpu += cpu
+            max_memory += memory
             continue
         used_cpu += cpu if pod.is_exclusive else usage[0]
         used_memory += usage[1]

@@ -47,12 +47,10 @@ def mutate(
     priority_class: FindPriorityClass,
     draw: Draw,
     skip_resources: bool = False,
-    as_reference: bool = False,
 ) -> ProfileOutcome:
     """The pod as the profiles that it matches want it, in their order; `pod` itself stays as it was.
 
-    `skip_resources` is the feature gate ColocationProfileSkipMutatingResources; `as_reference` lets P percent
-    apply to P+1 of 100 draws.
+    `skip_resources` is the feature gate ColocationProfileSkipMutatingResources.
 
     Raises: ProfileError when a profile is broken or names an unknown PriorityClass; QuantityError for an
     amount that is none; msgspec.ValidationError when the result is no pod.
@@ -64,7 +62,7 @@ def mutate(
     for profile in matching:
         matched = True
         skips = skips or profile.skips_resources
-        if not is_drawn(profile, draw, as_reference=as_reference):
+        if not is_drawn(profile, draw):
             continue
         draft = draft or _Draft(pod, pod_patch.POD)
         draft.apply(profile, priority_class)
@@ -93,14 +91,14 @@ def priority_class_of(pod: dict[str, Any]) -> priority.PriorityClass:
     return priority.default(decode.from_builtins(pod, Pod))
 
 
-def is_drawn(profile: CompiledProfile, draw: Draw, *, as_reference: bool = False) -> bool:
+def is_drawn(profile: CompiledProfile, draw: Draw) -> bool:
     """Whether the profile applies this time, by its probability. Raises: ProfileError when it is broken."""
     if profile.broken is not None:
         raise ProfileError(profile.name, profile.broken.field, profile.broken.reason)
     percent = profile.percent
     if percent == 0 or percent == PROBABILITY_ALWAYS:
         return percent == PROBABILITY_ALWAYS
-    return draw() <= percent if as_reference else draw() < percent
+    return draw() < percent
 
 
 def apply_profile(

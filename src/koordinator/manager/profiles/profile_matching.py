@@ -131,12 +131,10 @@ def _patch_defect(patch: Any) -> Defect | None:
 class Profiles:
     """All profiles in the order in which they are applied: that of their names."""
 
-    def __init__(self, compiled: Iterable[CompiledProfile], *, as_reference: bool = False) -> None:
-        """`as_reference`: a selector that says nothing, and a namespace that is not known, match."""
+    def __init__(self, compiled: Iterable[CompiledProfile]) -> None:
         self.ordered = tuple(sorted(compiled, key=lambda profile: profile.name))
         self.of_namespaces = sum(profile.selects_namespace is not None for profile in self.ordered)
         """How many look at the namespace's labels."""
-        self._as_reference = as_reference
         self._indexes: dict[int, _Index] = {}
         self._namespaces: dict[str, tuple[Mapping[str, str], _Index]] = {}
 
@@ -160,25 +158,19 @@ class Profiles:
 
     def matching_anywhere(self, own: Mapping[str, str]) -> list[CompiledProfile]:
         """Those whose `selector` holds, whatever they say of namespaces."""
-        usable = sum(1 << at for at, profile in enumerate(self.ordered) if self._usable(profile))
+        usable = sum(1 << at for at, profile in enumerate(self.ordered) if profile.unusable is None)
         return self._index(usable).matching(own)
-
-    def _usable(self, profile: CompiledProfile) -> bool:
-        return profile.unusable is None or self._as_reference
 
     def _selecting(self, namespace_labels: Mapping[str, str] | None) -> int:
         """The profiles that select a namespace, as bits of a number."""
         selecting = 0
         for at, profile in enumerate(self.ordered):
             selects = profile.selects_namespace
-            if not self._usable(profile):
+            if profile.unusable is not None:
                 continue
-            if selects is None or self._holds(selects, namespace_labels):
+            if selects is None or (namespace_labels is not None and selects(namespace_labels)):
                 selecting |= 1 << at
         return selecting
-
-    def _holds(self, selects: Predicate, namespace_labels: Mapping[str, str] | None) -> bool:
-        return self._as_reference if namespace_labels is None else selects(namespace_labels)
 
     def _index(self, selecting: int) -> "_Index":
         """One for all namespaces that the same profiles select: there are few such sets."""

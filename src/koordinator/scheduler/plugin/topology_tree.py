@@ -1,7 +1,7 @@
 """The network as a tree: switches of each layer, nodes as leaves. Source: behaviour/gangs 13."""
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -197,31 +197,18 @@ def assemble(layers: Sequence[str], paths: Iterable[Path], *, version: int = 0) 
 
 
 def build(
-    specs: Sequence[NetworkTopologySpec],
-    nodes: Iterable[tuple[str, Mapping[str, str]]],
-    *,
-    as_reference: bool = False,
+    specs: Sequence[NetworkTopologySpec], nodes: Iterable[tuple[str, Mapping[str, str]]]
 ) -> TopologyTree:
     """The tree of these nodes (name, labels).
 
-    Switches of one name below different parents are different ones. `as_reference`: such a switch stays with the
-    parent that was seen first, with all nodes that name it, as upstream has it.
+    Switches of one name below different parents are different ones. In the reference such a switch stays with the
+    parent that was seen first, with all nodes that name it.
 
     Raises: TopologySpecError.
     """
     finder = PathFinder(specs)
     paths = [path for name, labels in nodes if (path := finder.path(name, labels)) is not None]
-    return assemble(finder.layers, _merged(paths) if as_reference else paths)
-
-
-def _merged(paths: Iterable[Path]) -> Iterator[Path]:
-    """The paths, in which a name stands for one place of its layer: below the parent that it had first."""
-    known: dict[tuple[int, str], Path] = {}
-    for path in paths:
-        place: Path = ()
-        for depth, name in enumerate(path):
-            place = known.setdefault((depth, name), (*place, name))
-            yield place
+    return assemble(finder.layers, paths)
 
 
 def details(tree: TopologyTree) -> list[TopologyDetail]:

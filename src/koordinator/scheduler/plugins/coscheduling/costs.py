@@ -13,26 +13,18 @@ class EmptyingCosts:
     """`ranks` (nodes,) sums the ranks of priorities, once per job on the node; the lowest of all priorities has rank
     0. `job_counts` (nodes,) are the jobs that lose pods there, of those that have not lost any elsewhere (`hit`).
 
-    `nodes`, `priorities` and `jobs` are (pods,): where each pod is, and a number for its job. Upstream
-    (`as_reference`) counts a job once per priority, never mind where else it loses pods, and has no `job_counts`.
+    `nodes`, `priorities` and `jobs` are (pods,): where each pod is, and a number for its job. Upstream counts a job
+    once per priority, never mind where else it loses pods, and has no `job_counts`.
     """
 
-    def __init__(
-        self, nodes: I64, priorities: I64, jobs: I64, node_count: int, *, as_reference: bool = False
-    ) -> None:
+    def __init__(self, nodes: I64, priorities: I64, jobs: I64, node_count: int) -> None:
         assert nodes.shape == priorities.shape == jobs.shape, (nodes.shape, priorities.shape, jobs.shape)
         self.ranks: I64 = np.zeros(node_count, np.int64)
         self.job_counts: I64 = np.zeros(node_count, np.int64)
-        self._as_reference = as_reference
         _, rank = np.unique(priorities, return_inverse=True)
         names, job = np.unique(jobs, return_inverse=True)
         self._job_count = max(names.size, 1)
         pair = nodes * self._job_count + job
-        if as_reference:
-            rank_count = int(rank.max(initial=0)) + 1
-            triples = np.unique(pair * rank_count + rank)
-            np.add.at(self.ranks, triples // rank_count // self._job_count, triples % rank_count)
-            return
         pairs, where = np.unique(pair, return_inverse=True)
         top: I64 = np.zeros(pairs.size, np.int64)
         np.maximum.at(top, where, rank)
@@ -47,8 +39,6 @@ class EmptyingCosts:
 
     def hit(self, node: int) -> None:
         """The jobs on a node lose pods: to take more from them costs nothing."""
-        if self._as_reference:
-            return
         jobs, starts = self._jobs_of
         for job in jobs[starts[node] : starts[node + 1]].tolist():
             if self._is_hit[job]:

@@ -58,14 +58,12 @@ class GangEvents:
         *,
         patches_conditions: bool = True,
         is_in_line: Callable[[str], bool] = lambda _: True,
-        as_reference: bool = False,
     ) -> None:
-        self.cache = GangCache(as_reference=as_reference)
+        self.cache = GangCache()
         self.round: Round | None = None
         self._defaults = defaults or GangDefaults()
         self._patches_conditions = patches_conditions
         self._is_in_line = is_in_line
-        self._as_reference = as_reference
         self._held: dict[str, dict[str, str]] = {}
         """Gang → pods that wait in Permit, with their uids: they outlive the gang's record."""
 
@@ -90,7 +88,7 @@ class GangEvents:
         was_pending = known is not None and key in known.pending
         was_leaving = known is not None and key in known.leaving
         if pod.status.phase in FINISHED_PHASES:
-            if known is None or self._as_reference:
+            if known is None:
                 self.cache.remember(pod)
                 return Effect()
             self.cache.ended(known, pod)
@@ -123,10 +121,8 @@ class GangEvents:
         gang_id = _id_of(pod_group)
         gang = self.cache.ensure(gang_id)
         self.cache.configure(gang, from_pod_group(pod_group, self._defaults))
-        for pod in () if self._as_reference else self.cache.orphans_of(gang_id):
+        for pod in self.cache.orphans_of(gang_id):
             self._see(pod)
-        if self._as_reference:
-            return Effect(one_of=tuple(gang.pending) if gang.is_complete else ())
         return self._start_or_release(gang)
 
     def on_pod_group_update(self, pod_group: PodGroup) -> Effect:
@@ -135,11 +131,8 @@ class GangEvents:
         config = from_pod_group(pod_group, self._defaults)
         if gang is None or gang.config == config:
             return Effect()
-        was_complete, former = gang.is_complete, gang.group
+        former = gang.group
         self.cache.configure(gang, config)
-        if self._as_reference:
-            is_news = gang.is_complete and not was_complete
-            return Effect(one_of=tuple(gang.pending) if is_news else ())
         effect = self._start_or_release(gang)
         if former is not gang.group and not former.representative and not effect.one_of:
             effect = msgspec.structs.replace(effect, one_of=self.cache.candidates(former))
@@ -153,7 +146,7 @@ class GangEvents:
             return Effect()
         self.cache.drop(gang)
         in_round = self.round is not None and gang_id in self.round.gangs
-        if self._as_reference or in_round:
+        if in_round:
             return Effect()  # the end of the round sees to those that wait
         rejected = self._take_held((gang_id,))
         one_of = self._adopt(gang_id)
@@ -205,7 +198,7 @@ class GangEvents:
         """A member was bound: those that wait may be enough now, and once the group has started all others are
         scheduled one by one. `was_pending`: somebody else bound it, so nobody has looked at the others."""
         group = gang.group
-        if self._as_reference or had_started:
+        if had_started:
             return Effect()
         if group.once_satisfied:
             self.cache.begun.pop(group.group_id, None)
@@ -258,8 +251,6 @@ class GangEvents:
                 return lacking
             case GangMatchPolicy.WAITING_AND_RUNNING:
                 return lacking - gang.running_count
-            case _ if self._as_reference:
-                return lacking
             case _:
                 # Members that a scheduler bound before it died count: the others complete what it began.
                 return lacking - gang.placed_count

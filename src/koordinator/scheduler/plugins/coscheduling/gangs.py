@@ -2,7 +2,7 @@
 
 Source: behaviour/gangs 4 and 5. Other than upstream, a gang whose list of groups changes moves to the record of
 its new group; members that have ended, or are being deleted, count no more; and a group has started when the
-minimum of all its gangs had places at a time, until nothing is left of them (`as_reference`: as upstream).
+minimum of all its gangs had places at a time, until nothing is left of them.
 """
 
 from collections import OrderedDict
@@ -120,12 +120,11 @@ class Gang(msgspec.Struct):
 class GangCache:
     """All gangs and groups. A gang is there as long as a PodGroup or a pod names it."""
 
-    def __init__(self, *, as_reference: bool = False) -> None:
+    def __init__(self) -> None:
         self._gangs: dict[str, Gang] = {}
         self._groups: dict[str, GangGroup] = {}
         self._orphans: dict[str, dict[str, str]] = {}
         """Members of gangs whose PodGroup is gone, until they are heard of again."""
-        self._as_reference = as_reference
         self.begun: dict[str, None] = {}
         """Groups of which somebody else bound a part: they are finished before anything else is placed."""
         self.pods: dict[str, Pod] = {}
@@ -169,13 +168,11 @@ class GangCache:
         """Somebody described the gang, perhaps anew."""
         self.version += 1
         gang.config = config
-        former, group = gang.group, self._group_of(config)
-        if former is not group:
+        group = self._group_of(config)
+        if gang.group is not group:
             self._leave_group(gang)
             gang.group = group
             group.gangs.add(gang.gang_id)
-            if self._as_reference:
-                group.once_satisfied |= bool(gang.bound) or former.once_satisfied
         self._judge(group)
 
     def drop(self, gang: Gang) -> None:
@@ -214,8 +211,6 @@ class GangCache:
 
     def _judge(self, group: GangGroup) -> None:
         """Whether the group has started, or nothing is left of what did."""
-        if self._as_reference:
-            return
         gangs = [self._gangs.get(gang_id) for gang_id in group.ids]
         if group.once_satisfied or all(gang is not None and gang.has_started for gang in gangs):
             group.once_satisfied = any(gang.placed_count for gang in gangs if gang is not None)
@@ -226,8 +221,7 @@ class GangCache:
         """A pod of the gang exists, or changed."""
         key = key_of(pod)
         self.version += 1
-        if not self._as_reference:
-            self._forget_orphan(gang.gang_id, key)
+        self._forget_orphan(gang.gang_id, key)
         self.pods[key], gang.children[key] = pod, uid_of(pod)
         was_bound = key in gang.bound
         if pod.spec.node_name:
@@ -243,8 +237,6 @@ class GangCache:
 
     def _settle(self, gang: Gang, key: str, pod: Pod) -> bool:
         """How far the member counts still; whether that is news."""
-        if self._as_reference:
-            return False
         is_bound, phase = key in gang.bound, pod.status.phase
         is_deleted = pod.metadata.deletion_timestamp is not None
         is_news = _set(gang.leaving, key, to=not is_bound and (is_deleted or phase in FINISHED_PHASES))
@@ -291,8 +283,6 @@ class GangCache:
         gang.pending.pop(key, None)
         gang.leaving.discard(key)
         gang.bound.add(key)
-        if self._as_reference:
-            gang.group.once_satisfied = True
         self.forget_representative(gang, key)
         if not gang.waiting:
             self.stop_waiting(gang)

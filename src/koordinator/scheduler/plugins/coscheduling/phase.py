@@ -92,12 +92,10 @@ def next_of(group: PodGroup, tally: Tally, now: str) -> PodGroupStatus:
             return group.status
 
 
-def next_status(
-    status: PodGroupStatus, minimum: int, tally: Tally, now: str, *, as_reference: bool = False
-) -> PodGroupStatus:
+def next_status(status: PodGroupStatus, minimum: int, tally: Tally, now: str) -> PodGroupStatus:
     """The status one step later; unchanged when nothing has happened. `now` is a timestamp (RFC 3339).
 
-    Without a minimum the gang is as far as all of its members are; `as_reference`, 0 is reached at once and so the
+    Without a minimum the gang is as far as all of its members are. In the reference, 0 is reached at once and so the
     gang has finished.
     """
     if not status.phase:
@@ -109,7 +107,7 @@ def next_status(
         return msgspec.structs.replace(status, phase=Phase.PRE_SCHEDULING.value, occupied_by=occupied_by)
     if not tally.total:
         return msgspec.structs.replace(status, phase=Phase.PENDING.value)
-    needed = minimum if (minimum > 0 or as_reference) else tally.total
+    needed = minimum if minimum > 0 else tally.total
     return _counted(status, needed, tally, now)
 
 

@@ -174,13 +174,10 @@ class JobPreemptor(msgspec.Struct, frozen=True, kw_only=True):
     """What was kept of an earlier attempt in the round."""
 
 
-def preempt(
-    job: JobPreemptor, ground: Ground, placer: Placer | None = None, *, as_reference: bool = False
-) -> JobPreemption:
+def preempt(job: JobPreemptor, ground: Ground, placer: Placer | None = None) -> JobPreemption:
     """Whom to evict so that all pending members of the job find room.
 
-    Without a `placer` members go to the nodes with the cheapest victims. Upstream (`as_reference`) does not
-    care which of equally important pods of a node stay.
+    Without a `placer` members go to the nodes with the cheapest victims.
     """
     if job.earlier:
         return JobPreemption(reason=PreemptReason.ATTEMPTED, message=job.earlier)
@@ -199,7 +196,7 @@ def preempt(
         reason=PreemptReason.SUCCESS,
         message=f"preempt success, alreadyWaitingForBound: {waiting}/{waiting + pending}",
         nominations=placing.nodes,
-        evictions=tuple(_evictions(set(placing.nodes.values()), ground, as_reference=as_reference)),
+        evictions=tuple(_evictions(set(placing.nodes.values()), ground)),
     )
 
 
@@ -242,22 +239,17 @@ def cheapest(members: Sequence[JobMember], ground: Ground) -> Placing:
     return Placing(nodes)
 
 
-def _evictions(used: set[str], ground: Ground, *, as_reference: bool) -> Iterable[Eviction]:
+def _evictions(used: set[str], ground: Ground) -> Iterable[Eviction]:
     """The pods that must go for the members; of all others those come back first that matter most."""
     cleared = ground.cleared()
     idle = [pod for node, pods in cleared.items() if node not in used for pod in pods]
     worth = _Worth(pod for node in used for pod in cleared.get(node, ()))
     victims: list[Occupant] = []
     for pods in (idle, *(pods for node, pods in cleared.items() if node in used)):
-        by_importance = _reference_order(pods) if as_reference else worth.order(pods)
-        lost = restore(by_importance, ground)
+        lost = restore(worth.order(pods), ground)
         worth.lose(lost)
         victims += lost
     return (Eviction(pod, _action(pod)) for pod in victims)
-
-
-def _reference_order(pods: Iterable[Occupant]) -> list[Occupant]:
-    return sorted(pods, key=lambda pod: (-pod.priority, pod.job, pod.key))
 
 
 class _Worth:

@@ -34,7 +34,7 @@ class GangRounds(GangEvents):
     """The state machine of all gangs, driven by events and by the scheduling cycle.
 
     `is_in_line` tells whether a member is in the queue, or being tried: one that something else holds back cannot
-    stand for its group. `as_reference` keeps gaps of upstream (behaviour/gangs 20: G5, G6, G8).
+    stand for its group.
     """
 
     # The way into the queue, and the start of a cycle
@@ -206,7 +206,7 @@ class GangRounds(GangEvents):
         for gang in self._gangs_of(now):
             keys = [(key, gang.gang_id) for key in sorted(gang.pending) if key not in now.tried]
             tried = sum(key in gang.pending for key in now.tried)
-            count = len(keys) if self._as_reference else max(0, self.lacking(gang) - tried)
+            count = max(0, self.lacking(gang) - tried)
             first += keys[:count]
             others += keys[count:]
         return first + others
@@ -223,16 +223,14 @@ class GangRounds(GangEvents):
         rejected = () if keeps else self._take_held(now.gangs)
         one_of: tuple[str, ...] = ()
         gang = self.cache.get(now.gang_id)
-        if not self._as_reference and gang is None:
+        if gang is None:
             one_of = self._adopt(now.gang_id)
-        elif now.failure and gang is not None and not gang.group.root_cause:
+        elif now.failure and not gang.group.root_cause:
             one_of = self.cache.candidates(gang.group)  # the member whose wake-up it would wait for is gone
         return Next("", reason, rejected, len(now.tried), one_of)
 
     def _keeps_places(self, gang_ids: tuple[str, ...]) -> bool:
         """Whether members go on waiting after a round in which the group did not get enough places."""
-        if self._as_reference:
-            return False
         gangs = [self.cache.get(gang_id) for gang_id in gang_ids]
         return all(gang is not None and gang.config.mode is GangMode.NON_STRICT for gang in gangs)
 
@@ -321,7 +319,7 @@ class GangRounds(GangEvents):
         """Whether some gang of the group lacks members. A group that has started waits for nobody, also not for a gang
         that is not described any more."""
         if is_alone:
-            return self._as_reference and not all(map(self._is_ready, gang.config.group))
+            return False
         if len(gang.waiting) + len(gang.bound) < gang.config.minimum:  # whatever of these counts
             return True
         return not all(map(self._is_ready, gang.config.group))
@@ -336,7 +334,7 @@ class GangRounds(GangEvents):
         if self._held.get(gang_id, {}).get(key) == uid_of(pod):
             self._take_one(gang_id, key)
             is_tired = not self._is_under_way(gang)  # nobody here has told it to
-        if gang is None or not (is_current or self._as_reference):
+        if gang is None or not is_current:
             return self._gone(gang)
         self.cache.gave_up_place(gang, key)
         if gang.config.mode is not GangMode.STRICT or is_on_its_own(gang):

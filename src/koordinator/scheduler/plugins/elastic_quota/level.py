@@ -16,16 +16,14 @@ from koordinator.scheduler.plugins.elastic_quota.runtime import scaled_min
 class Level:
     """What a parent has, its children, and their shares of it.
 
-    `version` grows with everything that changes shares. All minima are scaled at once when the parent is short;
-    upstream scales that of a child when somebody asks for it, which is `scales_lazily`.
+    `version` grows with everything that changes shares. All minima are scaled at once when the parent is short.
     """
 
-    def __init__(self, *, scales_min: bool, keeps_guarantee: bool, scales_lazily: bool = False) -> None:
+    def __init__(self, *, scales_min: bool, keeps_guarantee: bool) -> None:
         self.children: dict[str, Quota] = {}
         self.version = 1
         self._scales_min = scales_min
         self._keeps_guarantee = keeps_guarantee
-        self._scales_lazily = scales_lazily
         self._total: Nanos = {}
         self._sum_of_mins: Nanos = {}
         self._short: dict[str, tuple[int, int]] | None = {}
@@ -124,8 +122,7 @@ class Level:
 
     def _least(self, child: Quota, guaranteed: Nanos, name: str, unit: int) -> int:
         """What a child is sure of before scaling."""
-        minima = child.auto_min if self._scales_lazily else child.min
-        return to_units(max(minima.get(name, 0), guaranteed.get(name, 0)), unit)
+        return to_units(max(child.min.get(name, 0), guaranteed.get(name, 0)), unit)
 
     def _count_min(self, amounts: Nanos, sign: int) -> None:
         sums = self._sum_of_mins
@@ -137,12 +134,10 @@ class Level:
 
     def refresh(self, child: Quota) -> None:
         """Brings the child's scaled minimum and its runtime up to date."""
-        if self._scales_lazily and self._scales_min:
-            self._scale(child)
         if child.runtime_version == self.version:
             return
         self._compute()
-        if self._scales_min and not self._scales_lazily:
+        if self._scales_min:
             child.auto_min = self._scaled(child)
         row = self._row(child.spec.name)
         runtime = {name: columns.share(row) * columns.per_unit for name, columns in self._columns.items()}
@@ -161,18 +156,11 @@ class Level:
     def _compute(self) -> None:
         if self._computed_version == self.version:
             return
-        short = self._shortages() if self._scales_min and not self._scales_lazily else {}
+        short = self._shortages() if self._scales_min else {}
         for name, columns in self._columns.items():
             total = to_units(self._total.get(name, 0), columns.per_unit)
             columns.compute(total, None if self._keeps_guarantee else short.get(name))
         self._computed_version = self.version
-
-    def _scale(self, child: Quota) -> None:
-        """Upstream's way: this child alone, the others when they are asked for."""
-        auto_min = self._scaled(child)
-        if auto_min != child.auto_min:
-            child.auto_min = auto_min
-            self.keeps(child)
 
     def _scaled(self, child: Quota) -> Nanos:
         short = self._shortages()

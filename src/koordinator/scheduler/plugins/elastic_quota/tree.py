@@ -41,9 +41,6 @@ from koordinator.scheduler.plugins.elastic_quota.ways import Ways
 class QuotaTree:
     """All quotas with one tree id. The root is always there; `reserved` are the maxima of the system and
     the default quota, which only the default tree has.
-
-    `as_reference`: pods keep what was counted for them when their quota comes to count other resources, minima are
-    scaled one by one as quotas are asked for, and children share what the pods of their parent itself use.
     """
 
     def __init__(
@@ -52,9 +49,7 @@ class QuotaTree:
         reserved: Mapping[str, Amounts] | None = None,
         scales_min: bool = True,
         keeps_guarantee: bool = False,
-        as_reference: bool = False,
     ) -> None:
-        self._as_reference = as_reference
         self._total: Amounts = {}
         self._pool: Nanos | None = None
         self._scales_min = scales_min
@@ -84,11 +79,7 @@ class QuotaTree:
 
     def bare(self) -> "QuotaTree":
         """A tree without quotas that shares by the same rules."""
-        return QuotaTree(
-            scales_min=self._scales_min,
-            keeps_guarantee=self._keeps_guarantee,
-            as_reference=self._as_reference,
-        )
+        return QuotaTree(scales_min=self._scales_min, keeps_guarantee=self._keeps_guarantee)
 
     def take_touched(self) -> set[str]:
         """Quotas whose sums or specs changed since the last call."""
@@ -147,11 +138,7 @@ class QuotaTree:
     def _level(self, parent: str) -> Level:
         level = self._levels.get(parent)
         if level is None:
-            level = Level(
-                scales_min=self._scales_min,
-                keeps_guarantee=self._keeps_guarantee,
-                scales_lazily=self._as_reference,
-            )
+            level = Level(scales_min=self._scales_min, keeps_guarantee=self._keeps_guarantee)
             self._levels[parent] = level
         return level
 
@@ -194,7 +181,7 @@ class QuotaTree:
 
     def _respecify(self, quota: Quota, spec: QuotaSpec, lends: bool) -> None:
         """Takes over a spec; pods are counted anew where it names other resources."""
-        if not self._as_reference and quota.max.keys() != spec.max.keys():
+        if quota.max.keys() != spec.max.keys():
             for key, known in quota.pods.items():
                 counted = count_pod(known.request, spec.max, known.is_preemptible, known.is_assigned)
                 delta = change_of(known, counted)
@@ -449,8 +436,7 @@ class QuotaTree:
                         self._unsettled.add(
                             each
                         )  # who settles compares with what was told, which may be that of before
-                    if not self._as_reference:
-                        known.fresh_version = self.version
+                    known.fresh_version = self.version
                 parent = each
         return quota
 
@@ -496,6 +482,6 @@ class QuotaTree:
         if parent == ROOT:
             return self._shared()
         total = quota.max if parent in OUTSIDE_THE_SHARES else quota.runtime
-        if self._as_reference or not any(quota.own.used.values()):
+        if not any(quota.own.used.values()):
             return total
         return {name: number - quota.own.used.get(name, 0) for name, number in total.items()}

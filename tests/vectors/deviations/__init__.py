@@ -1,0 +1,185 @@
+"""The one table of where our answers differ from the reference's on purpose, by area and behaviour.
+
+A deviation explains a case only when its condition holds there and when the reference's answer follows from it:
+`derived` works out what the reference says from what the code answers, with that one difference taken out of the
+question or put into the answer, and any other difference stays a failure. Where the reference's answer cannot be
+worked out, a predicate bounds what may differ. Each deviation quotes the line of `docs/deliberate-differences.md`
+that gives the reason.
+"""
+
+from tests.vectors.deviations import gangs, manager, quotas, topology
+from tests.vectors.deviations.question import Deviation, Question, derived
+
+_ADMISSION = "Pods at admission"
+_CONFIG = "The manager's configuration"
+_LENT = "What nodes lend (Batch, Mid, devices)"
+_QUOTAS = "Quotas in the scheduler"
+_QUOTA_AREAS = ("quota-runtime", "quota-min-scale", "quota-accounting", "quota-guarantee")
+
+TABLE = (
+    Deviation(
+        "profile-draws",
+        ("colocationprofile-mutate",),
+        "P percent of pods are P of 100 draws, not P+1",
+        _ADMISSION,
+        "P percent apply to P of 100 draws",
+        derived(manager.with_one_draw_more),
+    ),
+    Deviation(
+        "profile-selectors",
+        ("colocationprofile-mutate",),
+        "a selector that says nothing, or whose namespace is not known, matches nobody",
+        _ADMISSION,
+        "In the reference both count as a match",
+        derived(manager.without_unusable_selectors),
+    ),
+    Deviation(
+        "unreported-pods",
+        ("noderesource-batch",),
+        "what a pod asks for is not lent away until its first report",
+        _LENT,
+        "`maxUsageRequest` counts the request of a pod that is not reported yet",
+        derived(manager.without_unreported_pods),
+    ),
+    Deviation(
+        "malformed-bandwidth",
+        ("nodeslo-merge",),
+        "a mistake in one annotation does not switch off a whole section",
+        _CONFIG,
+        "A broken bandwidth annotation leaves the configured bandwidth",
+        derived(manager.without_system_strategy),
+    ),
+    Deviation(
+        "inherited-bandwidth",
+        ("nodeslo-merge",),
+        "an entry that names no bandwidth does not reset it",
+        _CONFIG,
+        "node strategies inherit it",
+        derived(manager.with_bandwidth_reset),
+    ),
+    Deviation(
+        "inherited-blocks",
+        ("nodeslo-merge",),
+        "block devices have names, not places in a list",
+        _CONFIG,
+        "lists of block devices are replaced",
+        derived(manager.with_blocks_by_index),
+    ),
+    Deviation(
+        "bandwidth-units",
+        ("slo-config-validation",),
+        "a quantity in bits per second is no percentage",
+        _CONFIG,
+        "percentages and quantities of bandwidth are added up apart",
+        derived(manager.with_bandwidths_as_numbers),
+    ),
+    Deviation(
+        "no-system-config",
+        ("slo-config-validation",),
+        "QoS settings need no system-config",
+        _CONFIG,
+        "`resource-qos-config` needs no `system-config`",
+        derived(manager.with_system_config_required),
+    ),
+    Deviation(
+        "unchecked-keys",
+        ("slo-config-validation",),
+        "mistakes in all keys are found",
+        _CONFIG,
+        "`/validate-configmap` checks `host-application-config`",
+        derived(manager.without_keys_that_the_reference_ignores),
+    ),
+    Deviation(
+        "no-minimum",
+        ("podgroup-phase",),
+        "a gang without a minimum has not finished while members run",
+        "Gangs: the status of PodGroups",
+        "Without `minMember` a gang is as far as all of its members are",
+        derived(gangs.finished_at_once),
+    ),
+    Deviation(
+        "gang-start",
+        ("gang-state",),
+        "one bound member is not a gang that has started, and a gang of which nothing is left starts anew (G6)",
+        "Gangs",
+        "when a group has started (G6)",
+        derived(gangs.started_by_one),
+    ),
+    Deviation(
+        "gang-ended-members",
+        ("gang-state",),
+        "members that have ended take no place (G8)",
+        "Gangs",
+        "members that have ended or are being deleted (G8)",
+        derived(gangs.with_ended_members),
+    ),
+    Deviation(
+        "gang-non-strict",
+        ("gang-state",),
+        "members of a NonStrict gang keep their places when another one fails (G5)",
+        "Gangs",
+        "NonStrict (G5)",
+        derived(gangs.without_kept_places),
+    ),
+    Deviation(
+        "gang-several",
+        ("gang-state",),
+        "G5, G6 and G8 together",
+        "Gangs",
+        "when a group has started (G6)",
+        derived(gangs.with_all_gaps),
+    ),
+    Deviation(
+        "job-victims",
+        ("gang-preemption",),
+        "fewer jobs run for nothing",
+        "Job preemption",
+        "equally important pods of a node",
+        gangs.breaks_no_more_jobs,
+    ),
+    Deviation(
+        "switches-of-one-name",
+        ("topology-tree",),
+        "a name below two parents stands for two switches (G14)",
+        "Network topology",
+        "one name below two parents (G14)",
+        derived(topology.tree_of_first_parents),
+    ),
+    Deviation(
+        "switches-of-one-name",
+        ("topology-placement", "topology-score"),
+        "a name below two parents stands for two switches (G14)",
+        "Network topology",
+        "one name below two parents (G14)",
+        derived(topology.below_first_parents),
+    ),
+    Deviation(
+        "recounted-pods",
+        _QUOTA_AREAS,
+        "pods count with the resources that their quota names now",
+        _QUOTAS,
+        "When a quota comes to count other resources, its pods are counted anew.",
+        derived(quotas.counted_once),
+    ),
+    Deviation(
+        "minima-scaled-at-once",
+        _QUOTA_AREAS,
+        "runtimes do not depend on who was asked for first",
+        _QUOTAS,
+        "Where minima do not fit, those of all children are scaled at once",
+        quotas.scaled_on_demand,
+    ),
+    Deviation(
+        "pods-of-parents",
+        _QUOTA_AREAS,
+        "what pods in a parent use, its children do not share",
+        _QUOTAS,
+        "What pods in a parent quota use (gate `SupportParentQuotaSubmitPod`), its children do not share.",
+        derived(quotas.shared_with_pods_of_parents),
+    ),
+)
+
+
+def deviation_of(area: str, question: Question) -> Deviation | None:
+    """The first deviation of the area that explains why both answers differ, None when none does."""
+    return next((each for each in TABLE if area in each.areas and each.explains(question)), None)

@@ -1,0 +1,139 @@
+"""What the reference answers in areas of gangs, worked out from what we answer (gaps: behaviour/gangs 20)."""
+
+import copy
+from collections import Counter
+from typing import Any
+
+from koordinator.api.core import Pod
+from koordinator.scheduler.plugins.coscheduling.gangs import FINISHED_PHASES
+from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
+from tests.vectors.adapters.scheduler_gang import Play
+from tests.vectors.deviations.question import Ask, Case, Question
+
+# podgroup-phase
+
+
+def finished_at_once(case: Case, ask: Ask) -> Any:
+    """A minimum of 0 is reached by no member (G19)."""
+    group = case["podGroup"]
+    status = group.get("status") or {}
+    is_counted = (
+        case.get("check") is None and case["pods"] and status.get("phase") not in (None, "", "Pending")
+    )
+    if not is_counted or (group.get("spec") or {}).get("minMember", 0) > 0:
+        return None
+    first = {**ask(case)["afterOneSync"], "phase": "Finished"}
+    first.pop("scheduleStartTime", None)
+    if "scheduleStartTime" in status:
+        first["scheduleStartTime"] = status["scheduleStartTime"]
+    return {"afterOneSync": first, "settledPhase": "Finished"}
+
+
+# gang-state
+
+
+class _StartedByOne(GangRounds):
+    """A group starts without telling anybody, as soon as one member is bound."""
+
+    def _has_started(self, pod: Pod) -> bool:
+        return True
+
+
+class _KeepsNoPlaces(GangRounds):
+    """NonStrict gangs give all places back, too."""
+
+    def _keeps_places(self, gang_ids: tuple[str, ...]) -> bool:
+        return False
+
+
+class _Both(_StartedByOne, _KeepsNoPlaces):
+    """Both gaps."""
+
+
+class _PlayStartedByOne(Play):
+    """Groups of which a member was bound have started, for ever (G6)."""
+
+    def __init__(self, args: Case, machine: type[GangRounds]) -> None:
+        super().__init__(args, machine)
+        self._started: set[str] = set()
+
+    def apply(self, step: Case) -> Any:
+        answer = super().apply(step)
+        cache = self.rounds.cache
+        self._started.update(gang.group.group_id for gang in cache.gangs().values() if gang.bound)
+        for group_id in self._started:
+            group = cache.group(group_id)
+            if group is not None:
+                group.once_satisfied = True
+        return answer
+
+
+def started_by_one(case: Case, ask: Ask) -> Any:
+    """G6."""
+    return _PlayStartedByOne(case.get("args") or {}, _StartedByOne).run(case["steps"])
+
+
+def without_kept_places(case: Case, ask: Ask) -> Any:
+    """G5."""
+    return Play(case.get("args") or {}, _KeepsNoPlaces).run(case["steps"])
+
+
+def with_ended_members(case: Case, ask: Ask) -> Any:
+    """G8."""
+    return ask({**case, "steps": _without_ends(case["steps"])})
+
+
+def with_all_gaps(case: Case, ask: Ask) -> Any:
+    """G5, G6 and G8."""
+    steps = _without_ends(case["steps"])
+    return _PlayStartedByOne(case.get("args") or {}, _Both).run(steps)
+
+
+def _without_ends(steps: list[Case]) -> list[Case]:
+    """The steps as a reader sees them who does not look at how pods end."""
+    kept = []
+    for step in steps:
+        is_over = ((step.get("object") or {}).get("status") or {}).get("phase") in FINISHED_PHASES
+        if step["op"] == "podUpdate" and is_over and "id" not in step:
+            continue
+        plain = copy.deepcopy(step)
+        if step["op"].startswith("pod") and "object" in plain:
+            plain["object"].get("status", {}).pop("phase", None)
+            plain["object"]["metadata"].pop("deletionTimestamp", None)
+        kept.append(plain)
+    return kept
+
+
+# gang-preemption
+
+
+def breaks_no_more_jobs(question: Question) -> bool:
+    """Of equally important pods ours may choose others; it evicts none that are more important, of no more jobs.
+
+    Where both empty the same nodes nothing else may differ; otherwise members may go to other nodes, too.
+    """
+    expected, ours = {**question.ours, **question.expected}, question.ours
+    if expected["outcome"] != "success" or ours["outcome"] != "success" or "victims" not in question.expected:
+        return False
+    pods = {each["name"]: each for each in question.input["existing"]}
+    actions = question.expected.get("victimActions")
+    if not set(expected["victims"]) <= pods.keys() or (
+        actions and actions.keys() != set(expected["victims"])
+    ):
+        return False
+    if max(Counter(each.get("priority", 0) for each in pods.values()).values()) < 2:
+        return False
+    emptied = [{pods[name]["node"] for name in answer["victims"]} for answer in (ours, expected)]
+    fixed = ["message", "groupMessage", "waitingRejectedBy"]
+    if emptied[0] == emptied[1]:
+        fixed += ["nominations", "nominatedNode"]
+    is_same = all(expected[name] == ours[name] for name in fixed)
+    is_same &= set((actions or {}).values()) <= set(ours["victimActions"].values())
+    return is_same and _cost(ours["victims"], pods) <= _cost(expected["victims"], pods)
+
+
+def _cost(victims: list[str], pods: dict[str, Case]) -> tuple[int, int]:
+    """The highest priority that must go, and the jobs that lose pods."""
+    gone = [pods[name] for name in victims]
+    jobs = {each.get("job") or each["name"] for each in gone}
+    return max((each.get("priority", 0) for each in gone), default=0), len(jobs)

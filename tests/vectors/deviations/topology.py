@@ -1,0 +1,52 @@
+"""What the reference answers about switches of one name, worked out from what we answer."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from koordinator.api.network_topology import NetworkTopologySpec
+from koordinator.scheduler.plugins.network_topology.tree import Path, PathFinder, assemble, details
+from tests.vectors.adapters.scheduler_network_topology import LAYERS
+from tests.vectors.deviations.question import Ask, Case
+
+
+def tree_of_first_parents(case: Case, ask: Ask) -> Any:
+    """A name stands for one place of its layer: below the parent that it had first, with all nodes that name it."""
+    specs, paths = _paths(case)
+    merged = list(_merged(paths))
+    if set(merged) >= set(paths):
+        return None
+    tree = assemble(PathFinder(specs).layers, merged)
+    return {**ask(case), "detailStatus": msgspec.to_builtins(details(tree))}
+
+
+def below_first_parents(case: Case, ask: Ask) -> Any:
+    """The nodes as if their labels named the parent that their switch had first."""
+    specs, paths = _paths(case)
+    first = {path[-1]: path for path in _merged(paths)}
+    keys = [spec.label_key[0] for spec in specs if spec.label_key]
+    nodes = []
+    for node in case["nodes"]:
+        above = first.get(node["name"])
+        labels = dict(node.get("labels") or {})
+        if above is not None:
+            labels.update(zip(keys, above, strict=False))
+        nodes.append({**node, "labels": labels})
+    return ask({**case, "nodes": nodes}) if nodes != case["nodes"] else None
+
+
+def _paths(case: Case) -> tuple[list[NetworkTopologySpec], list[Path]]:
+    specs = msgspec.convert(case.get("networkTopologySpec") or LAYERS, list[NetworkTopologySpec])
+    finder = PathFinder(specs)
+    found = [finder.path(node["name"], node.get("labels") or {}) for node in case["nodes"]]
+    return specs, [path for path in found if path is not None]
+
+
+def _merged(paths: Iterable[Path]) -> Iterator[Path]:
+    known: dict[tuple[int, str], Path] = {}
+    for path in paths:
+        place: Path = ()
+        for depth, name in enumerate(path):
+            place = known.setdefault((depth, name), (*place, name))
+            yield place
