@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -25,9 +26,8 @@ from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.registry import PluginType
 from koordinator.scheduler.engine.results import Candidate, Placed, Unplaced
 from koordinator.scheduler.explain.objects import ExplanationObjects
-from koordinator.scheduler.extenders.advisors import Advisors, ExtenderBinder, ExtenderVoice
-from koordinator.scheduler.extenders.client import ExtenderClient
-from koordinator.scheduler.loop.actions import RunningActions
+from koordinator.scheduler.extenders.advisors import Advisors, ExtenderVoice, connect
+from koordinator.scheduler.loop.actions import RunningActions, RunningParts
 from koordinator.scheduler.loop.binding import Binder, BindingRules, Job
 from koordinator.scheduler.loop.caches import Caches
 from koordinator.scheduler.loop.event_handlers import EventHandlers
@@ -40,10 +40,10 @@ from koordinator.scheduler.plugin.capabilities import NextPodPlugin
 from koordinator.scheduler.plugin.controllers import ControllerFilter
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening
 from koordinator.scheduler.plugin.framework import Plugin
+from koordinator.scheduler.plugin.metrics import Metrics
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.network_topology.manager import NetworkTopologyManager
-from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.queue.scheduling_queue import (
     UNSCHEDULABLE_S_MAX,
     QueuedPod,
@@ -71,6 +71,7 @@ class Scheduler:
     `observing`: limits and debug switches; `auditing`: what the workload auditor goes by, None without one;
     `unschedulable_s_max`: how long a pod waits for an event at most; `network_topology`: whether to follow
     ClusterNetworkTopology, which gangs are placed by; `instance`: what tells this process from others in events.
+    `may_write` is asked before each change but events: whoever was elected may have lost the lease without knowing yet.
     """
 
     def __init__(
@@ -95,36 +96,17 @@ class Scheduler:
         self.clock = clock or cluster.clock
         self.synced = asyncio.Event()
         self._wake = asyncio.Event()
-        self.waiting = WaitingPods(
-            lambda status, seconds: self.observer.waited(status, seconds), noted=self._wake.set
-        )
         self._rng = random.Random(seed)
         self._guard = Guard("scheduling")
         self._controller_filter = controller_filter
-        self._unschedulable_s_max = unschedulable_s_max
         self._is_scheduling = False
         gates = gates or FeatureGates.of(Component.SCHEDULER)
         self.may_write: Callable[[], bool] = lambda: True
-        """Asked before each change but events: whoever was elected may have lost the lease without knowing yet."""
         fenced = FencedCluster(cluster, lambda: self.may_write())
 
-        # What decides: plugins may act and tell through what is made below.
-        self.recorders: dict[str, EventRecorder] = {}
-        self._actions = RunningActions(
-            self.waiting,
-            self.recorders,
-            lambda uids, at_once: self._handlers.activate(uids, at_once=at_once),
-            lambda uid: self.queue.is_in_line(uid),
-            lambda uid: entry.pod if (entry := self.queue.find(uid)) is not None else None,
-        )
-        self.network: NetworkTopologyManager | None = None
-        if network_topology:
-            self.network = NetworkTopologyManager(
-                fenced,
-                self.clock,
-                tell=lambda *about: self._actions.event(next(iter(self.profiles)), *about),
-                changed=lambda: self._handlers.happened(Happening(ClusterEvent.NETWORK_TOPOLOGY)),
-            )
+        # What decides. Plugins act through `_actions`, which are attached to all that follows.
+        self._actions = RunningActions()
+        self.network = self._network(fenced) if network_topology else None
         self.engine = Engine(
             self.config,
             self.clock,
@@ -132,72 +114,70 @@ class Scheduler:
             plugins=plugins if plugins is not None else installed_plugins(),
             classes_max=classes_max,
             cluster=fenced,
-            happened=lambda happening: self._handlers.happened(happening),
+            happened=self._actions.happened,
             actions=self._actions,
             gates=gates,
             network=self.network.tree if self.network is not None else lambda: None,
         )
-        self.table = self.engine.table
-        self.profiles = self.engine.profiles
+        self.table, self.profiles = self.engine.table, self.engine.profiles
         self._choosers = self.engine.next_pod_plugins()
-        self._advisors = self._extenders(fenced)
-        self.auditor: Auditor | None = None
-        if auditing is not None:
-            is_ours = self.profiles.__contains__
-            self.auditor = Auditor(auditing, self.engine.metrics.registry, self.clock, is_ours)
-        self.queue = SchedulingQueue(self._queue_policy())
+        self._advisors = connect(self.config.extenders, self.engine, fenced)
+        self.auditor = self._auditor(auditing)
+        self.observer = Observer(self.engine, observing)
+        self.waiting = WaitingPods(self.observer.waited, noted=self._wake.set)
+        self.queue = SchedulingQueue(self._queue_policy(unschedulable_s_max))
         self.engine.cycle.waiting = self._planned
         self.engine.cycle.has_advisors = self._advisors is not None
-        for name in self.profiles:
-            self.recorders[name] = EventRecorder(
-                cluster, name, instance=instance, rng=self._new_rng(), stand_back=self._is_busy
-            )
 
         # What comes in.
+        self.recorders = {name: self._recorder(cluster, name, instance) for name in self.profiles}
         self.caches = Caches(cluster, gates, self._new_rng())
-        if (auditor := self.auditor) is not None:  # hears of pods before the queue does
-            self.caches.pods.add_handler(auditor.created, None, auditor.deleted)
-        self._handlers = EventHandlers(
-            self.engine,
-            self.queue,
-            self.waiting,
-            self.recorders,
-            self.clock,
-            self._wake.set,
-            counts_other_schedulers=gates.is_on("CrossSchedulerNomination"),
+        self._handlers = EventHandlers(self.engine, self.queue, self.waiting, self.recorders, self._wake.set)
+        self._listen()
+
+        # What goes out.
+        self._explanations = ExplanationObjects(self.engine, self.caches.pods, fenced, self._new_rng())
+        self._status_writer = StatusWriter(fenced, self.clock, self.caches.live)
+        parts = RunningParts(
+            self.waiting, self.recorders, self.queue, self._handlers, self._status_writer, self.auditor
         )
-        for (
-            handle
-        ) in self.engine.handles:  # a plugin that counts pods knows one before the queue asks about it
+        self.outcomes = Outcomes(self.engine, self.caches, self.observer, parts)
+        self._binder = Binder(self._binding_rules(gates), self.waiting)
+        self._actions.attach(parts)
+
+    def _network(self, cluster: Cluster) -> NetworkTopologyManager:
+        changed = Happening(ClusterEvent.NETWORK_TOPOLOGY)
+        return NetworkTopologyManager(
+            cluster,
+            self.clock,
+            tell=functools.partial(self._actions.event, ""),
+            changed=functools.partial(self._actions.happened, changed),
+        )
+
+    def _auditor(self, options: AuditOptions | None) -> Auditor | None:
+        if options is None:
+            return None
+        return Auditor(options, self.engine.metrics.registry, self.clock, self.profiles.__contains__)
+
+    def _recorder(self, cluster: Cluster, profile_name: str, instance: str) -> EventRecorder:
+        rng = self._new_rng()
+        return EventRecorder(cluster, profile_name, instance=instance, rng=rng, stand_back=self._is_busy)
+
+    def _listen(self) -> None:
+        """Who hears of objects, in this order: the auditor and plugins that count pods know one before the queue asks
+        about it."""
+        if self.auditor is not None:
+            self.caches.pods.add_handler(self.auditor.created, None, self.auditor.deleted)
+        for handle in self.engine.handles:
             self.caches.watch(handle.watches)
         if self.network is not None:
             self.caches.watch(self.network.watches)
         self._handlers.listen(self.caches)
-        self._actions.attach(self._handlers)
         if self._advisors is not None:
             self.caches.watch(self._advisors.watches())
 
-        # What goes out.
-        self._explanations = ExplanationObjects(
-            self.engine, self.caches.pods, fenced, self.clock, self._new_rng()
-        )
-        self.observer = Observer(self.engine, self.clock, observing)
-        self._status_writer = StatusWriter(fenced, self.clock, self.caches.live)
-        self._actions.attach_statuses(self._status_writer)
-        self.outcomes = Outcomes(
-            self.engine,
-            self.queue,
-            self.caches,
-            self._handlers,
-            self.recorders,
-            self._status_writer,
-            self.clock,
-            self.observer,
-        )
-        self.outcomes.auditor = self._actions.auditor = self.auditor
-        self.metrics = self.observer.metrics
-        self._next_pod_latency = self.metrics.next_pod_latency.of()
-        rules = BindingRules(
+    def _binding_rules(self, gates: FeatureGates) -> BindingRules:
+        return BindingRules(
             bindings_max=self.config.bindings_max,
             # The gate asks for a second look at the pod just before it is bound.
             live=self._live if gates.is_on("DynamicSchedulerCheck") else lambda pod: pod,
@@ -206,7 +186,10 @@ class Scheduler:
             interrupted=self.outcomes.interrupted,
             ran=self.observer.ran,
         )
-        self._binder = Binder(rules, self.waiting)
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.engine.metrics
 
     @property
     def bindings_in_progress(self) -> int:
@@ -227,21 +210,7 @@ class Scheduler:
     def _new_rng(self) -> random.Random:
         return random.Random(self._rng.getrandbits(64))
 
-    def _extenders(self, cluster: Cluster) -> Advisors | None:
-        """The services to ask, None when the configuration names none."""
-        clients = [ExtenderClient(each, index) for index, each in enumerate(self.config.extenders)]
-        if not clients:
-            return None
-        advisors = Advisors(clients, cluster)
-        binder = ExtenderBinder(advisors.bind, self.engine.handles[0])
-        for profile in self.profiles.values():
-            profile.binds = (binder, *profile.binds)
-            for plugin in profile.post_filters:
-                if isinstance(plugin, DefaultPreemption):
-                    plugin.reviewer = advisors
-        return advisors
-
-    def _queue_policy(self) -> QueuePolicy:
+    def _queue_policy(self, unschedulable_s_max: float) -> QueuePolicy:
         voice = ExtenderVoice(None, self.engine.handles[0])
         by_name: dict[str, dict[str, Plugin[Any]]] = {
             profile.name: {voice.name: voice, **{plugin.name: plugin for plugin in profile.plugins}}
@@ -256,7 +225,7 @@ class Scheduler:
             other_gates=self._gate,
             plugins=by_name.__getitem__,
             waits_out=self._brings_others,
-            unschedulable_s_max=self._unschedulable_s_max,
+            unschedulable_s_max=unschedulable_s_max,
         )
 
     def _gate(self, entry: QueuedPod, but: str = "") -> Status:
@@ -392,7 +361,7 @@ class Scheduler:
                 return None
             began_s = self.clock.now()
             entry = self.queue.take(uid, now_s, by=chooser.name)
-            self._next_pod_latency.observe(max(0.0, self.clock.now() - began_s))
+            self.metrics.next_pod_latency.of().observe(max(0.0, self.clock.now() - began_s))
             if entry is not None:
                 return entry  # else it is gone, and the plugin knows of another one
 

@@ -3,6 +3,8 @@
 Source: behaviour/scheduler A3 (the shipped profile) and B1 (the stock plugins, in the stock order).
 """
 
+import msgspec
+
 from koordinator.scheduler.config.config import (
     LeaderElection,
     PluginConfig,
@@ -13,6 +15,8 @@ from koordinator.scheduler.config.config import (
     SchedulerConfig,
 )
 
+FIT = "NodeResourcesFit"
+
 MULTI_POINT = (
     PluginRef(name="SchedulingGates"),
     PluginRef(name="PrioritySort"),
@@ -21,7 +25,7 @@ MULTI_POINT = (
     PluginRef(name="TaintToleration", weight=3),
     PluginRef(name="NodeAffinity", weight=2),
     PluginRef(name="NodePorts"),
-    PluginRef(name="NodeResourcesFit", weight=1),
+    PluginRef(name=FIT, weight=1),
     PluginRef(name="VolumeRestrictions"),
     PluginRef(name="NodeVolumeLimits"),
     PluginRef(name="VolumeBinding"),
@@ -92,7 +96,7 @@ SHIPPED_PLUGINS = Plugins(
 
 SHIPPED_ARGS = [
     PluginConfig(
-        name="NodeResourcesFit",
+        name=FIT,
         args={
             "scoringStrategy": {
                 "type": "LeastAllocated",
@@ -132,3 +136,23 @@ def shipped_config(*scheduler_names: str) -> SchedulerConfig:
         ),
         profiles=[shipped_profile(name) for name in names],
     )
+
+
+def without_managed_resources(config: SchedulerConfig) -> SchedulerConfig:
+    """The configuration in which NodeResourcesFit leaves to extenders what they alone look after."""
+    names = {
+        resource.name
+        for extender in config.extenders
+        for resource in extender.managed_resources
+        if resource.ignored_by_scheduler
+    }
+    if not names:
+        return config
+    profiles = []
+    for profile in config.profiles or [shipped_profile()]:
+        others = [each for each in profile.plugin_config if each.name != FIT]
+        args = next((dict(each.args) for each in profile.plugin_config if each.name == FIT), {})
+        args["ignoredResources"] = sorted({*args.get("ignoredResources", []), *names})
+        fit = PluginConfig(name=FIT, args=args)
+        profiles.append(msgspec.structs.replace(profile, plugin_config=[*others, fit]))
+    return msgspec.structs.replace(config, profiles=profiles)

@@ -15,7 +15,7 @@ from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.config.config import PluginConfig, SchedulerConfig
+from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.engine.batch_watch import BatchWatch
 from koordinator.scheduler.engine.cycle import Cycle
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX, EvaluationCache
@@ -40,8 +40,6 @@ from koordinator.scheduler.table.nominations import Nominations
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
-
-FIT = "NodeResourcesFit"
 
 P = TypeVar("P", bound=Plugin[Any])
 
@@ -78,12 +76,14 @@ class Engine:
         self.nominations = Nominations()
         self.gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
         self._actions = actions or Actions()
-        self._clock = clock
+        self.clock = clock
         self._cluster = cluster
         self._happened = happened
         self.plugin_types = plugins
         """Every plugin that a configuration can name."""
-        self.profiles = build_profiles(without_managed_resources(config), plugins, self._build, self.gates)
+        self.profiles = build_profiles(
+            default_plugins.without_managed_resources(config), plugins, self._build, self.gates
+        )
         if missing := missing_plugins(config, plugins):
             log.warning("plugins left out: this version does not have them", extra={"plugins": missing})
         self.cache = EvaluationCache(self.table, classes_max=classes_max)
@@ -142,7 +142,7 @@ class Engine:
         }
         handle = Handle(
             self.table,
-            self._clock,
+            self.clock,
             columns=columns,
             cluster=self._cluster,
             happened=self._happened,
@@ -158,23 +158,3 @@ class Engine:
             self.table.add_keeper(plugin)
         self.handles.append(handle)
         return plugin
-
-
-def without_managed_resources(config: SchedulerConfig) -> SchedulerConfig:
-    """The configuration in which NodeResourcesFit leaves to extenders what they alone look after."""
-    names = {
-        resource.name
-        for extender in config.extenders
-        for resource in extender.managed_resources
-        if resource.ignored_by_scheduler
-    }
-    if not names:
-        return config
-    profiles = []
-    for profile in config.profiles or [default_plugins.shipped_profile()]:
-        others = [each for each in profile.plugin_config if each.name != FIT]
-        args = next((dict(each.args) for each in profile.plugin_config if each.name == FIT), {})
-        args["ignoredResources"] = sorted({*args.get("ignoredResources", []), *names})
-        fit = PluginConfig(name=FIT, args=args)
-        profiles.append(msgspec.structs.replace(profile, plugin_config=[*others, fit]))
-    return msgspec.structs.replace(config, profiles=profiles)

@@ -15,7 +15,7 @@ from koordinator.api.schedule_explanation import (
     ScheduleExplanation,
     ScheduleExplanationStatus,
 )
-from koordinator.clock import Clock, parse_rfc3339, rfc3339
+from koordinator.clock import parse_rfc3339, rfc3339
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.informer import Informer
@@ -53,13 +53,11 @@ class ExplanationObjects:
     after `namespace/`) or gangs (`namespace/name`, several with commas).
     """
 
-    def __init__(
-        self, engine: Engine, pods: Informer[Pod], cluster: Cluster, clock: Clock, rng: random.Random
-    ) -> None:
+    def __init__(self, engine: Engine, pods: Informer[Pod], cluster: Cluster, rng: random.Random) -> None:
         self._engine = engine
         self._pods = pods
         self._cluster = cluster
-        self._clock = clock
+        self._clock = engine.clock
         self._rng = rng
         pods.add_index(_INDEX, questions_of)
 

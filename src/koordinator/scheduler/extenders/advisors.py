@@ -13,8 +13,11 @@ import aiohttp
 from koordinator.api.core import Node, Pod
 from koordinator.api.meta import Object, to_wire
 from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler.config.config import Extender
 from koordinator.scheduler.engine.advice import Advice
+from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.extenders.client import ExtenderClient, ExtenderError, Json, Victims
+from koordinator.scheduler.plugin.capabilities import ReviewedPreemption
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening
 from koordinator.scheduler.plugin.framework import BindPlugin, Handle, Plugin, Watch
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
@@ -226,6 +229,20 @@ class ExtenderVoice(Plugin[None]):
 
     def tells_apart(self, old: PodInfo, new: PodInfo) -> bool:
         return old.pod.spec != new.pod.spec or old.pod.metadata.labels != new.pod.metadata.labels
+
+
+def connect(configs: Sequence[Extender], engine: Engine, cluster: Cluster) -> Advisors | None:
+    """The configured extenders, made known to the profiles of an engine; None when there are none."""
+    if not configs:
+        return None
+    advisors = Advisors([ExtenderClient(each, index) for index, each in enumerate(configs)], cluster)
+    binder = ExtenderBinder(advisors.bind, engine.handles[0])
+    for profile in engine.profiles.values():
+        profile.binds = (binder, *profile.binds)
+        for plugin in profile.post_filters:
+            if isinstance(plugin, ReviewedPreemption):
+                plugin.review_by(advisors)
+    return advisors
 
 
 def _preemption_args(

@@ -5,7 +5,6 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.engine.engine import Engine
@@ -33,8 +32,7 @@ _EVENT_OF_ASPECT = (
 
 class EventHandlers:
     """Keeps the scheduler's state in step with the cluster. `wake` tells the loop that a pod may be active;
-    `recorders` are those of the profiles, by scheduler name; `counts_other_schedulers`: whether room is kept
-    for pods that other schedulers nominated, too (the gate CrossSchedulerNomination)."""
+    `recorders` are those of the profiles, by scheduler name."""
 
     def __init__(
         self,
@@ -42,12 +40,11 @@ class EventHandlers:
         queue: SchedulingQueue,
         waiting: WaitingPods,
         recorders: Mapping[str, EventRecorder],
-        clock: Clock,
         wake: Callable[[], None],
-        *,
-        counts_other_schedulers: bool = False,
     ) -> None:
-        self._counts_other_schedulers = counts_other_schedulers
+        self._counts_other_schedulers = engine.gates.is_on("CrossSchedulerNomination")
+        """Whether room is kept for pods that other schedulers nominated, too."""
+        clock = engine.clock
         self._metrics = engine.metrics
         self._probe = Probe(engine.metrics, clock.now)
         self._table = engine.table

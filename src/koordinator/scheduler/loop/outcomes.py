@@ -1,22 +1,16 @@
 """What becomes of an attempt: a bound pod, or one that goes back to the queue with a reason that is told."""
 
-from collections.abc import Mapping
-
 import msgspec
 
 from koordinator.api import labels
 from koordinator.api.core import Pod
-from koordinator.clock import Clock
-from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.supervise import Guard
-from koordinator.scheduler.auditor.auditor import Auditor
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.results import Unplaced, refused
 from koordinator.scheduler.loop import pod_status
+from koordinator.scheduler.loop.actions import RunningParts
 from koordinator.scheduler.loop.binding import Job
 from koordinator.scheduler.loop.caches import Caches
-from koordinator.scheduler.loop.event_handlers import EventHandlers
-from koordinator.scheduler.loop.pod_status import StatusWriter
 from koordinator.scheduler.loop.reservation_message import event_message
 from koordinator.scheduler.observe.observer import Observer
 from koordinator.scheduler.plugin import diagnosis, failures, status
@@ -24,39 +18,26 @@ from koordinator.scheduler.plugin.event_actions import BINDING, SCHEDULING
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening
 from koordinator.scheduler.plugin.failures import Failure, Handling
 from koordinator.scheduler.plugin.status import Status
-from koordinator.scheduler.queue.scheduling_queue import QueuedPod, SchedulingQueue
+from koordinator.scheduler.queue.scheduling_queue import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class Outcomes:
-    """Books the ends of attempts: queue, table, metrics, events and conditions.
+    """Books the ends of attempts: queue, table, metrics, events and conditions."""
 
-    `recorders` are those of the profiles, by scheduler name.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        queue: SchedulingQueue,
-        caches: Caches,
-        handlers: EventHandlers,
-        recorders: Mapping[str, EventRecorder],
-        status_writer: StatusWriter,
-        clock: Clock,
-        observer: Observer,
-    ) -> None:
+    def __init__(self, engine: Engine, caches: Caches, observer: Observer, parts: RunningParts) -> None:
         self._observer = observer
         self._engine = engine
         self._table = engine.table
-        self._queue = queue
+        self._queue = parts.queue
         self._caches = caches
-        self._handlers = handlers
-        self._recorders = recorders
-        self._status_writer = status_writer
-        self._clock = clock
+        self._handlers = parts.handlers
+        self._recorders = parts.recorders
+        self._status_writer = parts.statuses
+        self._clock = engine.clock
         self._guard = Guard("PostBind plugins")
         self._failures = engine.failure_handlers()
-        self.auditor: Auditor | None = None
+        self.auditor = parts.auditor
 
     def bound(self, job: Job, outcome: Status) -> None:
         """A binding ended."""

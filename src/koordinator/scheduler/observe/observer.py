@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from koordinator.clock import Clock
 from koordinator.scheduler.engine.advice import Advice
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
@@ -38,15 +37,15 @@ class ObserverOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Observer:
     """Told about each attempt: `popped`, `search`, then `placed` or `failed`."""
 
-    def __init__(self, engine: Engine, clock: Clock, options: ObserverOptions | None = None) -> None:
+    def __init__(self, engine: Engine, options: ObserverOptions | None = None) -> None:
         options = options or ObserverOptions()
         self.metrics = engine.metrics
         self.debug = options.debug
         self.monitor = Monitor(options.monitor, self._overdue)
         self._engine = engine
-        self._clock = clock
+        self._clock = engine.clock
         self._dump = DiagnosisDump(options.dump)
-        self._probe = Probe(self.metrics, clock.now)
+        self._probe = Probe(self.metrics, engine.clock.now)
         self._of_profile = {name: self.metrics.of(name) for name in engine.profiles}
 
     def popped(self, entry: QueuedPod, now_s: float) -> None:

@@ -127,6 +127,40 @@ class JobRoomPlugin(Plugin[S]):
         """uids of the pods on nodes that use up what limits this one: room for it is made where they are."""
 
 
+# Making room
+
+
+class ReviewedVictims(Protocol):
+    """What is left of one option to preempt."""
+
+    @property
+    def uids(self) -> list[str]: ...
+    @property
+    def violations(self) -> int: ...
+
+
+class PreemptionReviewer(Protocol):
+    """Somebody outside who has a say in preemptions (HTTP extenders)."""
+
+    def preempts(self, pod: PodInfo) -> bool:
+        """Whether to be asked about this pod."""
+        ...
+
+    async def reconsider(
+        self, pod: PodInfo, victims: dict[str, tuple[list[PodInfo], int]]
+    ) -> Mapping[str, ReviewedVictims] | Status:
+        """What is left of the options (node → pods to evict, budgets violated), or why nobody can tell."""
+        ...
+
+
+class ReviewedPreemption(Plugin[S]):
+    """Makes room by evictions in which somebody outside has a say; where the plugin is enabled at postFilter."""
+
+    @abc.abstractmethod
+    def review_by(self, reviewer: PreemptionReviewer) -> None:
+        """Ask `reviewer` from now on, before anybody is evicted."""
+
+
 # Choosing nodes
 
 

@@ -1,8 +1,8 @@
 """A tree of quotas: counts pods and passes demand up, hands runtime down.
 
-Policy is in `runtime`; here is the bookkeeping, driven by events. Nothing here knows the time or an API.
-Amounts that a pod added are taken away exactly as they were added. A change costs its path to the root; the
-siblings on each level of it are looked at when somebody asks for a runtime. Source: behaviour/elastic-quota 5 to 11.
+Policy is in `runtime`. Amounts that a pod added are taken away exactly as they were added. A change costs its path to
+the root; siblings on its levels are looked at when a runtime is asked for.
+Source: behaviour/elastic-quota 5 to 11.
 """
 
 import heapq

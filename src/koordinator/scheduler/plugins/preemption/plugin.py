@@ -1,8 +1,8 @@
 """DefaultPreemption as a plugin: who may preempt, dry runs on the node table, the nomination."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Protocol
+from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.scheduler.engine import pick
 from koordinator.scheduler.plugin import diagnosis
+from koordinator.scheduler.plugin.capabilities import PreemptionReviewer, ReviewedPreemption
 from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugin.framework import (
     Diagnosis,
@@ -47,30 +48,7 @@ class PreemptionArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
             raise ValueError("minCandidateNodesPercentage and minCandidateNodesAbsolute cannot both be zero")
 
 
-class Agreement(Protocol):
-    """What others leave of an option."""
-
-    @property
-    def uids(self) -> list[str]: ...
-    @property
-    def violations(self) -> int: ...
-
-
-class Reviewer(Protocol):
-    """Somebody outside who has a say in preemptions (HTTP extenders)."""
-
-    def preempts(self, pod: PodInfo) -> bool:
-        """Whether to be asked about this pod."""
-        ...
-
-    async def reconsider(
-        self, pod: PodInfo, victims: dict[str, tuple[list[PodInfo], int]]
-    ) -> Mapping[str, Agreement] | Status:
-        """What is left of the options (node → pods to evict, budgets violated), or why nobody can tell."""
-        ...
-
-
-class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
+class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], ReviewedPreemption[None]):
     name = "DefaultPreemption"
     args = PreemptionArgs
     wakes_on = (ClusterEvent.ASSIGNED_POD_DELETED,)
@@ -85,7 +63,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
         self._search = Search(handle.table, self._residents, self.budgets, handle.nominations, handle.clock)
         self._attempt_count = 0
         self._eviction = Eviction(handle)
-        self.reviewer: Reviewer | None = None
+        self._reviewer: PreemptionReviewer | None = None
         handle.watch(
             Watch(
                 PodDisruptionBudget,
@@ -103,11 +81,14 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
 
     # Deciding
 
+    def review_by(self, reviewer: PreemptionReviewer) -> None:
+        self._reviewer = reviewer
+
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
         self._attempt_count += 1
         self.handle.metrics.preemption_attempts.inc()
         result, found = self._decide(pod, diagnosis)
-        reviewer = self.reviewer
+        reviewer = self._reviewer
         if found.options and reviewer is not None and reviewer.preempts(pod):
             profile_name = diagnosis.profile_name
             return PostFilterResult(
@@ -120,7 +101,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
         return result
 
     async def _reviewed(
-        self, reviewer: Reviewer, pod: PodInfo, found: Found, profile_name: str
+        self, reviewer: PreemptionReviewer, pod: PodInfo, found: Found, profile_name: str
     ) -> PostFilterResult:
         """The result once others have said which of the options are open to them."""
         options = {each.node_name: each for each in (option.candidate() for option in found.options)}
