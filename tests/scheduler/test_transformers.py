@@ -21,7 +21,6 @@ from koordinator.scheduler.plugin.capabilities import (
     PreferredNodes,
     PreFilterTransformer,
     ResizePodPlugin,
-    ScoreTransformer,
 )
 from koordinator.scheduler.plugin.framework import (
     Diagnosis,
@@ -32,10 +31,8 @@ from koordinator.scheduler.plugin.framework import (
     PreFilterResult,
     ReasonCodes,
     ReservePlugin,
-    ScorePlugin,
-    Scores,
 )
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, unresolvable, unschedulable
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial
@@ -162,44 +159,6 @@ def test_what_a_transformer_shows_is_shown_again_after_every_change() -> None:
     assert "2 Insufficient cpu" in desk.refuse(tenant_pod("p4", "t")).status.message
     desk.table.unassign("p0")
     assert desk.place(tenant_pod("p5", "t")) == nodes[0]
-
-
-class Mirror(ScorePlugin[str], ScoreTransformer[str]):
-    """Scores the node that the pod names, after a transformer made it name another."""
-
-    name = "Mirror"
-    seen_rows: ClassVar[list[int]] = []
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        return self.prepare(pod)
-
-    def prepare(self, pod: PodInfo) -> str:
-        return pod.pod.spec.scheduler_name
-
-    def before_score(self, state: str, pod: PodInfo, rows: Rows) -> PodInfo | Status:
-        self.seen_rows.append(int(rows.size))
-        if pod.pod.metadata.name == "bad":
-            return error("no score for it")
-        return relabelled(pod, scheduler_name="b")
-
-    def score(self, state: str, rows: Rows) -> Scores:
-        row = self.handle.table.row_of(state)
-        return np.where(rows == row, 10_000, 0).astype(np.int64)
-
-
-def test_scores_are_made_of_the_pod_that_the_transformer_shows() -> None:
-    Mirror.seen_rows.clear()
-    desk = Desk(Mirror).nodes("a", "b", "c").nodes("d", unschedulable=True)
-
-    assert desk.place(pod("p")) == "b"
-    assert Mirror.seen_rows == [3]
-    assert desk.table.place_of("p") is not None
-
-
-def test_a_score_transformer_that_fails_is_an_error_of_the_pod() -> None:
-    found = Desk(Mirror).nodes("a").refuse(pod("bad"))
-    assert (found.status.message, found.status.plugin) == ("no score for it", "Mirror")
-    assert not found.status.is_rejected
 
 
 class Listening(PostFilterPlugin[None], PostFilterTransformer[None]):

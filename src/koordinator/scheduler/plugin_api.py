@@ -26,7 +26,6 @@ from koordinator.scheduler.plugin.capabilities import (
     PreferredNodes,
     PreFilterTransformer,
     ResizePodPlugin,
-    ScoreTransformer,
 )
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening
 from koordinator.scheduler.plugin.framework import (
@@ -130,7 +129,6 @@ __all__ = [
     "Rows",
     "SchedulerConfig",
     "ScorePlugin",
-    "ScoreTransformer",
     "Scores",
     "Status",
     "SuggestionType",

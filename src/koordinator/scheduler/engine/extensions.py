@@ -33,13 +33,11 @@ from koordinator.scheduler.plugin.capabilities import (
     ReservationScorePlugin,
     ReservePodProvider,
     ResizePodPlugin,
-    ScoreTransformer,
     SharedFailure,
 )
 from koordinator.scheduler.plugin.framework import SCORE_MAX, Diagnosis, Plugin
 from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugin.status import SUCCESS, Status
-from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial
 
@@ -84,7 +82,6 @@ class Extensions:
         )
         self.attempts = at("pre_filter", AttemptPlugin)
         self.before_filters = at("filter", FilterTransformer)
-        self.before_scores = at("score", ScoreTransformer)
         self.after_post_filters = at("post_filter", PostFilterTransformer)
         self.find_one_nodes = among(FindOneNodePlugin)
         self.prefer_nodes = _only(among(PreferNodesPlugin))
@@ -97,7 +94,7 @@ class Extensions:
         self.reservation_filters = among(ReservationFilterPlugin)
         self.reservation_scorers = among(ReservationScorePlugin)
         self.reservation_pre_binds = at("pre_bind", ReservationPreBindPlugin)
-        self.transforms = bool(self.before_pre_filters or self.before_filters or self.before_scores)
+        self.transforms = bool(self.before_pre_filters or self.before_filters)
         self.steers = bool(self.after_pre_filters or self.find_one_nodes or self.prefer_nodes)
         self.batches = gates.is_on("EnableInlineBatchSchedule") and bool(self.find_one_nodes)
         self.books = bool(self.resizers or self.nominator)
@@ -108,7 +105,6 @@ class Extensions:
             self.before_pre_filters,
             self.after_pre_filters,
             self.before_filters,
-            self.before_scores,
             self.find_one_nodes,
             (self.prefer_nodes, self.nominator),
             self.resizers,
@@ -133,12 +129,6 @@ class Extensions:
             self.before_filters,
             pod,
             lambda plugin, seen: plugin.before_filter(states[plugin.name], seen, what_if),
-        )
-
-    def see_before_score(self, states: States, pod: PodInfo, rows: Rows) -> Seen:
-        """The pod after all transformers before Score."""
-        return _seen(
-            self.before_scores, pod, lambda plugin, seen: plugin.before_score(states[plugin.name], seen, rows)
         )
 
     def tell_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:

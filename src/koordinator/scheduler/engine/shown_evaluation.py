@@ -4,7 +4,7 @@ Source: behaviour/scheduler C2.
 """
 
 from koordinator.scheduler.engine.evaluation import Evaluation
-from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial, trial_of
 
@@ -61,29 +61,10 @@ class ShownEvaluation(Evaluation):
         if self._is_refused(filtered.status):
             return filtered.pod
         self._ask_all()
-        return self._show_scorers(filtered.pod)
+        return filtered.pod
 
     def _is_refused(self, status: Status) -> bool:
         """Whether the pod is refused as a whole, by a transformer (`status`) or before."""
         if not status.is_success:
             self.status = status
         return not self.status.is_success
-
-    def _show_scorers(self, pod: PodInfo) -> PodInfo:
-        extensions = self._profile.extensions
-        if not extensions.before_scores:
-            return pod
-        scored = extensions.see_before_score(self._states, pod, self.feasible)
-        if not scored.status.is_success:
-            self.score_status = scored.status
-        elif scored.pod is not pod:
-            self._prepare(scored.pod)
-            self.score_status = SUCCESS
-            self._pre_score()
-            self._choose_wide()
-            rows = self.feasible
-            self._own[rows] = self._score(rows)
-            for scorer in self._wide_scorers:
-                self._ask_scorer(scorer, rows)
-            self._normalise()
-        return scored.pod

@@ -37,7 +37,6 @@ _POINTS = (
     ("extensions.before_pre_filters", "before_pre_filter", "BeforePreFilter"),
     ("extensions.after_pre_filters", "after_pre_filter", "AfterPreFilter"),
     ("extensions.before_filters", "before_filter", "BeforeFilter"),
-    ("extensions.before_scores", "before_score", "BeforeScore"),
     ("extensions.after_post_filters", "after_post_filter", "AfterPostFilter"),
     ("extensions.prefer_nodes", "prefer_nodes", "PreferNodesPlugin"),
 )

@@ -24,7 +24,6 @@ from koordinator.scheduler.plugin.framework import Diagnosis, Plugin, PreFilterR
 from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugin.suggestion import Suggestion
-from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial
 
@@ -56,14 +55,6 @@ class FilterTransformer(Plugin[S]):
 
         Unless the pod changes, other plugins keep the states that they prepared before.
         """
-
-
-class ScoreTransformer(Plugin[S]):
-    """Changes pods before Score; where the plugin is enabled at score."""
-
-    @abc.abstractmethod
-    def before_score(self, state: S, pod: PodInfo, rows: Rows) -> PodInfo | Status:
-        """The pod as Score shall see it, or why the attempt ends; `rows` are those that passed the filters."""
 
 
 class PostFilterTransformer(Plugin[S]):
