@@ -39,9 +39,9 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.elastic_quota.amounts import nanos_per_unit, to_units
+from koordinator.scheduler.plugins.elastic_quota.columns import Columns, Entry
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, QuotaSpec
-from koordinator.scheduler.plugins.elastic_quota.runtime import Claim, fair_shares
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 
 SHAPES = (
@@ -115,17 +115,16 @@ def recomputed(tree: QuotaTree, name: str) -> None:
         children = [quota for each in tree.children(parent) if (quota := tree.get(each)) is not None]
         for resource in RESOURCES:
             unit = nanos_per_unit(resource)
-            claims = [
-                Claim(
-                    name=child.spec.name,
+            entries = [
+                Entry(
                     weight=to_units(child.weight.get(resource, 0), unit),
                     request=to_units(child.limited_request.get(resource, 0), unit),
-                    min=to_units(child.auto_min.get(resource, 0), unit),
+                    least=to_units(child.auto_min.get(resource, 0), unit),
                     lends=child.lends,
                 )
                 for child in children
             ]
-            fair_shares(CORES * 1000, claims)
+            Columns(unit, entries).compute(CORES * 1000, None)
 
 
 def pod(key: str, rng: random.Random) -> PodAsk:

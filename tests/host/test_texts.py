@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.host import cgroup_values, cpu_topology, procfs, storage, sysfs
+from koordinator.host import cgroup_values, procfs, storage, sysfs
 from koordinator.host.cgroup_knobs import V1, V2
 from koordinator.host.errors import ContentError, HostError
 from koordinator.host.roots import HOST_MODE, HostRoots
+from tests.host import lscpu
 
 SOME = "some avg10=1.50 avg60=0.25 avg300=0.00 total=1234\n"
 FULL = "full avg10=0.50 avg60=0.05 avg300=0.00 total=99\n"
@@ -88,7 +89,7 @@ def test_cpu_kind_comes_from_the_kernel_before_lscpu() -> None:
 
 
 def test_machines_without_cache_ids_still_have_cpus() -> None:
-    topology = cpu_topology.parse_lscpu("CPU NODE SOCKET CORE CACHE ONLINE\n1 0 0 1 - yes\n0 0 0 0 - yes\n")
+    topology = lscpu.parse_lscpu("CPU NODE SOCKET CORE CACHE ONLINE\n1 0 0 1 - yes\n0 0 0 0 - yes\n")
 
     assert [processor.cpu for processor in topology.processors] == [0, 1]
     assert topology.cpus == {0, 1}
@@ -133,7 +134,7 @@ READERS = [
     procfs.process_stat,
     sysfs.numa_meminfo_kib,
     sysfs.id_list,
-    cpu_topology.parse_lscpu,
+    lscpu.parse_lscpu,
     lambda text: storage.parse(text, text, text, text),
 ]
 WORDS = st.sampled_from(

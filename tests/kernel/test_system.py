@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from koordinator.host import capabilities, cpu_topology, disks, network, perf_events, storage
+from koordinator.host import capabilities, disks, network, perf_events, storage
 from koordinator.host.capabilities import Feature
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Problem
 from koordinator.host.host import Host, open_host
 from koordinator.host.inotify import Change, DirectoryEvent, Inotify
 from koordinator.host.syscalls import LinuxSyscalls
+from tests.host import lscpu
 from tests.kernel.conftest import ROOTS, Spawn, make, remove
 
 
@@ -198,9 +199,9 @@ def test_a_process_is_known_by_id_and_start(host: Host, group: str, spawn: Spawn
 def test_cpus_are_as_lscpu_tells_them(host: Host) -> None:
     if shutil.which("lscpu") is None:
         pytest.skip("no lscpu to compare with")
-    told = subprocess.run(cpu_topology.LSCPU, capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(lscpu.LSCPU, capture_output=True, text=True, check=True).stdout
 
-    assert host.machine.cpu_topology() == cpu_topology.parse_lscpu(told)
+    assert host.machine.cpu_topology() == lscpu.parse_lscpu(told)
 
 
 def test_disks_are_as_lsblk_tells_them(host: Host) -> None:

@@ -162,11 +162,11 @@ def _sum(leaders: list[int]) -> Counts:
         data = os.read(fd, _READING.size)
         if len(data) == _READING.size:
             _, enabled, running, leader, follower = _READING.unpack(data)
-            total_leader += _scaled(leader, enabled, running)
-            total_follower += _scaled(follower, enabled, running)
+            total_leader += scaled(leader, enabled, running)
+            total_follower += scaled(follower, enabled, running)
     return Counts(total_leader, total_follower)
 
 
-def _scaled(value: int, enabled: int, running: int) -> int:
+def scaled(value: int, enabled: int, running: int) -> int:
     """What would have been counted all the time; the value itself when either time is 0."""
     return value * enabled // running if enabled and running else value

@@ -3,10 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordinator.host import perf_events
 from koordinator.host.cgroup_values import Throttling
 from koordinator.koordlet.collect import gpu, rates
 from koordinator.koordlet.collect.gpu import GPUUsage
-from koordinator.koordlet.collect.rates import Aged, CounterReading, Usage
+from koordinator.koordlet.collect.rates import Aged, Usage
 
 COUNTERS = st.integers(0, 2**63)
 USAGES = st.builds(Usage, st.floats(0, 1e3), st.integers(0, 2**50), st.integers(0, 20_000))
@@ -57,7 +58,8 @@ def test_throttling_needs_a_period() -> None:
 
 
 def test_a_counter_that_never_ran_is_taken_as_it_is() -> None:
-    assert rates.perf_count([CounterReading(7, 0, 0), CounterReading(10, 100, 50)]) == 27.0
+    assert perf_events.scaled(7, 0, 0) == 7
+    assert perf_events.scaled(10, 100, 50) == 20
 
 
 def test_idle_cards_count_for_the_node_but_not_for_a_pod() -> None:

@@ -1,10 +1,13 @@
 """CPU normalization and resource amplification: ratios of nodes, and what spoils them."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api import labels
+from koordinator.api.annotations.topology import CPU_BASIC_INFO, CPUBasicInfo
 from koordinator.api.errors import ProtocolError
 from koordinator.manager.config import amplification, cpu_normalization
 
@@ -20,6 +23,17 @@ def normalization(text: str = CONFIG) -> cpu_normalization.CPUNormalizationConfi
     return outcome.config
 
 
+def told(annotations: dict[str, str]) -> Callable[[], CPUBasicInfo]:
+    """What the node agent says about the CPUs."""
+
+    def read() -> CPUBasicInfo:
+        info = CPU_BASIC_INFO.read(annotations, "NodeResourceTopology n")
+        assert info is not None
+        return info
+
+    return read
+
+
 def test_node_entries_stand_on_the_cluster_strategy() -> None:
     config = normalization(
         '{"enable": true, "defaultRatio": 2, "ratioModel": {"X": {"baseRatio": 1.5, "turboEnabledRatio": 3}},'
@@ -29,7 +43,7 @@ def test_node_entries_stand_on_the_cluster_strategy() -> None:
 
     def ratio(model: str, *, turbo: bool) -> float:
         info = f'{{"cpuModel": "{model}", "turboEnabled": {str(turbo).lower()}}}'
-        return cpu_normalization.node_ratio(config, "n", {"pool": "a"}, {BASIC: info})
+        return cpu_normalization.node_ratio(config, "n", {"pool": "a"}, told({BASIC: info}))
 
     assert ratio("X", turbo=False) == 1.2
     assert ratio("X", turbo=True) == 2  # a model's entry is replaced as a whole
@@ -39,8 +53,6 @@ def test_node_entries_stand_on_the_cluster_strategy() -> None:
 @pytest.mark.parametrize(
     ("node_labels", "annotations", "said"),
     [
-        pytest.param({}, None, "NodeResourceTopology n: .*does not exist", id="no topology object"),
-        pytest.param({}, {}, "has not reported", id="no basic information"),
         pytest.param({}, {BASIC: "{"}, "not JSON", id="malformed basic information"),
         pytest.param({}, {BASIC: '{"cpuModel": "Q"}'}, "Node n: .*model 'Q'", id="a model without ratio"),
         pytest.param({}, {BASIC: '{"cpuModel": "Y"}'}, "ratio 9 is not within 1 to 5", id="out of bounds"),
@@ -53,10 +65,10 @@ def test_node_entries_stand_on_the_cluster_strategy() -> None:
     ],
 )
 def test_a_ratio_that_cannot_be_told(
-    node_labels: dict[str, str], annotations: dict[str, str] | None, said: str
+    node_labels: dict[str, str], annotations: dict[str, str], said: str
 ) -> None:
     with pytest.raises(ProtocolError, match=said):
-        cpu_normalization.node_ratio(normalization(), "n", node_labels, annotations)
+        cpu_normalization.node_ratio(normalization(), "n", node_labels, told(annotations))
 
 
 def test_a_configuration_that_cannot_be_read_keeps_the_old_one() -> None:

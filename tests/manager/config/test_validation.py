@@ -198,7 +198,7 @@ def test_a_node_may_take_labels_that_match_one_entry_only() -> None:
     data = {"cpu-burst-config": entries, "colocation-config": "{"}
 
     def labelled(old: dict[str, str], new: dict[str, str]) -> Reason:
-        return validation.validate_node_labels(data, "n1", old, new).reason
+        return validation.NodeRules(data).check("n1", old, new).reason
 
     both = {"x": "1", "y": "1"}
     assert labelled({}, {"x": "1"}) is Reason.NONE

@@ -1,16 +1,11 @@
 """What people are told of quotas."""
 
-import json
-from typing import Any
-
-from koordinator.api import decode, resource_list
-from koordinator.api.sigs import ElasticQuota as ElasticQuotaObject
-from koordinator.scheduler.plugins.elastic_quota import report
+from koordinator.api import resource_list
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM
+from koordinator.scheduler.plugins.elastic_quota.quota import ROOT
 from koordinator.scheduler.plugins.elastic_quota.report import Figures, Ledger
 from koordinator.scheduler.table.pod_info import PodInfo
-from tests.scheduler.elastic_quota.test_plugin import PREFIX, fixed, member, quota, with_args
+from tests.scheduler.elastic_quota.test_plugin import fixed, member, quota, with_args
 from tests.scheduler.world import World, play
 
 
@@ -139,63 +134,6 @@ def test_pods_that_cannot_be_preempted_are_told_about_the_minimum() -> None:
         )
 
     play(story)
-
-
-def test_a_tree_reads_the_same_from_the_books_and_from_the_objects() -> None:
-    async def story(world: World) -> None:
-        world.nodes(1, cpu="8")
-        world.api.put("ElasticQuota", quota("ads", low=2, high=6, is_parent="true"))
-        world.api.put("ElasticQuota", quota("web", parent="ads", low=1, high=6))
-        world.api.put("ElasticQuota", quota("search", low=6, high=8))
-        for number in range(4):
-            world.api.put("Pod", member(f"web-{number}", "web"))
-        await world.settle(15)
-        book = plugin_of(world).book
-        tree = book.forest.tree("")
-        assert tree is not None
-
-        live = report.of_tree(tree, "").rows()
-        objects = [
-            decode.from_builtins(body, ElasticQuotaObject)
-            for body in world.api.objects["ElasticQuota"].values()
-        ]
-        trees, problems = report.of_objects(objects)
-
-        assert problems == []
-        assert [row.path for row in live] == [
-            "root",
-            "root/ads",
-            "root/ads/web",
-            f"root/{DEFAULT}",
-            f"root/{SYSTEM}",
-            "root/search",
-        ]
-        told = {row.path: row for row in trees[""].rows()}
-        for row in live:
-            if row.figures.name not in (DEFAULT, SYSTEM):
-                assert shown(told[row.path]) == shown(row)
-
-    play(story)
-
-
-def shown(row: report.Row) -> Any:
-    each = row.figures
-    lists = (each.min, each.max, each.runtime, each.used, each.request, row.borrowed, row.lent)
-    return row.path, row.depth, [resource_list.to_wire(resource_list.without_zeros(one)) for one in lists]
-
-
-def test_objects_that_cannot_be_read_or_share_a_name_are_told_and_left_out() -> None:
-    bodies = [quota("a"), quota("a"), quota("b")]
-    bodies[1]["metadata"]["namespace"] = "z-later"
-    bodies[2]["metadata"]["annotations"] = {f"{PREFIX}/runtime": json.dumps({"cpu": "many"})}
-
-    trees, problems = report.of_objects(decode.from_builtins(body, ElasticQuotaObject) for body in bodies)
-
-    assert [row.figures.name for row in trees[""].rows()] == ["a"]
-    assert problems[0].startswith(
-        "ElasticQuota quotas/b: quota.scheduling.koordinator.sh/runtime: cpu: 'many'"
-    )
-    assert problems[1] == "ElasticQuota z-later/a: its name is taken by quotas/a"
 
 
 def test_pods_that_only_make_sense_together_are_refused_together() -> None:

@@ -1,6 +1,7 @@
 """Properties of fair shares on one level."""
 
 import random
+from collections.abc import Iterable
 
 import msgspec
 from hypothesis import given, settings
@@ -9,12 +10,31 @@ from hypothesis import strategies as st
 from koordinator.scheduler.plugins.elastic_quota.columns import Columns, Entry
 from koordinator.scheduler.plugins.elastic_quota.runtime import (
     ARRAYS_FROM,
-    Claim,
-    fair_shares,
     scaled_min,
     shares,
     split,
 )
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What one child asks of its parent."""
+
+    name: str
+    weight: int
+    request: int
+    floor: int
+    lends: bool
+
+
+def fair_shares(total: int, claims: Iterable[Claim]) -> dict[str, int]:
+    """What each child gets of a level of these children."""
+    by_name = sorted(claims, key=lambda claim: claim.name)
+    columns = Columns(
+        1, [Entry(weight=c.weight, request=c.request, least=c.floor, lends=c.lends) for c in by_name]
+    )
+    columns.compute(total, None)
+    return {claim.name: columns.share(row) for row, claim in enumerate(by_name)}
+
 
 AMOUNTS = st.one_of(st.integers(0, 8), st.integers(0, 2**50))
 
@@ -27,8 +47,7 @@ def claims(draw: st.DrawFn) -> list[Claim]:
             name=f"q{number}",
             weight=draw(AMOUNTS),
             request=draw(AMOUNTS),
-            min=draw(AMOUNTS),
-            guarantee=draw(st.one_of(st.just(0), AMOUNTS)),
+            floor=draw(AMOUNTS),
             lends=draw(st.booleans()),
         )
         for number in range(count)

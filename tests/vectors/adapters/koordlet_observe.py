@@ -5,12 +5,12 @@ from typing import Any
 from koordinator.api import cpuset
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.host import cpu_topology
+from koordinator.host import cpu_topology, perf_events
 from koordinator.host.cgroup_values import MemoryStat, Throttling
 from koordinator.host.cpu_topology import CPUTopology, Processor
 from koordinator.koordlet import series
 from koordinator.koordlet.collect import rates
-from koordinator.koordlet.collect.rates import Aged, CounterReading, HostApplicationUsage, Usage
+from koordinator.koordlet.collect.rates import Aged, HostApplicationUsage, Usage
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.predict import histogram
 from koordinator.koordlet.predict.histogram import Histogram, HistogramCheckpoint
@@ -59,11 +59,11 @@ def usage_rates(case: dict[str, Any]) -> Any:
             total = rates.host_applications_total(known, case["policy"])
             return {"cores": total.cores, "bytes": total.memory_bytes}
         case "perf-scale":
-            readings = [
-                CounterReading(each["value"], each["enabledNs"], each["runningNs"])
+            counts = [
+                perf_events.scaled(each["value"], each["enabledNs"], each["runningNs"])
                 for each in case["readings"]
             ]
-            return {"count": rates.perf_count(readings)}
+            return {"count": sum(counts)}
     raise AssertionError(case["op"])
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from koordinator.api import quantity, slo_config
+from koordinator.api import labels, node_labels, quantity, slo_config
 from koordinator.api.annotations import node as node_annotations
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
@@ -90,7 +90,7 @@ def _prepare(case: dict[str, Any]) -> Any:
         name: quantity.milli(amount) for name, amount in case["calculated"].items()
     }
     calculated.update(dict.fromkeys(case["resets"]))
-    ratio = lending.parse_ratio(case.get("cpuNormalizationRatio", ""))
+    ratio = _ratio(case.get("cpuNormalizationRatio", ""))
     lent = lending.lend(calculated, ratio, _taken(node.metadata.annotations))
     patch = target.node_patch(
         node, target.NodeTarget(amounts=lent.left, origin=lent.origin), with_status=True
@@ -110,6 +110,13 @@ def _prepare(case: dict[str, Any]) -> Any:
         **written,
         "originExtendedAllocatable": {name: quantity.value(v) for name, v in origin.resources.items()},
     }
+
+
+def _ratio(text: str) -> float:
+    try:
+        return node_labels.cpu_normalization_ratio({labels.NODE_CPU_NORMALIZATION_RATIO: text})
+    except ProtocolError:
+        return node_labels.NO_RATIO
 
 
 def _taken(annotations: dict[str, str]) -> dict[str, int]:

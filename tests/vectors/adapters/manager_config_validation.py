@@ -43,10 +43,8 @@ def slo_config_validation(case: dict[str, Any]) -> Any:
         case "node":
             if case["operation"] != "UPDATE":
                 return {"allowed": True}
-            verdict = validation.validate_node_labels(
-                case["configMapData"] or {}, "n", case["oldLabels"] or {}, case["newLabels"] or {}
-            )
-            return _shown(verdict)
+            rules = validation.NodeRules(case["configMapData"] or {})
+            return _shown(rules.check("n", case["oldLabels"] or {}, case["newLabels"] or {}))
     raise AssertionError(case["op"])
 
 

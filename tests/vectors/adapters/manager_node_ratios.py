@@ -26,9 +26,7 @@ def normalization(case: dict[str, Any]) -> Any:
     match case["op"]:
         case "calculate":
             config = _decode(slo_config.CPU_NORMALIZATION, case["config"])
-            ratio = cpu_normalization.node_ratio(
-                config, "n", case["nodeLabels"] or {}, case["topologyAnnotations"]
-            )
+            ratio = cpu_normalization.node_ratio(config, "n", case["nodeLabels"] or {}, lambda: _told(case))
             return {"ratio": node_labels.cpu_normalization_ratio_text(ratio)}
         case "modelRatio":
             strategy = _decode(slo_config.CPU_NORMALIZATION, case["strategy"])
@@ -50,6 +48,13 @@ def normalization(case: dict[str, Any]) -> Any:
 def _info(case: dict[str, Any]) -> CPUBasicInfo:
     found: CPUBasicInfo = _decode(topology.CPU_BASIC_INFO, case["basicInfo"])
     return found
+
+
+def _told(case: dict[str, Any]) -> CPUBasicInfo:
+    info = topology.CPU_BASIC_INFO.read(case["topologyAnnotations"] or {})
+    if info is None:
+        raise ProtocolError("NodeResourceTopology n", topology.CPU_BASIC_INFO.key, "not reported")
+    return info
 
 
 def amplify(case: dict[str, Any]) -> Any:

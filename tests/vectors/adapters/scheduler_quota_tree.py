@@ -6,9 +6,9 @@ from koordinator.api import quantity, resource_list
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.plugins.elastic_quota.amounts import amounts_of, masked
 from koordinator.scheduler.plugins.elastic_quota.capacity import Capacity
+from koordinator.scheduler.plugins.elastic_quota.columns import Columns, Entry
 from koordinator.scheduler.plugins.elastic_quota.pods import TerminatingPolicy, is_ignored
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, Quota, QuotaSpec
-from koordinator.scheduler.plugins.elastic_quota.runtime import Claim, fair_shares
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 
 Case = dict[str, Any]
@@ -25,18 +25,19 @@ POLICIES = {
 
 
 def level(case: Case) -> Any:
-    claims = [
-        Claim(
-            name=each["name"],
-            weight=each["weight"],
-            request=each["request"],
-            min=each.get("min", 0),
-            guarantee=each.get("guarantee", 0),
-            lends=each.get("lend", True),
-        )
-        for each in case["children"]
-    ]
-    return {"runtime": fair_shares(case["total"], claims)}
+    children = sorted(case["children"], key=lambda each: str(each["name"]))
+    columns = Columns(1, map(_entry, children))
+    columns.compute(case["total"], None)
+    return {"runtime": {each["name"]: columns.share(row) for row, each in enumerate(children)}}
+
+
+def _entry(child: Case) -> Entry:
+    return Entry(
+        weight=child["weight"],
+        request=child["request"],
+        least=max(child.get("min", 0), child.get("guarantee", 0)),
+        lends=child.get("lend", True),
+    )
 
 
 def runtime(case: Case) -> Any:

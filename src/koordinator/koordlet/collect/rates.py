@@ -51,14 +51,6 @@ class NumaUsage(msgspec.Struct, frozen=True):
     memory_bytes: dict[int, float]
 
 
-class CounterReading(msgspec.Struct, frozen=True):
-    """A hardware counter and how long it was enabled and really counting."""
-
-    value: int
-    enabled_ns: int
-    running_ns: int
-
-
 def node_cores(last_ticks: int, ticks: int, elapsed_ms: float, ticks_per_s: int) -> float | None:
     """Cores in use between two readings of `/proc/stat`."""
     if elapsed_ms <= 0 or ticks < last_ticks:
@@ -174,14 +166,3 @@ def node_hot_bytes(total_bytes: int, free_bytes: int, cold_bytes: int) -> int:
 def cgroup_hot_bytes(stat: MemoryStat, cold_bytes: int) -> int:
     """Memory of a cgroup that is not cold, page cache included."""
     return max(stat.usage_with_page_cache_bytes - cold_bytes, 0)
-
-
-def perf_count(readings: Iterable[CounterReading]) -> float:
-    """A hardware counter over all CPUs, scaled up for the time in which others used it."""
-    return sum(reading.value / _running_ratio(reading) for reading in readings)
-
-
-def _running_ratio(reading: CounterReading) -> float:
-    if reading.enabled_ns == 0 or reading.running_ns == 0:
-        return 1.0
-    return reading.running_ns / reading.enabled_ns

@@ -6,7 +6,7 @@ annotation `cpu-normalization-ratio` should say, and when that is worth a write.
 
 from collections.abc import Callable, Mapping
 
-from koordinator.api import labels, node_labels, scalars, slo_config
+from koordinator.api import node_labels, scalars, slo_config
 from koordinator.api.annotations import topology
 from koordinator.api.annotations.topology import CPUBasicInfo
 from koordinator.api.errors import ProtocolError
@@ -33,44 +33,19 @@ def node_ratio(
     config: CPUNormalizationConfig,
     node: str,
     node_labels_: Mapping[str, str],
-    topology_annotations: Mapping[str, str] | None,
-) -> float:
-    """What the annotation of a node should say.
-
-    `config` as `sync` gives it; `topology_annotations` are those of the node's NodeResourceTopology, None
-    without one.
-
-    Raises: ProtocolError when the ratio cannot be told; the annotation then stays as it is.
-    """
-    strategy = first_match(config.node_configs, node_labels_) or config
-    return ratio_of(strategy, node, node_labels_, lambda: _basic_info(node, topology_annotations))
-
-
-def ratio_of(
-    strategy: CPUNormalizationStrategy,
-    node: str,
-    node_labels_: Mapping[str, str],
     cpu: Callable[[], CPUBasicInfo],
 ) -> float:
-    """The same by the strategy that counts for the node, asking `cpu` only when the ratio depends on it.
+    """What the annotation of a node should say. `config` as `sync` gives it; `cpu` is asked only when the ratio
+    depends on it.
 
-    Raises: ProtocolError, also that of `cpu`.
+    Raises: ProtocolError, also that of `cpu`, when the ratio cannot be told; the annotation then stays as it is.
     """
+    strategy = first_match(config.node_configs, node_labels_) or config
     obj = f"Node {node}"
     switched = node_labels.is_cpu_normalization_enabled(node_labels_, obj)
     if not (strategy.enable if switched is None else switched):
         return NO_NORMALIZATION
     return checked(strategy_ratio(strategy, cpu(), obj), obj)
-
-
-def _basic_info(node: str, annotations: Mapping[str, str] | None) -> CPUBasicInfo:
-    obj = f"NodeResourceTopology {node}"
-    if annotations is None:
-        raise ProtocolError(obj, labels.NODE_CPU_BASIC_INFO, "the object does not exist (yet)")
-    info = topology.CPU_BASIC_INFO.read(annotations, obj)
-    if info is None:
-        raise ProtocolError(obj, labels.NODE_CPU_BASIC_INFO, "the node agent has not reported it (yet)")
-    return info
 
 
 def strategy_ratio(strategy: CPUNormalizationStrategy, info: CPUBasicInfo, obj: str = "") -> float:

@@ -186,13 +186,6 @@ def content_problems(key: str, config: Any, system: SystemConfig) -> list[str]:
     return problems
 
 
-def validate_node_labels(
-    data: Data, node: str, old: Mapping[str, str], new: Mapping[str, str]
-) -> ConfigVerdict:
-    """Whether a node may change its labels: no configuration may then have several entries for it."""
-    return ALLOWED if old == new else NodeRules(data).check(node, new)
-
-
 class NodeRules:
     """What the entries of a ConfigMap's `data` ask of the labels of nodes.
 
@@ -209,10 +202,10 @@ class NodeRules:
             except ProtocolError:
                 continue
 
-    def check(self, node: str, node_labels: Mapping[str, str]) -> ConfigVerdict:
-        """Refused when several entries of one key match."""
-        for key, table in self._tables:
-            names = tuple(entry.name for entry in table.matching(node_labels))
+    def check(self, node: str, old: Mapping[str, str], new: Mapping[str, str]) -> ConfigVerdict:
+        """Whether a node may change its labels: several entries of one key must not match then."""
+        for key, table in self._tables if new != old else ():
+            names = tuple(entry.name for entry in table.matching(new))
             if len(names) > 1:
                 return ConfigVerdict(Reason.CONFLICT, _overlap_message(key, Overlap(names, node)))
         return ALLOWED

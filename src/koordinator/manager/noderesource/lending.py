@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordinator.api import quantity, resources, scalars
+from koordinator.api import quantity, resources
 from koordinator.api.annotations import node as node_annotations
 from koordinator.api.annotations.node import OriginExtendedAllocatable
 from koordinator.api.errors import ProtocolError
@@ -46,14 +46,6 @@ def whole_amount(name: str, thousandths: int, ratio: float) -> int:
     if name == resources.BATCH_CPU and ratio > 1:
         thousandths = int(thousandths * ratio)
     return whole(thousandths)
-
-
-def parse_ratio(text: str) -> float:
-    """The CPU normalization ratio of an annotation's text, 0 (not applied) when it is none."""
-    try:
-        return scalars.parse_float(text)
-    except scalars.ScalarError:
-        return 0.0
 
 
 def third_party(annotations: Mapping[str, str], obj: str = "") -> dict[str, int]:

@@ -11,7 +11,6 @@ import msgspec
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.meta import ObjectMeta
-from koordinator.manager.config.validation import ALLOWED as ALLOWED_LABELS
 from koordinator.manager.config.validation import NodeRules
 from koordinator.manager.parts import Shared
 from koordinator.manager.webhooks import annotation_checks
@@ -45,7 +44,7 @@ class NodeValidatingHandler:
             return denied(f"Node {name}: {error}")
         name = name or node.name
         warnings = annotation_checks.node_warnings(node.annotations, old.annotations, node.labels, old.labels)
-        found = ALLOWED_LABELS if node.labels == old.labels else self._current().check(name, node.labels)
+        found = self._current().check(name, old.labels, node.labels)
         if is_new and not found.allowed:
             log.warning("new node matches several entries", extra={"node": name, "problem": found.message})
             return Verdict(warnings=(f"only the first entry counts: {found.message}", *warnings))

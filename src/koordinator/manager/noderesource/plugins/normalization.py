@@ -8,7 +8,6 @@ from koordinator.api.annotations.topology import CPUBasicInfo
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import CPUNormalizationConfig
 from koordinator.manager.config import cpu_normalization
-from koordinator.manager.config.node_entries import first_match
 from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.noderesource.target import NodeTarget, Note
 
@@ -35,8 +34,7 @@ class CPUNormalization:
             assert row.node is not None
             try:
                 own = row.node.metadata.labels
-                strategy = first_match(config.node_configs, own) or config
-                ratio = cpu_normalization.ratio_of(strategy, row.name, own, partial(_cpu, row))
+                ratio = cpu_normalization.node_ratio(config, row.name, own, partial(_cpu, row))
             except ProtocolError as error:
                 failures += 1
                 # A new node's agent takes its time to tell about CPUs.

@@ -9,12 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import labels, quota_labels, readable, resource_list, resources
-from koordinator.api.annotations import quota as quota_annotations
-from koordinator.api.errors import ProtocolError
-from koordinator.api.quantity import ZERO, Quantity, QuantityError
+from koordinator.api import labels, readable, resource_list, resources
+from koordinator.api.quantity import ZERO, Quantity
 from koordinator.api.resource_list import Amounts
-from koordinator.api.sigs import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionDecision, AdmissionReason
 from koordinator.scheduler.plugins.elastic_quota.amounts import (
     Nanos,
@@ -23,7 +20,7 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import (
     nanos_of,
     nanos_per_unit,
 )
-from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, Quota, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, Quota
 from koordinator.scheduler.plugins.elastic_quota.runtime import split
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 
@@ -270,14 +267,6 @@ def of_quota(quota: Quota, tree_id: str, runtime: Amounts) -> Figures:
     )
 
 
-def of_tree(tree: QuotaTree, tree_id: str) -> Ledger:
-    """A whole tree of the books, brought up to date."""
-    names = tree.names() if not tree_id else [name for name in tree.names() if name != ROOT]
-    tree.bring_up_to_date(ROOT)
-    found = (tree.get(name) for name in names)
-    return Ledger(of_quota(each, tree_id, tree.refresh(each.spec.name)) for each in found if each is not None)
-
-
 def of_path(tree: QuotaTree, tree_id: str, name: str) -> Ledger:
     """A quota of the books with its ancestors, and the siblings of each: enough for `path` and `loans`."""
     tree.bring_up_to_date(name)
@@ -294,48 +283,6 @@ def of_path(tree: QuotaTree, tree_id: str, name: str) -> Ledger:
     return Ledger(
         of_quota(quota, tree_id, tree.refresh(each) if each in path else {}) for each, quota in wanted.items()
     )
-
-
-def of_object(quota: ElasticQuota) -> Figures:
-    """A quota as its object tells it. Raises: QuantityError, ProtocolError."""
-    spec, meta = QuotaSpec.of(quota), quota.metadata
-    told = f"ElasticQuota {quota.key}"
-    return Figures(
-        name=spec.name,
-        parent=spec.parent,
-        tree_id=quota_labels.tree_id(meta.labels),
-        is_parent=spec.is_parent or spec.name == ROOT,
-        lends=spec.lends,
-        min=spec.min,
-        max=spec.max,
-        runtime=resource_list.of(quota_annotations.RUNTIME.read(meta.annotations, told) or {}),
-        used=resource_list.of(quota.status.used),
-        request=resource_list.of(quota_annotations.REQUEST.read(meta.annotations, told) or {}),
-    )
-
-
-def of_objects(quotas: Iterable[ElasticQuota]) -> tuple[dict[str, Ledger], list[str]]:
-    """Trees by id as the objects tell them, and why some objects are left out. Of two with one name the first
-    by namespace counts."""
-    trees: dict[str, dict[str, Figures]] = {}
-    problems: list[str] = []
-    names: dict[str, str] = {}
-    for quota in sorted(quotas, key=lambda each: each.key):
-        name = quota.metadata.name
-        if name in names:
-            problems.append(f"ElasticQuota {quota.key}: its name is taken by {names[name]}")
-            continue
-        try:
-            figures = of_object(quota)
-        except ProtocolError as error:  # names the object
-            problems.append(str(error))
-            continue
-        except QuantityError as error:
-            problems.append(f"ElasticQuota {quota.key}: {error}")
-            continue
-        names[name] = quota.key
-        trees.setdefault(figures.tree_id, {})[name] = figures
-    return {tree_id: Ledger(trees[tree_id].values()) for tree_id in sorted(trees)}, problems
 
 
 def standing(ledger: Ledger, name: str, decision: AdmissionDecision) -> PodStanding:

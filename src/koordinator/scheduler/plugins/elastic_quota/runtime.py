@@ -5,9 +5,8 @@ here may become a float, apart from `scaled_min`, whose rounding is upstream's. 
 arrays of 64 bits where that is exact, see `filling`. Source: behaviour/elastic-quota 6.1 and 7.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -23,49 +22,6 @@ EXACT_MAX = 2**62
 _HAS_64_BIT_FLOATS = np.finfo(np.longdouble).nmant >= 63
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What one child asks of its parent, in one resource."""
-
-    name: str
-    weight: int
-    """Its part of what is left over, relative to its hungry siblings."""
-    request: int
-    """What its pods ask for, at most its max."""
-    min: int = 0
-    """Its minimum, scaled down already where the parent is short."""
-    guarantee: int = 0
-    """What it has been given before and keeps."""
-    lends: bool = True
-    """Whether siblings may use what it leaves of its minimum."""
-
-    @property
-    def floor(self) -> int:
-        """What it gets before anything is shared out."""
-        return max(self.min, self.guarantee)
-
-    @property
-    def is_hungry(self) -> bool:
-        """Whether it asks for more than it is sure of."""
-        return self.request > self.floor
-
-
-def fair_shares(total: int, claims: Iterable[Claim]) -> dict[str, int]:
-    """The runtime of each child: floors first, then what is left by weight, nobody beyond its request.
-
-    The floors are given out even when they exceed `total`. What nobody wants stays with the parent. The
-    result does not depend on the order of `claims`.
-    """
-    by_name = sorted(claims, key=lambda claim: claim.name)
-    parts = shares(
-        total,
-        floors=[claim.floor for claim in by_name],
-        requests=[claim.request for claim in by_name],
-        weights=[claim.weight for claim in by_name],
-        lends=[claim.lends for claim in by_name],
-    )
-    return {claim.name: part for claim, part in zip(by_name, parts, strict=True)}
-
-
 def shares(
     total: int,
     floors: Sequence[int],
@@ -73,9 +29,10 @@ def shares(
     weights: Sequence[int],
     lends: Sequence[bool],
 ) -> list[int]:
-    """`fair_shares` of children that are in order of their names, one entry of each list per child.
+    """The runtime of each child, in order of their names: floors first, then what is left by weight, nobody beyond its
+    request. One entry of each list per child; for many children there is `filling`.
 
-    For many children there is `filling`.
+    Floors are given out even when they exceed `total`. What nobody wants stays with the parent.
     """
     given = [
         request if lend and request <= floor else floor
