@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
-from koordinator.scheduler.plugins.network_topology.tree import Path, PathFinder, assemble, details
 
 from koordinator.api.network_topology import NetworkTopologySpec
+from koordinator.scheduler.plugin.topology_tree import Path, PathFinder, assemble, details
 from tests.vectors.adapters.scheduler_network_topology import LAYERS
 from tests.vectors.deviations.question import Ask, Case
 
