@@ -93,7 +93,7 @@ def other_than(value: Any) -> Any:
 def test_a_deviation_is_documented_and_shown(row: Deviation) -> None:
     sections = DOCS.read_text().split("\n## ")
     section = next(text for text in sections if text.startswith(f"{row.section}\n"))
-    assert row.quote in " ".join(section.split())
+    assert row.words in " ".join(section.split())
     assert any(area in row.areas and case["why"] == row.name for area, case in deviating())
 
 

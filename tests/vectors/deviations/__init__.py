@@ -3,8 +3,8 @@
 A deviation explains a case only when its condition holds there and when the reference's answer follows from it:
 `derived` works out what the reference says from what the code answers, with that one difference taken out of the
 question or put into the answer, and any other difference stays a failure. Where the reference's answer cannot be
-worked out, a predicate bounds what may differ. Each deviation quotes the line of `docs/deliberate-differences.md`
-that gives the reason.
+worked out, a predicate bounds what may differ. Each deviation names its section of
+`docs/deliberate-differences.md` and a word or two by which its line there is found.
 """
 
 from tests.vectors.deviations import gangs, manager, quotas, topology
@@ -22,7 +22,7 @@ TABLE = (
         ("colocationprofile-mutate",),
         "P percent of pods are P of 100 draws, not P+1",
         _ADMISSION,
-        "P percent apply to P of 100 draws",
+        "P of 100 draws",
         derived(manager.with_one_draw_more),
     ),
     Deviation(
@@ -30,7 +30,7 @@ TABLE = (
         ("colocationprofile-mutate",),
         "a selector that says nothing, or whose namespace is not known, matches nobody",
         _ADMISSION,
-        "In the reference both count as a match",
+        "`namespaceSelector`",
         derived(manager.without_unusable_selectors),
     ),
     Deviation(
@@ -38,7 +38,7 @@ TABLE = (
         ("noderesource-batch",),
         "what a pod asks for is not lent away until its first report",
         _LENT,
-        "`maxUsageRequest` counts the request of a pod that is not reported yet",
+        "`maxUsageRequest`",
         derived(manager.without_unreported_pods),
     ),
     Deviation(
@@ -46,7 +46,7 @@ TABLE = (
         ("nodeslo-merge",),
         "a mistake in one annotation does not switch off a whole section",
         _CONFIG,
-        "A broken bandwidth annotation leaves the configured bandwidth",
+        "bandwidth annotation",
         derived(manager.without_system_strategy),
     ),
     Deviation(
@@ -54,7 +54,7 @@ TABLE = (
         ("nodeslo-merge",),
         "an entry that names no bandwidth does not reset it",
         _CONFIG,
-        "node strategies inherit it",
+        "bandwidth annotation",
         derived(manager.with_bandwidth_reset),
     ),
     Deviation(
@@ -62,7 +62,7 @@ TABLE = (
         ("nodeslo-merge",),
         "block devices have names, not places in a list",
         _CONFIG,
-        "lists of block devices are replaced",
+        "block devices",
         derived(manager.with_blocks_by_index),
     ),
     Deviation(
@@ -70,7 +70,7 @@ TABLE = (
         ("slo-config-validation",),
         "a quantity in bits per second is no percentage",
         _CONFIG,
-        "percentages and quantities of bandwidth are added up apart",
+        "percentages and quantities",
         derived(manager.with_bandwidths_as_numbers),
     ),
     Deviation(
@@ -78,7 +78,7 @@ TABLE = (
         ("slo-config-validation",),
         "QoS settings need no system-config",
         _CONFIG,
-        "`resource-qos-config` needs no `system-config`",
+        "no `system-config`",
         derived(manager.with_system_config_required),
     ),
     Deviation(
@@ -86,7 +86,7 @@ TABLE = (
         ("slo-config-validation",),
         "mistakes in all keys are found",
         _CONFIG,
-        "`/validate-configmap` checks `host-application-config`",
+        "`host-application-config`",
         derived(manager.without_keys_that_the_reference_ignores),
     ),
     Deviation(
@@ -94,7 +94,7 @@ TABLE = (
         ("podgroup-phase",),
         "a gang without a minimum has not finished while members run",
         "Gangs: the status of PodGroups",
-        "Without `minMember` a gang is as far as all of its members are",
+        "`minMember`",
         derived(gangs.finished_at_once),
     ),
     Deviation(
@@ -102,7 +102,7 @@ TABLE = (
         ("gang-state",),
         "one bound member is not a gang that has started, and a gang of which nothing is left starts anew (G6)",
         "Gangs",
-        "when a group has started (G6)",
+        "(G6)",
         derived(gangs.started_by_one),
     ),
     Deviation(
@@ -110,7 +110,7 @@ TABLE = (
         ("gang-state",),
         "members that have ended take no place (G8)",
         "Gangs",
-        "members that have ended or are being deleted (G8)",
+        "(G8)",
         derived(gangs.with_ended_members),
     ),
     Deviation(
@@ -118,7 +118,7 @@ TABLE = (
         ("gang-state",),
         "members of a NonStrict gang keep their places when another one fails (G5)",
         "Gangs",
-        "NonStrict (G5)",
+        "(G5)",
         derived(gangs.without_kept_places),
     ),
     Deviation(
@@ -126,7 +126,7 @@ TABLE = (
         ("gang-state",),
         "G5, G6 and G8 together",
         "Gangs",
-        "when a group has started (G6)",
+        "(G6)",
         derived(gangs.with_all_gaps),
     ),
     Deviation(
@@ -134,7 +134,7 @@ TABLE = (
         ("gang-preemption",),
         "fewer jobs run for nothing",
         "Job preemption",
-        "equally important pods of a node",
+        "equally important pods",
         gangs.breaks_no_more_jobs,
     ),
     Deviation(
@@ -142,7 +142,7 @@ TABLE = (
         ("topology-tree",),
         "a name below two parents stands for two switches (G14)",
         "Network topology",
-        "one name below two parents (G14)",
+        "(G14)",
         derived(topology.tree_of_first_parents),
     ),
     Deviation(
@@ -150,7 +150,7 @@ TABLE = (
         ("topology-placement", "topology-score"),
         "a name below two parents stands for two switches (G14)",
         "Network topology",
-        "one name below two parents (G14)",
+        "(G14)",
         derived(topology.below_first_parents),
     ),
     Deviation(
@@ -158,7 +158,7 @@ TABLE = (
         _QUOTA_AREAS,
         "pods count with the resources that their quota names now",
         _QUOTAS,
-        "When a quota comes to count other resources, its pods are counted anew.",
+        "other resources",
         derived(quotas.counted_once),
     ),
     Deviation(
@@ -166,7 +166,7 @@ TABLE = (
         _QUOTA_AREAS,
         "runtimes do not depend on who was asked for first",
         _QUOTAS,
-        "Where minima do not fit, those of all children are scaled at once",
+        "minima",
         quotas.scaled_on_demand,
     ),
     Deviation(
@@ -174,7 +174,7 @@ TABLE = (
         _QUOTA_AREAS,
         "what pods in a parent use, its children do not share",
         _QUOTAS,
-        "What pods in a parent quota use (gate `SupportParentQuotaSubmitPod`), its children do not share.",
+        "`SupportParentQuotaSubmitPod`",
         derived(quotas.shared_with_pods_of_parents),
     ),
 )

@@ -21,13 +21,13 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Deviation(msgspec.Struct, frozen=True):
-    """A documented difference: where it shows, why it is made, the section and the words that document it."""
+    """A documented difference: where it shows, why, and the section and some words of the line that documents it."""
 
     name: str
     areas: tuple[str, ...]
     why: str
     section: str
-    quote: str
+    words: str
     explains: Callable[[Question], bool]
 
 
