@@ -48,7 +48,7 @@ quick: $(STAMP) ## lint and the tests that matter for what changed since main, u
 
 test: $(STAMP) ## lint and all tests that need no root (JOBS=2 files at a time)
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -m "not kernel and not real and not abuse and not clients" -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -p tests.quick.seconds -m "not kernel and not real and not abuse and not clients" -n $(JOBS) --dist loadfile
 
 test-kernel: $(STAMP) ## tests on real cgroups (root): this machine's, then cgroup v2 in a small virtual machine
 	$(BIN)/python -m pytest -m kernel -rs tests/kernel tests/e2e/test_process_node.py
@@ -79,7 +79,8 @@ coverage: $(STAMP) ## which lines all tests run, as a report in build/coverage; 
 	    -n $(JOBS) --dist loadfile --timeout=400
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage html --quiet
-	$(BIN)/python -m coverage report --skip-covered --skip-empty --sort=cover
+	$(BIN)/python -m coverage report --skip-covered --skip-empty --sort=cover > build/coverage/report.txt
+	@head -40 build/coverage/report.txt; tail -4 build/coverage/report.txt; echo "all files: build/coverage/report.txt, lines: build/coverage/html/index.html"
 
 lint: $(STAMP) ## format, style, types, import directions
 	$(BIN)/ruff format --check src tests benchmarks
