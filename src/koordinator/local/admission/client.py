@@ -18,6 +18,7 @@ Handler = Callable[[bytes], Awaitable[bytes]]
 """A webhook in this process: AdmissionReview in, AdmissionReview out, as JSON."""
 
 INPROC = "inproc"
+QUESTION_BYTES_MAX = 7 * 1024 * 1024  # what webhooks made with the usual library (controller-runtime) read
 ANSWER_BYTES_MAX = 8 * 1024 * 1024  # an object is at most 3 MiB; a patch may hold it twice, in base64
 _TLS_CONTEXTS_MAX = 256  # more CA bundles than webhooks of any cluster we know
 

@@ -10,9 +10,16 @@ from typing import Any, Protocol
 from koordinator import cel
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import Backend, Record, WriteOptions
-from koordinator.cluster.errors import ApiError, BadRequest, Forbidden, InternalError, NotFound
+from koordinator.cluster.errors import (
+    ApiError,
+    BadRequest,
+    Forbidden,
+    InternalError,
+    NotFound,
+    RequestTooLarge,
+)
 from koordinator.local.admission import review, rules
-from koordinator.local.admission.client import Caller, CallFailed, Handler
+from koordinator.local.admission.client import QUESTION_BYTES_MAX, Caller, CallFailed, Handler
 from koordinator.local.admission.rules import Webhook
 from koordinator.local.admission.services import EndpointResolver, Resolver, ServiceResolver
 from koordinator.local.patches import json_patch
@@ -307,6 +314,11 @@ class _Request:
         if self.options.dry_run and webhook.side_effects not in _NO_SIDE_EFFECTS:
             raise BadRequest(f'admission webhook "{webhook.name}" does not support dry run')
         body = review.question(version, request, *shown)
+        if len(body) > QUESTION_BYTES_MAX:
+            raise RequestTooLarge(
+                f"Request entity too large: with its defaults it takes {len(body)} bytes, and webhook "
+                f'"{webhook.name}" may be sent {QUESTION_BYTES_MAX}'
+            )
         try:
             answer = review.read(
                 await self._caller.call(webhook, body), uid=uid, version=version, mutating=webhook.mutating
