@@ -2,12 +2,16 @@
 
 import functools
 import gzip
+import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+from koordinator.api import user_files
 from koordinator.cli.main import main
+from koordinator.simulate import dump
 
 packed = functools.partial(gzip.compress, mtime=0)
 """Without the time: workers of one test run must name cases alike."""
@@ -30,31 +34,43 @@ COMMANDS = {
     "doctor --kubeconfig": ["doctor", "--kubeconfig", "FILE"],
     "quota --kubeconfig": ["quota", "tree", "--kubeconfig", "FILE"],
     "simulate --nodes": ["simulate", "scheduling", "--nodes", "FILE", "--pods", "GOOD"],
+    "simulate --pods": ["simulate", "scheduling", "--nodes", "GOOD", "--pods", "FILE"],
     "simulate table": ["simulate", "scheduling", "--nodes", "FILE.csv", "--pods", "GOOD"],
     "install --values": ["install", "--dry-run", "-f", "FILE"],
     "up --scheduler-config": ["up", "--scheduler-config", "FILE"],
     "up --token-file": ["up", "--host", "0.0.0.0", "--token-file", "FILE"],
     "demo --trace": ["demo", "--trace", "FILE"],
+    "install --kubeconfig": ["install", "--apply", "--kubeconfig", "FILE"],
 }
-FINE = {("install --values", "nothing")}
+LARGE = {"zeros": b"", "text": b'a: "', "a JSON text": b'{"items": ["', "a JSON list": b'{"items": [{}, '}
+LARGE_BYTES = 300 << 20
+PEAK_BYTES_MAX = 80 << 20
+FINE = {("install --values", "nothing"), ("simulate --pods", "nothing")}
 GOOD = b'{"kind": "List", "items": [{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n"}}]}'
+
+
+def invoke(command: str, content: bytes, folder: Path, size: int = 0) -> Result:
+    """Run a command with a file of this content, longer by zeros to `size` bytes (which take no room on a disk)."""
+    good = folder / "good.json"
+    good.write_bytes(GOOD)
+    arguments = []
+    for word in COMMANDS[command]:
+        if word.startswith("FILE"):
+            path = folder / word.lower()
+            path.write_bytes(content)
+            if size:
+                os.truncate(path, size)
+            word = str(path)
+        arguments.append(str(good) if word == "GOOD" else word)
+    return CliRunner().invoke(main, arguments)
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_damaged_file_ends_a_command_with_one_line(command: str, damage: str, tmp_path: Path) -> None:
-    good = tmp_path / "good.json"
-    good.write_bytes(GOOD)
-    arguments = []
-    for word in COMMANDS[command]:
-        if word.startswith("FILE"):
-            path = tmp_path / word.lower()
-            path.write_bytes(DAMAGED[damage])
-            word = str(path)
-        arguments.append(str(good) if word == "GOOD" else word)
     if (command, damage) in FINE:
         return
-    done = CliRunner().invoke(main, arguments)
+    done = invoke(command, DAMAGED[damage], tmp_path)
 
     could_not_look = 3 if command.startswith("doctor") else 1
     assert done.exit_code in (1, 2, could_not_look), (done.output, done.exception)
@@ -65,3 +81,23 @@ def test_a_damaged_file_ends_a_command_with_one_line(command: str, damage: str, 
     is_named = str(tmp_path) in lines[-1] or "refusing to listen" in lines[-1]
     assert is_named or damage == "nothing", done.output
     assert len(lines[-1]) < 1_000
+
+
+@pytest.mark.parametrize("start", LARGE)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_of_300_mb_is_refused_in_one_line_and_never_held(
+    command: str, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, limit in ((dump, "YAML_BYTES_MAX"), (user_files, "VALUE_CHARS_MAX")):
+        monkeypatch.setattr(module, limit, 2 << 20)  # fewer than are allowed, so that the test is quick
+    tracemalloc.start()
+    done = invoke(command, LARGE[start], tmp_path, LARGE_BYTES)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert done.exit_code in (1, 2, 3), (done.output, done.exception)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    lines = [line for line in done.output.splitlines() if line.strip()]
+    assert str(tmp_path) in lines[-1] or "refusing to listen" in lines[-1], done.output
+    assert len(lines[-1]) < 1_000
+    assert peak_bytes < PEAK_BYTES_MAX

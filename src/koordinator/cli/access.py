@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from koordinator.api import duration
+from koordinator.api import duration, user_files
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.cli.serving import ServingError
 from koordinator.cluster import config, connect, delegated_auth, errors
@@ -88,6 +88,6 @@ def _read(path: Path | None, flag: str) -> str:
     if path is None:
         return ""
     try:
-        return path.read_text()
-    except OSError as error:
+        return user_files.read_text(path)
+    except (OSError, user_files.FileError) as error:
         raise ServingError(flag, str(error)) from error

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from koordinator.api import user_files
 from koordinator.api.errors import KoordinatorError
 from koordinator.clock import Clock
 
@@ -103,7 +104,7 @@ def present_by_name(context: ssl.SSLContext, entries: Sequence[str]) -> None:
             raise ServingError("tls-sni-cert-key", f"{entry!r} is not CERT,KEY or CERT,KEY:NAME,…")
         try:
             _with_certificate(context, certificate, key)
-            asked = names.split(",") if names else _names_in(Path(certificate).read_bytes())
+            asked = names.split(",") if names else _names_in(user_files.read(certificate))
         except (OSError, ValueError) as error:
             raise ServingError("tls-sni-cert-key", f"{entry!r}: {error}") from error
         by_name |= {name.lower(): (certificate, key) for name in asked}
@@ -156,7 +157,7 @@ def _load_own(context: ssl.SSLContext, directory: Path | None, clock: Clock) -> 
         return
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = directory / "koord-scheduler.pem"
-    if not path.exists() or _ends_soon(path.read_bytes(), clock):
+    if not path.exists() or _ends_soon(user_files.read(path), clock):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(_self_signed(clock))

@@ -344,12 +344,12 @@ def live_server(kubeconfig: Path) -> str:
     import urllib.error
     import urllib.request
 
-    import yaml
+    from koordinator.api import user_files, yaml_text
 
     try:
-        config = yaml.safe_load(kubeconfig.read_bytes())
+        config = yaml_text.load(user_files.read_text(kubeconfig))
         url = str(config["clusters"][0]["cluster"]["server"])
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, IndexError, TypeError):
+    except (OSError, user_files.FileError, yaml_text.YamlError, KeyError, IndexError, TypeError):
         return ""
     trust = ssl._create_unverified_context()  # whoever answers is enough: nothing is told or believed
     try:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from koordinator.api import user_files
 from koordinator.api.errors import KoordinatorError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -145,9 +146,9 @@ class TokenFile:
             found = self._path.stat()
             stamp = (found.st_mtime_ns, found.st_ino)
             if stamp != self._stamp:
-                self._header = f"Bearer {self._path.read_text().strip()}"
+                self._header = f"Bearer {user_files.read_text(self._path).strip()}"
                 self._stamp = stamp
-        except OSError as error:
+        except (OSError, user_files.FileError) as error:
             raise ConfigError(str(self._path), "token", str(error)) from error
         return self._header
 

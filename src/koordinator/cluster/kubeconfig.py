@@ -272,8 +272,8 @@ def _bytes(data: str, name: str, path: Path, source: str, field: str) -> bytes:
     if not name:
         return b""
     try:
-        return Path(_beside(path, name)).read_bytes()
-    except OSError as error:
+        return user_files.read(_beside(path, name))
+    except (OSError, user_files.FileError) as error:
         raise ConfigError(source, field, str(error)) from error
 
 

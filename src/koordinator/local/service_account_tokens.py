@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from koordinator.api import user_files
 from koordinator.clock import Clock, parse_rfc3339
 from koordinator.local.store import Store
 
@@ -181,7 +182,7 @@ def _kept_key(path: Path | None) -> "EllipticCurvePrivateKey":
     from cryptography.hazmat.primitives.asymmetric import ec
 
     if path is not None and path.exists():
-        found = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        found = serialization.load_pem_private_key(user_files.read(path), password=None)
         if not isinstance(found, ec.EllipticCurvePrivateKey):
             raise BadToken(f"{path}: holds no key of an elliptic curve; move it away to get a new one")
         return found

@@ -10,8 +10,9 @@ import pytest
 
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import WriteOptions
-from koordinator.cluster.errors import ApiError, BadRequest, Forbidden, InternalError
+from koordinator.cluster.errors import ApiError, BadRequest, Forbidden, InternalError, RequestTooLarge
 from koordinator.local.admission import WebhookAdmission
+from koordinator.local.admission.client import QUESTION_BYTES_MAX
 from tests.local.admission.builders import (
     NODES,
     POD,
@@ -187,6 +188,17 @@ async def test_warnings_are_passed_on_and_cut() -> None:
     await create(made, warn=warned.append)
 
     assert warned == ["old", "x" * 256]
+
+
+async def test_an_object_that_is_too_large_for_a_webhook_is_refused_without_asking_it() -> None:
+    seen: list[Json] = []
+    admit = admission(Source([configuration(webhook())]), a=answering(seen=seen))
+
+    with pytest.raises(
+        RequestTooLarge, match=r'takes \d+ bytes, and webhook "a.example.com" may be sent 7340032'
+    ):
+        await create(admit, POD | {"status": {"message": "x" * QUESTION_BYTES_MAX}})
+    assert not seen
 
 
 async def test_dry_run_asks_only_webhooks_without_side_effects() -> None:

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from koordinator.api import user_files
 from koordinator.clock import Clock
 
 _CA_DAYS, _CERTIFICATE_DAYS = 3650, 365
@@ -68,8 +69,8 @@ def _authority(
     """The CA in the directory, made when there is none or when it is about to end."""
     certificate_path, key_path = directory / "ca.crt", directory / "ca.key"
     if certificate_path.exists() and key_path.exists():
-        certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
-        key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
+        certificate = x509.load_pem_x509_certificate(user_files.read(certificate_path))
+        key = serialization.load_pem_private_key(user_files.read(key_path), password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError(f"{key_path}: expected an elliptic-curve key, found {type(key).__name__}")
         if certificate.not_valid_after_utc - now > datetime.timedelta(days=_CERTIFICATE_DAYS):

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from koordinator.api import user_files
 from koordinator.api.errors import KoordinatorError
 from koordinator.manager.webhooks.certificates import SECRET_KEYS, CertificateSet
 
@@ -27,10 +28,10 @@ class CertificateDirError(KoordinatorError):
 def read(folder: Path) -> CertificateSet | None:
     """What the directory holds; None when it, or one of the files, is missing. Raises: CertificateDirError."""
     try:
-        return CertificateSet(*(Path(folder, name).read_bytes() for name in SECRET_KEYS))
+        return CertificateSet(*(user_files.read(Path(folder, name)) for name in SECRET_KEYS))
     except FileNotFoundError:
         return None
-    except OSError as error:
+    except (OSError, user_files.FileError) as error:
         raise CertificateDirError(folder, str(error)) from error
 
 
