@@ -13,7 +13,7 @@ from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.lookahead import KEPT_MIN, TIES_PER_MISS, Lookahead
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
-from koordinator.scheduler.table.answer_patterns import NOT_FEASIBLE
+from koordinator.scheduler.table.columns import NOT_FEASIBLE
 from tests.scheduler.drama import Drama
 
 KINDS = len(Drama(0, 0).classes())

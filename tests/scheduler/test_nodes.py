@@ -9,9 +9,8 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.table.changes import RECENT_MAX, Change, ChangeLog
+from koordinator.scheduler.table.changes import RECENT_MAX, Change, ChangeLog, NodeAspect
 from koordinator.scheduler.table.columns import ColumnSpec, at
-from koordinator.scheduler.table.node_aspects import NodeAspect
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import trial_of

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine import pick
-from koordinator.scheduler.table import zone_order
-from koordinator.scheduler.table.answer_patterns import NOT_FEASIBLE
+from koordinator.scheduler.table.columns import NOT_FEASIBLE
 from tests.scheduler.world import World, node, play, pod
 
 
@@ -68,7 +67,7 @@ def test_the_nominated_node_is_taken_if_it_fits_whatever_the_scores() -> None:
 def test_zones_are_looked_at_in_turn() -> None:
     zones = [("r", "a"), ("r", "a"), ("r", "a"), ("r", "b"), ("", ""), ("r", "b")]
 
-    order = zone_order.interleaved(np.arange(6), zones)
+    order = pick.interleaved(np.arange(6), zones)
 
     assert order.tolist() == [0, 3, 4, 1, 5, 2]
 

@@ -7,6 +7,7 @@ import pytest
 
 from koordinator.scheduler.explain.decide import explain
 from koordinator.scheduler.observe.pod_diagnosis import diagnose
+from koordinator.scheduler.plugin.diagnosis import Suggestion, SuggestionType
 from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     Outlook,
@@ -15,7 +16,6 @@ from koordinator.scheduler.plugin.framework import (
     PostFilterResult,
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, unresolvable, unschedulable
-from koordinator.scheduler.plugin.suggestion import Suggestion, SuggestionType
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.extending import Desk
 from tests.scheduler.world import pod

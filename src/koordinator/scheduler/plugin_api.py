@@ -27,6 +27,7 @@ from koordinator.scheduler.plugin.capabilities import (
     PreFilterTransformer,
     ResizePodPlugin,
 )
+from koordinator.scheduler.plugin.diagnosis import SuggestionType
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening
 from koordinator.scheduler.plugin.framework import (
     SCORE_MAX,
@@ -65,7 +66,6 @@ from koordinator.scheduler.plugin.status import (
     unresolvable,
     unschedulable,
 )
-from koordinator.scheduler.plugin.suggestion import SuggestionType
 from koordinator.scheduler.table.changes import Change
 from koordinator.scheduler.table.columns import ColumnSpec, Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper

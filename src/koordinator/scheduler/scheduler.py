@@ -18,13 +18,12 @@ from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.auditor.auditor import AuditOptions, Auditor
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
-from koordinator.scheduler.engine.advice import Advice
 from koordinator.scheduler.engine.batch_watch import BatchBinding
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.registry import PluginType
-from koordinator.scheduler.engine.results import Candidate, Placed, Unplaced
+from koordinator.scheduler.engine.results import Advice, Candidate, Placed, Unplaced
 from koordinator.scheduler.explain.objects import ExplanationObjects
 from koordinator.scheduler.extenders.advisors import Advisors, ExtenderVoice, connect
 from koordinator.scheduler.loop.actions import RunningActions, RunningParts

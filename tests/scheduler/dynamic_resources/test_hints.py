@@ -9,7 +9,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.dra import ResourceClaim
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening
-from koordinator.scheduler.plugins.dynamic_resources import hints
+from koordinator.scheduler.plugins.dynamic_resources import plugin
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.dynamic_resources.builders import claim, user_of
 
@@ -39,13 +39,13 @@ def pod(*names: str) -> PodInfo:
     ],
 )
 def test_news_of_claims(old: ResourceClaim | None, new: ResourceClaim | None, helps: bool) -> None:
-    events = hints.CLAIM_EVENTS
+    events = plugin.CLAIM_EVENTS
     happening = Happening(events[0 if old is None else 1 if new is not None else 2], None, old, new)
-    index = hints.ClaimIndex()
+    index = plugin.ClaimIndex()
     index.put(0, pod("own"))
     index.put(1, pod("x", "y"))
 
-    assert hints.helps(happening, pod("own").pod) is helps
+    assert plugin.helps(happening, pod("own").pod) is helps
     assert index.may_wake(happening, 2)[0] or not helps
     index.clear(0)
     assert index.may_wake(

@@ -14,9 +14,9 @@ from koordinator.scheduler.plugins.elastic_quota.admission import (
     has_room,
 )
 from koordinator.scheduler.plugins.elastic_quota.amounts import exceeding, nanos_of
+from koordinator.scheduler.plugins.elastic_quota.overuse import RevokeReason, revoke
 from koordinator.scheduler.plugins.elastic_quota.preempt import Rival, choose_victims
 from koordinator.scheduler.plugins.elastic_quota.quota import PodAsk, QuotaSpec
-from koordinator.scheduler.plugins.elastic_quota.revoke import RevokeReason, revoke
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 
 

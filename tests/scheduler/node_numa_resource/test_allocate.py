@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api.annotations.placement import NUMATopologyPolicy
+from koordinator.scheduler.plugins.node_numa_resource.admission import hints_of
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     AllocationRequest,
     GivenBack,
@@ -13,7 +14,6 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     room_of,
 )
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
-from koordinator.scheduler.plugins.node_numa_resource.hints import generate
 from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, NUMAStatus, PodHolding
 from tests.scheduler.node_numa_resource.machines import held, machine, node
 
@@ -85,7 +85,7 @@ def test_every_hint_can_be_allocated(request: AllocationRequest, taken: int, pol
     topology = machine()
     state = node(topology, held("other", topology, taken))
 
-    hints = generate(state, request, NUMATopologyPolicy(policy))
+    hints = hints_of(state, request, NUMATopologyPolicy(policy))
 
     assert set(hints) == {"cpu", "memory"}
     for hint in (hint for found in hints.values() for hint in found):

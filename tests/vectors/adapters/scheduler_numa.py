@@ -13,10 +13,10 @@ from koordinator.api.node_labels import cpu_bind_policy
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.plugins.node_numa_resource import ledger, policy, score, zones
+from koordinator.scheduler.plugins.node_numa_resource.admission import hints_of
 from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation, NodeState, allocate
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Exclusivity, Hint, admit
-from koordinator.scheduler.plugins.node_numa_resource.hints import generate
 from koordinator.scheduler.plugins.node_numa_resource.ledger import NUMAStatus
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, ScoringStrategy
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions, options_of
@@ -101,7 +101,7 @@ def hints_generate(case: Case) -> Any:
         resources = [{"name": name, "weight": weight} for name, weight in scoring["resources"].items()]
         strategy = msgspec.convert({"type": scoring["type"], "resources": resources}, ScoringStrategy)
     node, numa_policy = node_of(case), NUMATopologyPolicy(case["policy"])
-    hints = generate(node, request_of(case), numa_policy, strategy)
+    hints = hints_of(node, request_of(case), numa_policy, strategy)
     result: Case = {
         "hints": {
             name: [

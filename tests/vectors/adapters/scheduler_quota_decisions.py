@@ -9,7 +9,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.plugin.status import Code
-from koordinator.scheduler.plugins.elastic_quota import pods, preempt, requeue, revoke
+from koordinator.scheduler.plugins.elastic_quota import overuse, pods, preempt, requeue
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason, QuotaStanding, admit
 from koordinator.scheduler.plugins.elastic_quota.amounts import above, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.pods import Binding, QuotaRef
@@ -233,11 +233,11 @@ def _victims(case: Case) -> Any:
     return {"status": choice.code.word, "victims": [each.name for each in choice.victims]}
 
 
-def overuse(case: Case) -> Any:
+def overuse_revoke(case: Case) -> Any:
     if case["kind"] == "monitor":
         return {"trigger": _triggers(case)}
     assigned = [_rival({"quota": "q", **each}) for each in case["assignedPods"]]
-    decision = revoke.revoke(resource_list.of(case["used"]), resource_list.of(case["runtime"]), assigned)
+    decision = overuse.revoke(resource_list.of(case["used"]), resource_list.of(case["runtime"]), assigned)
     return {"evict": [each.name for each in decision.evict]}
 
 
@@ -246,9 +246,9 @@ def _triggers(case: Case) -> list[bool]:
     for check in case["checks"]:
         used, runtime = resource_list.of(check["used"]), resource_list.of(check["runtime"])
         is_above = above(nanos_of(used), nanos_of(runtime))
-        found = revoke.check_overuse(last_under_s, check["t"], is_above, case["delayEvictSeconds"])
+        found = overuse.check_overuse(last_under_s, check["t"], is_above, case["delayEvictSeconds"])
         last_under_s = found.last_under_s
-        triggers.append(found.reason is revoke.OveruseReason.EVICT)
+        triggers.append(found.reason is overuse.OveruseReason.EVICT)
     return triggers
 
 
@@ -289,6 +289,6 @@ def requeue_hint(case: Case) -> Any:
 ADAPTERS = {
     "quota-admission": admission,
     "quota-preemption": preemption,
-    "quota-overuse-revoke": overuse,
+    "quota-overuse-revoke": overuse_revoke,
     "quota-requeue-hint": requeue_hint,
 }

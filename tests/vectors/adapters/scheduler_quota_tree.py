@@ -5,7 +5,7 @@ from typing import Any
 from koordinator.api import quantity, resource_list
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.plugins.elastic_quota.amounts import amounts_of, masked
-from koordinator.scheduler.plugins.elastic_quota.capacity import Capacity
+from koordinator.scheduler.plugins.elastic_quota.book import Capacity
 from koordinator.scheduler.plugins.elastic_quota.columns import Columns, Entry
 from koordinator.scheduler.plugins.elastic_quota.pods import TerminatingPolicy, is_ignored
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, Quota, QuotaSpec

@@ -10,7 +10,7 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.reservation import Reservation, ReservationCondition, ReservationOwner, ReservationStatus
 from koordinator.clock import parse_rfc3339
-from koordinator.scheduler.loop.reservation_message import event_message
+from koordinator.scheduler.loop.outcomes import event_message
 from koordinator.scheduler.plugins.reservation import (
     amounts,
     diagnosis,

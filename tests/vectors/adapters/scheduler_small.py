@@ -11,7 +11,7 @@ from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config.config import decode_args
-from koordinator.scheduler.loop.reservation_message import event_message
+from koordinator.scheduler.loop.outcomes import event_message
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.table.nodes import NodeTable

@@ -26,7 +26,7 @@ from koordinator.scheduler.plugins.inter_pod_affinity.plugin import normalized a
 from koordinator.scheduler.plugins.node_resources_balanced import balanced_allocation
 from koordinator.scheduler.plugins.node_resources_fit import piecewise_linear
 from koordinator.scheduler.plugins.priority_sort import priority_key
-from koordinator.scheduler.plugins.topology_spread import spread
+from koordinator.scheduler.plugins.topology_spread import plugin
 from koordinator.scheduler.queue.scheduling_queue import backoff_s
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -186,7 +186,7 @@ def _basic_spread(case: Case) -> Any:
     raw = np.array(
         [
             sum(
-                float(spread.part(np.array(each["count"]), each["domains"], each["maxSkew"]))
+                float(plugin.score_part(np.array(each["count"]), each["domains"], each["maxSkew"]))
                 for each in node.get("constraints") or ()
             )
             for node in case["nodes"]
@@ -194,7 +194,7 @@ def _basic_spread(case: Case) -> Any:
         np.float64,
     )
     is_ignored = np.array([bool(node.get("ignored")) for node in case["nodes"]], np.bool_)
-    return {"scores": spread.normalized(raw, is_ignored).tolist()}
+    return {"scores": plugin.normalized(raw, is_ignored).tolist()}
 
 
 _BASICS = {

@@ -8,9 +8,8 @@ import numpy as np
 
 from koordinator.scheduler.engine import pick
 from koordinator.scheduler.engine.lookahead import Lookahead
-from koordinator.scheduler.engine.participation import Participation
 from koordinator.scheduler.engine.pick import Totals
-from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.engine.profile import Participation, Profile
 from koordinator.scheduler.engine.refusals import Refusals
 from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugin.framework import (
@@ -22,8 +21,7 @@ from koordinator.scheduler.plugin.framework import (
     Scores,
 )
 from koordinator.scheduler.plugin.status import Code, Status
-from koordinator.scheduler.table.answer_patterns import LEFT_OUT, RefusedBy
-from koordinator.scheduler.table.columns import Rows, at, put
+from koordinator.scheduler.table.columns import LEFT_OUT, RefusedBy, Rows, at, put
 from koordinator.scheduler.table.nodes import NodeTable
 
 

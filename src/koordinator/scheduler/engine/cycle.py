@@ -9,14 +9,14 @@ import numpy as np
 
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.engine import pick, post_filter
-from koordinator.scheduler.engine.advice import Advice
 from koordinator.scheduler.engine.batch import Batch, Booked, Trigger
 from koordinator.scheduler.engine.batch_watch import BatchWatch
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.evaluation_cache import EvaluationCache
+from koordinator.scheduler.engine.pick import ZoneOrder
 from koordinator.scheduler.engine.post_filter import Answered, CycleDiagnosis, KeptFree
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.results import Candidate, along, pending_by, with_job
+from koordinator.scheduler.engine.results import Advice, Candidate, along, pending_by, with_job
 from koordinator.scheduler.engine.results import Placed as Placed
 from koordinator.scheduler.engine.results import Unplaced as Unplaced
 from koordinator.scheduler.engine.results import refused as refused
@@ -26,12 +26,10 @@ from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugin.capabilities import JobRefusal, Plan, SharedFailure
 from koordinator.scheduler.plugin.framework import Later
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
-from koordinator.scheduler.table.answer_patterns import NOT_FEASIBLE
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import NOT_FEASIBLE, Rows
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.nominations import Nominations
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.zone_order import ZoneOrder
 
 RESERVE_TRIES_MAX = 16
 """Nodes tried in one cycle when Reserve refuses one after the other: more means that Filter is blind."""

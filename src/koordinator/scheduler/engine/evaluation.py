@@ -27,9 +27,8 @@ from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.refusals import nothing_left_reason
 from koordinator.scheduler.plugin.framework import Plugin, ScorePlugin, Scores, is_pass
 from koordinator.scheduler.plugin.status import SUCCESS, unresolvable
-from koordinator.scheduler.table.answer_patterns import LEFT_OUT, NOT_FEASIBLE
 from koordinator.scheduler.table.changes import Changes
-from koordinator.scheduler.table.columns import Rows, at, put
+from koordinator.scheduler.table.columns import LEFT_OUT, NOT_FEASIBLE, Rows, at, put
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 

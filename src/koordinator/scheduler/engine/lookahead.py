@@ -14,9 +14,8 @@ import numpy.typing as npt
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.engine.pick import Top, Totals
 from koordinator.scheduler.plugin.framework import FilterPlugin, ScorePlugin, Scores, is_pass
-from koordinator.scheduler.table.answer_patterns import NOT_FEASIBLE
 from koordinator.scheduler.table.changes import Change
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import NOT_FEASIBLE, Rows
 
 STATES_MAX = 8_192
 """Rows × pods foreseen at once: as much as a block of a full scan."""

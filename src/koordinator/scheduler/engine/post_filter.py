@@ -15,9 +15,9 @@ from koordinator.scheduler.engine.refusals import left_out_reason
 from koordinator.scheduler.engine.steering import FREE, Steering
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin import diagnosis
+from koordinator.scheduler.plugin.diagnosis import Suggestion, SuggestionType
 from koordinator.scheduler.plugin.framework import FilterPlugin, Later, Mask
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugin.suggestion import Suggestion, SuggestionType
 from koordinator.scheduler.table.pod_info import PodInfo
 
 KeptFree = dict[int, Status]

@@ -8,7 +8,7 @@ Source: behaviour/scheduler A3 (merge rules, automatic DefaultPreBind).
 
 import logging
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,7 +26,6 @@ from koordinator.scheduler.config.config import (
     decode_args,
 )
 from koordinator.scheduler.engine.extensions import Extensions
-from koordinator.scheduler.engine.participation import Participation
 from koordinator.scheduler.engine.registry import PluginType, why_missing
 from koordinator.scheduler.plugin.framework import (
     BindPlugin,
@@ -44,6 +43,24 @@ from koordinator.scheduler.plugin.framework import (
     ScorePlugin,
 )
 from koordinator.scheduler.table.pod_info import PodInfo
+
+
+class Participation:
+    """Plugins by extension point (PreFilter, Filter, PreScore, Score) that the evaluations of some classes of pods
+    ask, and in how many cycles that was."""
+
+    __slots__ = ("_points", "cycle_count")
+
+    def __init__(self, points: Iterable[tuple[str, Iterable[Plugin[Any]]]]) -> None:
+        self._points = tuple((point, tuple(plugin.name for plugin in plugins)) for point, plugins in points)
+        self.cycle_count = 0
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """(plugin, extension point)"""
+        for point, names in self._points:
+            for name in names:
+                yield name, point
+
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,7 @@ import numpy as np
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.plugin.framework import FilterPlugin, Mask, ReasonCodes
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable
-from koordinator.scheduler.table.answer_patterns import LEFT_OUT, NO_NODE, RefusedBy
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import LEFT_OUT, NO_NODE, RefusedBy, Rows
 from koordinator.scheduler.table.nodes import NodeTable
 
 

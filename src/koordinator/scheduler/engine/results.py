@@ -7,9 +7,27 @@ import msgspec
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugin.capabilities import JobRefusal, JobVerdict, SharedFailure
-from koordinator.scheduler.plugin.status import Code, Status, unschedulable
-from koordinator.scheduler.plugin.suggestion import Suggestion
+from koordinator.scheduler.plugin.diagnosis import Suggestion
+from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, error, unschedulable
 from koordinator.scheduler.table.pod_info import PodInfo
+
+NOT_ASKED = error("node(s) came into question while extenders were asked")
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """`asked` are the nodes that they were shown, `refused` those of them that they refuse, `scores` are to be
+    added to the totals. `failure`: one that must be heard could not be."""
+
+    asked: frozenset[str] = frozenset()
+    refused: dict[str, Status] = {}
+    scores: dict[str, int] = {}
+    failure: Status = SUCCESS
+
+    def objection(self, node_name: str) -> Status:
+        """Why the pod must not go to a node that passes the filters; success when it may."""
+        if node_name not in self.asked:
+            return NOT_ASKED
+        return self.refused.get(node_name, SUCCESS)
 
 
 class Candidate(msgspec.Struct, frozen=True):

@@ -13,8 +13,7 @@ from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.explain.quotas import room_in_quota
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.network_topology import slots
-from koordinator.scheduler.table.answer_patterns import NOT_FEASIBLE
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import NOT_FEASIBLE, Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 
 STATES_MAX = 1 << 16

@@ -17,8 +17,7 @@ from koordinator.scheduler.engine.steering import steer
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin.framework import Mask, ReservePlugin
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable
-from koordinator.scheduler.table.answer_patterns import NOT_FEASIBLE
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import NOT_FEASIBLE, Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial
 

@@ -14,8 +14,8 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.meta import Object, to_wire
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.config.config import Extender
-from koordinator.scheduler.engine.advice import Advice
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Advice
 from koordinator.scheduler.extenders.client import ExtenderClient, ExtenderError, Json, Victims
 from koordinator.scheduler.plugin.capabilities import ReviewedPreemption
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening

@@ -14,8 +14,7 @@ from koordinator.scheduler.auditor.auditor import Auditor
 from koordinator.scheduler.loop.event_handlers import EventHandlers
 from koordinator.scheduler.loop.pod_status import StatusWriter, Verdict
 from koordinator.scheduler.loop.waiting import WaitingPods
-from koordinator.scheduler.plugin.event_actions import SCHEDULING
-from koordinator.scheduler.plugin.events import Happening
+from koordinator.scheduler.plugin.events import SCHEDULING, Happening
 from koordinator.scheduler.plugin.framework import Actions
 from koordinator.scheduler.plugin.handle import RecordKind
 from koordinator.scheduler.queue.scheduling_queue import SchedulingQueue

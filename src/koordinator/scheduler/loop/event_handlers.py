@@ -13,10 +13,9 @@ from koordinator.scheduler.loop.caches import Caches
 from koordinator.scheduler.loop.waiting import WaitingPods
 from koordinator.scheduler.observe.probe import Probe
 from koordinator.scheduler.plugin import diagnosis
-from koordinator.scheduler.plugin.event_actions import SCHEDULING
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import SCHEDULING, ClusterEvent, Happening
 from koordinator.scheduler.queue.scheduling_queue import SchedulingQueue
-from koordinator.scheduler.table.node_aspects import NodeAspect
+from koordinator.scheduler.table.changes import NodeAspect
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)

@@ -1,5 +1,7 @@
 """What becomes of an attempt: a bound pod, or one that goes back to the queue with a reason that is told."""
 
+import re
+
 import msgspec
 
 from koordinator.api import labels
@@ -11,15 +13,48 @@ from koordinator.scheduler.loop import pod_status
 from koordinator.scheduler.loop.actions import RunningParts
 from koordinator.scheduler.loop.binding import Job
 from koordinator.scheduler.loop.caches import Caches
-from koordinator.scheduler.loop.reservation_message import event_message
 from koordinator.scheduler.observe.observer import Observer
 from koordinator.scheduler.plugin import diagnosis, failures, status
-from koordinator.scheduler.plugin.event_actions import BINDING, SCHEDULING
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import BINDING, SCHEDULING, ClusterEvent, Happening
 from koordinator.scheduler.plugin.failures import Failure, Handling
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
+
+_HEAD = re.compile(r"0/\d+ nodes are available: ")
+_ITEM = re.compile(r"(\d+) Reservation\(s\) (.*)")
+_TOTAL = "matched owner total"
+_EXACT = "exactly matches the requested reservation name"
+_OF_NODE = "for node reason that"
+
+
+def event_message(message: str) -> str | None:
+    """`0/8 reservations are available: 2 Reservation(s) Insufficient cpu.` from the message of a pod that found
+    no node; None when it says nothing about reservations.
+
+    Pure. Source: behaviour/scheduler E2.
+    """
+    head = _HEAD.match(message)
+    if head is None:
+        return None
+    total: str | None = None
+    exact: list[str] = []
+    others: list[str] = []
+    of_nodes: list[str] = []
+    for part in message[head.end() :].replace(". ", ",").split(","):
+        text = part.strip(" .")
+        item = _ITEM.fullmatch(text)
+        if item is None:
+            continue
+        count, reason = item.groups()
+        if reason == _TOTAL:
+            total = count
+        else:
+            group = exact if reason == _EXACT else of_nodes if reason.startswith(_OF_NODE) else others
+            group.append(text)
+    if total is None:
+        return None
+    return f"0/{total} reservations are available: {', '.join([*exact, *others, *of_nodes])}."
 
 
 class Outcomes:

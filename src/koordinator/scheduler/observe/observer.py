@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from koordinator.scheduler.engine.advice import Advice
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.results import Placed, Unplaced
+from koordinator.scheduler.engine.results import Advice, Placed, Unplaced
 from koordinator.scheduler.observe import debugging, monitor
 from koordinator.scheduler.observe.debugging import DebugOptions, DiagnosisDump, DumpOptions
 from koordinator.scheduler.observe.monitor import Attempt, Monitor, MonitorOptions, Overdue

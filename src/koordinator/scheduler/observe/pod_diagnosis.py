@@ -16,8 +16,8 @@ from koordinator.api.schedule_explanation import NodeFailedDetail
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugin.capabilities import JobVerdict
+from koordinator.scheduler.plugin.diagnosis import Suggestion
 from koordinator.scheduler.plugin.status import Code, Status
-from koordinator.scheduler.plugin.suggestion import Suggestion
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 

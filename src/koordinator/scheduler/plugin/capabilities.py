@@ -20,10 +20,10 @@ import msgspec
 
 from koordinator.api.core import Pod
 from koordinator.api.reservation import Reservation
+from koordinator.scheduler.plugin.diagnosis import Suggestion
 from koordinator.scheduler.plugin.framework import Diagnosis, Plugin, PreFilterResult, S
 from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugin.status import SUCCESS, Status
-from koordinator.scheduler.plugin.suggestion import Suggestion
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial
 

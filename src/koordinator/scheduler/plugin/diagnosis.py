@@ -1,7 +1,10 @@
 """Why a pod found no node, in the words that users of Kubernetes know. Source: behaviour/scheduler B4."""
 
+import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping
+
+import msgspec
 
 from koordinator.scheduler.plugin.status import Status
 
@@ -42,3 +45,24 @@ def count_reasons(refusals: Iterable[tuple[Status, int]]) -> dict[str, int]:
 def event_note(message: str) -> str:
     """The message as it fits an event: at most 1,024 characters, cut with ` ...`."""
     return message if len(message) <= NOTE_CHARS_MAX else message[: NOTE_CHARS_MAX - 4] + " ..."
+
+
+class SuggestionType(enum.StrEnum):
+    """Upstream's suggestions."""
+
+    EVICT_WORKLOAD_SELF = "EvictWorkloadSelf"
+    WAITING_VICTIM_RELEASED = "WaitingVictimReleased"
+    DELETE_CONFLICT_PVC = "DeleteConflictPVC"
+
+
+class Suggestion(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What would help; stands in the message to users and in the diagnosis.
+
+    Source: behaviour/scheduler C2 (PostFilter) and C6.
+    """
+
+    type: SuggestionType
+    message: str = ""
+
+    def __str__(self) -> str:
+        return f"Suggestion: {{type: {self.type}, message: {self.message}}}"

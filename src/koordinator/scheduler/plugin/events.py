@@ -66,3 +66,8 @@ class Happening(msgspec.Struct, frozen=True):
     row: int | None = None
     old: Any = None
     new: Any = None
+
+
+SCHEDULING = "Scheduling"
+BINDING = "Binding"
+PREEMPTING = "Preempting"

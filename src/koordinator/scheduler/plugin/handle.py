@@ -11,8 +11,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler.plugin.event_actions import SCHEDULING
-from koordinator.scheduler.plugin.events import Happening
+from koordinator.scheduler.plugin.events import SCHEDULING, Happening
 from koordinator.scheduler.plugin.failures import After, Before
 from koordinator.scheduler.plugin.metrics import Metrics
 from koordinator.scheduler.plugin.topology_tree import TopologyTree

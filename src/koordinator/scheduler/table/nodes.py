@@ -18,10 +18,8 @@ from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_vector import I64, ResourceRegistry
-from koordinator.scheduler.table.answer_patterns import AnswerPatterns
-from koordinator.scheduler.table.changes import Change, ChangeLog
-from koordinator.scheduler.table.columns import Column, ColumnSpec, Rows
-from koordinator.scheduler.table.node_aspects import NodeAspect, aspects_of
+from koordinator.scheduler.table.changes import Change, ChangeLog, NodeAspect, aspects_of
+from koordinator.scheduler.table.columns import AnswerPatterns, Column, ColumnSpec, Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 
 SMALL_AMOUNT_MAX = 1 << 46

@@ -5,12 +5,14 @@ or finds no node, and in Permit, where placed members wait until their whole gro
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
 import msgspec
 import numpy as np
 
 from koordinator.api import labels
+from koordinator.clock import Clock
 from koordinator.scheduler.config.plugin_args import CoschedulingArgs
 from koordinator.scheduler.plugin.capabilities import (
     ApiProvider,
@@ -23,7 +25,9 @@ from koordinator.scheduler.plugin.capabilities import (
     JobRefusal,
     JobRoomPlugin,
     NextPodPlugin,
+    Plan,
     PostFilterTransformer,
+    Quorum,
     SharedFailure,
 )
 from koordinator.scheduler.plugin.diagnosis import fit_error
@@ -48,7 +52,7 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Code, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.coscheduling import endpoint, plan
+from koordinator.scheduler.plugins.coscheduling import endpoint
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.controller import PodGroupController
 from koordinator.scheduler.plugins.coscheduling.decisions import GateReason, Next, PermitReason
@@ -57,10 +61,80 @@ from koordinator.scheduler.plugins.coscheduling.gangs import key_of
 from koordinator.scheduler.plugins.coscheduling.planning import GangPlanning
 from koordinator.scheduler.plugins.coscheduling.preemption import GangPreemption
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
-from koordinator.scheduler.plugins.coscheduling.told import ToldFailures
 from koordinator.scheduler.plugins.network_topology.rows import selector_of
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
+
+TOLD_S = 240.0
+"""Then everybody is told again, before the queue tries sleepers on its own: a condition may not have been written."""
+GROUPS_MAX = 10_000
+"""Groups that fail for ever and are gone some day: who was not told of for longest is forgotten."""
+
+
+class _Told(msgspec.Struct):
+    text: str
+    since_s: float
+    members: dict[str, str] = {}
+    """By `namespace/name`, with their uids."""
+
+
+class ToldFailures:
+    """The last failure of each gang group, and which members know of it.
+
+    When a round fails for the same reason again, there is nothing new to tell, and the members need not be tried.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._groups: OrderedDict[str, _Told] = OrderedDict()
+
+    def tell(self, group_id: str, text: str, key: str, uid: str) -> None:
+        """A member is told."""
+        found = self._groups.get(group_id)
+        if found is None or found.text != text or self._is_old(found):
+            found = self._groups[group_id] = _Told(text, self._clock.now())
+            self._groups.move_to_end(group_id)
+            if len(self._groups) > GROUPS_MAX:
+                self._groups.popitem(last=False)
+        found.members[key] = uid
+
+    def who_knows(self, group_id: str, text: str) -> dict[str, str]:
+        """The members that were told just that, with their uids."""
+        found = self._groups.get(group_id)
+        return found.members if found is not None and found.text == text and not self._is_old(found) else {}
+
+    def forget(self, group_id: str) -> None:
+        """Members were told something else."""
+        self._groups.pop(group_id, None)
+
+    def _is_old(self, told: _Told) -> bool:
+        return not 0.0 <= self._clock.now() - told.since_s < TOLD_S
+
+
+def whole_group(gangs: RunningGangs, pod: PodInfo, *, falls_back: bool = False) -> Plan | None:
+    """All members that have no place, the pod first, then in the order of a round. None unless the pod starts a round,
+    and for groups that cannot be planned: those of a topology have planners of their own, and members of several
+    schedulers or profiles are tried one by one.
+
+    All gangs of the group need their minimum; members beyond it are placed as far as there is room. Where each goes is
+    left to the engine.
+    """
+    key, now, group = key_of(pod.pod), gangs.round_of(pod.pod), gangs.group_of(pod.pod)
+    if now is None or group is None or now.first != key or now.failure:
+        return None
+    members, quorums = [pod], []
+    for gang in gangs.rounds.cache.members_of(group):
+        if gang.config.topology is not None:
+            return None
+        found = [info for each in sorted(gang.startable()) if (info := gangs.info(each)) is not None]
+        if any(info.pod.spec.scheduler_name != pod.pod.spec.scheduler_name for info in found):
+            return None
+        members += [info for info in found if info.uid != pod.uid]
+        quorums.append(Quorum(frozenset(info.uid for info in found), max(0, gangs.rounds.lacking(gang))))
+    if len(members) == 1:
+        return None
+    return Plan(tuple(members), quorums=tuple(quorums), falls_back=falls_back)
+
 
 KEPT_S = 60.0
 """Some of the longest backoffs of a member that is tried again."""
@@ -224,7 +298,7 @@ class Coscheduling(
         found = self.planning.find(pod)
         if self._plans_groups and found.status.is_skip:
             # A plan that fails makes no room for itself: where that is wanted, members are then tried one by one.
-            group = plan.whole_group(self.gangs, pod, falls_back=self.gangs.args.enable_preemption)
+            group = whole_group(self.gangs, pod, falls_back=self.gangs.args.enable_preemption)
             return FoundNode(SUCCESS, plan=group) if group is not None else found
         return found
 

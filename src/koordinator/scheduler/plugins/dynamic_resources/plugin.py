@@ -11,6 +11,7 @@ import numpy as np
 
 from koordinator.api import duration
 from koordinator.api.affinity import NodeSelector
+from koordinator.api.core import Pod
 from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceSlice
 from koordinator.scheduler.config.plugin_args import DynamicResourcesArgs
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening
@@ -33,10 +34,10 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.dynamic_resources import claims, demand, hints, result
+from koordinator.scheduler.plugins.dynamic_resources import claims, demand, result
 from koordinator.scheduler.plugins.dynamic_resources.allocator import Outcome
 from koordinator.scheduler.plugins.dynamic_resources.books import Books
-from koordinator.scheduler.plugins.dynamic_resources.claims import ClaimError, ClaimKey
+from koordinator.scheduler.plugins.dynamic_resources.claims import ClaimError, ClaimKey, claim_names
 from koordinator.scheduler.plugins.dynamic_resources.demand import Demand, DemandError
 from koordinator.scheduler.plugins.dynamic_resources.selection import Selections
 from koordinator.scheduler.plugins.dynamic_resources.supply import Supply
@@ -44,6 +45,68 @@ from koordinator.scheduler.plugins.dynamic_resources.writes import Booked, Claim
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.label_columns import LabelColumns
 from koordinator.scheduler.table.pod_info import PodInfo
+
+CLAIM_EVENTS = (
+    ClusterEvent.RESOURCE_CLAIM_ADDED,
+    ClusterEvent.RESOURCE_CLAIM_UPDATED,
+    ClusterEvent.RESOURCE_CLAIM_DELETED,
+)
+
+
+def keys_of(pod: Pod) -> frozenset[ClaimKey]:
+    """Claims that the pod names, as far as they are known."""
+    namespace = pod.metadata.namespace
+    return frozenset((namespace, name) for _, name in claim_names(pod) if name is not None)
+
+
+def gives_back(happening: Happening) -> bool:
+    """Whether devices became free: a claim lost them, or went, or a promise was taken back."""
+    old, new = happening.old, happening.new
+    if old is None and new is None:
+        return True
+    had = isinstance(old, ResourceClaim) and old.status.allocation is not None
+    has = isinstance(new, ResourceClaim) and new.status.allocation is not None
+    return had and not has
+
+
+def helps(happening: Happening, pod: Pod) -> bool:
+    """Whether news of a claim can help a pod: its own claim came or has another status, or devices became free."""
+    if gives_back(happening):
+        return True
+    old, new = happening.old, happening.new
+    if new is None or (new.metadata.namespace, new.metadata.name) not in keys_of(pod):
+        return False
+    return old is None or old.status != new.status or old.metadata.uid != new.metadata.uid
+
+
+class ClaimIndex(WakeIndex):
+    """Pods by the claims that they wait for: most news of claims concern one pod of thousands."""
+
+    def __init__(self) -> None:
+        self._slots: dict[ClaimKey, set[int]] = {}
+        self._keys: dict[int, frozenset[ClaimKey]] = {}
+
+    def put(self, slot: int, pod: PodInfo) -> None:
+        keys = self._keys[slot] = keys_of(pod.pod)
+        for key in keys:
+            self._slots.setdefault(key, set()).add(slot)
+
+    def clear(self, slot: int) -> None:
+        for key in self._keys.pop(slot, ()):
+            slots = self._slots[key]
+            slots.discard(slot)
+            if not slots:
+                del self._slots[key]
+
+    def may_wake(self, happening: Happening, slot_count: int) -> Mask:
+        if happening.event not in CLAIM_EVENTS or gives_back(happening):
+            return np.ones(slot_count, np.bool_)
+        found = np.zeros(slot_count, np.bool_)
+        subject = happening.new if happening.new is not None else happening.old
+        meta = subject.metadata
+        found[list(self._slots.get((meta.namespace, meta.name), ()))] = True
+        return found
+
 
 STEPS_PER_S = 100_000
 """Devices tried per second of `filterTimeout`: a bound on a search that does not depend on the machine's load."""
@@ -97,7 +160,7 @@ class DynamicResources(
     fewer_pods_help = True
     wakes_for_row = True
     wakes_on = (
-        *hints.CLAIM_EVENTS,
+        *CLAIM_EVENTS,
         ClusterEvent.RESOURCE_SLICE_ADDED,
         ClusterEvent.RESOURCE_SLICE_UPDATED,
         ClusterEvent.DEVICE_CLASS_ADDED,
@@ -127,7 +190,7 @@ class DynamicResources(
         some = new if new is not None else old
         assert some is not None
         self._books.set_claim((some.metadata.namespace, some.metadata.name), new)
-        self._tell(hints.CLAIM_EVENTS, old, new)
+        self._tell(CLAIM_EVENTS, old, new)
 
     def _class_set(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
         some = new if new is not None else old
@@ -155,7 +218,7 @@ class DynamicResources(
     def prepare(self, pod: PodInfo) -> ClaimState:
         if not pod.pod.spec.resource_claims:
             return NO_CLAIMS
-        keys = tuple(sorted(hints.keys_of(pod.pod)))
+        keys = tuple(sorted(keys_of(pod.pod)))
         try:
             found = [claim for _, claim in claims.claims_of(pod.pod, self._books.claim)]
             found = list({claim.metadata.uid: claim for claim in found}.values())
@@ -221,14 +284,14 @@ class DynamicResources(
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:
         if claims.objection(pod.pod, self._books.claim):
             return False
-        if happening.event in hints.CLAIM_EVENTS:
-            return hints.helps(happening, pod.pod)
+        if happening.event in CLAIM_EVENTS:
+            return helps(happening, pod.pod)
         if happening.row is None:
             return True
         return self.prepare(pod).refusal.is_success and super().wakes(happening, pod)
 
     def wake_index(self) -> WakeIndex:
-        return hints.ClaimIndex()
+        return ClaimIndex()
 
     # When no node is left
 

@@ -12,16 +12,41 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.quantity import QuantityError
+from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
 from koordinator.clock import Clock, parse_rfc3339
 from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugins.elastic_quota import pods
-from koordinator.scheduler.plugins.elastic_quota.capacity import Capacity
 from koordinator.scheduler.plugins.elastic_quota.forest import DEFAULT_TREE, QuotaForest, TreeRoot
 from koordinator.scheduler.plugins.elastic_quota.hooks import NO_HOOKS, Hooks
 from koordinator.scheduler.plugins.elastic_quota.pods import NO_QUOTA, QuotaRef, TerminatingPolicy
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, SYSTEM, PodAsk, Quota, QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+
+
+class Capacity:
+    """Sum of what pods may use of the known nodes, ready or not."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Amounts] = {}
+        self.total: Amounts = {}
+
+    def add(self, node: str, allocatable: Amounts) -> None:
+        """A node came; one that is known already is ignored."""
+        if node not in self._nodes:
+            self.update(node, allocatable)
+
+    def update(self, node: str, allocatable: Amounts) -> None:
+        """A node has changed, or is new."""
+        delta = resource_list.sub(allocatable, self._nodes.get(node, {}))
+        self._nodes[node] = allocatable
+        self.total = resource_list.add(self.total, delta)
+
+    def remove(self, node: str) -> None:
+        """A node is gone; an unknown one is ignored."""
+        if node in self._nodes:
+            self.total = resource_list.sub(self.total, self._nodes.pop(node))
+
 
 log = logging.getLogger(__name__)
 

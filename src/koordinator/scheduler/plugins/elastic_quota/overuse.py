@@ -4,22 +4,91 @@ Only quotas that changed, and those above their runtime, are looked at. `revoke`
 """
 
 import asyncio
+import enum
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+import msgspec
 
 from koordinator.api import duration
 from koordinator.api.core import Pod
+from koordinator.api.resource_list import Amounts, add, sub
 from koordinator.clock import parse_rfc3339
 from koordinator.cluster import errors
 from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugin.framework import Handle
-from koordinator.scheduler.plugins.elastic_quota import revoke
-from koordinator.scheduler.plugins.elastic_quota.amounts import above, amounts_of
+from koordinator.scheduler.plugins.elastic_quota.amounts import above, amounts_of, exceeding
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.news import QuotaNews
 from koordinator.scheduler.plugins.elastic_quota.places import limit_of
-from koordinator.scheduler.plugins.elastic_quota.preempt import Rival
+from koordinator.scheduler.plugins.elastic_quota.preempt import Rival, by_importance
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, SYSTEM, Quota
+
+
+class OveruseReason(enum.Enum):
+    """What the check of a quota found."""
+
+    WITHIN = "the quota is within its runtime"
+    WAITING = "above its runtime, but not for long enough"
+    EVICT = "above its runtime for longer than delayEvictTime"
+
+
+class OveruseCheck(msgspec.Struct, frozen=True):
+    """The finding, and since when the quota counts as above its runtime for the next check."""
+
+    reason: OveruseReason
+    last_under_s: float
+
+
+def check_overuse(last_under_s: float, now_s: float, is_above: bool, delay_s: float) -> OveruseCheck:
+    """Whether it is time to evict; after that the delay begins anew. `is_above`: the quota uses more than its runtime
+    now."""
+    if not is_above:
+        return OveruseCheck(OveruseReason.WITHIN, now_s)
+    if now_s - last_under_s > delay_s:
+        return OveruseCheck(OveruseReason.EVICT, now_s)
+    return OveruseCheck(OveruseReason.WAITING, last_under_s)
+
+
+class RevokeReason(enum.Enum):
+    """How far evictions help."""
+
+    WITHIN = "nothing to take back"
+    ENOUGH = "within the runtime after these evictions"
+    NOT_ENOUGH = "above the runtime even without all pods that may be evicted"
+
+
+class RevokeDecision(msgspec.Struct, frozen=True):
+    """Pods to evict, in this order."""
+
+    reason: RevokeReason
+    evict: tuple[Rival, ...] = ()
+
+
+def revoke(used: Amounts, runtime: Amounts, assigned: Iterable[Rival]) -> RevokeDecision:
+    """Takes the least important pods until the quota is within its runtime, then gives back, the most
+    important first, what turns out not to be needed. Pods that are not preemptible stay.
+
+    Source: behaviour/elastic-quota 15.
+    """
+    taken: list[Rival] = []
+    for pod in reversed(by_importance(assigned)):
+        if not exceeding(used, runtime):
+            break
+        if pod.is_preemptible:
+            used = sub(used, pod.request)
+            taken.append(pod)
+    if exceeding(used, runtime):
+        return RevokeDecision(RevokeReason.NOT_ENOUGH, tuple(taken))
+    evicted: list[Rival] = []
+    for pod in reversed(taken):
+        with_pod = add(used, pod.request)
+        if exceeding(with_pod, runtime):
+            evicted.append(pod)
+        else:
+            used = with_pod
+    return RevokeDecision(RevokeReason.ENOUGH if taken else RevokeReason.WITHIN, tuple(evicted))
+
 
 log = logging.getLogger(__name__)
 
@@ -69,11 +138,9 @@ class OverUse:
         if quota is None:
             self._under_s.pop(name, None)
             return
-        check = revoke.check_overuse(
-            self._under_s.get(name, seen_s), self._handle.clock.now(), True, self._delay_s
-        )
+        check = check_overuse(self._under_s.get(name, seen_s), self._handle.clock.now(), True, self._delay_s)
         self._under_s[name] = check.last_under_s
-        if check.reason is revoke.OveruseReason.EVICT:
+        if check.reason is OveruseReason.EVICT:
             await self._take_back(quota)
 
     def _above(self, name: str) -> Quota | None:
@@ -88,7 +155,7 @@ class OverUse:
     async def _take_back(self, quota: Quota) -> None:
         """Evicts as long as the quota stays above: it may get more, or others may go, before the last one's turn."""
         used, runtime = amounts_of(quota.below.used), amounts_of(limit_of(quota, has_runtime=True))
-        decision = revoke.revoke(used, runtime, self._assigned(quota))
+        decision = revoke(used, runtime, self._assigned(quota))
         for first in range(0, len(decision.evict), EVICTIONS_AT_ONCE):
             if self._above(quota.spec.name) is not quota:
                 return

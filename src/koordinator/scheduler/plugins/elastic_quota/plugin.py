@@ -3,11 +3,13 @@
 Source: behaviour/elastic-quota.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
 import msgspec
+import numpy as np
 
-from koordinator.api import labels, quota_labels
+from koordinator.api import labels, quota_labels, resource_list
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
@@ -24,6 +26,7 @@ from koordinator.scheduler.plugin.events import ClusterEvent, Happening
 from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     Handle,
+    Mask,
     Outlook,
     PostFilterPlugin,
     PostFilterResult,
@@ -33,17 +36,193 @@ from koordinator.scheduler.plugin.framework import (
     WakeIndex,
 )
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, error, unschedulable
-from koordinator.scheduler.plugins.elastic_quota import endpoint
 from koordinator.scheduler.plugins.elastic_quota.accounts import QuotaAccounts
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
+from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of
+from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.checks import QuotaChecks
 from koordinator.scheduler.plugins.elastic_quota.hints import QueueHints
 from koordinator.scheduler.plugins.elastic_quota.places import Place
+from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.preemption import QuotaPreemption
-from koordinator.scheduler.plugins.elastic_quota.refusals import Refusals
+from koordinator.scheduler.plugins.elastic_quota.quota import Quota
 from koordinator.scheduler.plugins.elastic_quota.report import PodStanding
-from koordinator.scheduler.plugins.elastic_quota.wake_index import QuotaIndex
 from koordinator.scheduler.table.pod_info import PodInfo
+
+
+def describe_quota(book: QuotaBook, request: ApiRequest) -> ApiAnswer:
+    """`GET quotas/{name}`."""
+    name = request.path["name"]
+    tree = book.forest.tree(book.forest.tree_ids.get(name, ""))
+    quota = tree.get(name) if tree is not None else None
+    if tree is None or quota is None or name == labels.ROOT_QUOTA_NAME:
+        return ApiAnswer(f"cannot find quota {name}", 404)
+    tree.bring_up_to_date(name)
+    return ApiAnswer(described(quota, book.forest.tree_ids.get(name, ""), with_pods=_wants_pods(request)))
+
+
+def describe_quotas(book: QuotaBook, request: ApiRequest) -> ApiAnswer:
+    """`GET quotas?tree=`: all quotas by name, or those of one tree."""
+    wanted, with_pods = request.query.get("tree", ""), _wants_pods(request)
+    found: dict[str, Any] = {}
+    for tree_id, tree, quota in book.quotas():
+        if not wanted or wanted == tree_id:
+            tree.bring_up_to_date(quota.spec.name)
+            found[quota.spec.name] = described(quota, tree_id, with_pods=with_pods)
+    return ApiAnswer(found)
+
+
+def _wants_pods(request: ApiRequest) -> bool:
+    return request.query.get("includePods", "").lower() in ("1", "t", "true")
+
+
+def described(quota: Quota, tree_id: str, *, with_pods: bool) -> dict[str, Any]:
+    """A quota as it stands, with the field names of upstream. Source: behaviour/elastic-quota 16."""
+    own, below = quota.own, quota.below
+    body: dict[str, Any] = {
+        "name": quota.spec.name,
+        "parentName": quota.spec.parent,
+        "isParent": quota.spec.is_parent,
+        "runtimeVersion": quota.runtime_version,
+        "allowLentResource": quota.lends,
+        "tree": tree_id,
+    }
+    amounts: dict[str, Nanos] = {
+        "max": quota.max,
+        "min": quota.min,
+        "autoScaleMin": quota.auto_min,
+        "used": below.used,
+        "nonPreemptibleUsed": below.non_preemptible_used,
+        "request": quota.request,
+        "nonPreemptibleRequest": below.non_preemptible_request,
+        "sharedWeight": quota.weight,
+        "runtime": quota.runtime,
+        "childRequest": below.request,
+        "allocated": quota.allocated,
+        "guaranteed": quota.guaranteed,
+        "selfUsed": own.used,
+        "selfNonPreemptibleUsed": own.non_preemptible_used,
+        "selfRequest": own.request,
+        "selfNonPreemptibleRequest": own.non_preemptible_request,
+    }
+    body.update((name, resource_list.to_wire(amounts_of(nanos))) for name, nanos in amounts.items())
+    if with_pods:
+        body["podCache"] = {
+            key: {
+                "isAssigned": counted.is_assigned,
+                "resource": resource_list.to_wire(amounts_of(counted.amounts)),
+            }
+            for key, counted in sorted(quota.pods.items())
+        }
+    return body
+
+
+_FREE = -1
+_SLOTS_FIRST = 64
+
+
+class QuotaIndex(WakeIndex):
+    """Slots by quota.
+
+    The end of a pod makes room in its quota at once; what its siblings gain by that, they are told when it is worked
+    out. `all_of_tree`: ancestors have a say, so that all quotas of a tree may depend on each other.
+    """
+
+    def __init__(self, book: QuotaBook, *, all_of_tree: bool) -> None:
+        self._book = book
+        self._all_of_tree = all_of_tree
+        self._numbers: dict[str, int] = {}
+        """Quota, or tree → the number that it has in `_slots`."""
+        self._pods: dict[int, PodInfo] = {}
+        self._slots = np.full(_SLOTS_FIRST, _FREE, np.int64)
+        self._moves = book.moves
+
+    def put(self, slot: int, pod: PodInfo) -> None:
+        if slot >= self._slots.size:
+            more = np.full(max(slot + 1, 2 * self._slots.size) - self._slots.size, _FREE, np.int64)
+            self._slots = np.concatenate((self._slots, more))
+        self._pods[slot] = pod
+        self._slots[slot] = self._number(pod)
+
+    def clear(self, slot: int) -> None:
+        del self._pods[slot]
+        self._slots[slot] = _FREE
+
+    def may_wake(self, happening: Happening, slot_count: int) -> Mask:
+        if self._moves != self._book.moves:
+            self._moves = self._book.moves
+            for slot, pod in self._pods.items():
+                self._slots[slot] = self._number(pod)
+        slots = self._slots[:slot_count]
+        if isinstance(happening.new, frozenset) and not self._all_of_tree:
+            numbers = [self._numbers[name] for name in happening.new if name in self._numbers]
+            return np.isin(slots, numbers)
+        if happening.event is ClusterEvent.ASSIGNED_POD_DELETED and isinstance(happening.old, PodInfo):
+            return np.asarray(slots == self._number(happening.old))
+        return np.asarray(slots != _FREE)
+
+    def _number(self, pod: PodInfo) -> int:
+        ref = self._book.quota_of(pod.pod)
+        name = f"tree {ref.tree_id}" if self._all_of_tree else ref.name
+        return self._numbers.setdefault(name, len(self._numbers))
+
+
+class Refusals:
+    """Quotas that had no room for a pod, and the room that they had.
+
+    `wake` is told the names of quotas whose pods may fit now. Who gives back places of its own must have been refused
+    before it took them (`ElasticQuota.room_for`), or it would make the room that it is woken by.
+
+    Source: behaviour/elastic-quota 13.1.
+    """
+
+    def __init__(self, checks: QuotaChecks, wake: Callable[[frozenset[str]], None]) -> None:
+        self._checks = checks
+        self._wake = wake
+        self._rooms: dict[QuotaRef, dict[str, Nanos]] = {}
+        """Refusing quota → the room of it and its ancestors with a say, the least of all times it was asked."""
+        self._depending: dict[str, set[QuotaRef]] = {}
+        """Quota → those that it refused for."""
+
+    def add(self, place: Place) -> None:
+        """There was no room for a pod."""
+        rooms = self._rooms.setdefault(place.ref, {})
+        for quota in place.known:
+            name = quota.spec.name
+            room, known = self._room(quota), rooms.get(name)
+            if known is not None:
+                room = {each: min(number, known.get(each, number)) for each, number in room.items()}
+            rooms[name] = room
+            self._depending.setdefault(name, set()).add(place.ref)
+
+    def look_again(self, changed: set[str]) -> None:
+        """These quotas use or may use something else than before."""
+        refs = {ref for name in changed & self._depending.keys() for ref in self._depending[name]}
+        grown: set[str] = set()
+        for ref in refs:
+            place, rooms = self._checks.place(ref), self._rooms[ref]
+            if isinstance(place, Status):
+                self._drop(ref)
+            elif any(
+                number > rooms.get(quota.spec.name, {}).get(name, number)
+                for quota in place.known
+                for name, number in self._room(quota).items()
+            ):
+                self._drop(ref)
+                grown.add(ref.name)
+        if grown:
+            self._wake(frozenset(grown))
+
+    def _drop(self, ref: QuotaRef) -> None:
+        for name in self._rooms.pop(ref):
+            depending = self._depending[name]
+            depending.discard(ref)
+            if not depending:
+                del self._depending[name]
+
+    def _room(self, quota: Quota) -> Nanos:
+        used = quota.below.used
+        return {name: number - used.get(name, 0) for name, number in self._checks.limit_of(quota).items()}
 
 
 class QuotaState(msgspec.Struct, frozen=True):
@@ -175,9 +354,9 @@ class ElasticQuota(
 
     def endpoints(self) -> Sequence[Endpoint]:
         def one(request: ApiRequest) -> ApiAnswer:
-            return endpoint.one(self.book, request)
+            return describe_quota(self.book, request)
 
         def many(request: ApiRequest) -> ApiAnswer:
-            return endpoint.many(self.book, request)
+            return describe_quotas(self.book, request)
 
         return (Endpoint("quotas/{name}", one), Endpoint("quotas", many))

@@ -22,7 +22,7 @@ from koordinator.scheduler.plugin.framework import (
     Watch,
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.inter_pod_affinity import explained, hints
+from koordinator.scheduler.plugins.inter_pod_affinity import explained
 from koordinator.scheduler.plugins.inter_pod_affinity.terms import (
     NO_WISHES,
     REQUIRED_AFFINITY,
@@ -41,6 +41,53 @@ from koordinator.scheduler.table.pod_counts import PodCounts
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.pod_kinds import PodKinds
 from koordinator.scheduler.table.pod_terms import NamespaceLabels
+
+
+def namespace_helps(namespace: Namespace, wishes: Wishes, pod: PodInfo) -> bool:
+    """Other labels of a namespace change whom terms mean: own ones there, those of others in the pod's own."""
+    if namespace.metadata.name == pod.pod.metadata.namespace:
+        return True
+    return any(term.pods.in_namespace is not None for term in (*wishes.together, *wishes.apart))
+
+
+def labels_help(old: Node, new: Node, keys: frozenset[str]) -> bool:
+    """Whether a node moved to another domain of one of the keys."""
+    before, after = old.metadata.labels, new.metadata.labels
+    return any(before.get(key) != after.get(key) for key in keys)
+
+
+def pod_helps(happening: Happening, wishes: Wishes, theirs: Wishes, namespaces: NamespaceLabels) -> bool:
+    """A pod on a node came, changed or went; `theirs` are its own wishes.
+
+    Company helps by coming, and by going when the refused pod then is the first of its group; who is unwanted
+    helps by going; so does one that wants to be alone.
+
+    Pods with the same wishes are asked about as one, whatever their labels: where these would matter (terms of other
+    pods that mean the refused one), the answer is yes. Source: behaviour/scheduler B5.
+    """
+    before = _near(happening.old, wishes, namespaces)
+    after = _near(happening.new, wishes, namespaces)
+    if happening.event is ClusterEvent.ASSIGNED_POD_DELETED and theirs.apart:
+        return True
+    if before != after:
+        return True
+    unwanted = (_means(term, happening.old, happening.new, namespaces) for term in wishes.apart)
+    return any(was and not still for was, still in unwanted)
+
+
+def _near(pod: object, wishes: Wishes, namespaces: NamespaceLabels) -> bool:
+    """Whether a pod is company: it matches all required terms at once."""
+    if not wishes.together or not isinstance(pod, PodInfo):
+        return False
+    return all(term.pods.matches(pod.pod, namespaces) for term in wishes.together)
+
+
+def _means(term: Term, old: object, new: object, namespaces: NamespaceLabels) -> tuple[bool, bool]:
+    """Whether a term means a pod before and after the event."""
+    return (
+        isinstance(old, PodInfo) and term.pods.matches(old.pod, namespaces),
+        isinstance(new, PodInfo) and term.pods.matches(new.pod, namespaces),
+    )
 
 
 class PodAffinityReason(Reason):
@@ -288,18 +335,18 @@ class InterPodAffinity(
         wishes, event = self._wishes.of(pod.pod), happening.event
         old, new = happening.old, happening.new
         if event is ClusterEvent.NAMESPACE and isinstance(new, Namespace):
-            return hints.of_namespace(new, wishes, pod)
+            return namespace_helps(new, wishes, pod)
         if event is ClusterEvent.NODE_ADDED:
             return self._helps_as_new_node(happening, wishes, pod)
         if event is ClusterEvent.NODE_LABELS and isinstance(old, Node) and isinstance(new, Node):
-            return hints.of_labels(old, new, self._keys(wishes))
+            return labels_help(old, new, self._keys(wishes))
         if event is ClusterEvent.NODE_DELETED and isinstance(old, Node):
             # Its pods keep nobody away any more, and are no company.
             return not self._keys(wishes).isdisjoint(old.metadata.labels)
         subject = old if isinstance(old, PodInfo) else new
         if event is ClusterEvent.POD_UPDATED or not isinstance(subject, PodInfo):
             return True
-        return hints.of_pod(happening, wishes, self._wishes.of(subject.pod), self.namespaces)
+        return pod_helps(happening, wishes, self._wishes.of(subject.pod), self.namespaces)
 
     def _helps_as_new_node(self, happening: Happening, wishes: Wishes, pod: PodInfo) -> bool:
         """It takes the pod, or it brings pods along that were known before it."""

@@ -2,8 +2,8 @@
 
 Pure: `cpu_topology` is the machine, `topology_options` what its report says, `node_facts` what node and report say
 together, `ledger` what pods hold and what is left, `accumulator` picks CPUs, `allocate` splits requests over NUMA
-nodes, `hints` and `hint_merge` choose the NUMA nodes, `policy` decides who binds CPUs where, `score` how well a node
-suits, `reservations` what those give back, `designated` what others chose, `admission` puts it together for one node.
+nodes, `hint_merge` chooses the NUMA nodes, `policy` decides who binds CPUs where, `score` how well a node suits,
+`reservations` what those give back, `designated` what others chose, `admission` puts it together for one node.
 
 Fast: `columns` summarise all nodes, `bulk` answers from them for many at once, `one_node` for one in plain integers;
 both say what `admission` says, and leave to it what only a trial can tell.

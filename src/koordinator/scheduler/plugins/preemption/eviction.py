@@ -12,7 +12,7 @@ from koordinator import clock
 from koordinator.api.core import Pod
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster, PatchType
-from koordinator.scheduler.plugin.event_actions import PREEMPTING
+from koordinator.scheduler.plugin.events import PREEMPTING
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugin.pod_patch import observed
 from koordinator.scheduler.plugins.preemption.victims import Candidate

@@ -8,10 +8,9 @@ import numpy as np
 from koordinator.api.affinity import NodeSelectorTerm
 from koordinator.api.core import Pod
 from koordinator.scheduler.plugin.framework import Mask
-from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
+from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns, TaintColumns
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.recent import Recent
-from koordinator.scheduler.table.taint_columns import TaintColumns
 
 INCLUSIONS_MAX = 1_024
 """Sets of nodes kept; one per distinct node selector among pods that spread, 1 byte per node."""

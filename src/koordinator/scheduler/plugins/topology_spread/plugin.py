@@ -1,13 +1,16 @@
 """PodTopologySpread on the node table. Source: behaviour/scheduler B1, B2 and B9."""
 
-from collections.abc import Hashable
+import math
+from collections.abc import Hashable, Iterable, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from koordinator.api.core import Pod
+from koordinator.api.core import Node, Pod
 from koordinator.scheduler.plugin.events import ClusterEvent, Happening
 from koordinator.scheduler.plugin.framework import (
+    SCORE_MAX,
     FilterPlugin,
     Handle,
     Mask,
@@ -19,7 +22,7 @@ from koordinator.scheduler.plugin.framework import (
     Scores,
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.topology_spread import constraints, hints, spread
+from koordinator.scheduler.plugins.topology_spread import constraints
 from koordinator.scheduler.plugins.topology_spread.args import SpreadArgs
 from koordinator.scheduler.plugins.topology_spread.constraints import UNCONSTRAINED, Constraint, Constraints
 from koordinator.scheduler.plugins.topology_spread.inclusion import Inclusion, Inclusions, placement_key
@@ -33,6 +36,116 @@ from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.pod_kinds import PodKinds
 from koordinator.scheduler.table.pod_terms import NamespaceLabels
 from koordinator.scheduler.table.recent import Recent
+
+Ids = npt.NDArray[np.int32]
+Counts = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Frame(msgspec.Struct, frozen=True, eq=False):
+    """The feasible nodes as the soft constraints see them, one entry per constraint: `ids` (rows,) of the
+    node's domain, `lacks_key` (rows,) where there is none (None: nowhere), and how many domains there are.
+    `is_ignored` (rows,): nodes that get no score; None: all do. `stamp` tells for which state of the nodes'
+    labels that holds."""
+
+    rows: Rows
+    stamp: Hashable
+    ids: tuple[Ids, ...]
+    lacks_key: tuple[Mask | None, ...]
+    is_ignored: Mask | None
+    domain_counts: tuple[int, ...]
+
+
+def frame_of(
+    rows: Rows, stamp: Hashable, ids: Sequence[Ids], is_host: Sequence[bool], *, needs_keys: bool
+) -> Frame:
+    """`is_host`: for hostnames each node counts as a domain, whatever its label.
+
+    Source: behaviour/scheduler B2 and B9.
+    """
+    lacks_key = tuple([_where_any(its_ids == ABSENT) for its_ids in ids])
+    is_ignored: Mask | None = None
+    for lacks in lacks_key if needs_keys else ():
+        if lacks is not None:
+            is_ignored = lacks if is_ignored is None else is_ignored | lacks
+    scored_count = rows.size - (0 if is_ignored is None else int(np.count_nonzero(is_ignored)))
+    counts = [
+        scored_count if host else _distinct(its_ids if is_ignored is None else its_ids[~is_ignored])
+        for its_ids, host in zip(ids, is_host, strict=True)
+    ]
+    # Copies: label columns change in place.
+    copies = tuple(its_ids.copy() for its_ids in ids)
+    return Frame(rows, stamp, copies, lacks_key, is_ignored, tuple(counts))
+
+
+def _where_any(mask: Mask) -> Mask | None:
+    return mask if mask.any() else None
+
+
+def _distinct(ids: Ids) -> int:
+    """How many domains; a node without the key makes one of its own, as upstream has it."""
+    seen = np.zeros(int(ids.max(initial=-1)) + 2, np.bool_)
+    seen[ids] = True
+    return int(np.count_nonzero(seen))
+
+
+def score_part(counts: Counts, domain_count: int, max_skew: int) -> Floats:
+    """What a constraint adds to the raw score: count·ln(domains + 2) + maxSkew − 1."""
+    return np.asarray(counts * math.log(domain_count + 2) + (max_skew - 1), np.float64)
+
+
+def normalized(raw: Floats, is_ignored: Mask | None) -> Scores:
+    """100 for the emptiest: ⌊100·(max + min − s)/max⌋ over nodes that are not ignored, which get 0."""
+    # Half up: sums are never negative, so cutting off is rounding down.
+    rounded = (raw + 0.5).astype(np.int64)
+    taking_part = rounded if is_ignored is None else rounded[~is_ignored]
+    if taking_part.size == 0:
+        return np.zeros(raw.size, np.int64)
+    highest, lowest = int(taking_part.max()), int(taking_part.min())
+    if highest > 0:
+        scores = SCORE_MAX * (highest + lowest - rounded) // highest
+    else:
+        scores = np.full(raw.size, SCORE_MAX, np.int64)
+    if is_ignored is not None:
+        scores[is_ignored] = 0
+    return scores
+
+
+_NAMESPACES = NamespaceLabels()
+"""Constraints name one namespace; its labels do not matter."""
+
+
+def pod_helps(happening: Happening, hard: Iterable[Constraint]) -> bool:
+    """A pod on a node came, changed or went: whether it counts for a constraint now and did not before, or the
+    other way round. One pod more can raise the minimum, one less can empty a domain.
+
+    Source: behaviour/scheduler B5.
+    """
+    return any(
+        _counts(constraint, happening.old) != _counts(constraint, happening.new) for constraint in hard
+    )
+
+
+def _counts(constraint: Constraint, pod: object) -> bool:
+    if not isinstance(pod, PodInfo) or pod.pod.metadata.deletion_timestamp is not None:
+        return False
+    return constraint.term.matches(pod.pod, _NAMESPACES)
+
+
+def node_helps(happening: Happening, hard: Iterable[Constraint], keys: Iterable[str]) -> bool:
+    """A node came, changed or went. `keys`: labels that decide where and whether it counts."""
+    old, new = happening.old, happening.new
+    match happening.event:
+        case ClusterEvent.NODE_TAINTS:
+            return any(constraint.policy.honors_taints for constraint in hard)
+        case ClusterEvent.NODE_LABELS if isinstance(old, Node) and isinstance(new, Node):
+            before, after = old.metadata.labels, new.metadata.labels
+            return any(before.get(key) != after.get(key) for key in keys)
+    node = new if isinstance(new, Node) else old
+    if not isinstance(node, Node):
+        return True
+    return all(constraint.key in node.metadata.labels for constraint in hard)
+
 
 HOSTNAME = "kubernetes.io/hostname"
 SHAPES_MAX = 16_384
@@ -54,7 +167,7 @@ class SpreadState(msgspec.Struct, eq=False):
     hard: tuple[tuple[Constraint, Inclusion], ...]
     soft: tuple[tuple[Constraint, Inclusion], ...]
     needs_keys: bool
-    frame: "spread.Frame | None" = None
+    frame: "Frame | None" = None
     """What the feasible nodes look like for the score, as long as they are the same."""
 
 
@@ -91,7 +204,7 @@ class PodTopologySpread(
         self._defaults = args.defaults
         self._needs_default_keys = args.defaulting_type == "List"
         table = self._table = handle.table
-        self._frames: Recent[spread.Frame] = Recent(FRAMES_MAX)
+        self._frames: Recent[Frame] = Recent(FRAMES_MAX)
         self._labels = table.shared(LabelColumns)
         self._topology = Topology(table, self._labels)
         self._counts = PodCounts(table.shared(PodKinds), NamespaceLabels(), counts_leaving=False)
@@ -235,29 +348,27 @@ class PodTopologySpread(
 
     def normalize_at(self, state: SpreadState, scores: Scores, rows: Rows) -> Scores:
         frame = self._frame(state, rows)
-        total: spread.Floats | None = None
+        total: Floats | None = None
         for index, (constraint, included) in enumerate(state.soft):
             part = self._part(constraint, included, frame, index)
             total = part if total is None else total + part
         assert total is not None, "pods without soft constraints skip the score"
-        return spread.normalized(total, frame.is_ignored)
+        return normalized(total, frame.is_ignored)
 
-    def _part(
-        self, constraint: Constraint, included: Inclusion, frame: spread.Frame, index: int
-    ) -> spread.Floats:
+    def _part(self, constraint: Constraint, included: Inclusion, frame: Frame, index: int) -> Floats:
         """What a constraint adds to the raw score of each row; nothing where its key is lacking."""
         size = frame.domain_counts[index]
         if constraint.key == HOSTNAME:
             counts = at(self._topology.per_row(self._count(constraint)), frame.rows)
-            part = spread.part(counts, size, constraint.max_skew)
+            part = score_part(counts, size, constraint.max_skew)
             if (lacks_key := frame.lacks_key[index]) is not None:
                 part[lacks_key] = 0.0
             return part
-        by_domain = spread.part(self._domains(constraint, included).by_value, size, constraint.max_skew)
+        by_domain = score_part(self._domains(constraint, included).by_value, size, constraint.max_skew)
         by_domain[ABSENT] = 0.0
         return by_domain.take(frame.ids[index])
 
-    def _frame(self, state: SpreadState, rows: Rows) -> spread.Frame:
+    def _frame(self, state: SpreadState, rows: Rows) -> Frame:
         """Kept while the same rows are feasible; that of all nodes is shared by all pods with such keys."""
         keys = [constraint.key for constraint, _ in state.soft]
         stamp = tuple([self._labels.column(key).version for key in keys])
@@ -270,10 +381,10 @@ class PodTopologySpread(
         state.frame = self._new_frame(keys, stamp, rows, state)
         return state.frame
 
-    def _new_frame(self, keys: list[str], stamp: Hashable, rows: Rows, state: SpreadState) -> spread.Frame:
+    def _new_frame(self, keys: list[str], stamp: Hashable, rows: Rows, state: SpreadState) -> Frame:
         ids = [self._labels.ids(key, rows) for key in keys]
         is_host = [key == HOSTNAME for key in keys]
-        return spread.frame_of(rows, stamp, ids, is_host, needs_keys=state.needs_keys)
+        return frame_of(rows, stamp, ids, is_host, needs_keys=state.needs_keys)
 
     # Events
 
@@ -284,6 +395,6 @@ class PodTopologySpread(
             return True  # defaults follow the owner, in which pods of one class may differ
         hard = self._own_constraints(pod).hard
         if isinstance(happening.old, PodInfo) or isinstance(happening.new, PodInfo):
-            return hints.of_pod(happening, hard)
+            return pod_helps(happening, hard)
         keys = {key for each in hard for key in self._inclusions.of(pod.pod, each.policy).keys}
-        return hints.of_node(happening, hard, keys)
+        return node_helps(happening, hard, keys)
