@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 RELEASE = "1.35.4"
 ETCD_RELEASE = "3.6.5"
@@ -24,6 +25,7 @@ CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
 """What every test needs."""
 BESIDE = ("kube-scheduler", "helm")
 """What some tests need, which are skipped without."""
+_KUBERNETES, _ETCD, _HELM = "k8s.io/kubernetes", "go.etcd.io/etcd/server/v3", "helm.sh/helm/v3"
 _USUAL_FOLDER = Path("/usr/local/kubebuilder/bin")
 _STAGING = re.compile(r"^\s*(k8s\.io/\S+) => \./staging/", re.MULTILINE)
 _PATCH_RELEASES_TRIED = 3
@@ -62,11 +64,8 @@ def why_missing(names: Sequence[str] = CONTROL_PLANE) -> str:
     missing = [name for name in names if find(name) is None]
     if not missing:
         return ""
-    where = (
-        "HELM to the program"
-        if missing == ["helm"]
-        else "KUBEBUILDER_ASSETS to a folder that has them (envtest)"
-    )
+    folder = "KUBEBUILDER_ASSETS to a folder that has them (envtest)"
+    where = "HELM to the program" if missing == ["helm"] else folder
     return f"no {', '.join(missing)}: set {where}, or install Go and run `make test-real`, which builds what is missing"
 
 
@@ -90,39 +89,49 @@ def _build(name: str, names: Sequence[str]) -> None:
     go = shutil.which("go")
     if go is None:
         raise Missing(why_missing(names))
-    folder = cache_folder()
+    recipe, folder = _recipe(name), cache_folder()
     begun_s = time.monotonic()
+    _say(
+        f"building {name} {recipe.release} into {folder} "
+        "(the first time: minutes, and some GB of Go's own cache)"
+    )
     try:
-        if name == "etcd":
-            release, package = ETCD_RELEASE, "go.etcd.io/etcd/server/v3"
-            flags = ""
-        elif name == "helm":
-            release, package = HELM_RELEASE, "helm.sh/helm/v3/cmd/helm"
-            major, minor, _ = RELEASE.split(".")
-            of = "-X helm.sh/helm/v3/"
-            # For which Kubernetes it renders when it asks no cluster.
-            versions = f"{of}pkg/chartutil.k8sVersionMajor={major} {of}pkg/chartutil.k8sVersionMinor={minor}"
-            flags = f"{of}internal/version.version=v{HELM_RELEASE} {versions}"
-        else:
-            release, package = RELEASE, f"k8s.io/kubernetes/cmd/{name}"
-            major, minor, _ = RELEASE.split(".")
-            of = "-X k8s.io/component-base/version."
-            flags = f"{of}gitVersion=v{RELEASE} {of}gitMajor={major} {of}gitMinor={minor}"
-        _say(
-            f"building {name} {release} into {folder} (the first time: minutes, and some GB of Go's own cache)"
-        )
-        if release == RELEASE:
+        if recipe.module == _KUBERNETES:
             module = _kubernetes_module(go, folder / "build")
         else:
-            module = _module_of(package.removesuffix("/cmd/helm"), release, folder / f"build-{name}")
+            module = _module_of(recipe, folder / f"build-{name}")
         unfinished = folder / f".{name}.{os.getpid()}"
-        _go(go, module, "build", "-trimpath", "-ldflags", f"-s -w {flags}", "-o", str(unfinished), package)
+        flags = " ".join(("-s", "-w", *(f"-X {each}" for each in recipe.variables)))
+        _go(go, module, "build", "-trimpath", "-ldflags", flags, "-o", str(unfinished), recipe.package)
         unfinished.rename(folder / name)
     except subprocess.CalledProcessError as error:
         raise Missing(f"{name} could not be built: {_last_line(error)}") from error
     except OSError as error:
         raise Missing(f"{name} could not be built: {error}") from error
     _say(f"built {name} in {time.monotonic() - begun_s:.0f} s")
+
+
+class _Recipe(NamedTuple):
+    """`variables` are set in the program, which tells by them which version it is."""
+
+    module: str
+    release: str
+    package: str
+    variables: tuple[str, ...] = ()
+
+
+def _recipe(name: str) -> _Recipe:
+    major, minor, _ = RELEASE.split(".")
+    if name == "etcd":
+        return _Recipe(_ETCD, ETCD_RELEASE, _ETCD)
+    if name == "helm":
+        renders_for = f"{_HELM}/pkg/chartutil.k8sVersion"  # when it asks no cluster
+        own = f"{_HELM}/internal/version.version=v{HELM_RELEASE}"
+        variables = (own, f"{renders_for}Major={major}", f"{renders_for}Minor={minor}")
+        return _Recipe(_HELM, HELM_RELEASE, f"{_HELM}/cmd/helm", variables)
+    of = "k8s.io/component-base/version.git"
+    variables = (f"{of}Version=v{RELEASE}", f"{of}Major={major}", f"{of}Minor={minor}")
+    return _Recipe(_KUBERNETES, RELEASE, f"{_KUBERNETES}/cmd/{name}", variables)
 
 
 def _kubernetes_module(go: str, folder: Path) -> Path:
@@ -170,11 +179,11 @@ def _documents(text: str) -> list[dict[str, str]]:
     return found
 
 
-def _module_of(required: str, release: str, folder: Path) -> Path:
+def _module_of(recipe: _Recipe, folder: Path) -> Path:
     """A module of ours that requires another as it is."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = ("module koordinator.test/programs", "", "go 1.25.0", "", f"require {required} v{release}", "")
-    (folder / "go.mod").write_text("\n".join(lines))
+    require = f"require {recipe.module} v{recipe.release}"
+    (folder / "go.mod").write_text(f"module koordinator.test/programs\n\ngo 1.25.0\n\n{require}\n")
     return folder
 
 

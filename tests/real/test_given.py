@@ -11,7 +11,7 @@ from koordinator.cluster import errors
 from tests.e2e.cluster import until
 from tests.e2e.test_quota_stories import listed
 from tests.real.cluster import RealCluster, Shape
-from tests.real.given import FILE, NAMESPACE, GivenCluster
+from tests.real.given import AGAINST_THE_RULES, FILE, NAMESPACE, GivenCluster
 
 Json = dict[str, Any]
 
@@ -31,6 +31,7 @@ def kubeconfig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 @pytest.fixture(scope="module")
 def given(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GivenCluster]:
     with GivenCluster.open(tmp_path_factory.mktemp("given"), kubeconfig) as running:
+        assert FILE or running.manager is not None, "servers of ours reach our webhooks"
         yield running
 
 
@@ -144,8 +145,54 @@ def test_the_doctor_finds_kinds_classes_and_what_accounts_may_do(given: GivenClu
     assert told.returncode == 0, told.stdout + told.stderr
 
 
-def test_nothing_is_forbidden_to_the_scheduler(given: GivenCluster) -> None:
-    assert given.scheduler is not None
-    said = given.scheduler.said().splitlines()
+@pytest.fixture
+def managed(given: GivenCluster) -> GivenCluster:
+    """With a manager whose webhooks are called by URL."""
+    if given.manager is None:
+        pytest.skip(
+            "the given API server does not reach this machine's loopback, so it calls no webhooks there"
+        )
+    return given
+
+
+def test_every_node_gets_a_policy_and_is_asked_to_report(managed: GivenCluster) -> None:
+    nodes = {node["metadata"]["name"] for node in managed.get("nodes")["items"]}
+
+    for kind in ("nodeslos", "nodemetrics"):
+        until(
+            lambda kind=kind: nodes == {each["metadata"]["name"] for each in managed.get(kind)["items"]},
+            60,
+            managed.process,
+        )
+
+
+def test_webhooks_change_and_refuse_pods(managed: GivenCluster) -> None:
+    profile = {
+        "apiVersion": "config.koordinator.sh/v1alpha1",
+        "kind": "ClusterColocationProfile",
+        "metadata": {"name": "koordinator-test"},
+        "spec": {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}},
+            "selector": {"matchLabels": {"work": "batch"}},
+            "qosClass": "BE",
+            "priorityClassName": "koord-batch",
+        },
+    }
+    dry = ("-n", NAMESPACE, "create", "--dry-run=server", "-f", "-")
+    create(managed, profile)
+    batch = json.dumps(pod("batch", "1", work="batch"))
+
+    def requests() -> Json:
+        made = managed.run(*dry, "-o", "json", text=batch)
+        return json.loads(made.stdout)["spec"]["containers"][0]["resources"]["requests"]
+
+    until(lambda: requests() == {"kubernetes.io/batch-cpu": "1k"}, 60, managed.process)
+    refused = managed.run("run", "refused", *AGAINST_THE_RULES)
+    assert 'admission webhook "vpod.koordinator.sh" denied' in refused.stderr
+
+
+def test_nothing_is_forbidden_to_components(given: GivenCluster) -> None:
+    components = [each for each in (given.scheduler, given.manager) if each is not None]
+    said = [line for each in components for line in each.said().splitlines()]
 
     assert not [line for line in said if errors.Forbidden.__name__ in line or "forbidden" in line.lower()]
