@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from koordinator.api.resource_vector import I64
 from koordinator.clock import rfc3339
-from koordinator.scheduler.plugins.load_aware import usage
+from koordinator.scheduler.plugins.load_aware import load
 from koordinator.scheduler.plugins.load_aware.load import AssignedPod, NodeLoad, Report
 from tests.scheduler.world import World, play, pod
 
@@ -87,7 +87,7 @@ BYTES = st.integers(0, 120) | st.integers(1 << 30, 1 << 40)
 def test_a_limit_is_the_last_usage_within_the_threshold(
     capacity: int, threshold: int, step: int, used: int
 ) -> None:
-    [limit] = usage.limits([capacity], [threshold])
+    [limit] = load.limits([capacity], [threshold])
 
     if capacity == 0 or threshold == 0:
         assert limit is None
@@ -104,7 +104,7 @@ COLUMNS = st.lists(st.tuples(*[BYTES for _ in range(4)]), min_size=1, max_size=8
 def scores_of(used: I64, capacity: I64, weights: list[int], dominant: int) -> I64:
     free = (capacity - used).astype(np.float64)
     divisor = np.maximum(capacity, 1).astype(np.float64)
-    return usage.usage_score(free, divisor, np.array(weights, np.int64), dominant)
+    return load.usage_score(free, divisor, np.array(weights, np.int64), dominant)
 
 
 @given(rows=COLUMNS, first=st.integers(0, 2), dominant=st.integers(0, 3))

@@ -5,9 +5,8 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.table.nodes import NodeTable
-from koordinator.scheduler.table.pod_counts import PodCounts
+from koordinator.scheduler.table.pod_counts import PodCounts, PodKinds
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.pod_kinds import PodKinds
 from koordinator.scheduler.table.pod_terms import NamespaceLabels, PodTerm
 from tests.scheduler.world import node, pod
 

@@ -4,6 +4,7 @@ Trees count in plain integers (`Nanos`), exactly, at a tenth of what `Amounts` c
 decisions that people read, and for the wire.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from koordinator.api import quantity, resources
@@ -106,3 +107,23 @@ def exceeding(amounts: Amounts, limit: Amounts) -> tuple[str, ...]:
 def text(amounts: Amounts) -> str:
     """The list for people: `cpu:2,memory:4Gi`, or `<empty>`."""
     return ",".join(f"{name}:{amounts[name].text}" for name in sorted(amounts)) or "<empty>"
+
+
+class SharedNames:
+    """How many quotas count each resource. Source: behaviour/elastic-quota 6.3."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._sorted: tuple[str, ...] | None = ()
+
+    def count(self, names: Iterable[str], sign: int) -> None:
+        """A quota that counts these came (1) or went (-1)."""
+        for name in names:
+            self._counts[name] += sign
+        self._sorted = None
+
+    def names(self) -> tuple[str, ...]:
+        """Those that any quota counts, sorted."""
+        if self._sorted is None:
+            self._sorted = tuple(sorted(name for name, count in self._counts.items() if count))
+        return self._sorted

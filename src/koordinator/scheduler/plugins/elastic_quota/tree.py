@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from koordinator.api.resource_list import Amounts, mask
 from koordinator.scheduler.plugins.elastic_quota.amounts import (
     Nanos,
+    SharedNames,
     accumulate_in_each,
     accumulate_in_place,
     amounts_of,
@@ -34,7 +35,6 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     count_pod,
     passed_on,
 )
-from koordinator.scheduler.plugins.elastic_quota.shared_names import SharedNames
 from koordinator.scheduler.plugins.elastic_quota.ways import Ways
 
 

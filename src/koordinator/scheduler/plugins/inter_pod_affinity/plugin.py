@@ -37,9 +37,8 @@ from koordinator.scheduler.table.changes import Change
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.domain_counts import DomainCounts, Tally, Topology
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
-from koordinator.scheduler.table.pod_counts import PodCounts
+from koordinator.scheduler.table.pod_counts import PodCounts, PodKinds
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.pod_kinds import PodKinds
 from koordinator.scheduler.table.pod_terms import NamespaceLabels
 
 

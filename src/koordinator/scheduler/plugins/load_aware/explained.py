@@ -1,15 +1,18 @@
 """What LoadAwareScheduling knows about a node, in words and figures, and what would change its mind. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
+from koordinator import clock
 from koordinator.api import resource_vector
 from koordinator.scheduler.plugin.framework import Relief
-from koordinator.scheduler.plugins.load_aware import usage
-from koordinator.scheduler.plugins.load_aware.load import NodeLoad, Vector
+from koordinator.scheduler.plugins.load_aware import load
+from koordinator.scheduler.plugins.load_aware.load import NodeLoad, Share, Vector
 from koordinator.scheduler.plugins.load_aware.rules import Rules
+from koordinator.scheduler.table.pod_info import PodInfo
 
 NEAR_NODES_MAX = 3
 """Nodes for which it is told how much usage would have to go."""
@@ -26,11 +29,11 @@ class Judged(msgspec.Struct, frozen=True):
     capacity: Vector
     estimate: Vector
     thresholds: Vector
-    limits: usage.Limits
+    limits: load.Limits
     of_what: str
 
     def percent(self, index: int) -> int:
-        return usage.percent_of(self.used[index] + self.estimate[index], self.capacity[index])
+        return load.percent_of(self.used[index] + self.estimate[index], self.capacity[index])
 
     def over(self) -> list[int]:
         """Resources whose threshold would be exceeded."""
@@ -127,3 +130,39 @@ def _excess(found: Judged, index: int) -> int:
     limit = found.limits[index]
     assert limit is not None, found.names[index]
     return found.used[index] + found.estimate[index] - limit
+
+
+def describe(load: NodeLoad, pods: Mapping[str, PodInfo], names: Sequence[str]) -> dict[str, Any]:
+    """The pods that count, oldest first, and with a report the sums and who is in them.
+
+    `pods` are those on the node by uid; `names` are the resources of the vectors.
+
+    Source: behaviour/scheduler I7.
+    """
+    assigned = [(found.since_s, pod) for uid, pod in pods.items() if (found := load.pod(uid)) is not None]
+    assigned.sort(key=lambda each: (each[0], each[1].key))
+    body: dict[str, Any] = {
+        "pods": [{"timestamp": clock.rfc3339(since_s), "pod": pod.pod} for since_s, pod in assigned]
+    }
+    if load.report is None:
+        return body
+    sums = {
+        "prodUsage": load.prod_usage,
+        "nodeDelta": load.node_delta,
+        "prodDelta": load.prod_delta,
+        "nodeEstimated": load.node_estimated,
+    }
+    for name, amounts in sums.items():
+        body[name] = {
+            resource: resource_vector.amount_text(resource, amount)
+            for resource, amount in zip(names, amounts, strict=True)
+        }
+    shares = load.shares
+
+    def who(part: Callable[[Share], Sequence[int]]) -> list[str]:
+        return sorted(pod.key for uid, pod in pods.items() if uid in shares and any(part(shares[uid])))
+
+    body["nodeDeltaPods"] = who(lambda share: share.node_delta)
+    body["prodDeltaPods"] = who(lambda share: share.prod_delta)
+    body["nodeEstimatedPods"] = who(lambda share: share.estimated)
+    return body

@@ -3,19 +3,28 @@
 Vectors are tuples or lists in the order of the policy's names. Source: behaviour/scheduler I4.
 """
 
+import bisect
+import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
-from koordinator.api import duration, resource_vector
-from koordinator.api.core import Pod
+from koordinator.api import duration, labels, pod_resources, resource_vector, resources
+from koordinator.api.annotations import placement
+from koordinator.api.core import Container, Pod, ResourceRequirements
 from koordinator.api.node_metric import REPORT_INTERVAL_S, NodeMetric
 from koordinator.api.pod_labels import load_estimated_s_after_initialized, load_estimated_s_after_scheduled
+from koordinator.api.pod_resize import counted_spec
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import ResourceList
+from koordinator.api.resource_vector import I64
 from koordinator.clock import parse_rfc3339
+from koordinator.scheduler.plugin.framework import Scores
+from koordinator.scheduler.plugin.percent import floor_percent, rounded_down_mean, weighted_mean
 from koordinator.scheduler.plugins.load_aware.args import Aggregation, LoadAwareArgs
+from koordinator.scheduler.table.nodes import F64
 
 Vector = tuple[int, ...]
 NEVER_S = float("-inf")
@@ -294,3 +303,119 @@ class NodeLoad:
         if wanted.duration_s == 0:
             return self.existing()
         return list(self.node_estimated)
+
+
+Limits = tuple[int | None, ...]
+"""The highest usage within a threshold, per resource; None where no threshold applies."""
+
+
+def limits(capacity: Sequence[int], thresholds: Sequence[int]) -> Limits:
+    """The highest usages within thresholds (percent, 0 is off): judging a row is one comparison with them."""
+    return tuple(
+        _limit(amount, percent) if percent > 0 and amount > 0 else None
+        for amount, percent in zip(capacity, thresholds, strict=True)
+    )
+
+
+def _limit(capacity: int, threshold: int) -> int:
+    """The last amount whose percentage, rounded half up, is not above the threshold.
+
+    Percentages do not fall as amounts grow, rounding errors included: the boundary is found by bisection.
+    """
+    above = capacity * (threshold + 1) // 100 + 1
+    amounts = range(above + 1)
+    return bisect.bisect_right(amounts, threshold, key=lambda used: percent_of(used, capacity)) - 1
+
+
+def percent_of(used: int, capacity: int) -> int:
+    """Usage in percent of a capacity above 0, rounded half up."""
+    return math.floor(used / capacity * 100 + 0.5)
+
+
+def usage_score(free: F64, capacity: F64, weights: I64, dominant_weight: int) -> Scores:
+    """100 when idle, 0 when used up: the mean over resources, the worst of them weighted extra.
+
+    Shapes: `free` (overwritten) and `capacity` (at least 1) are (resources, rows), `weights` (resources,);
+    returns (rows,). What is free may be negative, which counts as nothing.
+
+    Pure. Source: behaviour/scheduler I5.
+    """
+    each_weight = weights.tolist()  # a few numbers: adding them up as an array takes longer
+    weight_sum = sum(each_weight) + dominant_weight
+    if weight_sum == 0:
+        return np.zeros(capacity.shape[1], np.int64)
+    shares = floor_percent(free, capacity)
+    if not dominant_weight:
+        return weighted_mean(shares, each_weight)
+    total = dominant_weight * shares.min(axis=0)
+    for weight, share in zip(each_weight, shares, strict=True):
+        total += share if weight == 1 else weight * share
+    return rounded_down_mean(total, weight_sum)
+
+
+DEFAULT_CPU_MILLI = 250
+DEFAULT_MEMORY_BYTES = 200 << 20
+"""What counts for pods that neither request nor limit."""
+
+_DEFAULTS = {
+    resources.CPU: DEFAULT_CPU_MILLI,
+    resources.BATCH_CPU: DEFAULT_CPU_MILLI,
+    resources.MEMORY: DEFAULT_MEMORY_BYTES,
+    resources.BATCH_MEMORY: DEFAULT_MEMORY_BYTES,
+}
+
+
+def estimate(
+    pod: Pod, cls: PriorityClass, factors: Mapping[str, int], *, allow_custom: bool
+) -> dict[str, int]:
+    """Expected usage per resource of `factors` (percent): cpu in milli-cores, others in base units.
+
+    Batch and mid pods are judged by the resources of their class `cls`. `allow_custom` honours the factors in the
+    pod's annotation.
+
+    Raises: QuantityError when an amount is no quantity.
+
+    Pure. Source: behaviour/scheduler I6.
+    """
+    custom = placement.load_scaling_factors(pod.metadata.annotations) if allow_custom else None
+    own_factors = {**factors, **custom} if custom else factors
+    requests = pod_resources.wire_requests(pod)
+    limits = pod_resources.wire_limits(pod)
+    estimated = {}
+    for name, percent in own_factors.items():
+        real = resources.translate(cls, name)
+        request = resource_vector.amount(real, requests.get(real, 0))
+        limit = resource_vector.amount(real, limits.get(real, 0))
+        estimated[name] = _estimate_amount(request, limit, percent, _DEFAULTS.get(real, 0))
+    return estimated
+
+
+def kind_key(pod: Pod) -> Hashable:
+    """Equal for pods that get the same class and estimate, custom factors left aside."""
+    spec, meta_labels = counted_spec(pod), pod.metadata.labels
+    return (
+        spec.priority,
+        meta_labels.get(labels.PRIORITY_CLASS),
+        meta_labels.get(labels.QOS_CLASS),
+        pod.status.qos_class,
+        tuple([_amounts_key(container) for container in spec.containers]),
+        tuple([(_amounts_key(c), c.restart_policy) for c in spec.init_containers]),
+        tuple(spec.overhead.items()),
+        None if spec.resources is None else _requirements_key(spec.resources),
+    )
+
+
+def _amounts_key(container: Container) -> Hashable:
+    return _requirements_key(container.resources)
+
+
+def _requirements_key(requirements: ResourceRequirements) -> Hashable:
+    return tuple(requirements.requests.items()), tuple(requirements.limits.items())
+
+
+def _estimate_amount(request: int, limit: int, percent: int, default: int) -> int:
+    wanted = max(request, limit)
+    if wanted == 0:
+        return default
+    share = (wanted * percent + 50) // 100
+    return min(share, limit) if limit > 0 else share

@@ -34,10 +34,9 @@ from koordinator.scheduler.plugin.framework import (
     passes,
 )
 from koordinator.scheduler.plugin.status import Status, unschedulable
-from koordinator.scheduler.plugins.load_aware import endpoint, explained, load, usage
+from koordinator.scheduler.plugins.load_aware import explained, load
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy, vector
-from koordinator.scheduler.plugins.load_aware.estimate import estimate, kind_key
-from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad
+from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad, estimate, kind_key
 from koordinator.scheduler.plugins.load_aware.rules import Rules, RulesTable
 from koordinator.scheduler.table.changes import Change
 from koordinator.scheduler.table.columns import ColumnSpec, Rows, at
@@ -254,7 +253,7 @@ class LoadAwareScheduling(
         divisor = at(self._capacity.values, rows)
         free = left - state.amounts * copies
         weights, dominant = self.policy.weights, self.policy.args.dominant_resource_weight
-        scores = usage.usage_score(free, divisor, weights, dominant)
+        scores = load.usage_score(free, divisor, weights, dominant)
         is_expired = at(self._is_expired.values, rows)
         if is_expired.any():
             scores[is_expired] = 0
@@ -393,7 +392,7 @@ class LoadAwareScheduling(
             row, found = self.handle.table.row_of(name), self.load_of(name)
             if row is None or found is None:
                 return ApiAnswer({})
-            return ApiAnswer(endpoint.describe(found, self.handle.table.pods_at(row), self.policy.names))
+            return ApiAnswer(explained.describe(found, self.handle.table.pods_at(row), self.policy.names))
 
         return (Endpoint("node/{name}", node),)
 

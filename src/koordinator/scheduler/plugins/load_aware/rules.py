@@ -9,7 +9,7 @@ from koordinator.api.annotations import node as node_annotations
 from koordinator.api.core import Node
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.quantity import ResourceList
-from koordinator.scheduler.plugins.load_aware import load, usage
+from koordinator.scheduler.plugins.load_aware import load
 from koordinator.scheduler.plugins.load_aware.args import Aggregation, LoadAwarePolicy, vector
 from koordinator.scheduler.table.recent import Recent
 
@@ -31,8 +31,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     is_aggregated: bool
     thresholds: Vector
     prod_thresholds: Vector
-    limits: usage.Limits
-    prod_limits: usage.Limits
+    limits: load.Limits
+    prod_limits: load.Limits
     has_limits: bool
     has_prod_limits: bool
 
@@ -62,8 +62,8 @@ def rules_of(node: Node, policy: LoadAwarePolicy) -> Rules:
         is_aggregated=aggregated is not None,
         thresholds=thresholds,
         prod_thresholds=prod,
-        limits=usage.limits(capacity, thresholds),
-        prod_limits=usage.limits(capacity, prod),
+        limits=load.limits(capacity, thresholds),
+        prod_limits=load.limits(capacity, prod),
         has_limits=any(thresholds),
         has_prod_limits=any(prod),
     )

@@ -47,7 +47,6 @@ from koordinator.scheduler.plugins.node_numa_resource import (
     score,
 )
 from koordinator.scheduler.plugins.node_numa_resource.admission import OtherHints, Placement
-from koordinator.scheduler.plugins.node_numa_resource.args import NodeNUMAResourceArgs
 from koordinator.scheduler.plugins.node_numa_resource.books import Books, Record
 from koordinator.scheduler.plugins.node_numa_resource.bulk import (
     FIRST_OWN_CODE,
@@ -56,7 +55,7 @@ from koordinator.scheduler.plugins.node_numa_resource.bulk import (
 )
 from koordinator.scheduler.plugins.node_numa_resource.one_node import Terms
 from koordinator.scheduler.plugins.node_numa_resource.pod_state import NUMAState, Provider
-from koordinator.scheduler.plugins.node_numa_resource.policy import CPUUsage, PodPlan
+from koordinator.scheduler.plugins.node_numa_resource.policy import CPUUsage, NodeNUMAResourceArgs, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.providers import NUMATopologyHintProvider
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, Strategies
 from koordinator.scheduler.plugins.node_numa_resource.table_amounts import TableAmounts

@@ -1,6 +1,7 @@
 """Who binds CPUs, how, and where that is possible. Source: behaviour/numa-cpu 3.4, 5, 6.2 and 13."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -20,7 +21,21 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     NodeState,
 )
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUTopology
+from koordinator.scheduler.plugins.node_numa_resource.score import ScoringStrategy
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts
+
+
+class NodeNUMAResourceArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Defaults as upstream's."""
+
+    default_cpu_bind_policy: Literal["", "FullPCPUs", "SpreadByPCPUs"] = msgspec.field(
+        name="defaultCPUBindPolicy", default="FullPCPUs"
+    )
+    """Of LSE and LSR pods that name none; "" leaves them unbound."""
+    scoring_strategy: ScoringStrategy = ScoringStrategy()
+    numa_scoring_strategy: ScoringStrategy = ScoringStrategy()
+    """Scores NUMA nodes within a node; its type is also the order in which they fill."""
+
 
 POLICY_MISMATCH = unresolvable("node(s) NUMA Topology policy not match")
 NOT_INTEGER = unresolvable("the requested CPUs must be integer")

@@ -31,9 +31,8 @@ from koordinator.scheduler.table.changes import Change
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.domain_counts import DomainCounts, Topology
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
-from koordinator.scheduler.table.pod_counts import PodCount, PodCounts
+from koordinator.scheduler.table.pod_counts import PodCount, PodCounts, PodKinds
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.pod_kinds import PodKinds
 from koordinator.scheduler.table.pod_terms import NamespaceLabels
 from koordinator.scheduler.table.recent import Recent
 
