@@ -14,6 +14,8 @@ UNKNOWN_SECONDS = 2.0
 RUNS_IT = 0.25
 """Distance of a test that ran a changed line: behind those that bear the module's name, before all that import it."""
 _HUNK = re.compile(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@")
+ADAPTER_SECONDS = 1.0
+"""What the areas of one adapter take, its import included."""
 _DOCS = "tests/docs"
 _ADAPTERS = "tests/vectors/adapters/"
 _CASES = "tests/vectors/cases/"
@@ -24,7 +26,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     files: tuple[str, ...]
     areas: tuple[str, ...]
-    """Areas of the vectors; all of them take seconds."""
+    """Areas of the vectors."""
     left_out: tuple[str, ...]
 
 
@@ -76,14 +78,10 @@ def choose(
     they ran last; `runners` the files of tests that ran the changed lines of a path when that was recorded.
     """
     near: dict[str, float] = {}
-    adapters: set[str] = set()
     areas: set[str] = set()
 
     def add(path: str, distance: float) -> None:
-        if path.startswith(_ADAPTERS):
-            adapters.add(Path(path).stem)
-        else:
-            near[path] = min(distance, near.get(path, distance))
+        near[path] = min(distance, near.get(path, distance))
 
     for path in paths:
         module = imports.module_of(path)
@@ -93,7 +91,7 @@ def choose(
             add(path, -1)
         elif module is not None:
             if path.startswith(_ADAPTERS):
-                add(path, 0)
+                add(path, -1)
             for test, distance in imports.tests_of(module).items():
                 add(test, distance)
             for test in runners(path):
@@ -101,14 +99,18 @@ def choose(
         else:  # Pages, manifests, settings: the tests of the pages look at all of these.
             add(f"{_DOCS}/test_pages.py", 0)
             add(f"{_DOCS}/test_citations.py", 0)
-    ordered = sorted(near, key=lambda path: (near[path], seconds.get(path, UNKNOWN_SECONDS), path))
+
+    def takes_s(path: str) -> float:
+        return ADAPTER_SECONDS if path.startswith(_ADAPTERS) else seconds.get(path, UNKNOWN_SECONDS)
+
     files, left_out, spent_s = [], [], 0.0
-    for path in ordered:
-        takes_s = seconds.get(path, UNKNOWN_SECONDS)
-        if spent_s + takes_s <= budget_s or near[path] < 0:
-            files.append(path)
-            spent_s += takes_s
-        else:
+    for path in sorted(near, key=lambda path: (near[path], takes_s(path), path)):
+        if spent_s + takes_s(path) > budget_s and near[path] >= 0:
             left_out.append(path)
-    areas.update(area for adapter in adapters for area in areas_of(adapter))
+            continue
+        spent_s += takes_s(path)
+        if path.startswith(_ADAPTERS):
+            areas.update(areas_of(Path(path).stem))
+        else:
+            files.append(path)
     return Choice(tuple(files), tuple(sorted(areas)), tuple(left_out))

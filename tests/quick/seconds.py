@@ -1,7 +1,7 @@
 """How long files of tests take: a plugin of pytest (`-p tests.quick.seconds`) that remembers it for the next choice."""
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import msgspec
@@ -10,7 +10,6 @@ import pytest
 from tests.quick.imports import ROOT
 
 FILE = ROOT / ".pytest_cache" / "seconds.json"
-ALARM = pytest.StashKey[float]()
 
 
 def known(file: Path = FILE) -> dict[str, float]:
@@ -22,33 +21,38 @@ def known(file: Path = FILE) -> dict[str, float]:
 
 
 class Clock:
-    """Adds up what the tests of a file take, and ends the session when its time is up."""
+    """Adds up what the tests of a file take, and lets no test begin after the time is up."""
 
     def __init__(self, config: pytest.Config, budget_s: float | None) -> None:
         self._config = config
         self._ends_at = None if budget_s is None else time.monotonic() + budget_s
         self._seconds: dict[str, float] = defaultdict(float)
-        self._complete = True
+        self._not_begun: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid.partition("::")[0]] += report.duration
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
-        done = yield
-        if self._ends_at is not None and nextitem is not None and time.monotonic() > self._ends_at:
-            self._complete = False
-            item.session.shouldstop = f"no time for what follows {item.nodeid}"
-        return done
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        if self._ends_at is None or time.monotonic() < self._ends_at:
+            return None
+        self._not_begun[item.nodeid.partition("::")[0]] += 1
+        return True
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._not_begun:
+            names = ", ".join(f"{name} ({count})" for name, count in self._not_begun.items())
+            terminalreporter.write_line(f"not begun, for want of time: {names}")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(self._config, "workerinput") or not self._seconds:
             return
-        if not self._complete:  # The last file was cut short: what it takes is more than was seen.
-            last = next(reversed(self._seconds))
-            self._seconds[last] = max(self._seconds[last], known().get(last, 0.0))
+        for name in self._not_begun:  # What it takes is more than was seen.
+            self._seconds[name] = max(self._seconds[name], known().get(name, 0.0))
         FILE.parent.mkdir(exist_ok=True)
-        FILE.write_bytes(msgspec.json.encode(known() | self._seconds))
+        seen = known() | self._seconds
+        kept = {name: seconds for name, seconds in seen.items() if (ROOT / name).exists()}
+        FILE.write_bytes(msgspec.json.encode(kept))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
