@@ -28,6 +28,8 @@ OPTIONS = (
 )
 TESTS_MIN_S = 10.0
 """Tests get this time in any case."""
+AREA_S = 0.3
+"""What an area of vectors takes, most of it the import of what answers it."""
 LINES_MAX = 50
 """Changed lines of a file that the recording is asked about, evenly over all of them."""
 
@@ -57,7 +59,7 @@ def main(base: str, budget_s: float, only_list: bool) -> None:
             click.echo("\n".join((*choice.files, *choice.areas)))
             return
         ends_at = began_s + budget_s
-        failed = [name for name, command in _commands(choice, ends_at) if _run(command) not in (0, 5)]
+        failed = [name for name, command in _commands(choice, ends_at) if not _run(name, command)]
         if lint.wait():
             said.seek(0)
             click.echo(said.read().strip())
@@ -96,12 +98,12 @@ def _told(choice: Choice) -> str:
 
 
 def _commands(choice: Choice, ends_at: float) -> Iterator[tuple[str, list[str]]]:
+    if choice.files:
+        budget_s = max(ends_at - time.monotonic() - AREA_S * len(choice.areas), TESTS_MIN_S)
+        yield "tests", ["-m", "pytest", *OPTIONS, f"--budget={budget_s:.0f}", *choice.files]
     if choice.areas:
         areas = [part for area in choice.areas for part in ("-a", area)]
-        yield "vectors", ["-m", "tests.vectors", "tests/vectors/cases", "-q", *areas]
-    if choice.files:
-        budget_s = max(ends_at - time.monotonic(), TESTS_MIN_S)
-        yield "tests", ["-m", "pytest", *OPTIONS, f"--budget={budget_s:.0f}", *choice.files]
+        yield "vectors", ["-m", "tests.vectors", "tests/vectors/cases", *areas]
 
 
 def _lint(said: IO[str]) -> subprocess.Popen[str]:
@@ -112,8 +114,16 @@ def _lint(said: IO[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(["sh", "-c", script], cwd=ROOT, stdout=said, stderr=subprocess.STDOUT, text=True)
 
 
-def _run(command: list[str]) -> int:
-    return subprocess.run([sys.executable, *command], cwd=ROOT, check=False).returncode
+def _run(name: str, command: list[str]) -> bool:
+    """Run a command and say whether it went well; the vectors are heard only where they fail."""
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, check=False, text=True,
+        stdout=subprocess.PIPE if name == "vectors" else None,
+    )  # fmt: skip
+    is_well = done.returncode in (0, 5)  # 5: no test is left
+    if done.stdout:
+        click.echo(f"vectors: {done.stdout.splitlines()[-1]}" if is_well else done.stdout)
+    return is_well
 
 
 if __name__ == "__main__":
