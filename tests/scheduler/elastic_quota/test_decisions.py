@@ -56,11 +56,11 @@ def test_an_ancestor_that_is_not_known_is_named_with_the_path() -> None:
     assert decision.message == "Could not find the elasticQuota gone, quotaNameTopo: [gone q]"
 
 
-def test_only_what_the_pod_asks_for_counts_where_that_is_wanted() -> None:
+def test_only_what_the_pod_asks_for_counts() -> None:
     quota = standing(used=amounts(gpu=9), limit=amounts(cpu=5, gpu=8))
 
-    assert admit(amounts(cpu=1), quota).exceeded == ("gpu",)
-    assert admit(amounts(cpu=1), quota, only_requested=True).is_allowed
+    assert admit(amounts(cpu=1, gpu=0), quota).exceeded == ("gpu",)
+    assert admit(amounts(cpu=1), quota).is_allowed
 
 
 @given(used=st.integers(0, 20), limit=st.integers(0, 20), asked=st.integers(0, 20))
@@ -142,7 +142,6 @@ def test_the_quick_check_of_a_pod_agrees_with_the_one_that_explains(data: st.Dat
         QuotaStanding.of(quota, has_runtime=True),
         is_preemptible=preemptible,
         ancestors=[QuotaStanding.of(parent, has_runtime=True)],
-        only_requested=True,
     )
 
     asked = nanos_of(request)

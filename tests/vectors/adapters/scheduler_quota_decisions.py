@@ -8,17 +8,19 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.plugin.status import Code
+from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.plugins.elastic_quota import overuse, pods, preempt, requeue
-from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason, QuotaStanding, admit
+from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
 from koordinator.scheduler.plugins.elastic_quota.amounts import above, nanos_of
+from koordinator.scheduler.plugins.elastic_quota.checks import decide_at
+from koordinator.scheduler.plugins.elastic_quota.places import place_in
 from koordinator.scheduler.plugins.elastic_quota.pods import Binding, QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.preempt import Rival, VictimReason
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT
+from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, PodAsk
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 from koordinator.scheduler.plugins.preemption import victims as stock
 from koordinator.scheduler.table.pod_info import PodInfo
-from tests.vectors.adapters.scheduler_quota_tree import Play, spec_of
+from tests.vectors.adapters.scheduler_quota_tree import RESERVED, Play, spec_of
 
 Case = dict[str, Any]
 DISABLE_DEFAULT = "DisableDefaultQuota"
@@ -38,27 +40,27 @@ REASONS = {
 def admission(case: Case) -> Any:
     args, pod = case["args"], case["pod"]
     has_runtime = args.get("enableRuntimeQuota", True)
+    play = Play(case.get("options") or {})
     if case["kind"] == "snapshot":
-        parents = {each["name"]: each.get("parent") or ROOT for each in case["quotas"]}
-        standings = {each["name"]: _standing(each, has_runtime) for each in case["quotas"]}
+        for each in case["quotas"]:
+            _take_over(play.tree, each)
     else:
-        play = Play(case.get("options") or {})
         play.run(case["steps"])
         if has_runtime:
             play.tree.refresh(pod["quota"])
-        parents, standings = _standings(play.tree, has_runtime)
-    if pod["quota"] not in standings:
-        return {"status": "Error"}
-    ancestors: list[QuotaStanding | str] = []
-    parent = parents[pod["quota"]]
-    while args.get("enableCheckParentQuota") and parent != ROOT:
-        ancestors.append(standings.get(parent, parent))
-        parent = parents.get(parent, ROOT)
-    decision = admit(
+    place = place_in(
+        play.tree,
+        QuotaRef(pod["quota"], ""),
+        has_runtime=has_runtime,
+        asks_ancestors=args.get("enableCheckParentQuota", False),
+    )
+    if isinstance(place, Status):
+        return {"status": place.code.word}
+    decision = decide_at(
+        place,
         resource_list.of(pod["request"]),
-        standings[pod["quota"]],
+        has_runtime=has_runtime,
         is_preemptible=not pod.get("nonPreemptible", False),
-        ancestors=ancestors,
     )
     status = ADMISSION.get(decision.reason, "Unschedulable")
     if status == "Success":
@@ -71,28 +73,14 @@ def admission(case: Case) -> Any:
     }
 
 
-def _standing(quota: Case, has_runtime: bool) -> QuotaStanding:
-    amounts = {
-        name: resource_list.of(quota.get(name) or {})
-        for name in ("max", "min", "used", "nonPreemptibleUsed", "runtime")
-    }
-    return QuotaStanding(
-        name=quota["name"],
-        max=amounts["max"],
-        min=amounts["min"],
-        used=amounts["used"],
-        non_preemptible_used=amounts["nonPreemptibleUsed"],
-        limit=amounts["runtime"] if has_runtime else amounts["max"],
-    )
-
-
-def _standings(tree: QuotaTree, has_runtime: bool) -> tuple[dict[str, str], dict[str, QuotaStanding]]:
-    parents, standings = {}, {}
-    for name in tree.names():
-        if (quota := tree.get(name)) is not None and name != ROOT:
-            parents[name] = quota.spec.parent
-            standings[name] = QuotaStanding.of(quota, has_runtime=has_runtime)
-    return parents, standings
+def _take_over(tree: QuotaTree, told: Case) -> None:
+    """Figures of a quota as they are told, instead of those that pods make."""
+    tree.set_quota(spec_of(told))
+    quota = tree.get(told["name"])
+    assert quota is not None
+    quota.below.used = nanos_of(resource_list.of(told.get("used") or {}))
+    quota.below.non_preemptible_used = nanos_of(resource_list.of(told.get("nonPreemptibleUsed") or {}))
+    quota.runtime = nanos_of(resource_list.of(told.get("runtime") or {}))
 
 
 def preemption(case: Case) -> Any:
@@ -242,14 +230,16 @@ def overuse_revoke(case: Case) -> Any:
 
 
 def _triggers(case: Case) -> list[bool]:
-    triggers, last_under_s = [], 0.0
+    timer, seen_s, triggers = overuse.OveruseTimer(case["delayEvictSeconds"]), 0.0, []
     for check in case["checks"]:
-        used, runtime = resource_list.of(check["used"]), resource_list.of(check["runtime"])
-        is_above = above(nanos_of(used), nanos_of(runtime))
-        found = overuse.check_overuse(last_under_s, check["t"], is_above, case["delayEvictSeconds"])
-        last_under_s = found.last_under_s
-        triggers.append(found.reason is overuse.OveruseReason.EVICT)
+        is_above = _is_above(check["used"], check["runtime"])
+        triggers.append(timer.is_due("q", check["t"], seen_s, is_above=is_above))
+        seen_s = check["t"]
     return triggers
+
+
+def _is_above(used: Case, runtime: Case) -> bool:
+    return above(nanos_of(resource_list.of(used)), nanos_of(resource_list.of(runtime)))
 
 
 def requeue_hint(case: Case) -> Any:
@@ -262,14 +252,15 @@ def requeue_hint(case: Case) -> Any:
     known = case.get("snapshotQuotas") or []
     trees = {DEFAULT: "", **{each["name"]: tree_of(each) for each in known}}
     waiting = _ref(case["pod"], trees, gates)
-    parents = {each["name"]: each.get("parent") or ROOT for each in known if tree_of(each) == waiting.tree_id}
-    if not waiting.tree_id:
-        parents[DEFAULT] = ROOT
-    checks = case.get("enableCheckParentQuota", False)
-    deleted = case.get("deletedPod")
+    tree = QuotaTree(reserved=None if waiting.tree_id else RESERVED)
+    for each in known:
+        if tree_of(each) == waiting.tree_id:
+            tree.set_quota(spec_of(each))
+    deleted, checks = case.get("deletedPod"), case.get("enableCheckParentQuota", False)
     gone = _ref(deleted, trees, gates) if deleted is not None else None
-    assigned = {gone.name: frozenset(("p",))} if gone and deleted and deleted.get("assigned") else {}
-    snapshot = requeue.TreeSnapshot(parents, assigned) if case.get("snapshotPresent", True) else None
+    if gone is not None and tree.get(gone.name) is not None:
+        tree.add_pod(gone.name, PodAsk(key="p", request={}, is_on_node=deleted.get("assigned", False)))
+    snapshot = requeue.TreeSnapshot.of(tree) if case.get("snapshotPresent", True) else None
     if case["kind"] == "podDelete":
         decision = requeue.on_pod_delete(waiting, gone, "p", snapshot, checks_ancestors=checks)
     else:
@@ -282,6 +273,7 @@ def requeue_hint(case: Case) -> Any:
             snapshot,
             is_tree_known=waiting.tree_id in ("", *trees.values()),
             checks_ancestors=checks,
+            hooks_see_change=False,
         )
     return {"hint": decision.hint.value}
 

@@ -154,6 +154,14 @@ TABLE = (
         derived(topology.below_first_parents),
     ),
     Deviation(
+        "unrequested-resources",
+        ("quota-admission",),
+        "a pod is refused for what it asks for, not for what others use too much of",
+        _QUOTAS,
+        "above its limit",
+        derived(quotas.with_all_resources_asked_for),
+    ),
+    Deviation(
         "recounted-pods",
         _QUOTA_AREAS,
         "pods count with the resources that their quota names now",

@@ -29,6 +29,20 @@ def _mixed(ours: Read, other: Read, takes: Callable[[str], bool]) -> Read:
     }
 
 
+def with_all_resources_asked_for(case: Case, ask: Ask) -> Any:
+    """A pod asks for nothing of the resources that it does not name, and is refused where they are overdrawn."""
+    pod = case["pod"]
+    if case["kind"] == "snapshot":
+        quotas = [each for each in case["quotas"] if each["name"] == pod["quota"]]
+    else:
+        quotas = [step["quota"] for step in case["steps"] if step["op"] == "setQuota"]
+        quotas = [each for each in quotas if each["name"] == pod["quota"]]
+    named = {name: "0" for each in quotas for name in each.get("max") or ()}
+    if named.keys() <= pod["request"].keys():
+        return None
+    return ask({**case, "pod": {**pod, "request": {**named, **pod["request"]}}})
+
+
 def counted_once(case: Case, ask: Ask) -> Any:
     """Pods keep what was counted for them when they came, whatever their quotas name later."""
     if "steps" not in case:

@@ -87,8 +87,7 @@ class AdmissionDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_room(request: Nanos, quota: Quota, limit: Nanos, is_preemptible: bool = True) -> bool:
-    """Whether `admit` allows the request, for who asks about each pod; `only_requested` holds, and ancestors
-    are another question (`fits`).
+    """Whether `admit` allows the request, for who asks about each pod; ancestors are another question (`fits`).
 
     `request` is the whole one of the pod; `limit` is what the quota may use now.
     """
@@ -115,20 +114,18 @@ def admit(
     *,
     is_preemptible: bool = True,
     ancestors: Sequence[QuotaStanding | str] = (),
-    only_requested: bool = False,
     pod_count: int = 1,
 ) -> AdmissionDecision:
     """Whether the quota has room for a request, then whether its minimum has (for a pod that cannot be
     preempted), then its ancestors.
 
-    `ancestors` go from the parent up, without the root; a name stands for one that is not known. Upstream
-    refuses a pod also for a resource that it does not ask for, when its quota is above the limit there
-    already; `only_requested` leaves such resources out of the question. `pod_count` pods ask together.
+    `ancestors` go from the parent up, without the root; a name stands for one that is not known. `pod_count` pods ask
+    together. Upstream refuses a pod also for a resource that it does not ask for, when its quota is above the limit
+    there already.
     """
     asked = mask(request, quota.max)
     path = (*(each if isinstance(each, str) else each.name for each in reversed(ancestors)), quota.name)
-    after = add(asked, quota.used)
-    if exceeded := exceeding(mask(after, asked) if only_requested else after, quota.limit):
+    if exceeded := exceeding(mask(add(asked, quota.used), asked), quota.limit):
         return AdmissionDecision(
             reason=AdmissionReason.QUOTA,
             quota=quota.name,
@@ -138,10 +135,8 @@ def admit(
             exceeded=exceeded,
             pod_count=pod_count,
         )
-    fixed = add(asked, quota.non_preemptible_used)
-    if not is_preemptible and (
-        exceeded := exceeding(mask(fixed, asked) if only_requested else fixed, quota.min)
-    ):
+    fixed = mask(add(asked, quota.non_preemptible_used), asked)
+    if not is_preemptible and (exceeded := exceeding(fixed, quota.min)):
         return AdmissionDecision(
             reason=AdmissionReason.NON_PREEMPTIBLE,
             quota=quota.name,

@@ -88,31 +88,16 @@ class QuotaChecks:
         """Whether there is room for so many pods like this one, with the figures. Raises: QuantityError,
         ProtocolError."""
         request, written = self.request_of(pod, place.quota), self._book.ask_of(pod).request
-        return self._decide(
-            amounts_of({name: count * number for name, number in request.items()}, written),
+        return decide_at(
             place,
+            amounts_of({name: count * number for name, number in request.items()}, written),
+            has_runtime=self._has_runtime,
             is_preemptible=not quota_labels.is_pod_non_preemptible(pod.metadata.labels),
             pod_count=count,
         )
 
-    def _decide(
-        self, request: Amounts, place: Place, *, is_preemptible: bool, pod_count: int
-    ) -> AdmissionDecision:
-        return admission.admit(
-            request,
-            self._standing_of(place.quota, request),
-            is_preemptible=is_preemptible,
-            ancestors=[
-                self._standing_of(each, request) if isinstance(each, Quota) else each
-                for each in place.ancestors
-            ],
-            only_requested=True,
-            pod_count=pod_count,
-        )
-
-    def _standing_of(self, quota: Quota, like: Amounts | None = None) -> QuotaStanding:
-        has_runtime = self._has_runtime and quota.spec.name not in OUTSIDE_THE_SHARES
-        return QuotaStanding.of(quota, has_runtime=has_runtime, like=like)
+    def _standing_of(self, quota: Quota) -> QuotaStanding:
+        return _standing(quota, has_runtime=self._has_runtime)
 
     def standing(self, pod: Pod, count: int = 1) -> PodStanding | None:
         """What so many pods like this one meet at their quota, for people; None where no quota has a say."""
@@ -180,15 +165,12 @@ class QuotaChecks:
     def _decide_together(self, group: "_Group", groups: Iterable["_Group"]) -> AdmissionDecision:
         """Whether the pods of one quota fit there, and further up with those of other quotas."""
         standing = self._standing_of(group.place.quota)
-        decision = admission.admit(
-            amounts_of(group.request), standing, only_requested=True, pod_count=group.count
-        )
+        decision = admission.admit(amounts_of(group.request), standing, pod_count=group.count)
         if decision.is_allowed and group.fixed:
             decision = admission.admit(
                 amounts_of(group.fixed),
                 standing,
                 is_preemptible=False,
-                only_requested=True,
                 pod_count=group.fixed_count,
             )
         if decision.is_allowed and group.place.ancestors:
@@ -213,6 +195,28 @@ class QuotaChecks:
             if not decision.is_allowed:
                 return decision
         return decision
+
+
+def decide_at(
+    place: Place, request: Amounts, *, has_runtime: bool, is_preemptible: bool = True, pod_count: int = 1
+) -> AdmissionDecision:
+    """Whether there is room for a request where it belongs, brought up to date, and above. `has_runtime`: runtimes
+    limit quotas."""
+    return admission.admit(
+        request,
+        _standing(place.quota, has_runtime=has_runtime, like=request),
+        is_preemptible=is_preemptible,
+        ancestors=[
+            _standing(each, has_runtime=has_runtime, like=request) if isinstance(each, Quota) else each
+            for each in place.ancestors
+        ],
+        pod_count=pod_count,
+    )
+
+
+def _standing(quota: Quota, *, has_runtime: bool, like: Amounts | None = None) -> QuotaStanding:
+    is_limited_by_it = has_runtime and quota.spec.name not in OUTSIDE_THE_SHARES
+    return QuotaStanding.of(quota, has_runtime=is_limited_by_it, like=like)
 
 
 class _Group:

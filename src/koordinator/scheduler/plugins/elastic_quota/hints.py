@@ -80,14 +80,9 @@ class QueueHints:
         tree = self._book.forest.tree(tree_id)
         if tree is None:
             return None
-        quotas = [quota for name in tree.names() if (quota := tree.get(name)) is not None]
-        snapshot = TreeSnapshot(
-            parents={quota.spec.name: quota.spec.parent for quota in quotas},
-            assigned={
-                quota.spec.name: frozenset(key for key, each in quota.pods.items() if each.is_assigned)
-                for quota in quotas
-            },
-        )
+        snapshot = TreeSnapshot.of(tree)
         self._taken[tree_id] = (now_s, snapshot)
-        self._known[tree_id] = frozenset(key for quota in quotas for key in quota.pods)
+        self._known[tree_id] = frozenset(
+            key for name in tree.names() if (quota := tree.get(name)) is not None for key in quota.pods
+        )
         return snapshot

@@ -6,7 +6,7 @@ Only quotas that changed, and those above their runtime, are looked at. `revoke`
 import asyncio
 import enum
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -48,6 +48,34 @@ def check_overuse(last_under_s: float, now_s: float, is_above: bool, delay_s: fl
     if now_s - last_under_s > delay_s:
         return OveruseCheck(OveruseReason.EVICT, now_s)
     return OveruseCheck(OveruseReason.WAITING, last_under_s)
+
+
+class OveruseTimer:
+    """Since when quotas are above their runtime. `delay_s`: how long they may be before pods are evicted."""
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._under_s: dict[str, float] = {}
+        """Quota above its runtime → when it was last seen within it, or last evicted from."""
+
+    @property
+    def above(self) -> Collection[str]:
+        """Quotas that were above their runtime at their last check."""
+        return self._under_s.keys()
+
+    def clear(self) -> None:
+        """Nobody is known to be above its runtime."""
+        self._under_s.clear()
+
+    def is_due(self, name: str, now_s: float, seen_s: float, *, is_above: bool) -> bool:
+        """Whether it is time to evict from a quota; `seen_s`: when it was last seen within its runtime, if nothing is
+        known of it."""
+        check = check_overuse(self._under_s.get(name, seen_s), now_s, is_above, self._delay_s)
+        if check.reason is OveruseReason.WITHIN:
+            self._under_s.pop(name, None)
+        else:
+            self._under_s[name] = check.last_under_s
+        return check.reason is OveruseReason.EVICT
 
 
 class RevokeReason(enum.Enum):
@@ -103,28 +131,26 @@ class OverUse:
 
     def __init__(self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, news: QuotaNews) -> None:
         self._period_s = max(duration.parse(args.revoke_pod_interval), PERIOD_MIN_S)
-        self._delay_s = duration.parse(args.delay_evict_time)
+        self._timer = OveruseTimer(duration.parse(args.delay_evict_time))
         self._handle = handle
         self._book = book
         self._news = news
-        self._under_s: dict[str, float] = {}
-        """Quota above its runtime → when it was last seen within it, or last evicted from."""
 
     async def run(self) -> None:
         """Looks every `revokePodInterval`, while there is something to look at."""
         listener = self._news.listen()
-        self._under_s.clear()
+        self._timer.clear()
         seen_s = self._handle.clock.now()
         try:
             while True:
-                if not self._under_s:
+                if not self._timer.above:
                     await listener.wait(None)
                 self._news.spread()
                 touched, drifted = listener.take()
                 now_s = self._handle.clock.now()
                 # A round that had nothing to look at would have seen everybody within.
                 seen_s = max(seen_s, now_s - self._period_s)
-                for number, name in enumerate(sorted(touched | drifted | self._under_s.keys())):
+                for number, name in enumerate(sorted({*touched, *drifted, *self._timer.above})):
                     await self._look(name, seen_s)
                     if number % AT_ONCE == AT_ONCE - 1:
                         await asyncio.sleep(0)
@@ -135,12 +161,8 @@ class OverUse:
 
     async def _look(self, name: str, seen_s: float) -> None:
         quota = self._above(name)
-        if quota is None:
-            self._under_s.pop(name, None)
-            return
-        check = check_overuse(self._under_s.get(name, seen_s), self._handle.clock.now(), True, self._delay_s)
-        self._under_s[name] = check.last_under_s
-        if check.reason is OveruseReason.EVICT:
+        is_due = self._timer.is_due(name, self._handle.clock.now(), seen_s, is_above=quota is not None)
+        if is_due and quota is not None:
             await self._take_back(quota)
 
     def _above(self, name: str) -> Quota | None:

@@ -50,6 +50,21 @@ class Place(msgspec.Struct, frozen=True, eq=False):
         return (*above, self.quota.spec.name)
 
 
+def place_in(tree: QuotaTree, ref: QuotaRef, *, has_runtime: bool, asks_ancestors: bool) -> Place | Status:
+    """The quota of that name with the ancestors that have a say; an error where the tree does not know it."""
+    quota = tree.get(ref.name)
+    if quota is None:
+        return error("Could not find the specified ElasticQuota")
+    above = tree.path(ref.name)[1:] if asks_ancestors else ()
+    return Place(
+        ref,
+        tree,
+        quota,
+        has_runtime=has_runtime and ref.name not in OUTSIDE_THE_SHARES,
+        ancestors=tuple(tree.get(name) or name for name in above if name != ROOT),
+    )
+
+
 class Places:
     """Place by pod. `has_runtime`: runtimes limit quotas; `asks_ancestors`: ancestors have a say."""
 
@@ -91,17 +106,7 @@ class Places:
             return error(
                 f"Could not find the specified ElasticQuotaManager for quota: {ref.name}, tree: {ref.tree_id}"
             )
-        quota = tree.get(ref.name)
-        if quota is None:
-            return error("Could not find the specified ElasticQuota")
-        above = tree.path(ref.name)[1:] if self._asks_ancestors else ()
-        return Place(
-            ref,
-            tree,
-            quota,
-            has_runtime=self._has_runtime and ref.name not in OUTSIDE_THE_SHARES,
-            ancestors=tuple(tree.get(name) or name for name in above if name != ROOT),
-        )
+        return place_in(tree, ref, has_runtime=self._has_runtime, asks_ancestors=self._asks_ancestors)
 
     def _forget(self) -> None:
         self._revision = self._book.revision

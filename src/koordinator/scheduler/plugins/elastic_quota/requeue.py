@@ -7,6 +7,7 @@ import msgspec
 
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 
 
 class Hint(enum.Enum):
@@ -51,6 +52,18 @@ class TreeSnapshot(msgspec.Struct, frozen=True):
 
     parents: Mapping[str, str]
     assigned: Mapping[str, frozenset[str]]
+
+    @classmethod
+    def of(cls, tree: QuotaTree) -> "TreeSnapshot":
+        """A tree as it is now."""
+        quotas = [quota for name in tree.names() if (quota := tree.get(name)) is not None]
+        return cls(
+            parents={quota.spec.name: quota.spec.parent for quota in quotas},
+            assigned={
+                quota.spec.name: frozenset(key for key, each in quota.pods.items() if each.is_assigned)
+                for quota in quotas
+            },
+        )
 
     def is_above(self, ancestor: str, quota: str) -> bool:
         """Whether one quota is on the other's way to the root."""
