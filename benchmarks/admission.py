@@ -417,7 +417,7 @@ SCENES = (
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    certs = certificates.generate([HOST], time.time())
+    certs = certificates.renewed(None, HOST, time.time())
     sizes = {kind: statistics.mean(len(pair[0]) for pair in requests_of(kind)) for kind in PODS}
     print(f"requests: small pods {sizes['small']:,.0f} bytes, large pods {sizes['large']:,.0f} bytes")
     floor = {

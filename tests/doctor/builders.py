@@ -208,7 +208,7 @@ def config(**keys: str) -> ConfigMap:
 @functools.cache
 def certificate() -> certificates.CertificateSet:
     """The certificates of the webhooks, made an hour ago."""
-    return certificates.generate([f"{SERVICE}.{NAMESPACE}.svc"], NOW_S - 3_600.0)
+    return certificates.renewed(None, f"{SERVICE}.{NAMESPACE}.svc", NOW_S - 3_600.0)
 
 
 def webhook_configurations(

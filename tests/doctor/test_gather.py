@@ -182,7 +182,7 @@ async def tls_server(certs: certificates.CertificateSet) -> Any:
 async def test_a_handshake_tells_trust_distrust_and_silence_apart() -> None:
     import time
 
-    certs = certificates.generate(["127.0.0.1"], time.time())
+    certs = certificates.renewed(None, "127.0.0.1", time.time())
     async with tls_server(certs) as url:
         assert await handshake.shake(f"{url}/mutate-pod", certs.ca_cert) == handshake.Handshake(reached=True)
         stranger = await handshake.shake(url, builders.certificate().ca_cert)

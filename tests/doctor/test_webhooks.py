@@ -96,7 +96,7 @@ def test_a_service_that_is_not_ours_is_told(service: configuration.Service, word
 
 
 def test_another_certificate_authority_than_that_of_the_secret_is_told() -> None:
-    stranger = certificates.generate([HOST], NOW_S)
+    stranger = certificates.renewed(None, HOST, NOW_S)
     objects = with_webhooks(ca_cert=stranger.ca_cert)
 
     found = findings("webhooks", snapshot(objects))
@@ -115,7 +115,7 @@ def test_an_empty_or_broken_ca_bundle_is_told() -> None:
 @pytest.mark.parametrize(("days", "words"), [(30, "ends in 30 days"), (-3, "ended 3 days ago"), (400, "")])
 def test_a_certificate_near_its_end_was_not_renewed(days: int, words: str) -> None:
     made_s = NOW_S - (certificates.VALIDITY.days - days) * 86_400.0
-    old = certificates.generate([HOST], made_s)
+    old = certificates.renewed(None, HOST, made_s)
     objects = with_webhooks(ca_cert=old.ca_cert)
     objects[Secret] = [builders.secret(old)]
 
@@ -127,7 +127,7 @@ def test_a_certificate_near_its_end_was_not_renewed(days: int, words: str) -> No
 
 def test_a_certificate_for_another_name_or_none_at_all_is_told() -> None:
     objects = with_webhooks(ca_cert=None)
-    other = certificates.generate(["other.svc"], NOW_S)
+    other = certificates.renewed(None, "other.svc", NOW_S)
     objects[Secret] = [
         builders.secret(msgspec.structs.replace(other, ca_cert=builders.certificate().ca_cert))
     ]
@@ -287,7 +287,7 @@ def test_lacking_permissions_are_one_finding_per_component() -> None:
 
 
 def test_a_certificate_is_vouched_for_by_its_own_authority_only() -> None:
-    ours, other = builders.certificate(), certificates.generate([HOST], NOW_S)
+    ours, other = builders.certificate(), certificates.renewed(None, HOST, NOW_S)
 
     assert certificate.vouches(ours.ca_cert, ours.cert)
     assert not certificate.vouches(other.ca_cert, ours.cert)

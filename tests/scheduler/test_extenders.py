@@ -235,7 +235,7 @@ def test_a_slow_extender_is_given_up_after_its_timeout() -> None:
 
 
 def test_tls_verifies_the_server_by_the_given_authority(tmp_path: pathlib.Path) -> None:
-    certs = certificates.generate(["oracle.example"], time.time())
+    certs = certificates.renewed(None, "oracle.example", time.time())
     (tmp_path / "cert").write_bytes(certs.cert)
     (tmp_path / "key").write_bytes(certs.key)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

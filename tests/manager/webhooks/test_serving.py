@@ -345,7 +345,7 @@ async def test_conversions_are_identities_or_refused(world: World) -> None:
 
 async def test_a_pair_that_does_not_fit_is_not_presented(world: World) -> None:
     async with world.serving() as webhooks:
-        other = certificates.generate(["localhost"], world.clock.now())
+        other = certificates.renewed(None, "localhost", world.clock.now())
         assert webhooks._server is not None and webhooks._certs is not None
         with pytest.raises(ssl.SSLError):
             webhooks._server.present(msgspec.structs.replace(other, key=webhooks._certs.key))

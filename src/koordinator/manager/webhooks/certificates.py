@@ -119,14 +119,9 @@ def _facts(certs: CertificateSet) -> _Facts:
 
 
 def renewed(certs: CertificateSet | None, host: str, now_s: float) -> CertificateSet:
-    """A new server certificate for `host`, by the same CA where that is still good for a year."""
+    """A new server certificate for `host` (and `localhost`), by the same CA where that is still good for a year."""
     authority = None if certs is None else _usable_authority(certs, _time(now_s))
     return _issue([host], authority or _new_authority(_time(now_s)), _time(now_s))
-
-
-def generate(hosts: Sequence[str], now_s: float) -> CertificateSet:
-    """A new CA and a server certificate for the given DNS names and IP addresses (and `localhost`)."""
-    return _issue(hosts, _new_authority(_time(now_s)), _time(now_s))
 
 
 def trusted(certs: CertificateSet, present: bytes, now_s: float) -> bytes:
