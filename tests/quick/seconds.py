@@ -25,7 +25,8 @@ class Clock:
 
     def __init__(self, config: pytest.Config, budget_s: float | None) -> None:
         self._config = config
-        self._ends_at = None if budget_s is None else time.monotonic() + budget_s
+        self._budget_s = budget_s
+        self._ends_at: float | None = None
         self._seconds: dict[str, float] = defaultdict(float)
         self._not_begun: Counter[str] = Counter()
 
@@ -34,7 +35,11 @@ class Clock:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        if self._ends_at is None or time.monotonic() < self._ends_at:
+        if self._budget_s is None:
+            return None
+        if self._ends_at is None:  # Collecting does not count, so that a slow start leaves tests to run.
+            self._ends_at = time.monotonic() + self._budget_s
+        if time.monotonic() < self._ends_at:
             return None
         self._not_begun[item.nodeid.partition("::")[0]] += 1
         return True

@@ -172,7 +172,12 @@ RULES: dict[str, tuple[Rule, ...]] = {
             why="what it decides on",
         ),
         Rule(group="apps", resources=("replicasets", "statefulsets"), verbs=FOLLOW, why="spreads replicas"),
-        Rule(group="policy", resources=("poddisruptionbudgets",), verbs=FOLLOW, why="whom preemption spares"),
+        Rule(
+            group="policy",
+            resources=("poddisruptionbudgets",),
+            verbs=FOLLOW,
+            why="which pods preemption spares",
+        ),
         Rule(
             group="storage.k8s.io",
             resources=(

@@ -95,7 +95,7 @@ async def test_yaml_bodies_are_read(http: aiohttp.ClientSession) -> None:
 
 async def test_answers_come_as_yaml_when_asked(http: aiohttp.ClientSession) -> None:
     async with http.get("/version", headers={"Accept": "application/json"}) as response:
-        assert (await response.json())["minor"] == "32"
+        assert (await response.json())["minor"] == "35"
     await send(http, "POST", PODS_PATH, pod())
     async with http.get(POD, headers={"Accept": "application/yaml"}) as response:
         assert "kind: Pod\n" in await response.text()
