@@ -11,7 +11,7 @@ JOBS   ?= 2
 MUTANTS ?= 100
 BASE    ?= main
 
-.PHONY: help demo demo-node up quick test test-kernel test-clients test-real test-abuse test-mutation coverage lint docs manifests bench clean
+.PHONY: help demo demo-node up quick test test-slow test-kernel test-clients test-real test-abuse test-mutation coverage lint docs manifests bench clean
 
 help: ## show this text
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ quick: $(STAMP) ## lint and the tests that matter for what changed since main, u
 test: $(STAMP) ## lint and all tests that need no root (JOBS=2 files at a time)
 	$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -p tests.quick.seconds -m "not kernel and not real and not abuse and not clients" -n $(JOBS) --dist loadfile
+
+test-slow: $(STAMP) ## the random searches again, the longest of them ten times as long
+	KOORDINATOR_TEST_SEARCH=10 $(BIN)/python -m pytest -m "hypothesis and not kernel and not real and not abuse" -n $(JOBS) --timeout 1200
 
 test-kernel: $(STAMP) ## tests on real cgroups (root): this machine's, then cgroup v2 in a small virtual machine
 	$(BIN)/python -m pytest -m kernel -rs tests/kernel tests/e2e/test_process_node.py

@@ -109,6 +109,8 @@ def _decisive(node: ast.AST) -> Iterator[ast.expr]:
 def _with_children(node: ast.AST) -> Iterator[ast.expr]:
     if isinstance(node, ast.Assert | ast.Raise | ast.JoinedStr | ast.Slice):
         return
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return  # An assertion, in another form.
     if isinstance(node, ast.Expr) and (isinstance(node.value, ast.Constant) or _is_logging(node.value)):
         return
     if isinstance(node, ast.expr):

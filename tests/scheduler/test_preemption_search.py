@@ -21,6 +21,7 @@ from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.plugins.preemption.victims import Candidate
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod
+from tests.searches import examples
 
 NOW_S = 1_800_000_000.0
 
@@ -130,7 +131,7 @@ def scene_of(facts: dict[str, Any]) -> tuple[Scene, PodInfo]:
     return scene, scene.info(body)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(CLUSTER)
 def test_the_search_finds_what_trying_each_node_finds(facts: dict[str, Any]) -> None:
     scene, preemptor = scene_of(facts)
@@ -144,7 +145,7 @@ def test_the_search_finds_what_trying_each_node_finds(facts: dict[str, Any]) -> 
     assert found.refusals == refusals
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(CLUSTER, st.integers(1, 3))
 def test_the_search_stops_when_it_has_enough_one_of_them_harmless(facts: dict[str, Any], wanted: int) -> None:
     scene, preemptor = scene_of(facts)

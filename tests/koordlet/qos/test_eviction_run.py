@@ -367,6 +367,25 @@ def test_batch_that_is_starved_but_idle_stays(tmp_path: Path) -> None:
     on_virtual_time(scenario())
 
 
+@pytest.mark.parametrize(("usage", "limit"), [(2.0**70, 2_000.0), (2_000.0, 2.0**70)], ids=["use", "limit"])
+def test_what_cannot_be_true_of_batch_evicts_nobody(tmp_path: Path, usage: float, limit: float) -> None:
+    async def scenario() -> None:
+        node = ActingNode(tmp_path, gates="BECPUEvict=true")
+        node.view.slo = threshold(
+            cpu_evict_be_satisfaction_lower_percent=30, cpu_evict_be_satisfaction_upper_percent=40
+        )
+        node.set_pods([make_pod("a", requests={"kubernetes.io/batch-cpu": "3000"})])
+        strategy = CPUEvict(node.shared, Evictor(node.shared))
+        for _ in range(60):
+            node.measure_best_effort(usage, 2.0**72, limit)
+            await strategy.run()
+            await asyncio.sleep(1)
+
+        assert node.api.asked == []
+
+    on_virtual_time(scenario())
+
+
 def test_a_busy_node_evicts_by_priority_and_rests_between(tmp_path: Path) -> None:
     async def scenario() -> None:
         node = ActingNode(tmp_path, gates="CPUEvict=true")

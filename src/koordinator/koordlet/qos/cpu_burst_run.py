@@ -61,8 +61,9 @@ class _Pod:
         self.settings = settings
         self.ratio = ratio
         limits = {
-            each.name: quantity.milli(each.resources.limits.get(resources.CPU, 0))
+            each.name: quantity.milli(each.resources.limits[resources.CPU])
             for each in record.pod.spec.containers
+            if resources.CPU in each.resources.limits
         }
         self.containers = [
             _Container(record, each, limits.get(each.name, 0), ratio)

@@ -71,8 +71,8 @@ def largest_first(pods: Iterable[Pod], pods_bytes: Used) -> list[Pod]:
         first, second = (max(pods_bytes.get(pod.metadata.uid, 0.0), 0.0) for pod in (one, other))
         if first != second:
             return -1 if first > second else 1
-        if first > 0:
-            return 0
+        if first:
+            return 0  # who comes first of those that use the same does not matter
         return (one.metadata.name < other.metadata.name) - (one.metadata.name > other.metadata.name)
 
     return eviction.best_effort(Feature.BE_MEMORY, pods, order)

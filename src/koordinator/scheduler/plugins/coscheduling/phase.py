@@ -71,11 +71,10 @@ def worth_a_look(group: PodGroup, tally: Tally | None = None) -> QueueReason:
 
 def _took_long(group: PodGroup) -> bool:
     started, created = group.status.schedule_start_time, group.metadata.creation_timestamp
+    if not started or not created:
+        return False
     try:
-        return (
-            bool(started and created)
-            and parse_rfc3339(started or "") - parse_rfc3339(created or "") > STALE_S
-        )
+        return parse_rfc3339(started) - parse_rfc3339(created) > STALE_S
     except ValueError:
         return False  # nobody can tell how long it took
 
