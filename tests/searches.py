@@ -1,4 +1,4 @@
-"""How long tests search at random: briefly in `make test`, KOORDINATOR_TEST_SEARCH times as long in `make test-slow`."""
+"""How long tests search at random: briefly in `make test`, ten times as long in `make test-slow`."""
 
 import os
 
