@@ -89,6 +89,21 @@ async def test_only_masters_may_act_as_others(backend: FakeBackend) -> None:
     await server.stop()
 
 
+@pytest.mark.parametrize("meta", ["x", 3, {"labels": 3}, {"labels": {"a": ["b"]}}, {"name": ["b"]}])
+@pytest.mark.parametrize("accept", ["application/json", "application/vnd.kubernetes.protobuf"])
+async def test_a_review_whose_metadata_is_damaged_is_refused(
+    backend: FakeBackend, meta: object, accept: str
+) -> None:
+    server = ApiServer(backend, tokens=[BOSS])
+    await server.start()
+    headers = {"Authorization": "Bearer s3cret", "Accept": accept}
+    async with aiohttp.ClientSession(server.url, headers=headers) as session:
+        for plural in ("tokenreviews", "selfsubjectreviews"):
+            path = f"/apis/authentication.k8s.io/v1/{plural}"
+            async with session.post(path, json={"metadata": meta, "spec": {}}) as response:
+                assert response.status == 400, await response.read()
+
+
 async def test_reviews_answer_for_tokens_and_users(backend: FakeBackend) -> None:
     server = ApiServer(backend, tokens=[BOSS])
     await server.start()

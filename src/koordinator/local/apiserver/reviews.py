@@ -3,6 +3,7 @@
 `kubectl auth whoami`, `kubectl auth can-i` and webhooks that delegate authentication ask these.
 """
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,8 @@ from koordinator.local.apiserver.extras import create_only
 from koordinator.local.apiserver.query import User
 from koordinator.local.authorization.rbac import Authorizer
 from koordinator.local.authorization.rules import Request
+from koordinator.local.schema.builtin import models
+from koordinator.local.schema.builtin.schema import IGNORE, BuiltinSchema
 
 _AUTHENTICATION, _AUTHORIZATION = "authentication.k8s.io", "authorization.k8s.io"
 
@@ -38,16 +41,18 @@ class Review:
 
     async def create(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         resource = self.served.resource
-        spec = body.get("spec")
-        if spec is not None and not isinstance(spec, dict):
-            raise errors.BadRequest(
-                f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
-                f"json: cannot unmarshal into Go struct field {resource.kind}.spec"
-            )
-        answer = {**body, "kind": resource.kind, "apiVersion": resource.api_version}
+        decoded, _ = self._schema.decode(body, IGNORE)
+        answer = {**decoded, "kind": resource.kind, "apiVersion": resource.api_version}
         answer.setdefault("metadata", {})
-        answer["status"] = self._status(call, spec or {})
+        answer["status"] = self._status(call, decoded.get("spec", {}))
         return answer
+
+    @functools.cached_property
+    def _schema(self) -> BuiltinSchema:
+        """What is answered is what was asked, so it must be of its type, as every stored object is."""
+        resource = self.served.resource
+        shape = models.struct_of(models.model_of(resource.group, resource.version, resource.kind))
+        return BuiltinSchema(resource, shape)
 
 
 def all_reviews(authenticator: Authenticator, authorizer: Authorizer) -> list[Review]:
