@@ -87,9 +87,8 @@ class Run:
 
 def _trouble(request: Request, answer: Answer) -> str:
     """What is wrong with an answer; empty when nothing is."""
-    if (
-        answer.code >= 500 and b'"ResourceVersionTooLarge"' not in answer.body
-    ):  # 504 is the API server's own word for it
+    # 504 is the API server's own word for a version to come; in protobuf it has no quotes.
+    if answer.code >= 500 and not (answer.code == 504 and b"ResourceVersionTooLarge" in answer.body):
         return f"{answer.code} {answer.body[:500]!r}"
     if b"\nHTTP/1." in answer.body:
         return "an answer within an answer"
