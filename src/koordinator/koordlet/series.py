@@ -86,10 +86,15 @@ class Points(msgspec.Struct, frozen=True, eq=False):
         if how is Aggregation.LAST:
             newest = self.count - 1 - int(np.argmax(self.at_ms[::-1]))
             return float(self.values[newest])
-        if how is Aggregation.AVG:
-            return float(self.values.mean())
-        index = max(int(self.count * float(how.value)) - 1, 0)
-        return float(np.partition(self.values, index)[index])
+        return float(aggregated(self.values, how))
+
+
+def aggregated(values: NDArray[np.float64], how: Aggregation) -> NDArray[np.float64]:
+    """Return the mean or a percentile of values (points, …) over the points, at least one, as `Points.aggregate`."""
+    if how is Aggregation.AVG:
+        return np.asarray(values.mean(axis=0))
+    index = max(int(len(values) * float(how.value)) - 1, 0)
+    return np.asarray(np.partition(values, index, axis=0)[index])
 
 
 _EMPTY = Points(np.empty(0, np.int64), np.empty(0, np.float64))

@@ -126,9 +126,8 @@ class Recorder:
         }
 
     def _batch_requested_milli(self, active: Index) -> F64:
-        """Batch CPU that running best-effort pods asked for: their weight says it."""
-        batch = active[self._fleet.is_best_effort[active]]
-        requested: F64 = self._fleet.weight[batch] * (1000 / 1024)
+        """Batch CPU that running best-effort pods asked for."""
+        requested: F64 = self._fleet.batch_milli[active]
         return requested
 
     def _batch_allocatable(self) -> float:

@@ -17,7 +17,8 @@ from koordinator.koordlet.audit import decode
 from koordinator.koordlet.qos import victims
 from koordinator.koordlet.qos.allocatable import WITHDRAWN_S
 from koordinator.koordlet.qos.cpu_evict_run import CPUEvict
-from koordinator.koordlet.qos.evictor import EVENT_FAIL, EVENT_SUCCESS, EVICTED, Evictor
+from koordinator.koordlet.qos.eviction import EVENT_FAIL, EVENT_SUCCESS
+from koordinator.koordlet.qos.evictor import EVICTED, Evictor
 from koordinator.koordlet.qos.memory_evict_run import MemoryEvict
 from tests.cluster import virtual_loop
 from tests.koordlet.qos.acting_node import ActingNode, make_pod, threshold

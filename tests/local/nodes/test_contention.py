@@ -98,14 +98,6 @@ def test_a_suppressed_tier_stops_at_its_limit_though_cpu_is_free() -> None:
     )
 
 
-def test_suppression_leaves_threshold_minus_services_and_system() -> None:
-    allowed = contention.suppress_milli(
-        np.array([10_000.0, 10_000.0]), np.array([2_000.0, 9_000.0]), np.array([300.0, 300.0]),
-        np.array([500.0, 0.0]), 65,
-    )  # fmt: skip
-    assert allowed == pytest.approx([4_000, 20])
-
-
 @pytest.mark.parametrize(
     ("protection", "load", "expected"),
     [

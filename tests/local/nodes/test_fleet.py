@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from koordinator.api.core import Pod
+from koordinator.api.node_metric import ResourceMap
+from koordinator.koordlet.report.node_metric import CollectPolicy
 from koordinator.local.nodes import behaviour, pod_shape, reports
 from koordinator.local.nodes.behaviour import Behaviour
 from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.fleet import Fleet, FleetPolicy, NodeShape
-from koordinator.local.nodes.history import PeakHistogram, Ring, aggregate
-from koordinator.local.nodes.reports import CollectPolicy
 from koordinator.local.nodes.service_latency import service_latency
 from koordinator.local.nodes.usage import Trace
 
@@ -54,7 +54,7 @@ def test_suppression_holds_batch_below_the_threshold() -> None:
     add(f, cpuMilli=2_000)
     hog = add(f, batch=True, cpu="9", cpuMilli=9_000)
     f.step(30, 30)
-    # 65 % of ten cores, less the service, less what the kubelet reserves.
+    # 65 % of ten cores, less the service, less what the kubelet reserves: four CPUs.
     assert f.granted[hog] == pytest.approx(6_500 - 2_000 - 500)
     assert f.used[0] == pytest.approx(6_000)
 
@@ -77,7 +77,8 @@ def test_slots_are_reused_without_memory_of_who_was_there() -> None:
         f.remove(slot)
     slot = add(f, cpuMilli=500)
     f.step(60, 30)
-    assert f.pod_mean_milli(np.array([slot]))[0] == pytest.approx(500)
+    assert f.granted[slot] == pytest.approx(500)
+    assert np.isnan(f.samples.of_pods(60_000, 300, np.array([slot]))[0, 0])
     assert f.used[0] == pytest.approx(500)
 
 
@@ -130,42 +131,18 @@ def test_better_protection_never_makes_services_slower() -> None:
     assert p99[Protection.SUPPRESS] <= p99[Protection.IDLE] <= p99[Protection.SHARES] < p99[Protection.NONE]
 
 
-def test_percentiles_are_elements_of_the_samples() -> None:
-    samples = np.arange(1.0, 11.0)[:, None]
-    found = {name: values[0] for name, values in aggregate(samples).items()}
-    assert found == {"avg": 5.5, "p50": 5.0, "p90": 9.0, "p95": 9.0, "p99": 9.0}
-
-
-def test_a_ring_gives_the_newest_samples_in_order() -> None:
-    ring = Ring(series=1, samples=3)
-    for value in (1.0, 2.0, 3.0, 4.0):
-        ring.append(np.array([value]))
-    assert ring.last(2, ROWS).ravel().tolist() == [3.0, 4.0]
-    assert ring.last(9, ROWS).ravel().tolist() == [2.0, 3.0, 4.0]
-
-
-def test_old_peaks_fade() -> None:
-    histogram = PeakHistogram(nodes=1, first=25.0, largest=1_024_000.0, half_life_s=3_600.0)
-    assert histogram.percentile(0.95, ROWS)[0] == 0
-    for _ in range(10):
-        histogram.add(np.array([8_000.0]), 60.0)
-    assert 8_000 <= histogram.percentile(0.95, ROWS)[0] <= 8_000 * 1.06
-    histogram.add(np.array([1_000.0]), 48 * 3_600.0)
-    assert histogram.percentile(0.95, ROWS)[0] <= 1_000 * 1.06
-
-
 def test_percentile_windows_stay_empty_until_half_of_them_was_seen() -> None:
     f = fleet(sample_s=30.0)
     add(f, cpuMilli=1_000)
-    policy = CollectPolicy(windows=(("5m0s", 300.0),))
+    policy = CollectPolicy(60, 300, ("5m",), "usageWithoutPageCache")
 
-    def window() -> dict[str, object]:
-        status = reports.statuses(f, ROWS, policy, 0.0)[0]
-        usage: dict[str, object] = status["nodeMetric"]["aggregatedNodeUsages"][0]["usage"]["p95"]
-        return usage
+    def window(now_s: float) -> ResourceMap:
+        [status] = reports.statuses(f, ROWS, policy, now_s)
+        assert status.node_metric is not None
+        return status.node_metric.aggregated_node_usages[0].usage["p95"]
 
     for step in range(1, 6):
         f.step(step * 30, 30)
-    assert window() == {}
+    assert window(150) == ResourceMap()
     f.step(180, 30)
-    assert window() == {"resources": {"cpu": "1000m", "memory": str(int(0.45 * GIB))}}
+    assert window(180) == ResourceMap(resources={"cpu": "1", "memory": str(int(0.45 * GIB))})

@@ -21,7 +21,7 @@ _ALWAYS = "Always"
 def of_pod(record: PodRecord) -> PodContext:
     """The pod with what its spec asks for. Side-cars count as containers: they run beside them."""
     pod = record.pod
-    running = _running_together(pod)
+    running = running_together(pod)
     return PodContext(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
@@ -33,7 +33,7 @@ def of_pod(record: PodRecord) -> PodContext:
         current=_of_containers(
             [each.resources.requests for each in running], [each.resources.limits for each in running]
         ),
-        extended=_extended(pod, running),
+        extended=batch_resources_of(pod, running),
         container_names=tuple(each.name for each in running),
         runtime_class=pod.spec.runtime_class_name or "",
     )
@@ -81,7 +81,8 @@ def of_sandbox(
     return ContainerContext(pod=pod, name="", id=found, group=group, is_sandbox=True)
 
 
-def _running_together(pod: Pod) -> list[Container]:
+def running_together(pod: Pod) -> list[Container]:
+    """Return the containers and side-cars of a pod: what runs beside each other."""
     side_cars = [each for each in pod.spec.init_containers if each.restart_policy == _ALWAYS]
     return [*pod.spec.containers, *side_cars]
 
@@ -99,7 +100,7 @@ def _of_containers(requests: list[ResourceList], limits: list[ResourceList]) -> 
     )
 
 
-def _extended(pod: Pod, running: Iterable[Container]) -> Mapping[str, ContainerResources] | None:
+def batch_resources_of(pod: Pod, running: Iterable[Container]) -> Mapping[str, ContainerResources] | None:
     """Batch resources by container of the spec, else those of the annotation; None when there are none."""
     found = {}
     for container in running:

@@ -18,6 +18,7 @@ MEMORY_BYTES_MAX, MEMORY_FIRST_BYTES = 2.0**41, 5.0 * 2**20
 GROWTH_RATIO = 1.05
 EPSILON = 1e-4
 """Weights below count as empty."""
+_END_OF_BUCKET = 1e-9
 
 
 def _check(model: str, holds: bool, reason: str) -> None:
@@ -46,6 +47,24 @@ class Buckets(msgspec.Struct, frozen=True):
         else:
             index = int(math.log(value * (self.ratio - 1) / self.first + 1) / math.log(self.ratio))
         return min(index, self.count - 1)
+
+    def indices_of(self, values: NDArray[np.float64]) -> NDArray[np.intp]:
+        """Return `index_of` for each of `values`, (n,).
+
+        NumPy's logarithm may differ from Python's in the last bit, which matters at the ends of buckets only: values
+        there are looked at one by one.
+        """
+        if self.ratio == 1.0:
+            indices = np.floor(values / self.first)
+        else:
+            scaled = np.log(np.maximum(values, 0.0) * (self.ratio - 1) / self.first + 1) / math.log(
+                self.ratio
+            )
+            indices = np.floor(scaled)
+            for at in np.flatnonzero(np.abs(scaled - np.rint(scaled)) < _END_OF_BUCKET).tolist():
+                indices[at] = self.index_of(float(values[at]))
+        within = np.where(values < self.first, 0.0, np.minimum(indices, self.count - 1))
+        return within.astype(np.intp)
 
 
 def linear_buckets(maximum: float, size: float) -> Buckets:

@@ -58,12 +58,12 @@ class HistogramTable:
         self._lows[rows] = self.buckets.count - 1
         self._highs[rows] = 0
 
-    def add(self, rows: Rows, values: Sequence[float], at_s: float) -> None:
+    def add(self, rows: Rows, values: Sequence[float] | NDArray[np.float64], at_s: float) -> None:
         """Count one sample of weight 1 in each of these rows (n,), taken at unix second `at_s`; no row twice."""
         assert rows.shape == (len(values),), (rows.shape, len(values))
         self._move_references(rows, at_s)
         weights = self._weights_of_a_sample(rows, at_s)
-        indices = np.fromiter(map(self.buckets.index_of, values), np.intp, len(values))
+        indices = self.buckets.indices_of(np.asarray(values, np.float64))
         self._weights[rows, indices] += weights
         self._totals[rows] += weights
         counts = self._weights[rows, indices] >= EPSILON

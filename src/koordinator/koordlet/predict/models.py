@@ -7,14 +7,17 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from koordinator.api.priority import PriorityClass
 from koordinator.koordlet.config import PredictConfig
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.predict.checkpoint import ModelCheckpoint
 from koordinator.koordlet.predict.histogram import CPU_BUCKETS, MEMORY_BUCKETS
-from koordinator.koordlet.predict.histogram_table import HistogramTable
+from koordinator.koordlet.predict.histogram_table import HistogramTable, Rows
 from koordinator.koordlet.predict.reclaimable import Amount
+
+Values = NDArray[np.float64]
 
 NODE = "__node__"
 SYSTEM = "__node-sys__"
@@ -53,13 +56,42 @@ class _Model:
         self.saved_s: float | None = None
 
 
+class ModelRows:
+    """Models by row: a histogram of CPU and one of memory each. Whoever takes rows remembers whose they are."""
+
+    def __init__(self, config: PredictConfig) -> None:
+        """No rows yet. Raises: ModelError when a half-life is not above zero."""
+        self.cpu = HistogramTable(CPU_BUCKETS, config.cpu_half_life_s)
+        self.memory = HistogramTable(MEMORY_BUCKETS, config.memory_half_life_s)
+
+    def grow(self, count: int) -> None:
+        """Have at least `count` rows; new ones are empty."""
+        self.cpu.grow(count)
+        self.memory.grow(count)
+
+    def clear(self, rows: Rows) -> None:
+        """Make rows (n,) empty."""
+        self.cpu.clear(rows)
+        self.memory.clear(rows)
+
+    def learn(self, rows: Rows, cores: Values, memory_bytes: Values, now_s: float) -> None:
+        """Add a sample to each of these rows, all (n,); no row twice."""
+        self.cpu.add(rows, cores, now_s)
+        self.memory.add(rows, memory_bytes, now_s)
+
+    def peaks(self, rows: Rows, cpu_share: float, memory_share: float) -> NDArray[np.int64]:
+        """Return (n, 2) milli-cores and bytes that these shares of the samples of each row lie below; 0 if empty."""
+        cores = self.cpu.percentile(rows, cpu_share)
+        memory = self.memory.percentile(rows, memory_share)
+        return np.stack((cores * 1000, memory), axis=-1).astype(np.int64)
+
+
 class Models:
     """Models by id."""
 
     def __init__(self, config: PredictConfig) -> None:
         """No models yet. Raises: ModelError when a half-life is not above zero."""
-        self._cpu = HistogramTable(CPU_BUCKETS, config.cpu_half_life_s)
-        self._memory = HistogramTable(MEMORY_BUCKETS, config.memory_half_life_s)
+        self._rows = ModelRows(config)
         self._models: dict[str, _Model] = {}
         self._free: list[int] = []
 
@@ -77,20 +109,16 @@ class Models:
         for model in models:
             model.updated_s = now_s
         rows = np.array([model.row for model in models], np.intp)
-        self._cpu.add(rows, [usage.cores for usage in usages.values()], now_s)
-        self._memory.add(rows, [usage.memory_bytes for usage in usages.values()], now_s)
+        cores, memory_bytes = np.array([(usage.cores, usage.memory_bytes) for usage in usages.values()]).T
+        self._rows.learn(rows, cores, memory_bytes, now_s)
 
     def peaks(self, cpu_share: float, memory_share: float) -> dict[str, Amount]:
         """What this share of the samples of each model lies below."""
         if not self._models:
             return {}
         rows = np.array([model.row for model in self._models.values()], np.intp)
-        cores = self._cpu.percentile(rows, cpu_share).tolist()
-        memory = self._memory.percentile(rows, memory_share).tolist()
-        return {
-            model: Amount(int(one * 1000), int(other))
-            for model, one, other in zip(self._models, cores, memory, strict=True)
-        }
+        peaks = self._rows.peaks(rows, cpu_share, memory_share).tolist()
+        return {model: Amount(*peak) for model, peak in zip(self._models, peaks, strict=True)}
 
     def prediction(self, model: str) -> dict[str, Amount]:
         """Peaks of one model by name of the share: p60, p90, p95, p98, max.
@@ -101,11 +129,7 @@ class Models:
             raise ModelError(model, "nothing was learnt yet")
         rows = np.array([self._models[model].row], np.intp)
         return {
-            name: Amount(
-                int(self._cpu.percentile(rows, share)[0] * 1000),
-                int(self._memory.percentile(rows, share)[0]),
-            )
-            for name, share in SHARES.items()
+            name: Amount(*self._rows.peaks(rows, share, share)[0].tolist()) for name, share in SHARES.items()
         }
 
     def expire(self, now_s: float, after_s: float) -> list[str]:
@@ -137,7 +161,10 @@ class Models:
         """What to write to the model's file."""
         known = self._models[model]
         return ModelCheckpoint(
-            model, self._cpu.checkpoint(known.row), self._memory.checkpoint(known.row), known.updated_s
+            model,
+            self._rows.cpu.checkpoint(known.row),
+            self._rows.memory.checkpoint(known.row),
+            known.updated_s,
         )
 
     def saved(self, models: Iterable[str], now_s: float) -> None:
@@ -152,8 +179,8 @@ class Models:
         """
         model = self._model(saved.uid, now_s)
         try:
-            self._cpu.load(model.row, saved.cpu)
-            self._memory.load(model.row, saved.memory)
+            self._rows.cpu.load(model.row, saved.cpu)
+            self._rows.memory.load(model.row, saved.memory)
         except ModelError as error:
             self._free.append(self._models.pop(saved.uid).row)
             raise ModelError(saved.uid, error.reason) from error
@@ -164,10 +191,7 @@ class Models:
         if known is not None:
             return known
         row = self._free.pop() if self._free else len(self._models)
-        self._cpu.grow(row + 1)
-        self._memory.grow(row + 1)
-        cleared = np.array([row], np.intp)
-        self._cpu.clear(cleared)
-        self._memory.clear(cleared)
+        self._rows.grow(row + 1)
+        self._rows.clear(np.array([row], np.intp))
         self._models[name] = _Model(row, now_s)
         return self._models[name]

@@ -4,8 +4,11 @@ Source: behaviour/koordlet-observe 11.4. Peaks are the 95th percentile of CPU an
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Self
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from koordinator.api import pod_labels, pod_resources, priority, quantity, resources
 from koordinator.api.annotations.node import RAW_ALLOCATABLE
@@ -18,6 +21,9 @@ SAFETY_MARGIN_PERCENT = 10
 COLD_START_S = 24 * 3600.0
 _PERCENT = 100
 _PROD = (PriorityClass.PROD, PriorityClass.NONE)
+
+Amounts = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 class Amount(msgspec.Struct, frozen=True):
@@ -40,11 +46,6 @@ class Amount(msgspec.Struct, frozen=True):
         """The smaller of both, per resource."""
         return Amount(min(self.cpu_milli, other.cpu_milli), min(self.memory_bytes, other.memory_bytes))
 
-    def with_margin(self, percent: int) -> "Amount":
-        """More by the margin, cut to whole units."""
-        factor = (_PERCENT + percent) / _PERCENT
-        return Amount(int(self.cpu_milli * factor), int(self.memory_bytes * factor))
-
 
 NOTHING = Amount()
 
@@ -64,6 +65,98 @@ class Prediction(msgspec.Struct, frozen=True):
 
     reclaimable: Amount
     peak: Amount
+
+
+class ProdPods(msgspec.Struct, frozen=True):
+    """Pods of class prod on many nodes, as `ProdPod` has them: `node` is the row of each, (pods,)."""
+
+    node: NDArray[np.int64]
+    request: Amounts
+    """(pods, 2): milli-cores and bytes, as everywhere below."""
+    peak: Amounts
+    """(pods, 2)."""
+    has_peak: Mask
+    age_s: NDArray[np.float64]
+    is_terminating: Mask
+    is_finished: Mask
+
+    @classmethod
+    def on_one_node(cls, pods: Iterable[ProdPod]) -> Self:
+        """Return the pods of an agent: a fleet of one."""
+        found = list(pods)
+        return cls(
+            node=np.zeros(len(found), np.int64),
+            request=_rows(pod.request for pod in found),
+            peak=_rows(pod.peak or NOTHING for pod in found),
+            has_peak=np.array([pod.peak is not None for pod in found], np.bool_),
+            age_s=np.array([pod.age_s for pod in found], np.float64),
+            is_terminating=np.array([pod.is_terminating for pod in found], np.bool_),
+            is_finished=np.array([pod.is_finished for pod in found], np.bool_),
+        )
+
+
+class Predictions(msgspec.Struct, frozen=True):
+    """`Prediction` of each node; both (nodes, 2)."""
+
+    reclaimable: Amounts
+    peak: Amounts
+
+    def of(self, row: int) -> Prediction:
+        """Return that of one node."""
+        return Prediction(Amount(*self.reclaimable[row].tolist()), Amount(*self.peak[row].tolist()))
+
+
+def by_pods_of(
+    allocatable: Amounts,
+    pods: ProdPods,
+    margin_percent: int = SAFETY_MARGIN_PERCENT,
+    cold_start_s: float = COLD_START_S,
+) -> Predictions:
+    """Return what `by_pods` predicts for each node; `allocatable` is (nodes, 2)."""
+    is_young = pods.age_s <= cold_start_s
+    counts = ~pods.is_finished & (is_young | ~pods.is_terminating)
+    is_predicted = counts & ~is_young & pods.has_peak
+    peak = _with_margin(pods.peak, margin_percent)
+    reclaimable = _sums(pods, np.maximum(pods.request - peak, 0), is_predicted, allocatable)
+    stays = _sums(pods, peak, is_predicted, allocatable)
+    unpredicted = _sums(pods, pods.request, counts & ~is_predicted, allocatable)
+    left = np.maximum(allocatable - stays, 0)
+    return Predictions(np.minimum(left, reclaimable), stays + unpredicted)
+
+
+def by_class_of(
+    allocatable: Amounts, pods: ProdPods, peak: Amounts, margin_percent: int = SAFETY_MARGIN_PERCENT
+) -> Predictions:
+    """Return what `by_class` predicts for each node; `allocatable` and `peak` are (nodes, 2)."""
+    used = _with_margin(peak, margin_percent)
+    requested = _sums(pods, pods.request, ~(pods.is_terminating | pods.is_finished), allocatable)
+    left = np.maximum(allocatable - used, 0)
+    return Predictions(np.minimum(left, np.maximum(requested - used, 0)), used)
+
+
+def cautious_of(one: Predictions, other: Predictions) -> Predictions:
+    """Return what both predictions of each node allow."""
+    return Predictions(np.minimum(one.reclaimable, other.reclaimable), np.maximum(one.peak, other.peak))
+
+
+def _with_margin(amounts: Amounts, percent: int) -> Amounts:
+    return (amounts * ((_PERCENT + percent) / _PERCENT)).astype(np.int64)
+
+
+def _sums(pods: ProdPods, amounts: Amounts, counts: Mask, like: Amounts) -> Amounts:
+    """Add the amounts (pods, 2) of those that count up per node, (nodes, 2)."""
+    sums = np.zeros_like(like)
+    np.add.at(sums, pods.node[counts], amounts[counts])
+    return sums
+
+
+def _rows(amounts: Iterable[Amount]) -> Amounts:
+    found = [(each.cpu_milli, each.memory_bytes) for each in amounts]
+    return np.array(found, np.int64).reshape(-1, 2)
+
+
+def _row(amount: Amount) -> Amounts:
+    return _rows((amount,))
 
 
 def allocatable_of(node: Node) -> Amount:
@@ -111,22 +204,7 @@ def by_pods(
     A young pod keeps it until it is gone, also while it terminates: nobody knows yet what it uses. An older one that
     terminates counts nothing, and a finished one never does.
     """
-    reclaimable = unreclaimable = unpredicted = NOTHING
-    for pod in pods:
-        if pod.is_finished:
-            continue
-        if pod.age_s <= cold_start_s:
-            unpredicted += pod.request
-        elif pod.is_terminating:
-            continue
-        elif pod.peak is None:
-            unpredicted += pod.request
-        else:
-            peak = pod.peak.with_margin(margin_percent)
-            reclaimable += (pod.request - peak).at_least(NOTHING)
-            unreclaimable += peak
-    left = (allocatable - unreclaimable).at_least(NOTHING)
-    return Prediction(left.at_most(reclaimable), unreclaimable + unpredicted)
+    return by_pods_of(_row(allocatable), ProdPods.on_one_node(pods), margin_percent, cold_start_s).of(0)
 
 
 def by_class(
@@ -136,10 +214,7 @@ def by_class(
     margin_percent: int = SAFETY_MARGIN_PERCENT,
 ) -> Prediction:
     """From the common peak of the system, prod pods and pods without class."""
-    used = peak.with_margin(margin_percent)
-    requested = sum((pod.request for pod in pods if not (pod.is_terminating or pod.is_finished)), NOTHING)
-    left = (allocatable - used).at_least(NOTHING)
-    return Prediction(left.at_most((requested - used).at_least(NOTHING)), used)
+    return by_class_of(_row(allocatable), ProdPods.on_one_node(pods), _row(peak), margin_percent).of(0)
 
 
 def cautious(one: Prediction, other: Prediction) -> Prediction:

@@ -105,7 +105,7 @@ def satisfaction_release_milli(
 
 def used_release_milli(capacity_milli: int, node_cores: float, marks: Marks) -> int:
     """CPU to give back so that the node is no longer too busy."""
-    return eviction.above_lower(capacity_milli, int(node_cores * _MILLI), marks)
+    return int(eviction.above_lower(capacity_milli, int(node_cores * _MILLI), marks))
 
 
 def allocatable_release(pods: Iterable[Pod], allocatable: Amounts, marks: Marks) -> dict[str, int]:

@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from koordinator.api import cpuset, node_reservation
 from koordinator.api.annotations.node import NodeReservation, SystemQOSResource
@@ -38,6 +40,12 @@ CFS_QUOTA_POLICY = "cfsQuota"
 _FULL_PERCENT = 100
 _MILLI = 1000
 
+Integers = NDArray[np.int64]
+Amounts = int | Integers
+"""A number of one node, or (nodes,): the formulas below are elementwise, so an agent is a fleet of one."""
+
+MILLI_MAX = 10**12
+"""A billion CPUs: counters that jump make no more of it, so that the formulas stay within 64 bits."""
 
 GATE = "BECPUSuppress"
 
@@ -189,11 +197,38 @@ def suppress_amount(
         known += max(usage.best_effort_cores - _best_effort_cores(usage, pods, host_applications), 0.0)
     system_milli = max(int((usage.node_cores - known) * _MILLI), 0)
     non_be_milli, host_non_be_milli = int(non_be * _MILLI), int(host_non_be * _MILLI)
-    be_milli = node.capacity_milli * threshold_percent // _FULL_PERCENT
-    be_milli -= non_be_milli + host_non_be_milli + max(system_milli, node.reserved_milli)
+    be_milli = left_milli(
+        node.capacity_milli,
+        non_be_milli + host_non_be_milli,
+        system_milli,
+        node.reserved_milli,
+        threshold_percent,
+        min_percent,
+    )
+    return SuppressAmount(int(be_milli), non_be_milli, host_non_be_milli, system_milli)
+
+
+def left_milli(
+    capacity_milli: Amounts,
+    services_milli: Amounts,
+    system_milli: Amounts,
+    reserved_milli: Amounts,
+    threshold_percent: int,
+    min_percent: int | None = None,
+) -> Integers:
+    """Return what services leave best-effort pods, (nodes,) or (): `suppress_amount` without its sums over pods."""
+    capacity_milli, services_milli = _bounded(capacity_milli), _bounded(services_milli)
+    left = capacity_milli * threshold_percent // _FULL_PERCENT
+    left = left - services_milli - np.maximum(_bounded(system_milli), _bounded(reserved_milli))
     if min_percent is not None:
-        be_milli = max(be_milli, node.capacity_milli * min_percent // _FULL_PERCENT)
-    return SuppressAmount(be_milli, non_be_milli, host_non_be_milli, system_milli)
+        left = np.maximum(left, capacity_milli * min_percent // _FULL_PERCENT)
+    return np.asarray(left, np.int64)
+
+
+def _bounded(milli: Amounts) -> Integers:
+    if isinstance(milli, int):
+        milli = max(-MILLI_MAX, min(milli, MILLI_MAX))  # NumPy refuses larger numbers
+    return np.clip(milli, -MILLI_MAX, MILLI_MAX)
 
 
 def surge_milli(
@@ -272,8 +307,27 @@ def recovery_cpus(
 
 def wanted_cpu_count(be_milli: int, old_count: int, machine_count: int) -> int:
     """How many CPUs the amount stands for, after the limit on growth."""
-    count = max(math.ceil(be_milli / _MILLI), CPU_COUNT_MIN)
-    return min(count, old_count + math.ceil(GROWTH_RATIO_MAX * machine_count))
+    return int(wanted_cpu_counts(be_milli, old_count, machine_count))
+
+
+def wanted_cpu_counts(be_milli: Amounts, old_count: Amounts, machine_count: Amounts) -> Integers:
+    """Return `wanted_cpu_count` of each node, (nodes,) or ()."""
+    count = np.maximum(-(-_bounded(be_milli) // _MILLI), CPU_COUNT_MIN)
+    step = np.ceil(GROWTH_RATIO_MAX * np.asarray(machine_count)).astype(np.int64)
+    return np.asarray(np.minimum(count, old_count + step), np.int64)
+
+
+def cpu_counts(
+    be_milli: Amounts, old_count: Amounts, machine_count: Amounts, usable_count: Amounts
+) -> Integers:
+    """Return how many CPUs best-effort pods have after a round, (nodes,): the size of what `decide_cpuset` answers.
+
+    `usable_count` is at least 1. Where fewer are usable than wanted, those that best-effort pods have stay, less what
+    became exclusive: that is, at most `usable_count` of them.
+    """
+    wanted = wanted_cpu_counts(be_milli, old_count, machine_count)
+    kept = np.minimum(old_count, usable_count)
+    return np.where(wanted <= usable_count, wanted, np.where(kept > 0, kept, usable_count))
 
 
 def suppressed_cpus(count: int, usable: UsableCPUs) -> CPUSet:
@@ -319,16 +373,34 @@ def decide_cpuset(be_milli: int, old: CPUSet, machine_count: int, usable: Usable
 
 def decide_quota(be_milli: int, capacity_milli: int, old_us: int) -> QuotaDecision:
     """The CFS quota of all best-effort pods; `old_us` may be `UNLIMITED`."""
-    target_us = max(be_milli * CFS_PERIOD_US // _MILLI, QUOTA_US_MIN)
-    machine_us = math.ceil(capacity_milli / _MILLI) * CFS_PERIOD_US
-    is_similar = abs(target_us - old_us) < machine_us * QUOTA_CHANGE_RATIO_MIN
-    if is_similar and target_us != QUOTA_US_MIN:
-        return QuotaDecision(old_us, False, QuotaReason.SIMILAR)
-    step_us = machine_us * GROWTH_RATIO_MAX
-    if old_us != UNLIMITED and target_us - old_us > step_us:
-        return QuotaDecision(old_us + int(step_us), True, QuotaReason.STEPPED)
-    reason = QuotaReason.FLOOR if target_us == QUOTA_US_MIN else QuotaReason.FITTED
-    return QuotaDecision(target_us, True, reason)
+    quotas = decide_quotas(be_milli, capacity_milli, old_us)
+    quota_us = int(quotas.quota_us)
+    if not quotas.is_written:
+        return QuotaDecision(quota_us, False, QuotaReason.SIMILAR)
+    if quotas.is_stepped:
+        return QuotaDecision(quota_us, True, QuotaReason.STEPPED)
+    reason = QuotaReason.FLOOR if quota_us == QUOTA_US_MIN else QuotaReason.FITTED
+    return QuotaDecision(quota_us, True, reason)
+
+
+class Quotas(msgspec.Struct, frozen=True):
+    """Quotas of nodes, (nodes,) or (): whether each is written, and whether growth was held back."""
+
+    quota_us: Integers
+    is_written: NDArray[np.bool_]
+    is_stepped: NDArray[np.bool_]
+
+
+def decide_quotas(be_milli: Amounts, capacity_milli: Amounts, old_us: Amounts) -> Quotas:
+    """Return what `decide_quota` decides for each node."""
+    target_us = np.maximum(_bounded(be_milli) * CFS_PERIOD_US // _MILLI, QUOTA_US_MIN)
+    machine_us = -(-_bounded(capacity_milli) // _MILLI) * CFS_PERIOD_US
+    is_similar = np.abs(target_us - old_us) < machine_us * QUOTA_CHANGE_RATIO_MIN
+    is_written = ~(is_similar & (target_us != QUOTA_US_MIN))
+    step_us = np.asarray(machine_us * GROWTH_RATIO_MAX)
+    is_stepped = is_written & (np.asarray(old_us) != UNLIMITED) & (target_us - old_us > step_us)
+    written_us = np.where(is_stepped, old_us + step_us.astype(np.int64), target_us)
+    return Quotas(np.where(is_written, written_us, old_us), np.asarray(is_written), np.asarray(is_stepped))
 
 
 def _is_best_effort(pod: PodClass | None) -> bool:

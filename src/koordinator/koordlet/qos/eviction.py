@@ -8,6 +8,8 @@ import functools
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from koordinator.api import pod_labels, pod_resize, pod_resources, priority, qos, quantity, resources
 from koordinator.api.annotations import koordlet as koordlet_annotations
@@ -20,10 +22,14 @@ from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.koordlet.qos import eviction_settings
 from koordinator.koordlet.qos.eviction_settings import Feature, Marks
 
+Integers = NDArray[np.int64]
 Used = Mapping[str, float]
 """Pod UID → latest sample (cores or bytes); pods without sample are missing."""
 Amounts = Mapping[str, int]
 _Order = Callable[[Pod, Pod], int]
+
+EVENT_SUCCESS, EVENT_FAIL = "evictPodSuccess", "evictPodFail"
+"""Reasons of the events that tell of an eviction."""
 
 _CLASS_RESOURCES = {
     (PriorityClass.MID, resources.CPU): resources.MID_CPU,
@@ -162,12 +168,14 @@ def uids(pods: Iterable[Pod]) -> tuple[str, ...]:
     return tuple(pod.metadata.uid for pod in pods)
 
 
-def above_lower(capacity: int, used: int, marks: Marks) -> int:
-    """What to give back, in the unit of both, so that use falls to the lower mark; 0 below the upper one."""
+def above_lower(capacity: int | Integers, used: int | Integers, marks: Marks) -> Integers:
+    """What to give back, in the unit of both, so that use falls to the lower mark; 0 below the upper one.
+
+    Elementwise: `capacity` (above 0) and `used` are of one node, or (nodes,).
+    """
     percent = used * 100 // capacity
-    if percent < marks.threshold_percent:
-        return 0
-    return max(capacity * (percent - marks.lower_percent) // 100, 0)
+    excess = np.maximum(capacity * (percent - marks.lower_percent) // 100, 0)
+    return np.where(percent < marks.threshold_percent, 0, excess)
 
 
 def allocatable_task(

@@ -19,14 +19,13 @@ from koordinator.host.cri import ContainerRuntimes
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import eviction
-from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, Victim
+from koordinator.koordlet.qos.eviction import EVENT_FAIL, EVENT_SUCCESS, Arbitration, EvictionTask, Victim
 from koordinator.koordlet.qos.victims import Victims
 
 log = logging.getLogger(__name__)
 
 AUDIT_LEVEL = 0
 EVICTED = "evicted"
-EVENT_SUCCESS, EVENT_FAIL = "evictPodSuccess", "evictPodFail"
 CALL_S_MAX = 8.0
 """An API server that takes longer is away."""
 ROUND_S_MAX = 10.0

@@ -50,7 +50,7 @@ def tasks(
 
 def used_release_bytes(capacity_bytes: int, node_bytes: float, marks: Marks) -> int:
     """Memory to give back so that the node is no longer too full."""
-    return eviction.above_lower(capacity_bytes, int(node_bytes), marks)
+    return int(eviction.above_lower(capacity_bytes, int(node_bytes), marks))
 
 
 def allocatable_release(pods: Iterable[Pod], allocatable: Amounts, marks: Marks) -> dict[str, int]:

@@ -7,6 +7,8 @@ Amounts are cut to milli-cores and bytes. A usage without samples is an empty ma
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from koordinator.api import duration, priority, qos, quantity, resources
 from koordinator.api import node_metric as api
@@ -26,6 +28,7 @@ from koordinator.api.node_metric import (
     ResourceMap,
 )
 from koordinator.api.quantity import Family
+from koordinator.api.scalars import ScalarError
 from koordinator.api.slo import HostApplicationSpec
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.predict.reclaimable import Amount, Prediction
@@ -37,7 +40,7 @@ WITH_PAGE_CACHE = "usageWithPageCache"
 WITH_HOT_PAGE_CACHE = "usageWithHotPageCache"
 
 _COVERED_SHARE_MIN = 0.5  # of a window, below which percentiles would mislead
-_AGGREGATIONS = (Aggregation.AVG, Aggregation.P50, Aggregation.P90, Aggregation.P95, Aggregation.P99)
+AGGREGATIONS = (Aggregation.AVG, Aggregation.P50, Aggregation.P90, Aggregation.P95, Aggregation.P99)
 
 
 class CollectPolicy(msgspec.Struct, frozen=True):
@@ -129,6 +132,48 @@ def with_prediction(status: NodeMetricStatus, prediction: Prediction) -> NodeMet
     )
 
 
+def readable_windows(policy: CollectPolicy) -> tuple[CollectPolicy, dict[str, ScalarError]]:
+    """Return the policy without windows that are no durations, and what is wrong with those."""
+    problems: dict[str, ScalarError] = {}
+    kept = []
+    for text in policy.durations:
+        try:
+            duration.parse(text)
+            kept.append(text)
+        except ScalarError as error:
+            problems[text] = error
+    return msgspec.structs.replace(policy, durations=tuple(kept)), problems
+
+
+def pod_info(pod: Pod, usage: ResourceMap) -> PodMetricInfo:
+    """Return the entry of a pod."""
+    return PodMetricInfo(
+        name=pod.metadata.name,
+        namespace=pod.metadata.namespace,
+        pod_usage=usage,
+        priority=priority.default(pod),
+        qos=qos.default(pod),
+    )
+
+
+def aggregated_usage(
+    window_ms: int, span_ms: int | None, usages: Mapping[Aggregation, ResourceMap]
+) -> AggregatedUsage:
+    """Return the percentiles of a window; empty maps while its samples cover less than half of it.
+
+    `span_ms` is the time between the oldest and the newest one, None without any.
+    """
+    is_covered = span_ms is not None and span_ms >= window_ms * _COVERED_SHARE_MIN
+    usage = {how.name.lower(): usages[how] if is_covered else ResourceMap() for how in AGGREGATIONS}
+    return AggregatedUsage(usage=usage, duration=duration.text_of(window_ms / 1000))
+
+
+def usage_maps(cores: NDArray[np.float64], memory_bytes: NDArray[np.float64]) -> list[ResourceMap]:
+    """Return the map of each usage, both (n,), cut to milli-cores and bytes."""
+    milli, whole_bytes = (cores * 1000).astype(np.int64).tolist(), memory_bytes.astype(np.int64).tolist()
+    return [_amount_map(Amount(*each)) for each in zip(milli, whole_bytes, strict=True)]
+
+
 class _Report:
     """One report: the store at one moment, under one policy."""
 
@@ -157,15 +202,7 @@ class _Report:
             usage = self._usage(kinds.POD_CPU, self._memory.pod, at)
             if usage.resources:
                 devices = self._devices(kinds.POD_GPU_CORE, kinds.POD_GPU_MEMORY, at)
-                found.append(
-                    PodMetricInfo(
-                        name=pod.metadata.name,
-                        namespace=pod.metadata.namespace,
-                        pod_usage=msgspec.structs.replace(usage, devices=devices),
-                        priority=priority.default(pod),
-                        qos=qos.default(pod),
-                    )
-                )
+                found.append(pod_info(pod, msgspec.structs.replace(usage, devices=devices)))
         return found
 
     def host_applications(self) -> list[HostApplicationMetricInfo]:
@@ -201,12 +238,8 @@ class _Report:
         for text in self._policy.durations:
             window_ms = int(duration.parse(text) * 1000)
             points = self._store.query(cpu_kind, self._now_ms - window_ms, self._now_ms)
-            is_covered = points.count > 0 and points.span_ms >= window_ms * _COVERED_SHARE_MIN
-            usage = {
-                how.name.lower(): usage_of(window_ms, how) if is_covered else ResourceMap()
-                for how in _AGGREGATIONS
-            }
-            found.append(AggregatedUsage(usage=usage, duration=duration.text_of(window_ms / 1000)))
+            usages = {how: usage_of(window_ms, how) for how in AGGREGATIONS}
+            found.append(aggregated_usage(window_ms, points.span_ms if points.count else None, usages))
         return found
 
     def _numa_usages(self) -> list[NUMAUsage]:
@@ -232,7 +265,7 @@ class _Report:
         memory = self._value(memory_kind, properties, window_ms, how)
         if cores is None or memory is None:
             return ResourceMap()
-        return _amount_map(Amount(int(cores * 1000), int(memory)))
+        return usage_maps(np.array([cores]), np.array([memory]))[0]
 
     def _devices(
         self,

@@ -15,7 +15,6 @@ from koordinator import clock
 from koordinator.api import duration, quantity, resources
 from koordinator.api.node_metric import NodeMetric, NodeMetricSpec, NodeMetricStatus, ResourceMap
 from koordinator.api.priority import PriorityClass
-from koordinator.api.scalars import ScalarError
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
 from koordinator.cluster.retry import retry_on_conflict
@@ -121,18 +120,12 @@ class NodeMetricReporter:
         if spec is self._read_spec:
             return self._policy
         self._read_spec = spec
-        policy = node_metric.collect_policy(spec or NodeMetricSpec())
-        windows = {}
-        for text in policy.durations:
-            try:
-                windows[text] = duration.parse(text)
-            except ScalarError as error:
-                field = "spec.metricCollectPolicy.nodeAggregatePolicy.durations"
-                log.warning(
-                    "NodeMetric %s: %s: window skipped: %s", self._shared.config.node_name, field, error
-                )
-        self._policy = msgspec.structs.replace(policy, durations=tuple(windows))
-        self._retain([policy.aggregate_duration_s, *windows.values()])
+        asked = node_metric.collect_policy(spec or NodeMetricSpec())
+        self._policy, problems = node_metric.readable_windows(asked)
+        for error in problems.values():
+            field = "spec.metricCollectPolicy.nodeAggregatePolicy.durations"
+            log.warning("NodeMetric %s: %s: window skipped: %s", self._shared.config.node_name, field, error)
+        self._retain([asked.aggregate_duration_s, *map(duration.parse, self._policy.durations)])
         return self._policy
 
     def _retain(self, windows_s: list[float]) -> None:

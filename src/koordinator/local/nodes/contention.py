@@ -21,8 +21,13 @@ class Protection(enum.StrEnum):
 
     NONE = "none"  # best-effort pods weigh as much as services of the same size
     SHARES = "shares"  # cpu.shares=2 on the best-effort tier, as the kubelet sets it
-    IDLE = "idle"  # and cpu.idle=1
-    SUPPRESS = "suppress"  # and a quota of threshold - services, as the node agent's CPU suppression sets it
+    SUPPRESS = "suppress"  # and CPU suppression: what an installation does that nobody has configured
+    IDLE = "idle"  # and cpu.idle=1 on the best-effort tier, where a NodeSLO asks for it
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether the node agent holds best-effort pods back."""
+        return self in (Protection.SUPPRESS, Protection.IDLE)
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -99,16 +104,6 @@ def _levels(demand: F64, weight: F64, group: Index, capacity: F64) -> F64:
     return levels
 
 
-def suppress_milli(capacity: F64, services: F64, system: F64, reserved: F64, threshold_percent: float) -> F64:
-    """CPU that best-effort pods may use on each node: threshold − services − max(system, reserved).
-
-    Never below what the slowest setting of either policy leaves them: 2 ms per 100 ms, 20 milli-cores.
-    Source: CPU suppression, policy cfsQuota (behaviour/koordlet-act 4.2 and 4.6).
-    """
-    left = capacity * (threshold_percent / 100) - services - np.maximum(system, reserved)
-    return np.maximum(left, 20.0)
-
-
 def share_cpu(
     demand: F64,
     weight: F64,
@@ -121,14 +116,13 @@ def share_cpu(
     """CPU that each pod gets: services and the best-effort tier by weight, then the tier among its pods.
 
     Shapes: demand, weight, is_best_effort, node (pods,); available, best_effort_limit (nodes,); milli-cores.
-    `available` is what the node has left beside system processes, which are served first.
+    `available` is what the node has left beside system processes, which are served first; `best_effort_limit` is
+    what suppression allows, infinite without.
     """
     if protection is Protection.NONE:
         return water_fill(demand, weight, node, available)
     nodes = available.size
-    tier_demand = per_node(node, demand * is_best_effort, nodes)
-    if protection is Protection.SUPPRESS:
-        tier_demand = np.minimum(tier_demand, best_effort_limit)
+    tier_demand = np.minimum(per_node(node, demand * is_best_effort, nodes), best_effort_limit)
     tier_weight = IDLE_SHARES if protection is Protection.IDLE else BEST_EFFORT_SHARES
     services = np.flatnonzero(~is_best_effort)
     batch = np.flatnonzero(is_best_effort)

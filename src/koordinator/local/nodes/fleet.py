@@ -4,16 +4,34 @@ A pod has a slot for its life; a node has a row. The fleet knows nothing of the 
 pods come and go, and carries out what a step says (who finished, who must be evicted).
 """
 
+import random
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.local.nodes import contention, usage
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.qos import QoSClass
+from koordinator.api.slo import (
+    DEFAULT_CPU_BURST_STRATEGY,
+    DEFAULT_THRESHOLD_STRATEGY,
+    CPUBurstStrategy,
+    ResourceThresholdStrategy,
+)
+from koordinator.koordlet.config import PredictConfig, QoSConfig
+from koordinator.koordlet.hooks import batch_resource
+from koordinator.koordlet.hooks.batch_resource import BatchRule
+from koordinator.koordlet.qos.eviction_settings import Feature
+from koordinator.koordlet.series import Aggregation
+from koordinator.local.nodes import bursting, contention, pod_shape, prediction, samples, usage
+from koordinator.local.nodes.bursting import Limited
 from koordinator.local.nodes.contention import Protection
-from koordinator.local.nodes.history import PeakHistogram, Ring
 from koordinator.local.nodes.pod_shape import PodShape
+from koordinator.local.nodes.prediction import Peaks, PodUsage
+from koordinator.local.nodes.samples import NodeSample, PodSample, Samples
+from koordinator.local.nodes.suppression import Suppression
 from koordinator.local.nodes.usage import F64, Index, Mask, Noise, Trace, per_node
 
 DAY_S = usage.DAY_S
@@ -64,13 +82,21 @@ def alike(
     )
 
 
+INSTALLED_STRATEGY = msgspec.structs.replace(DEFAULT_THRESHOLD_STRATEGY, enable=True)
+"""What the node agents of an installation do that nobody has configured (`api.defaults.slo_config`)."""
+
+
 class FleetPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node agents do. The thresholds are the defaults of NodeSLO (behaviour/crds 2)."""
+    """What the node agents do: sections of a NodeSLO, feature gates, flags."""
 
     protection: Protection = Protection.SUPPRESS
-    suppress_threshold_percent: float = 65.0
-    memory_evict_threshold_percent: float = 70.0
-    memory_evict_lower_percent: float = 68.0
+    strategy: ResourceThresholdStrategy = INSTALLED_STRATEGY
+    burst: CPUBurstStrategy = DEFAULT_CPU_BURST_STRATEGY
+    evictions: frozenset[Feature] = frozenset((Feature.BE_MEMORY,))
+    """Feature gates that are on. Agents have none on unless asked; hollow nodes have one, as full nodes need somebody
+    to go."""
+    predict: PredictConfig = PredictConfig()
+    qos: QoSConfig = QoSConfig()
     # System processes: a base and something for every core in use; measured shares differ per distribution.
     system_base_milli: float = 100.0
     system_share_of_use: float = 0.01
@@ -80,19 +106,19 @@ class FleetPolicy(msgspec.Struct, frozen=True, kw_only=True):
     history_s: float = 1_800.0
     pod_history_s: float = 300.0
 
+    @property
+    def batch_rule(self) -> BatchRule:
+        """How best-effort pods get their limits."""
+        return BatchRule(batch_resource.uses_quota(self.strategy))
+
 
 class StepResult(msgspec.Struct, frozen=True):
     """What a step brought to an end; slots."""
 
     finished: list[int]
     killed: list[int]
-    evicted: list[int]
 
 
-# Predicted peaks: models and half-lives of the node agent (behaviour/koordlet-observe 11.2).
-CPU_PEAK_FIRST, CPU_PEAK_MAX, CPU_HALF_LIFE_S = 25.0, 1_024_000.0, 12 * 3_600.0
-MEMORY_PEAK_FIRST, MEMORY_PEAK_MAX, MEMORY_HALF_LIFE_S = 5.0 * 2**20, 2.0**41, 24 * 3_600.0
-PEAK_SAMPLE_S = 60.0
 SLOTS_AT_FIRST = 256
 
 
@@ -111,6 +137,8 @@ class Fleet:
         self.reserved_bytes = np.array([shape.reserved_bytes for shape in shapes], dtype=np.float64)
         self.speed = np.ones(len(shapes))  # a slow node does less work with the same CPU
         self.pods_on: list[dict[int, None]] = [{} for _ in shapes]
+        self._sorted_on: dict[int, list[int]] = {}
+        self._batch_rule = policy.batch_rule
         self.shape_of: dict[int, PodShape] = {}
         self._make_columns(SLOTS_AT_FIRST)
         self._free: list[int] = list(range(SLOTS_AT_FIRST - 1, -1, -1))
@@ -119,19 +147,26 @@ class Fleet:
         self._make_node_state(len(shapes))
 
     def _make_node_state(self, nodes: int) -> None:
-        samples = int(self.policy.history_s / self.policy.sample_s) + 1
+        policy = self.policy
         self.used = np.zeros(nodes)  # CPU, all pods and system
         self.used_bytes = np.zeros(nodes)
         self.system = np.zeros(nodes)
         self.services_used = np.zeros(nodes)
         self.batch_used = np.zeros(nodes)
         self.lost_milli_s = 0.0  # CPU spent on work that was thrown away
-        self.used_ring, self.used_bytes_ring = Ring(nodes, samples), Ring(nodes, samples)
-        self.system_ring = Ring(nodes, samples)
-        self.prod_peak = PeakHistogram(nodes, CPU_PEAK_FIRST, CPU_PEAK_MAX, CPU_HALF_LIFE_S)
-        self.prod_peak_bytes = PeakHistogram(nodes, MEMORY_PEAK_FIRST, MEMORY_PEAK_MAX, MEMORY_HALF_LIFE_S)
-        self._unsampled_s = self.policy.sample_s  # the first step is a sample
-        self._unpeaked_s = PEAK_SAMPLE_S
+        self.allocatable: Index = np.stack(
+            (self.capacity - self.reserved, self.capacity_bytes - self.reserved_bytes), axis=-1
+        ).astype(np.int64)
+        self.suppression = Suppression(
+            policy.strategy, self.capacity.astype(np.int64), self.reserved.astype(np.int64)
+        )
+        self.samples = Samples(policy.history_s, policy.pod_history_s)
+        self.peaks = Peaks(nodes, policy.predict)
+        self.peaks.grow(SLOTS_AT_FIRST)
+        self._limited: dict[int, Limited] = {}
+        self._rng = random.Random(0)
+        self._unsampled_s = policy.sample_s  # the first step is a sample
+        self._unlearnt_s = policy.predict.training_interval_s
 
     def _make_columns(self, slots: int) -> None:
         self.node: Index = np.zeros(slots, dtype=np.int64)
@@ -139,22 +174,22 @@ class Fleet:
         self.is_best_effort: Mask = np.zeros(slots, dtype=np.bool_)
         self.is_batch: Mask = np.zeros(slots, dtype=np.bool_)
         self.is_prod: Mask = np.zeros(slots, dtype=np.bool_)
+        self.has_class: Mask = np.zeros(slots, dtype=np.bool_)
+        self.is_terminating: Mask = np.zeros(slots, dtype=np.bool_)
+        self.is_finished: Mask = np.zeros(slots, dtype=np.bool_)
         self.is_finite: Mask = np.zeros(slots, dtype=np.bool_)
         self.is_service: Mask = np.zeros(slots, dtype=np.bool_)
         self.follows_trace: Mask = np.zeros(slots, dtype=np.bool_)
         self.seed: npt.NDArray[np.uint64] = np.zeros(slots, dtype=np.uint64)
         for column in _FLOAT_COLUMNS:
             setattr(self, column, np.zeros(slots))
-        # Every pod's running totals at the last samples, (samples, slots): differences give means.
-        samples = int(self.policy.pod_history_s / self.policy.sample_s)
-        self._consumed_log: F64 = np.zeros((samples, slots))
-        self._ran_log: F64 = np.zeros((samples, slots))
-        self._log_at = 0
 
     weight: F64
     limit: F64
     request: F64
     request_bytes: F64
+    batch_milli: F64
+    created_s: F64
     mean_milli: F64
     amplitude: F64
     peak_s: F64
@@ -164,10 +199,10 @@ class Fleet:
     work_left: F64  # milli-core-seconds
     run_left_s: F64
     oom_in_s: F64
+    wanted: F64  # demand without the pod's limit
     demand: F64
     granted: F64
     consumed: F64  # milli-core-seconds since the start
-    ran_s: F64
 
     # Pods
 
@@ -178,29 +213,58 @@ class Fleet:
         slot = self._free.pop()
         self.shape_of[slot] = shape
         self.pods_on[row][slot] = None
+        self._sorted_on.pop(row, None)
         wanted = shape.behaviour
         self.node[slot], self.running[slot] = row, False
         self.is_best_effort[slot], self.is_batch[slot] = shape.is_best_effort, shape.is_batch
         self.is_prod[slot], self.is_finite[slot] = shape.is_prod, wanted.is_finite
+        self.has_class[slot] = shape.priority is prediction.CLASSES[0]
+        self.is_terminating[slot] = self.is_finished[slot] = False
+        self.created_s[slot] = shape.created_s
         self.is_service[slot] = wanted.service_time_ms is not None
         self.follows_trace[slot] = wanted.follows_trace and (self.trace is not None)
         self.seed[slot] = shape.seed
-        self.weight[slot], self.limit[slot] = shape.weight, shape.limit_milli
-        self.request[slot], self.request_bytes[slot] = shape.request_milli, shape.request_bytes
+        self._take_amounts(slot, shape)
         self.mean_milli[slot], self.memory[slot] = shape.cpu_milli, shape.memory_bytes
         self.amplitude[slot], self.peak_s[slot] = wanted.daily_amplitude_ratio, wanted.peak_hour * 3_600
         self.sigma[slot] = wanted.noise_sigma
         self.service_time_ms[slot] = wanted.service_time_ms or 0.0
-        self.consumed[slot] = self.ran_s[slot] = self.demand[slot] = self.granted[slot] = 0.0
-        self._consumed_log[:, slot] = self._ran_log[:, slot] = 0.0
+        self.consumed[slot] = self.wanted[slot] = self.demand[slot] = self.granted[slot] = 0.0
         self.oom_in_s[slot] = wanted.oom_after_seconds or np.inf
         return slot
 
     def resize(self, slot: int, shape: PodShape) -> None:
         """The pod's requests and limits are now those of `shape`; what it wants to use stays as it is."""
         self.shape_of[slot] = shape
+        self._take_amounts(slot, shape)
+
+    def _take_amounts(self, slot: int, shape: PodShape) -> None:
         self.weight[slot], self.limit[slot] = shape.weight, shape.limit_milli
         self.request[slot], self.request_bytes[slot] = shape.request_milli, shape.request_bytes
+        self.batch_milli[slot] = shape.batch_milli if shape.qos is QoSClass.BE else 0.0
+        self._limited.pop(slot, None)
+        limited = bursting.limited(shape)
+        if limited is not None:
+            self._limited[slot] = limited
+
+    def read(self, pod: Pod) -> tuple[PodShape, ProtocolError | None]:
+        """Return the shape of a pod under this fleet's policies; see `pod_shape.read`."""
+        return pod_shape.read(pod, self._batch_rule, self.policy.burst)
+
+    def stands(self, slot: int, *, is_terminating: bool, is_finished: bool) -> None:
+        """How the pod stands in the API."""
+        self.is_terminating[slot], self.is_finished[slot] = is_terminating, is_finished
+
+    def sorted_pods(self, row: int) -> list[int]:
+        """Return the slots of a node's pods by namespace and name."""
+        found = self._sorted_on.get(row)
+        if found is None:
+            shape_of = self.shape_of
+            found = sorted(
+                self.pods_on[row], key=lambda slot: (shape_of[slot].namespace, shape_of[slot].name)
+            )
+            self._sorted_on[row] = found
+        return found
 
     def start(self, slot: int) -> None:
         """The pod's container begins, or begins again: all work is still to be done."""
@@ -213,7 +277,7 @@ class Fleet:
     def halt(self, slot: int) -> None:
         """The pod's container ended; the pod keeps its slot."""
         self.running[slot] = False
-        self.demand[slot] = self.granted[slot] = 0.0
+        self.wanted[slot] = self.demand[slot] = self.granted[slot] = 0.0
         self._active = None
 
     def remove(self, slot: int) -> None:
@@ -222,7 +286,12 @@ class Fleet:
             self.lost_milli_s += float(self.consumed[slot])
         self.halt(slot)
         del self.shape_of[slot]
-        del self.pods_on[self.node[slot]][slot]
+        row = int(self.node[slot])
+        del self.pods_on[row][slot]
+        self._sorted_on.pop(row, None)
+        self._limited.pop(slot, None)
+        self.samples.forget(slot)
+        self.peaks.forget(slot)
         self._free.append(slot)
 
     def _grow(self) -> None:
@@ -231,6 +300,8 @@ class Fleet:
             if isinstance(column, np.ndarray) and name in _COLUMNS:
                 setattr(self, name, np.concatenate([column, np.zeros_like(column)], axis=-1))
         self._free = list(range(2 * before - 1, before - 1, -1))
+        self.samples.grow(2 * before)
+        self.peaks.grow(2 * before)
 
     # Time
 
@@ -238,35 +309,21 @@ class Fleet:
         """Give CPU and memory to all running pods for the `elapsed_s` that end at `time_s`."""
         pods = self.active()
         node = self.node[pods]
-        demand = np.minimum(self._demand(pods, node, time_s), self.limit[pods])
-        granted = self._share(pods, node, demand)
+        self.wanted[pods] = self._demand(pods, node, time_s)
+        demand = np.minimum(self.wanted[pods], self.limit[pods])
+        granted = self._share(pods, node, demand, elapsed_s)
         self.demand[pods], self.granted[pods] = demand, granted
         self.consumed[pods] += granted * elapsed_s
-        self.ran_s[pods] += elapsed_s
         self._sum_up(pods, node, granted)
-        self._sample(pods, node, elapsed_s)
-        finished, killed = self._progress(pods, node, granted, elapsed_s)
-        return StepResult(finished, killed, self._memory_victims(pods))
+        self._burst(elapsed_s)
+        self._sample(pods, node, time_s, elapsed_s)
+        return StepResult(*self._progress(pods, node, granted, elapsed_s))
 
     def active(self) -> Index:
         """Slots of running pods."""
         if self._active is None:
             self._active = np.flatnonzero(self.running)
         return self._active
-
-    def pod_mean_milli(self, pods: Index) -> F64:
-        """CPU use of pods averaged over the last `pod_history_s`, or since their start."""
-        oldest = (self._log_at + 1) % len(self._ran_log)
-        ran_s = self.ran_s[pods] - self._ran_log[oldest, pods]
-        consumed = self.consumed[pods] - self._consumed_log[oldest, pods]
-        mean: F64 = np.divide(consumed, ran_s, out=np.zeros_like(consumed), where=ran_s > 0)
-        return mean
-
-    def prod_requests(self) -> tuple[F64, F64]:
-        """CPU and memory that prod pods request on each node."""
-        pods = np.flatnonzero(self.is_prod & self.running)
-        node, nodes = self.node[pods], self.capacity.size
-        return per_node(node, self.request[pods], nodes), per_node(node, self.request_bytes[pods], nodes)
 
     def _demand(self, pods: Index, node: Index, time_s: float) -> F64:
         mean = self.mean_milli[pods]
@@ -292,7 +349,7 @@ class Fleet:
             demand = np.where(follows, mean * per_mean[node], demand)
         return demand
 
-    def _share(self, pods: Index, node: Index, demand: F64) -> F64:
+    def _share(self, pods: Index, node: Index, demand: F64, elapsed_s: float) -> F64:
         nodes = self.capacity.size
         best_effort = self.is_best_effort[pods]
         wanted = per_node(node, demand, nodes)
@@ -301,13 +358,31 @@ class Fleet:
             wanted, self.capacity
         )
         available = self.capacity - self.system
-        services = np.minimum(per_node(node, demand * ~best_effort, nodes), available)
-        allowed = contention.suppress_milli(
-            self.capacity, services, self.system, self.reserved, policy.suppress_threshold_percent
-        )
+        allowed = np.full(nodes, np.inf)
+        if policy.protection.has_agent:
+            services = np.minimum(per_node(node, demand * ~best_effort, nodes), available)
+            self.suppression.run(
+                services, self.system, max(int(elapsed_s / policy.qos.suppress_interval_s), 1)
+            )
+            allowed = self.suppression.limit_milli()
         return contention.share_cpu(
             demand, self.weight[pods], best_effort, node, available, allowed, policy.protection
         )
+
+    def _burst(self, elapsed_s: float) -> None:
+        """Raise and lower the quotas of pods that need more than their limit, or had more."""
+        for slot, pod in self._limited.items():
+            is_throttled = bool(self.wanted[slot] > self.limit[slot])
+            if not self.running[slot] or (not is_throttled and pod.quota_us == pod.base_us):
+                continue
+            row = int(self.node[slot])
+            on_node = [(self.shape_of[each], self.granted[each] / 1000) for each in self.pods_on[row]]
+            state = bursting.state_of(
+                self.used[row] / 1000, int(self.suppression.machine_cpus[row]), on_node, self.policy.burst
+            )
+            used_cores = float(self.granted[slot]) / 1000
+            bursting.run(pod, state, is_throttled, used_cores, elapsed_s, self._rng)
+            self.limit[slot] = pod_shape.milli_of_quota(pod.quota_us)
 
     def _sum_up(self, pods: Index, node: Index, granted: F64) -> None:
         nodes = self.capacity.size
@@ -318,24 +393,57 @@ class Fleet:
         in_pods = per_node(node, self.memory[pods], nodes)
         self.used_bytes = np.minimum(in_pods + self.policy.system_memory_bytes, self.capacity_bytes)
 
-    def _sample(self, pods: Index, node: Index, elapsed_s: float) -> None:
+    def _sample(self, pods: Index, node: Index, time_s: float, elapsed_s: float) -> None:
         self._unsampled_s += elapsed_s
-        self._unpeaked_s += elapsed_s
+        self._unlearnt_s += elapsed_s
         if self._unsampled_s >= self.policy.sample_s:
             self._unsampled_s = 0.0
-            self.used_ring.append(self.used)
-            self.used_bytes_ring.append(self.used_bytes)
-            self.system_ring.append(self.system)
-            self._log_at = (self._log_at + 1) % len(self._ran_log)
-            self._consumed_log[self._log_at], self._ran_log[self._log_at] = self.consumed, self.ran_s
-        if self._unpeaked_s >= PEAK_SAMPLE_S:
-            is_prod = self.is_prod[pods]
-            nodes = self.capacity.size
-            prod = per_node(node, self.granted[pods] * is_prod, nodes)
-            prod_bytes = per_node(node, self.memory[pods] * is_prod, nodes)
-            self.prod_peak.add(prod + self.system, self._unpeaked_s)
-            self.prod_peak_bytes.add(prod_bytes + self.policy.system_memory_bytes, self._unpeaked_s)
-            self._unpeaked_s = 0.0
+            cores = np.full(self.node.size, np.nan)
+            cores[pods] = self.granted[pods] / 1000
+            self.samples.append(self._node_sample(pods, node, time_s), PodSample(int(time_s * 1000), cores))
+        if self._unlearnt_s >= self.policy.predict.training_interval_s:
+            self._unlearnt_s = 0.0
+            self._learn(time_s)
+
+    def _node_sample(self, pods: Index, node: Index, time_s: float) -> NodeSample:
+        nodes, best_effort = self.capacity.size, self.is_best_effort[pods]
+        return NodeSample(
+            at_ms=int(time_s * 1000),
+            cores=self.used / 1000,
+            memory_bytes=self.used_bytes,
+            system_cores=self.system / 1000,
+            system_bytes=self.policy.system_memory_bytes,
+            best_effort_cores=per_node(node, self.granted[pods] * best_effort, nodes) / 1000,
+            best_effort_limit_cores=self.suppression.limit_milli() / 1000,
+            best_effort_request_cores=per_node(node, self.batch_milli[pods], nodes) / 1000,
+        )
+
+    def _learn(self, time_s: float) -> None:
+        """Teach the models what was used since they learnt last: its 90th percentile, as the node agents do."""
+        now_ms, nodes = int(time_s * 1000), self.capacity.size
+        window_s = self.policy.predict.training_interval_s
+        points = self.samples.of_nodes(now_ms, window_s)
+        if not points:
+            return
+        slots = np.array(list(self.shape_of), np.int64)
+        cores = samples.aggregated(self.samples.of_pods(now_ms, window_s, slots), Aggregation.P90)
+        has_class = [self.is_prod & self.has_class, self.is_prod & ~self.has_class]
+        stays = slots[~self.is_finished[slots]]
+        has_pods = [np.bincount(self.node[stays[mask[stays]]], minlength=nodes) > 0 for mask in has_class]
+        measured = slots[~np.isnan(cores)]
+        used = PodUsage(
+            slots=measured,
+            node=self.node[measured],
+            cores=cores[~np.isnan(cores)],
+            memory_bytes=self.memory[measured],
+            is_class=tuple(mask[measured] for mask in has_class),
+        )
+        node_cores, node_bytes = (
+            samples.aggregated(np.stack([getattr(point, name) for point in points]), Aggregation.P90)
+            for name in ("cores", "memory_bytes")
+        )
+        runs = np.bincount(self.node[self.active()], minlength=nodes) > 0
+        self.peaks.learn(used, node_cores, node_bytes, tuple(has_pods), runs, time_s)
 
     def _progress(
         self, pods: Index, node: Index, granted: F64, elapsed_s: float
@@ -349,30 +457,14 @@ class Fleet:
         self.oom_in_s[killed] = np.inf  # once
         return pods[is_done].tolist(), killed.tolist()
 
-    def _memory_victims(self, pods: Index) -> list[int]:
-        """Best-effort pods to evict so that memory falls below the lower mark; the largest go first.
-
-        Source: BEMemoryEvict (behaviour/koordlet-act 7), for pods of one priority.
-        """
-        used_percent = np.floor(self.used_bytes * 100 / self.capacity_bytes)
-        victims: list[int] = []
-        for row in np.flatnonzero(used_percent >= self.policy.memory_evict_threshold_percent).tolist():
-            over_percent = used_percent[row] - self.policy.memory_evict_lower_percent
-            excess = self.capacity_bytes[row] * over_percent / 100
-            candidates = [s for s in self.pods_on[row] if self.running[s] and self.is_best_effort[s]]
-            for slot in sorted(candidates, key=lambda s: (-self.memory[s], self.shape_of[s].name)):
-                if excess <= 0:
-                    break
-                victims.append(slot)
-                excess -= self.memory[slot]
-        return victims
-
 
 _FLOAT_COLUMNS = (
-    "weight", "limit", "request", "request_bytes", "mean_milli", "amplitude", "peak_s", "sigma", "memory",
-    "service_time_ms", "work_left", "run_left_s", "oom_in_s", "demand", "granted", "consumed", "ran_s",
+    "weight", "limit", "request", "request_bytes", "batch_milli", "created_s", "mean_milli", "amplitude", "peak_s",
+    "sigma", "memory", "service_time_ms", "work_left", "run_left_s", "oom_in_s", "wanted", "demand", "granted",
+    "consumed",
 )  # fmt: skip
 _COLUMNS = frozenset(_FLOAT_COLUMNS) | {
-    "node", "running", "is_best_effort", "is_batch", "is_prod", "is_finite", "is_service", "follows_trace",
-    "seed", "_consumed_log", "_ran_log",
+    "node", "running", "is_best_effort", "is_batch", "is_prod", "has_class", "is_terminating", "is_finished",
+    "is_finite", "is_service", "follows_trace",
+    "seed",
 }  # fmt: skip

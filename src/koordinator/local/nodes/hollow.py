@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 
-from koordinator.api import pod_resize
+from koordinator.api import duration, pod_resize
 from koordinator.api.coordination import Lease
 from koordinator.api.core import Namespace, Node, Pod
 from koordinator.api.node_metric import NodeMetric, NodeMetricSpec
@@ -23,12 +23,15 @@ from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, PatchType
 from koordinator.cluster.supervise import Guard, supervise
-from koordinator.local.nodes import kubelet, pod_shape, reports
+from koordinator.koordlet.qos.eviction import EVENT_FAIL, EVENT_SUCCESS, Victim
+from koordinator.koordlet.report import node_metric
+from koordinator.koordlet.report.node_metric import CollectPolicy
+from koordinator.local.nodes import kubelet, reports
+from koordinator.local.nodes.evictions import Evictions
 from koordinator.local.nodes.fleet import Fleet, StepResult
 from koordinator.local.nodes.hollow_pod import Action, HollowPod
-from koordinator.local.nodes.reports import CollectPolicy
 from koordinator.local.nodes.topology_reports import TopologyReports
 from koordinator.local.nodes.upkeep import Upkeep
 
@@ -38,8 +41,6 @@ log = logging.getLogger(__name__)
 WRITES_PER_TURN = 64
 RETRY_S = 5.0
 TICK_BACKOFF = BackoffPolicy(initial_s=1.0, max_s=30.0, factor=2.0, jitter_ratio=0.1)
-# As the node agent: a pod told to go is not told again for two minutes.
-EVICTED_S = 120.0
 OVER = ("Succeeded", "Failed")
 
 
@@ -92,6 +93,7 @@ class HollowNodes:
         self._due: list[tuple[float, int, Action, str]] = []
         self._sequence = 0
         self._silent: set[int] = set()
+        self._evictions = Evictions(fleet, self._pods_on)
         self._specs: dict[int, NodeMetricSpec] = {}
         self._policies: dict[int, CollectPolicy] = {}
         rows = len(fleet.shapes)
@@ -170,6 +172,7 @@ class HollowNodes:
             if self._on_step is not None:
                 self._on_step(now_s)
             await self._end(ended, now_s)
+            await self._evictions.run(now_s, self._evict)
         await self._carry_out(now_s)
         await self._report(now_s)
         if self._topology is not None:
@@ -190,6 +193,11 @@ class HollowNodes:
         if obj.metadata.generation != known.obj.metadata.generation:
             self._upkeep.spec_changed(known, obj)
         known.obj = obj
+        self.fleet.stands(
+            known.slot,
+            is_terminating=obj.metadata.deletion_timestamp is not None,
+            is_finished=obj.status.phase in OVER,
+        )
         if obj.spec.readiness_gates and known.runs:
             self._plan(0.0, Action.PROBE, known)  # somebody else may have said that it is ready
         if (obj.metadata.deletion_timestamp is not None) and not known.stopping:
@@ -200,7 +208,7 @@ class HollowNodes:
     def _admit(self, obj: Pod, row: int) -> HollowPod | None:
         if obj.status.phase in OVER:
             return None
-        shape, error = pod_shape.read(obj)
+        shape, error = self.fleet.read(obj)
         if error is not None:
             self._events.warning(obj, "InvalidBehaviour", str(error))
         slot = self.fleet.add(shape, row)
@@ -243,11 +251,19 @@ class HollowNodes:
         if (row is None) or (self._specs.get(row) == metric.spec):
             return  # most changes are our own reports
         self._specs[row] = metric.spec
-        self._policies[row] = policy = reports.collect_policy(metric)
+        policy, problems = node_metric.readable_windows(node_metric.collect_policy(metric.spec))
+        for error in problems.values():
+            log.warning("NodeMetric %s: window skipped: %s", metric.metadata.name, error)
+        self._policies[row] = policy
+        self.fleet.samples.retain(
+            max(map(duration.parse, policy.durations), default=0.0), policy.aggregate_duration_s
+        )
         if self._next_report_s[row] == np.inf:
             # The first report comes one interval after the start; spread as the starts of real agents are.
             spread = row / len(self.fleet.shapes)
-            self._next_report_s[row] = self._cluster.clock.now() + policy.interval_s * (0.5 + spread / 2)
+            self._next_report_s[row] = self._cluster.clock.now() + policy.report_interval_s * (
+                0.5 + spread / 2
+            )
 
     def _on_metric_gone(self, metric: NodeMetric) -> None:
         row = self.fleet.row_of.get(metric.metadata.name)
@@ -305,17 +321,14 @@ class HollowNodes:
 
     async def _end(self, result: StepResult, now_s: float) -> None:
         # Slots are looked up before the first write: while we write, pods may go and slots change hands.
-        finished, killed, evicted = (
-            [self._pod_in[slot] for slot in slots]
-            for slots in (result.finished, result.killed, result.evicted)
+        finished, killed = (
+            [self._pod_in[slot] for slot in slots] for slots in (result.finished, result.killed)
         )
         for pod in filter(self._is_ours, finished):
             exit_code = self.fleet.shape_of[pod.slot].behaviour.exit_code
             await self._end_container(pod, exit_code, False, now_s)
         for pod in filter(self._is_ours, killed):
             await self._end_container(pod, kubelet.OOM_EXIT_CODE, True, now_s)
-        for pod in filter(self._is_ours, evicted):
-            await self._evict(pod, now_s)
 
     async def _end_container(self, pod: HollowPod, exit_code: int, oom_killed: bool, now_s: float) -> None:
         self.fleet.halt(pod.slot)
@@ -336,20 +349,20 @@ class HollowNodes:
         pod.last_state = ended
         self._plan(kubelet.restart_backoff_s(pod.restarts), Action.START, pod)
 
-    async def _evict(self, pod: HollowPod, now_s: float) -> None:
-        """As the node agent does when memory runs short; a budget may refuse, then it asks again later."""
-        if pod.stopping or now_s < pod.evicted_until_s or pod.row in self._silent:
-            return
-        pod.evicted_until_s = now_s + EVICTED_S
+    async def _evict(self, row: int, victim: Victim) -> bool:
+        """As the node agent does; a budget may refuse, then it is asked again later. Whether the pod goes."""
+        pod = self._pods.get(victim.uid)
+        if pod is None or pod.stopping or row in self._silent:
+            return False
         meta = pod.obj.metadata
-        reason = "trigger by koordlet feature BEMemoryEvict"
-        if await self._attempt(self._cluster.evict(meta.namespace, meta.name, uid=meta.uid), pod.obj):
+        message = victim.message(meta.name)
+        is_gone = await self._attempt(self._cluster.evict(meta.namespace, meta.name, uid=meta.uid), pod.obj)
+        if is_gone:
             self.evicted_count += 1
-            self._agent_events.warning(pod.obj, "evictPodSuccess", f"{reason}, kill pod: {meta.name}")
+            self._agent_events.warning(pod.obj, EVENT_SUCCESS, message)
         else:
-            self._agent_events.warning(
-                pod.obj, "evictPodFail", f"{reason}, the API refused to evict {meta.name}"
-            )
+            self._agent_events.warning(pod.obj, EVENT_FAIL, f"{message}: the API refused")
+        return is_gone
 
     def _stop_delay_s(self, pod: HollowPod, grace_s: int) -> float:
         """How long the pod takes to stop, never above its grace period; no time if nothing runs in it."""
@@ -375,14 +388,21 @@ class HollowNodes:
         by_policy: dict[CollectPolicy, list[int]] = {}
         for row in due:
             by_policy.setdefault(self._policies[row], []).append(row)
-            self._next_report_s[row] = _next(self._next_report_s[row], self._policies[row].interval_s, now_s)
+            self._next_report_s[row] = _next(
+                self._next_report_s[row], self._policies[row].report_interval_s, now_s
+            )
         for policy, rows in by_policy.items():
             talking = np.array([row for row in rows if row not in self._silent], dtype=np.int64)
             statuses = reports.statuses(self.fleet, talking, policy, now_s)
             for row, status in zip(talking.tolist(), statuses, strict=True):
                 name = self.fleet.shapes[row].name
-                patch = {"status": status}
-                await self._attempt(self._cluster.patch(NodeMetric, name, patch, subresource="status"), None)
+                patch = [{"op": "add", "path": "/status", "value": msgspec.to_builtins(status)}]
+                await self._attempt(
+                    self._cluster.patch(
+                        NodeMetric, name, patch, patch_type=PatchType.JSON, subresource="status"
+                    ),
+                    None,
+                )
 
     async def _heartbeat(self, now_s: float) -> None:
         config = self._config

@@ -25,7 +25,6 @@ class HollowPod:
         "allocated",
         "applied",
         "ended",
-        "evicted_until_s",
         "last_state",
         "lines",
         "obj",
@@ -47,7 +46,6 @@ class HollowPod:
         self.last_state: dict[str, Any] = {}
         self.ended: dict[str, Any] | None = None
         self.stopping = False
-        self.evicted_until_s = 0.0
         self.lines: dict[str, Timeline] | None = None
         """What the probes of this run find; None without probes."""
         self.probe_s = 0.0

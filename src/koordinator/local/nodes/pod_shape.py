@@ -5,43 +5,89 @@ import hashlib
 import msgspec
 import numpy as np
 
+from koordinator import clock
 from koordinator.api import pod_resources, priority, qos, quantity, resources
+from koordinator.api.annotations.koordlet import CPU_BURST
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
+from koordinator.api.node_metric import PodMetricInfo, ResourceMap
+from koordinator.api.priority import PriorityClass
+from koordinator.api.qos import QoSClass
 from koordinator.api.resource_list import Amounts
+from koordinator.api.slo import DEFAULT_CPU_BURST_STRATEGY, CPUBurstStrategy
+from koordinator.host import cgroup_units
+from koordinator.koordlet.hooks import batch_resource, pod_contexts
+from koordinator.koordlet.hooks.batch_resource import BatchLimits, BatchRule
+from koordinator.koordlet.qos import cpu_burst, cpu_suppress
+from koordinator.koordlet.report import node_metric
 from koordinator.local.nodes import behaviour
 from koordinator.local.nodes.behaviour import Behaviour
 
 UNLIMITED_MILLI = float("inf")
-CPU_SHARES_MIN = 2.0  # of the kernel
+NO_RULE = BatchRule()
 
 
 class PodShape(msgspec.Struct, frozen=True, kw_only=True):
     """One pod as the fleet sees it; CPU in milli-cores, memory in bytes.
 
-    `is_batch` marks work that disturbs services; `is_prod` counts for the prod peak prediction.
+    `is_batch` marks work that disturbs services. What its group gets (`group`) is what the kubelet writes and the node
+    agent after it.
     """
 
     namespace: str
     name: str
     uid: str
-    qos: str
-    priority: str
+    info: PodMetricInfo
+    """Its entry in reports, but for the usage."""
+    qos: QoSClass
+    """As labelled."""
+    priority: PriorityClass
     is_best_effort: bool
     is_batch: bool
-    is_prod: bool
-    weight: float
-    limit_milli: float
+    created_s: float
+    """Unix seconds; 0 where that is not known."""
+    group: BatchLimits
+    burst: CPUBurstStrategy
     request_milli: float
     request_bytes: float
+    batch_milli: float
+    """Batch CPU that it asks for."""
     cpu_milli: float
     memory_bytes: float
     seed: int
     behaviour: Behaviour
 
+    @property
+    def is_prod(self) -> bool:
+        """Whether it counts for the prediction of what prod pods leave."""
+        return self.priority in (PriorityClass.PROD, PriorityClass.NONE)
 
-def read(pod: Pod) -> tuple[PodShape, ProtocolError | None]:
-    """The shape, and what is wrong with the behaviour annotation (then the defaults count)."""
+    @property
+    def weight(self) -> float:
+        """Its `cpu.shares`."""
+        assert self.group.shares is not None, self.name
+        return float(self.group.shares)
+
+    @property
+    def limit_milli(self) -> float:
+        """Its CPU limit; `UNLIMITED_MILLI` without one."""
+        return milli_of_quota(self.group.quota_us)
+
+
+def milli_of_quota(quota_us: int | None) -> float:
+    """Return the milli-cores that a quota stands for."""
+    if quota_us is None or quota_us == cgroup_units.UNLIMITED:
+        return UNLIMITED_MILLI
+    return quota_us * 1000 / cgroup_units.CFS_PERIOD_US
+
+
+def read(
+    pod: Pod, rule: BatchRule = NO_RULE, burst: CPUBurstStrategy = DEFAULT_CPU_BURST_STRATEGY
+) -> tuple[PodShape, ProtocolError | None]:
+    """Return the shape, and what is wrong with the behaviour annotation (then the defaults count).
+
+    `rule` and `burst` are policies of its node.
+    """
     text = pod.metadata.annotations.get(behaviour.ANNOTATION)
     error: ProtocolError | None = None
     if text is None:
@@ -52,34 +98,49 @@ def read(pod: Pod) -> tuple[PodShape, ProtocolError | None]:
             wanted = behaviour.decode(text)
         except ProtocolError as caught:
             error = caught.of(f"Pod {pod.key}")
-    return _shape(pod, wanted), error
+    return _shape(pod, wanted, rule, burst), error
 
 
-def _shape(pod: Pod, wanted: Behaviour) -> PodShape:
+def group_of(pod: Pod, rule: BatchRule) -> BatchLimits:
+    """Return what the pod's group holds: what the kubelet writes, and over it what the hook `BatchResource` does."""
+    running = pod_contexts.running_together(pod)
+    extended = pod_contexts.batch_resources_of(pod, running)
+    found = batch_resource.pod_limits(qos.raw(pod), extended, rule, [each.name for each in running])
+    request_milli = _amount(pod_resources.requests(pod), resources.CPU).milli
+    by_kubelet = BatchLimits(
+        shares=cgroup_units.shares_of_milli(request_milli),
+        quota_us=cgroup_units.quota_of_milli(pod_resources.cpu_limit_milli(pod)),
+    )
+    told = {name: value for name in found.__struct_fields__ if (value := getattr(found, name)) is not None}
+    return msgspec.structs.replace(by_kubelet, **told)
+
+
+def _shape(pod: Pod, wanted: Behaviour, rule: BatchRule, burst: CPUBurstStrategy) -> PodShape:
     native = pod_resources.requests(pod)
     batch = pod_resources.batch(pod)
     request_milli = float(_amount(native, resources.CPU).milli)
     request_bytes = float(_amount(native, resources.MEMORY).value)
-    is_best_effort = (qos.raw(pod) is qos.QoSClass.BE) or (qos.kube(pod) is qos.KubeQoS.BEST_EFFORT)
+    annotations = pod.metadata.annotations
+    is_best_effort = cpu_suppress.PodClass(qos.raw(pod), qos.kube(pod)).is_best_effort
     is_batch = is_best_effort or wanted.is_finite
     asked_milli = request_milli or float(max(batch.request_cpu_milli, 0))
     asked_bytes = request_bytes or float(max(batch.request_memory_bytes, 0))
-    limit_milli = batch.limit_cpu_milli if batch.request_cpu_milli > 0 else pod_resources.cpu_limit_milli(pod)
     ratios = behaviour.BATCH if is_batch else behaviour.SERVICE
-    priority_class = priority.default(pod)
     return PodShape(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
         uid=pod.metadata.uid,
-        qos=qos.default(pod).value,
-        priority=priority_class.value,
+        info=node_metric.pod_info(pod, ResourceMap()),
+        qos=qos.raw(pod),
+        priority=priority.default(pod),
         is_best_effort=is_best_effort,
         is_batch=is_batch,
-        is_prod=priority_class in (priority.PriorityClass.PROD, priority.PriorityClass.NONE),
-        weight=max(asked_milli * 1024 / 1000, CPU_SHARES_MIN),
-        limit_milli=float(limit_milli) if limit_milli > 0 else UNLIMITED_MILLI,
+        created_s=_created_s(pod),
+        group=group_of(pod, rule),
+        burst=cpu_burst.settings_of(burst, annotations) if CPU_BURST.key in annotations else burst,
         request_milli=request_milli,
         request_bytes=request_bytes,
+        batch_milli=float(max(batch.request_cpu_milli, 0)),
         cpu_milli=_first(wanted.cpu_milli, asked_milli * ratios.cpu_ratio, behaviour.CPU_MILLI_DEFAULT),
         memory_bytes=_first(
             wanted.memory_bytes, asked_bytes * ratios.memory_ratio, behaviour.MEMORY_BYTES_DEFAULT
@@ -92,6 +153,13 @@ def _shape(pod: Pod, wanted: Behaviour) -> PodShape:
 def seed_of(key: str) -> int:
     """A 64-bit seed that depends on the name only, so that a pod's load is the same in every run."""
     return int(np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8).digest(), np.uint64)[0])
+
+
+def _created_s(pod: Pod) -> float:
+    try:
+        return clock.parse_rfc3339(pod.metadata.creation_timestamp or "")
+    except ValueError:
+        return 0.0
 
 
 def _first(given: float | None, of_request: float, default: float) -> float:

@@ -7,7 +7,7 @@ from koordinator.api import pod_resize
 from koordinator.api.core import Pod
 from koordinator.api.pod_resize import is_sidecar
 from koordinator.clock import Clock
-from koordinator.local.nodes import kubelet, pod_shape, probes, resizing
+from koordinator.local.nodes import kubelet, probes, resizing
 from koordinator.local.nodes.fleet import Fleet
 from koordinator.local.nodes.hollow_pod import Action, HollowPod
 
@@ -62,7 +62,7 @@ class Upkeep:
         """Give a pod the amounts that its spec asks for: promise them, then apply them, if the node has room."""
         if pod.applied is None or not pod.runs or pod.stopping:
             return
-        shape, _ = pod_shape.read(pod.obj)
+        shape, _ = self._fleet.read(pod.obj)
         refusal = resizing.refusal(shape, self._room(pod))
         if refusal is not None:
             pod.allocated = pod.applied

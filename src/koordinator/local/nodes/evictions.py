@@ -1,0 +1,162 @@
+"""Evictions of all nodes: whom the node agents evict for CPU and memory, and in which order.
+
+Which nodes want anything is worked out over arrays; those few go through the very tasks and the arbitration of the
+agent (`koordlet.qos.cpu_evict`, `memory_evict`, `eviction`). Source: behaviour/koordlet-act 5 to 7.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import numpy as np
+
+from koordinator.api.core import Pod
+from koordinator.host.cgroup_layout import Driver
+from koordinator.koordlet import node_pods
+from koordinator.koordlet.qos import cpu_evict, eviction, eviction_settings, memory_evict
+from koordinator.koordlet.qos.cool_down import CoolDown
+from koordinator.koordlet.qos.cpu_evict import BESample, CPUState
+from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, Victim
+from koordinator.koordlet.qos.eviction_settings import Feature, Marks
+from koordinator.koordlet.qos.memory_evict import MemoryState
+from koordinator.koordlet.qos.victims import Victims
+from koordinator.koordlet.series import Aggregation
+from koordinator.local.nodes import samples
+from koordinator.local.nodes.fleet import Fleet
+from koordinator.local.nodes.usage import Mask
+
+CPU_FEATURES = frozenset((Feature.BE_CPU, Feature.CPU))
+MEMORY_FEATURES = frozenset((Feature.BE_MEMORY, Feature.MEMORY))
+PLAYED = CPU_FEATURES | MEMORY_FEATURES
+"""Features of hollow nodes; those that look at allocatable need the manager's view of the node, and are left out."""
+
+
+class Evictions:
+    """The evicting strategies of all nodes."""
+
+    def __init__(self, fleet: Fleet, pods_on: Callable[[int], list[Pod]]) -> None:
+        unknown = fleet.policy.evictions - PLAYED
+        assert not unknown, f"hollow nodes do not play {sorted(unknown)}"
+        self._fleet = fleet
+        self._pods_on = pods_on
+        config = fleet.policy.qos
+        self._cool_s = {True: config.cpu_evict_cool_s, False: config.memory_evict_cool_s}
+        self._rests: dict[tuple[int, bool], CoolDown] = {}
+        self._victims: dict[int, Victims] = {}
+
+    async def run(self, now_s: float, evict: Callable[[int, Victim], Awaitable[bool]]) -> None:
+        """One round of all nodes; `evict` tells whether a pod of a row went."""
+        for row in np.flatnonzero(self._wants()).tolist():
+            for tasks, is_cpu in ((self.cpu_tasks(row, now_s), True), (self.memory_tasks(row), False)):
+                rest = self._rests.setdefault(
+                    (row, is_cpu), CoolDown(self._cool_s[is_cpu], now_s if is_cpu else None)
+                )
+                if tasks and rest.is_over(now_s) and await self._round(row, tasks, now_s, evict):
+                    rest.begin(now_s)
+
+    async def _round(
+        self,
+        row: int,
+        tasks: Sequence[EvictionTask],
+        now_s: float,
+        evict: Callable[[int, Victim], Awaitable[bool]],
+    ) -> bool:
+        """Whether anybody was evicted."""
+        victims = self._victims.setdefault(row, Victims())
+        records = {pod.metadata.uid: node_pods.record(pod, Driver.CGROUPFS) for pod in self._pods_on(row)}
+        standing = victims.look(records, now_s)
+        narrowed = eviction.narrowed(tasks, standing.leaving, standing.spared)
+        arbitration = Arbitration(narrowed, standing.leaving)
+        while (victim := arbitration.next_victim()) is not None:
+            if is_gone := await evict(row, victim):
+                victims.evicted(victim.uid, now_s)
+            else:
+                victims.refused(victim.uid, now_s)
+            arbitration.settle(victim, is_gone)
+        return bool(arbitration.evicted)
+
+    def cpu_tasks(self, row: int, now_s: float) -> list[EvictionTask]:
+        """Return what the CPU features want on a node now."""
+        features = self._fleet.policy.evictions & CPU_FEATURES
+        if not features:
+            return []
+        return cpu_evict.tasks(
+            features, self._fleet.policy.strategy, self._cpu_state(row, now_s), {}, self._active(row)
+        )
+
+    def memory_tasks(self, row: int) -> list[EvictionTask]:
+        """Return what the memory features want on a node now."""
+        fleet = self._fleet
+        features = fleet.policy.evictions & MEMORY_FEATURES
+        state = MemoryState(
+            capacity_bytes=int(fleet.capacity_bytes[row]),
+            node_bytes=float(fleet.used_bytes[row]),
+            pods_bytes={
+                fleet.shape_of[slot].uid: float(fleet.memory[slot])
+                for slot in fleet.pods_on[row]
+                if fleet.running[slot]
+            },
+        )
+        return memory_evict.tasks(features, fleet.policy.strategy, state, {}, self._active(row))
+
+    def _wants(self) -> Mask:
+        """Which nodes may want anything, (nodes,): more than really do, never fewer."""
+        fleet, policy = self._fleet, self._fleet.policy
+        wants: Mask = np.zeros(fleet.capacity.size, np.bool_)
+        if eviction_settings.activity(policy.strategy) is not None:
+            return wants
+        for feature in policy.evictions & MEMORY_FEATURES:
+            marks = eviction_settings.marks_of(feature, policy.strategy)
+            if isinstance(marks, Marks):
+                used, capacity = (each.astype(np.int64) for each in (fleet.used_bytes, fleet.capacity_bytes))
+                wants |= eviction.above_lower(capacity, used, marks) > 0
+        if Feature.CPU in policy.evictions:
+            marks = eviction_settings.marks_of(Feature.CPU, policy.strategy)
+            if isinstance(marks, Marks):
+                wants |= fleet.used * 100 >= fleet.capacity * marks.lower_percent
+        is_set = eviction_settings.satisfaction_problem(policy.strategy) is None
+        if Feature.BE_CPU in policy.evictions and is_set:
+            wants |= fleet.batch_used > 0
+        return wants
+
+    def _cpu_state(self, row: int, now_s: float) -> CPUState:
+        fleet = self._fleet
+        now_ms, every_s = int(now_s * 1000), fleet.policy.sample_s
+        window_s = cpu_evict.window_s(fleet.policy.strategy, every_s)
+        points = fleet.samples.of_nodes(now_ms, window_s)
+        node_cores, best_effort = None, None
+        if points:
+            names = (
+                "cores",
+                "best_effort_cores",
+                "best_effort_request_cores",
+                "best_effort_limit_cores",
+            )
+            means = [
+                float(
+                    samples.aggregated(
+                        np.array([[getattr(point, name)[row]] for point in points]), Aggregation.AVG
+                    )[0]
+                )
+                for name in names
+            ]
+            node_cores = means[0]
+            best_effort = BESample(len(points), *(mean * 1000 for mean in means[1:]))
+        return CPUState(
+            capacity_milli=int(fleet.capacity[row]),
+            node_cores=node_cores,
+            pods_cores={
+                fleet.shape_of[slot].uid: float(fleet.granted[slot]) / 1000
+                for slot in fleet.pods_on[row]
+                if fleet.running[slot]
+            },
+            be_average=best_effort,
+            be_latest=_latest(points[-1], row) if points else None,
+            collect_interval_s=every_s,
+        )
+
+    def _active(self, row: int) -> list[Pod]:
+        return [pod for pod in self._pods_on(row) if pod.status.phase in ("Pending", "Running")]
+
+
+def _latest(point: samples.NodeSample, row: int) -> BESample:
+    amounts = point.best_effort_cores, point.best_effort_request_cores, point.best_effort_limit_cores
+    return BESample(1, *(float(each[row]) * 1000 for each in amounts))
