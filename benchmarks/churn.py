@@ -7,7 +7,7 @@ import argparse
 import sys
 import time
 
-from koordinator.simulate import churn
+from tests.churn import scenario as churn
 
 
 def main() -> None:

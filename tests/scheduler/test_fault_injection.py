@@ -27,7 +27,7 @@ from koordinator.scheduler.plugin.status import SUCCESS, Code, Status
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.simulate.table_differences import differences
+from tests.churn.table_differences import differences
 from tests.cluster import virtual_loop
 from tests.cluster.faulty_cluster import Faults, FaultyCluster
 from tests.scheduler.world import EPOCH_S, node, pod

@@ -20,7 +20,7 @@ from koordinator.cluster.protocol import EventType
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.preemption.eviction import PREEMPTION
 from koordinator.scheduler.scheduler import Scheduler
-from koordinator.simulate.table_differences import differences
+from tests.churn.table_differences import differences
 from tests.cluster.faulty_cluster import Faults
 from tests.scheduler.coscheduling.stage import Stage, member, with_moments
 from tests.scheduler.world import node, pod

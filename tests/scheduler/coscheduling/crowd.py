@@ -15,7 +15,7 @@ from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.cluster import errors
 from koordinator.scheduler.plugin.capabilities import ApiRequest
 from koordinator.scheduler.scheduler import Scheduler
-from koordinator.simulate.table_differences import differences
+from tests.churn.table_differences import differences
 from tests.cluster.faulty_cluster import Faults
 from tests.scheduler.coscheduling.stage import PREFIX, Json, Stage, member, with_moments
 from tests.scheduler.world import node, pod

@@ -45,7 +45,7 @@ Amounts = int | Integers
 """A number of one node, or (nodes,): the formulas below are elementwise, so an agent is a fleet of one."""
 
 MILLI_MAX = 10**12
-"""A billion CPUs: counters that jump make no more of it, so that the formulas stay within 64 bits."""
+"""A billion CPUs: what an agent reads from counters that jump is held below, so that formulas stay in 64 bits."""
 
 GATE = "BECPUSuppress"
 
@@ -198,10 +198,10 @@ def suppress_amount(
     system_milli = max(int((usage.node_cores - known) * _MILLI), 0)
     non_be_milli, host_non_be_milli = int(non_be * _MILLI), int(host_non_be * _MILLI)
     be_milli = left_milli(
-        node.capacity_milli,
-        non_be_milli + host_non_be_milli,
-        system_milli,
-        node.reserved_milli,
+        _bounded(node.capacity_milli),
+        _bounded(non_be_milli + host_non_be_milli),
+        _bounded(system_milli),
+        _bounded(node.reserved_milli),
         threshold_percent,
         min_percent,
     )
@@ -217,18 +217,15 @@ def left_milli(
     min_percent: int | None = None,
 ) -> Integers:
     """Return what services leave best-effort pods, (nodes,) or (): `suppress_amount` without its sums over pods."""
-    capacity_milli, services_milli = _bounded(capacity_milli), _bounded(services_milli)
     left = capacity_milli * threshold_percent // _FULL_PERCENT
-    left = left - services_milli - np.maximum(_bounded(system_milli), _bounded(reserved_milli))
+    left = left - services_milli - np.maximum(system_milli, reserved_milli)
     if min_percent is not None:
         left = np.maximum(left, capacity_milli * min_percent // _FULL_PERCENT)
     return np.asarray(left, np.int64)
 
 
-def _bounded(milli: Amounts) -> Integers:
-    if isinstance(milli, int):
-        milli = max(-MILLI_MAX, min(milli, MILLI_MAX))  # NumPy refuses larger numbers
-    return np.clip(milli, -MILLI_MAX, MILLI_MAX)
+def _bounded(milli: int) -> int:
+    return max(-MILLI_MAX, min(milli, MILLI_MAX))
 
 
 def surge_milli(
@@ -307,12 +304,12 @@ def recovery_cpus(
 
 def wanted_cpu_count(be_milli: int, old_count: int, machine_count: int) -> int:
     """How many CPUs the amount stands for, after the limit on growth."""
-    return int(wanted_cpu_counts(be_milli, old_count, machine_count))
+    return int(wanted_cpu_counts(_bounded(be_milli), old_count, machine_count))
 
 
 def wanted_cpu_counts(be_milli: Amounts, old_count: Amounts, machine_count: Amounts) -> Integers:
     """Return `wanted_cpu_count` of each node, (nodes,) or ()."""
-    count = np.maximum(-(-_bounded(be_milli) // _MILLI), CPU_COUNT_MIN)
+    count = np.maximum(-(-be_milli // _MILLI), CPU_COUNT_MIN)
     step = np.ceil(GROWTH_RATIO_MAX * np.asarray(machine_count)).astype(np.int64)
     return np.asarray(np.minimum(count, old_count + step), np.int64)
 
@@ -373,7 +370,7 @@ def decide_cpuset(be_milli: int, old: CPUSet, machine_count: int, usable: Usable
 
 def decide_quota(be_milli: int, capacity_milli: int, old_us: int) -> QuotaDecision:
     """The CFS quota of all best-effort pods; `old_us` may be `UNLIMITED`."""
-    quotas = decide_quotas(be_milli, capacity_milli, old_us)
+    quotas = decide_quotas(_bounded(be_milli), _bounded(capacity_milli), old_us)
     quota_us = int(quotas.quota_us)
     if not quotas.is_written:
         return QuotaDecision(quota_us, False, QuotaReason.SIMILAR)
@@ -393,8 +390,8 @@ class Quotas(msgspec.Struct, frozen=True):
 
 def decide_quotas(be_milli: Amounts, capacity_milli: Amounts, old_us: Amounts) -> Quotas:
     """Return what `decide_quota` decides for each node."""
-    target_us = np.maximum(_bounded(be_milli) * CFS_PERIOD_US // _MILLI, QUOTA_US_MIN)
-    machine_us = -(-_bounded(capacity_milli) // _MILLI) * CFS_PERIOD_US
+    target_us = np.maximum(be_milli * CFS_PERIOD_US // _MILLI, QUOTA_US_MIN)
+    machine_us = -(-capacity_milli // _MILLI) * CFS_PERIOD_US
     is_similar = np.abs(target_us - old_us) < machine_us * QUOTA_CHANGE_RATIO_MIN
     is_written = ~(is_similar & (target_us != QUOTA_US_MIN))
     step_us = np.asarray(machine_us * GROWTH_RATIO_MAX)

@@ -23,6 +23,7 @@ from koordinator.api.slo import (
 from koordinator.koordlet.config import PredictConfig, QoSConfig
 from koordinator.koordlet.hooks import batch_resource
 from koordinator.koordlet.hooks.batch_resource import BatchRule
+from koordinator.koordlet.qos.cpu_burst import NodeState
 from koordinator.koordlet.qos.eviction_settings import Feature
 from koordinator.koordlet.series import Aggregation
 from koordinator.local.nodes import bursting, contention, pod_shape, prediction, samples, usage
@@ -371,18 +372,22 @@ class Fleet:
 
     def _burst(self, elapsed_s: float) -> None:
         """Raise and lower the quotas of pods that need more than their limit, or had more."""
+        states: dict[int, NodeState] = {}
         for slot, pod in self._limited.items():
             is_throttled = bool(self.wanted[slot] > self.limit[slot])
             if not self.running[slot] or (not is_throttled and pod.quota_us == pod.base_us):
                 continue
             row = int(self.node[slot])
-            on_node = [(self.shape_of[each], self.granted[each] / 1000) for each in self.pods_on[row]]
-            state = bursting.state_of(
-                self.used[row] / 1000, int(self.suppression.machine_cpus[row]), on_node, self.policy.burst
-            )
+            if row not in states:
+                states[row] = self._burst_state(row)
             used_cores = float(self.granted[slot]) / 1000
-            bursting.run(pod, state, is_throttled, used_cores, elapsed_s, self._rng)
+            bursting.run(pod, states[row], is_throttled, used_cores, elapsed_s, self._rng)
             self.limit[slot] = pod_shape.milli_of_quota(pod.quota_us)
+
+    def _burst_state(self, row: int) -> NodeState:
+        pods = [(self.shape_of[slot], self.granted[slot] / 1000) for slot in self.pods_on[row]]
+        cpus = int(self.suppression.machine_cpus[row])
+        return bursting.state_of(self.used[row] / 1000, cpus, pods, self.policy.burst)
 
     def _sum_up(self, pods: Index, node: Index, granted: F64) -> None:
         nodes = self.capacity.size

@@ -11,8 +11,9 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.local.registry import in_memory
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.simulate import churn, churn_objects
-from koordinator.simulate.table_differences import differences
+from tests.churn import objects
+from tests.churn import scenario as churn
+from tests.churn.table_differences import differences
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -29,12 +30,12 @@ async def test_a_difference_is_found_and_named() -> None:
     cluster = MemoryCluster(in_memory(clock, checks=False))
     rng = random.Random(0)
     for number in range(3):
-        await cluster.create(Node, churn_objects.node(number, rng))
+        await cluster.create(Node, objects.node(number, rng))
     live, fresh = Scheduler(cluster), Scheduler(cluster)
-    probes = churn_objects.probes(rng)
+    probes = objects.probes(rng)
     async with live.following(), fresh.following():
         assert differences(live, fresh, probes) == []
-        ghost = from_builtins(churn_objects.of_template(probes[0], "ghost"), Pod)
+        ghost = from_builtins(objects.of_template(probes[0], "ghost"), Pod)
         live.table.assign(PodInfo.of(ghost, live.table.registry), "node-1")
         found = differences(live, fresh, probes)
     assert any(line.startswith("node-1: requested is {") for line in found)

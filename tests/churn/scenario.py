@@ -24,12 +24,12 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.local.cluster import install
 from koordinator.local.registry import in_memory
 from koordinator.scheduler.scheduler import Scheduler
-from koordinator.simulate import churn_objects
 from koordinator.simulate.scheduling import scheduler_config
-from koordinator.simulate.table_differences import differences
 from koordinator.simulate.virtual_time import run_virtual
+from tests.churn import objects
+from tests.churn.table_differences import differences
 
-NAMESPACE = churn_objects.NAMESPACE
+NAMESPACE = objects.NAMESPACE
 HISTORY_MAX = 2_000
 NODE_ACTION_EVERY_S = 60.0
 REPORTS_PER_STEP = 40
@@ -94,7 +94,7 @@ class _Churn:
         self._due: list[tuple[float, int, str, str]] = []
         """(when, tie, what, pod): "finish" a running pod, "remove" a finished one, "give up" a pending one."""
         self._ties = 0
-        self._templates = churn_objects.templates(self._rng)
+        self._templates = objects.templates(self._rng)
         self._bound = self._created = self._finished = self._given_up = self._node_actions = 0
         self._memory_mib: list[float] = []
 
@@ -135,8 +135,8 @@ class _Churn:
         namespaces = self._registry.resolve("", "v1", "namespaces")
         await self._registry.create(namespaces, "", {"metadata": {"name": NAMESPACE}})
         for number in range(self._scenario.nodes):
-            await self._cluster.create(Node, churn_objects.node(number, self._rng))
-            await self._cluster.create(NodeMetric, churn_objects.metric(number))
+            await self._cluster.create(Node, objects.node(number, self._rng))
+            await self._cluster.create(NodeMetric, objects.metric(number))
 
     # Pods
 
@@ -167,7 +167,7 @@ class _Churn:
 
     async def _arrive(self) -> None:
         name = f"pod-{self._created}"
-        body = churn_objects.of_template(self._rng.choice(self._templates), name)
+        body = objects.of_template(self._rng.choice(self._templates), name)
         self._created += 1
         await self._cluster.create(Pod, body, NAMESPACE)
         self._plan(GIVE_UP_S, "give up", name)
@@ -204,24 +204,24 @@ class _Churn:
         while True:
             await asyncio.sleep(NODE_ACTION_EVERY_S)
             number = self._rng.randrange(self._scenario.nodes)
-            name = churn_objects.node_name(number)
+            name = objects.node_name(number)
             self._node_actions += 1
             action = self._rng.choice(("cordon", "uncordon", "relabel", "resize", "replace"))
             if action == "replace":
                 await self._replace(number)
             else:
-                patch, subresource = churn_objects.node_patch(action, self._rng)
+                patch, subresource = objects.node_patch(action, self._rng)
                 await self._cluster.patch(Node, name, patch, subresource=subresource)
 
     async def _replace(self, number: int) -> None:
         """The node object goes and comes back; half of the time its pods are deleted in between."""
-        name = churn_objects.node_name(number)
+        name = objects.node_name(number)
         await self._cluster.delete(Node, name)
         await asyncio.sleep(self._rng.uniform(0.0, 5.0))
         if self._rng.random() < 0.5:
             for pod in [pod for pod in self._pods.list() if pod.spec.node_name == name]:
                 await self._carry_out("remove", pod.metadata.name)
-        await self._cluster.create(Node, churn_objects.node(number, self._rng))
+        await self._cluster.create(Node, objects.node(number, self._rng))
 
     async def _report_usage(self) -> None:
         """NodeMetrics, a few nodes at a time."""
@@ -229,15 +229,15 @@ class _Churn:
         while True:
             await asyncio.sleep(60.0)
             for _ in range(min(REPORTS_PER_STEP, self._scenario.nodes)):
-                status = churn_objects.usage(number, rfc3339(self._clock.now()), self._rng)
-                name = churn_objects.node_name(number)
+                status = objects.usage(number, rfc3339(self._clock.now()), self._rng)
+                name = objects.node_name(number)
                 await self._cluster.patch(NodeMetric, name, {"status": status}, subresource="status")
                 number = (number + 1) % self._scenario.nodes
 
     # The end
 
     async def _compare(self, scheduler: Scheduler) -> list[str]:
-        probes = churn_objects.probes(random.Random(self._scenario.seed + 1))
+        probes = objects.probes(random.Random(self._scenario.seed + 1))
         fresh = self._scheduler()
         async with fresh.following():
             return differences(scheduler, fresh, probes)
