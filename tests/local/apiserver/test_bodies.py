@@ -77,3 +77,11 @@ def test_warnings_fit_into_headers() -> None:
     assert calls.told(short) == ["a", "b"]
     assert calls.told(["y" * 4_096]) == ["y" * 4_096]
     assert calls.told(long) == [text[:256] for text in long[:16]]
+
+
+def test_commas_in_a_block_of_yaml_are_no_values() -> None:
+    rows = "\n".join("    a,b,c,d" for _ in range(100_000))
+
+    value = bodies.decode_yaml(f"data:\n  table.csv: |\n{rows}\n".encode())
+
+    assert value["data"]["table.csv"].count("a,b,c,d") == 100_000

@@ -81,12 +81,13 @@ def decode_yaml(body: bytes) -> Any:
 
     Raises: MalformedBody.
     """
-    try:
-        return decode_json(body)
-    except TooMuch:
-        raise
-    except MalformedBody:
-        pass
+    if body.lstrip()[:1] in (b"{", b"["):  # else commas are mostly those of texts, which YAML does not quote
+        try:
+            return decode_json(body)
+        except TooMuch:
+            raise
+        except MalformedBody:
+            pass
     try:
         return yaml_text.load(body, nodes_max=VALUES_MAX)
     except yaml_text.YamlError as error:
