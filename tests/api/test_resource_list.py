@@ -21,8 +21,8 @@ def test_taking_away_what_was_added_leaves_the_amounts(a: Amounts, b: Amounts) -
 @given(lists, lists)
 def test_smaller_and_larger_of_two_lists_are_their_bounds(a: Amounts, b: Amounts) -> None:
     low, high = rl.minimum(a, b), rl.maximum(a, b)
-    assert rl.fits_common(low, a) and rl.fits_common(low, b)
-    assert rl.fits_common(a, high) and rl.fits_common(b, high)
+    assert all(amount <= each[name] for name, amount in low.items() for each in (a, b))
+    assert all(each[name] <= high[name] for each in (a, b) for name in each)
     assert low.keys() == a.keys() & b.keys()
     assert high.keys() == a.keys() | b.keys()
 

@@ -127,7 +127,6 @@ def test_damon_tells_what_a_counting_scheme_found(tmp_path: Path) -> None:
     assert [(each.action, each.tried_bytes, each.applied_bytes) for each in damon.schemes()] == [
         ("stat", 900, 800)
     ]
-    assert damon.refresh_cold_bytes(0) is None
     host_tree.write(tmp_path, {f"{base}/0/state": "off"})
     assert damon.cold_bytes() is None
 

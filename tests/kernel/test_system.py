@@ -169,9 +169,7 @@ def test_the_machine_tells_of_itself(host: Host) -> None:
     assert sum((machine.busy_ticks_by_cpu() or {}).values()) <= (machine.busy_ticks() or 0) + 1_000
     assert load is not None
     assert load.tasks > 0
-    assert (machine.uptime_s() or 0) > 0
     assert len(machine.boot_id()) == 36
-    assert (machine.vmstat() or {})["pgfault"] > 0
     assert machine.disks() is not None
     assert "lo" in (machine.interfaces() or {})
     assert machine.cpu_model().vendor

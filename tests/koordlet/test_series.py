@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import SampleError
-from koordinator.koordlet.series import LATE_MS_MAX, Aggregation, Sample, SeriesStore, aggregation_of
+from koordinator.koordlet.series import LATE_MS_MAX, Aggregation, Sample, SeriesStore
 
 VALUES = st.lists(st.floats(0, 1e12), min_size=1, max_size=200)
 EVERYTHING = (-(2**40), 2**40)
@@ -94,11 +94,6 @@ def test_series_of_vanished_pods_are_dropped() -> None:
 
     assert store.expire(before_ms=5_000) == 1
     assert store.query(kinds.POD_CPU, *EVERYTHING).count == 1
-
-
-def test_names_of_aggregations_are_read_in_any_case_and_others_mean_the_average() -> None:
-    assert aggregation_of("P95") is aggregation_of("p95") is Aggregation.P95
-    assert aggregation_of("p42") is Aggregation.AVG
 
 
 def test_a_kept_ring_comes_back_with_its_next_point_when_its_series_was_dropped() -> None:

@@ -90,11 +90,6 @@ def fits_completely(a: Amounts, b: Amounts) -> bool:
     return all(a.get(name, zero) <= b.get(name, zero) for name in a.keys() | b.keys())
 
 
-def fits_common(a: Amounts, b: Amounts) -> bool:
-    """Whether `a` ≤ `b` for the names that both have."""
-    return all(amount <= b[name] for name, amount in a.items() if name in b)
-
-
 def differs(old: Amounts, new: Amounts, name: str, threshold_ratio: float) -> bool:
     """Whether the amount changed by more than `threshold_ratio` of the old one, or came or went."""
     if name not in old or name not in new:
@@ -111,7 +106,7 @@ def is_exact_match(names: Iterable[str] | None, a: Amounts, b: Amounts) -> bool:
     return all(a.get(name) == b.get(name) for name in names or ())
 
 
-def multiply(amount: Quantity, factor: float) -> Quantity:
+def multiply_units(amount: Quantity, factor: float) -> Quantity:
     """Whole units × `factor` in binary floating point, cut off; keeps the family."""
     return Quantity(math.trunc(amount.value * factor) * NANO, amount.family)
 

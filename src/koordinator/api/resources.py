@@ -111,24 +111,9 @@ def _text_of_whole(milli: int) -> str:
     return quantity.text_of_value(milli)
 
 
-def batch_cpu_milli(amounts: ResourceList) -> int:
-    """Milli-cores of batch CPU, `UNSET` without."""
-    return _whole(amounts, BATCH_CPU)
-
-
-def batch_memory_bytes(amounts: ResourceList) -> int:
-    """Bytes of batch memory, `UNSET` without."""
-    return _whole(amounts, BATCH_MEMORY)
-
-
-def mid_cpu_milli(amounts: ResourceList) -> int:
-    """Milli-cores of mid CPU, `UNSET` without."""
-    return _whole(amounts, MID_CPU)
-
-
-def mid_memory_bytes(amounts: ResourceList) -> int:
-    """Bytes of mid memory, `UNSET` without."""
-    return _whole(amounts, MID_MEMORY)
+def whole(amounts: ResourceList, name: str) -> int:
+    """Whole units of a Batch or Mid resource (milli-cores, bytes), `UNSET` without."""
+    return quantity.value(amounts[name]) if name in amounts else UNSET
 
 
 def rename(amounts: ResourceList, old: str, new: str) -> ResourceList:
@@ -150,7 +135,3 @@ def rename_all(amounts: ResourceList, names: dict[str, str]) -> ResourceList:
         for old, new in names.items():
             amounts = rename(amounts, old, new)
     return amounts
-
-
-def _whole(amounts: ResourceList, name: str) -> int:
-    return quantity.value(amounts[name]) if name in amounts else UNSET

@@ -99,10 +99,6 @@ class Damon:
                 total = (total or 0) + count("tried_regions", text)
         return total
 
-    def refresh_cold_bytes(self, kdamond: int) -> Problem | None:
-        """Ask a running thread to bring what `cold_bytes` reads up to date."""
-        return self._files.write(f"{self._base}/{kdamond}/state", "update_schemes_tried_bytes")
-
     def _scheme(self, kdamond: int, context: int, scheme: int, schemes: str) -> Scheme:
         base = f"{schemes}/{scheme}"
         return Scheme(

@@ -54,10 +54,6 @@ class Machine:
         """Runnable and waiting tasks."""
         return self._hot("loadavg", procfs.loadavg)
 
-    def uptime_s(self) -> float | None:
-        """Seconds since boot; they never go backwards, whatever the clock does."""
-        return self._hot("uptime", procfs.uptime_s)
-
     def boot_id(self) -> str:
         """A name for this boot, the same until the next; empty where the kernel has none."""
         return (self._files.read(f"{self._proc}/sys/kernel/random/boot_id") or "").strip()
@@ -105,10 +101,6 @@ class Machine:
     def meminfo_kib(self) -> dict[str, int] | None:
         """All lines of `/proc/meminfo`."""
         return self._hot("meminfo", procfs.meminfo_kib)
-
-    def vmstat(self) -> dict[str, int] | None:
-        """Counters of memory management."""
-        return self._hot("vmstat", procfs.vmstat)
 
     def numa_meminfo_kib(self) -> dict[int, dict[str, int]]:
         """Meminfo by NUMA node. Raises: ContentError when the nodes are not 0 to their maximum."""

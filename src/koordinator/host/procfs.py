@@ -204,12 +204,6 @@ def cgroups_of(text: str) -> dict[str, str]:
     return found
 
 
-def vmstat(text: str) -> dict[str, int]:
-    """Counters of memory management by name; lines that hold none are left out."""
-    rows = (line.split() for line in text.splitlines())
-    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isascii() and row[1].isdigit()}
-
-
 def diskstats(text: str) -> dict[str, DiskCounters]:
     """Counters by name of disk or partition.
 
@@ -261,17 +255,6 @@ def loadavg(text: str) -> Load:
         return Load(float(fields[0]), float(fields[1]), float(fields[2]), int(running), int(tasks))
     except (ValueError, IndexError) as error:
         raise ContentError("loadavg", f"{text[:60]!r} does not tell the load") from error
-
-
-def uptime_s(text: str) -> float:
-    """Seconds since boot.
-
-    Raises: ContentError.
-    """
-    try:
-        return float(text.split()[0])
-    except (ValueError, IndexError) as error:
-        raise ContentError("uptime", f"{text[:40]!r} is no time") from error
 
 
 def default_interface(route: str) -> str:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from koordinator.api.feature_gates import FeatureGates
+from koordinator.api.qos import KubeQoS
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
+from koordinator.host import capabilities, cgroup_layout
 from koordinator.host.gpu import GPUs, open_gpus
 from koordinator.host.host import Host
 from koordinator.koordlet import loops, upkeep
@@ -144,6 +146,7 @@ class Agent:
         """
         shared = self.shared
         log.info("node, pods and policies are known", extra={"node": shared.config.node_name})
+        _log_missing(shared)
         parts = self._parts = Parts(shared)
         group.create_task(parts.collecting.run(), name="collectors")
         loops.start_reporters(parts.reporters, group)
@@ -191,6 +194,14 @@ class Parts:
         self.reporters: list[Reporter] = [trainer, *report.reporters(shared, trainer)]
         self.strategies = qos.strategies(shared)
         self.hooks = Hooks(shared)
+
+
+def _log_missing(shared: Shared) -> None:
+    """Say once which features this host does not have, and why: strategies that need them have no effect."""
+    kubepods = cgroup_layout.class_dir(shared.view.driver, KubeQoS.GUARANTEED)
+    for feature, support in capabilities.probe(shared.host, kubepods).items():
+        if not support.is_supported:
+            log.info("feature missing on this host", extra={"feature": feature, "reason": support.reason})
 
 
 def _gpus(config: AgentConfig, gates: FeatureGates, host: Host) -> GPUs | None:

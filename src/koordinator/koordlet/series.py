@@ -41,14 +41,6 @@ class Aggregation(enum.Enum):
     COUNT = "count"
 
 
-_BY_NAME = {aggregation.name.lower(): aggregation for aggregation in Aggregation}
-
-
-def aggregation_of(name: str) -> Aggregation:
-    """The aggregation of that name in any case; any other name means the average."""
-    return _BY_NAME.get(name.lower(), Aggregation.AVG)
-
-
 class Sample(msgspec.Struct, frozen=True):
     """One point of a series."""
 

@@ -133,7 +133,7 @@ class Recorder:
     def _batch_allocatable(self) -> float:
         """Cores that the manager lends to batch, as the Node objects say."""
         total = sum(
-            max(resources.batch_cpu_milli(node.status.allocatable), 0)
+            max(resources.whole(node.status.allocatable, resources.BATCH_CPU), 0)
             for node in self._nodes.objects.values()
         )
         return round(total / 1000, 3)

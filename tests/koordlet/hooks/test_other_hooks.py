@@ -101,6 +101,6 @@ def test_what_is_assured_to_all_classes_is_the_total(
 
 
 def test_pods_are_classed_by_qos_or_by_a_class_of_their_own() -> None:
-    assert net_qos.class_id(QoSClass.LSR) == net_qos.class_id_of_handle("1:3")
-    assert net_qos.class_id(QoSClass.BE, own_minor=0xABCD) == net_qos.class_id_of_handle("1:abcd")
+    assert net_qos.class_id(QoSClass.LSR) == 0x1_0003
+    assert net_qos.class_id(QoSClass.BE, own_minor=0xABCD) == 0x1_ABCD
     assert net_qos.class_id(QoSClass.NONE) is None

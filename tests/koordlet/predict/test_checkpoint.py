@@ -5,7 +5,8 @@ import pytest
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.predict import checkpoint
 from koordinator.koordlet.predict.checkpoint import ModelCheckpoint
-from koordinator.koordlet.predict.histogram import CPU_BUCKETS, Histogram, HistogramCheckpoint
+from koordinator.koordlet.predict.histogram import CPU_BUCKETS, HistogramCheckpoint
+from tests.koordlet.predict.scalar_histogram import Histogram
 
 EMPTY = HistogramCheckpoint(0.0, {})
 

@@ -9,10 +9,9 @@ from koordinator.koordlet.predict import histogram
 from koordinator.koordlet.predict.histogram import (
     CPU_BUCKETS,
     EPSILON,
-    Histogram,
     HistogramCheckpoint,
-    linear_buckets,
 )
+from tests.koordlet.predict.scalar_histogram import Histogram, linear_buckets
 
 HALF_LIFE_S = 43_200.0
 START_S = 1_700_000_000.0
@@ -132,7 +131,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(saved: Hi
 
 def test_schemes_without_sense_are_refused() -> None:
     for make in (
-        lambda: histogram.linear_buckets(10, 0),
+        lambda: linear_buckets(10, 0),
         lambda: histogram.exponential_buckets(10, 1, 1),
         lambda: Histogram(CPU_BUCKETS, epsilon=0),
         lambda: Histogram(CPU_BUCKETS, half_life_s=0),

@@ -10,10 +10,10 @@ from koordinator.koordlet.predict.histogram import (
     CPU_BUCKETS,
     MEMORY_BUCKETS,
     Buckets,
-    Histogram,
     HistogramCheckpoint,
 )
 from koordinator.koordlet.predict.histogram_table import HistogramTable
+from tests.koordlet.predict.scalar_histogram import Histogram
 
 START_S = 1_700_000_000.0
 SHARES = (0.0, 0.5, 0.6, 0.9, 0.95, 0.98, 1.0)

@@ -17,11 +17,11 @@ from koordinator.api import (
     resource_list,
     resources,
 )
-from koordinator.api.annotations import extended_resource
 from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.sigs import ElasticQuota
+from koordinator.manager.profiles import extended_resources
 from tests.vectors.compare import quantities
 
 Case = dict[str, Any]
@@ -66,9 +66,9 @@ def pod_amounts(case: Case) -> Case:
         case "batch":
             return {"result": _batch(pod_resources.batch(pod))}
         case "extended":
-            spec = extended_resource.extended_resource_spec(pod)
+            annotations = extended_resources.annotate_pod(case["pod"])["metadata"].get("annotations") or {}
             return {
-                "result": json.loads(extended_resource.EXTENDED_RESOURCE_SPEC.encode(spec)).get(
+                "result": json.loads(annotations.get(labels.EXTENDED_RESOURCE_SPEC, "{}")).get(
                     "containers", {}
                 )
             }
@@ -88,10 +88,10 @@ def translation(case: Case) -> Case:
     if case["op"] == "values":
         requests = case["requests"]
         return {
-            "batchCPU": resources.batch_cpu_milli(requests),
-            "batchMemory": resources.batch_memory_bytes(requests),
-            "midCPU": resources.mid_cpu_milli(requests),
-            "midMemory": resources.mid_memory_bytes(requests),
+            "batchCPU": resources.whole(requests, resources.BATCH_CPU),
+            "batchMemory": resources.whole(requests, resources.BATCH_MEMORY),
+            "midCPU": resources.whole(requests, resources.MID_CPU),
+            "midMemory": resources.whole(requests, resources.MID_MEMORY),
         }
     cls = priority.of_name(case["class"])
     if case["op"] == "name":

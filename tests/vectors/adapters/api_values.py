@@ -13,12 +13,14 @@ from koordinator.api import (
     labels,
     quantity,
     resource_list,
-    zones,
 )
+from koordinator.api.node_topology import NodeResourceTopology, Zone
 from koordinator.api.quantity import Quantity
 from koordinator.api.resource_list import Amounts
+from koordinator.api.resource_vector import amount_text
 from koordinator.api.schedule_explanation import NodeFailedDetail
-from koordinator.api.zones import ZoneResource, Zones
+from koordinator.koordlet.report import topology
+from koordinator.scheduler.plugins.node_numa_resource import topology_options, zones
 from tests.vectors.compare import quantities
 
 Case = dict[str, Any]
@@ -77,7 +79,9 @@ def cpusets(case: Case) -> Case:
 def resource_lists(case: Case) -> Case:
     match case["op"]:
         case "multiply":
-            return {"result": resource_list.multiply(quantity.of(case["quantity"]), case["factor"]).text}
+            return {
+                "result": resource_list.multiply_units(quantity.of(case["quantity"]), case["factor"]).text
+            }
         case "multiplyMilli":
             amount = quantity.of(case["quantity"])
             return {"result": resource_list.multiply_milli(amount, case["factor"]).text}
@@ -102,55 +106,49 @@ def _zone_result(case: Case) -> Any:
     a, b = case["a"], case.get("b")
     match case["op"]:
         case "zonesToMap":
-            return {zone: resource_list.to_wire(own) for zone, own in zones.allocatable(_zones(a)).items()}
+            found = topology_options.options_of(NodeResourceTopology(zones=_zones(a))).zones
+            return {f"node-{numa}": {n: amount_text(n, own[n]) for n in own} for numa, own in found.items()}
         case "mapToZones":
-            return _zone_list(zones.of_amounts({zone: resource_list.of(own) for zone, own in a.items()}))
+            amounts = [resource_list.of(a[name]) for name in sorted(a)]
+            return msgspec.to_builtins(topology.zones_of(amounts, amounts))
         case "capAllocToZones":
-            return _zone_list(zones.of_capacity({zone: _capacity(own) for zone, own in a.items()}))
+            both = [_capacity(a[name]) for name in sorted(a)]
+            return msgspec.to_builtins(topology.zones_of(*zip(*both, strict=True)))
         case "mergeZones":
-            return _zone_list(zones.merge(_zones(a), _zones(b)))
-    return _zone_list(zones.trim(_zones(a), _zones(b)))
+            both = [*_zones(b), *(_empty(zone) for zone in _zones(a) if zone.name not in _names(b))]
+            merged = topology.merge_zones(_zones(a), both)
+            return msgspec.to_builtins(sorted(merged, key=lambda zone: zone.name))
+    kept = [_empty(zone) for zone in _zones(a) if zone.name in _names(b)]
+    return msgspec.to_builtins(topology.merge_zones(_zones(a), kept))
 
 
 def _capacity(own: Case) -> tuple[Amounts, Amounts]:
-    capacity, allocatable = own.get("capacity") or {}, own.get("allocatable") or {}
-    return resource_list.of(capacity), resource_list.of(allocatable)
+    """What a zone has, and what is left of it where less is allocatable."""
+    allocatable = resource_list.of(own.get("allocatable") or {})
+    capacity = {**allocatable, **resource_list.of(own.get("capacity") or {})}
+    kept = topology.reserved_of(resource_list.mask(capacity, allocatable), allocatable)
+    (left,) = topology.less_reserved([capacity], kept)
+    return capacity, left
 
 
-def _zones(listed: list[Case] | None) -> Zones:
-    return {
-        zone["name"]: {
-            each["name"]: ZoneResource(
-                *(quantity.of(each.get(part)) for part in ("capacity", "allocatable", "available"))
-            )
-            for each in zone.get("resources", ())
-        }
-        for zone in listed or ()
-    }
+def _zones(listed: list[Case] | None) -> list[Zone]:
+    return msgspec.convert(listed or [], list[Zone])
 
 
-def _zone_list(found: Zones) -> list[Case]:
-    return [
-        {"name": zone, "type": zones.ZONE_TYPE, "resources": [_resource(*item) for item in own.items()]}
-        for zone, own in found.items()
-    ]
+def _names(listed: list[Case] | None) -> set[str]:
+    return {zone["name"] for zone in listed or ()}
 
 
-def _resource(name: str, own: ZoneResource) -> Case:
-    return {
-        "name": name,
-        "capacity": own.capacity.text,
-        "allocatable": own.allocatable.text,
-        "available": own.available.text,
-    }
+def _empty(zone: Zone) -> Zone:
+    return msgspec.structs.replace(zone, resources=[])
 
 
 def api_amplification(case: Case) -> Case:
     if case["op"] == "scalar":
         return {"amount": amplification.amplify(case["amount"], case["ratio"])}
-    amounts = resource_list.of(case["resources"])
-    amplified = amplification.amplify_list(amounts, case["ratios"], case.get("names") or ())
-    return {"resources": resource_list.to_wire(amplified)}
+    ratios = {name: ratio for name, ratio in case["ratios"].items() if name in (case.get("names") or [name])}
+    amplified = zones.amplified(zones.amounts_of(case["resources"]), ratios)
+    return {"resources": {name: amount_text(name, number) for name, number in amplified.items()}}
 
 
 def gates(case: Case) -> Case:

@@ -167,8 +167,8 @@ def runtime_hooks_misc(case: dict[str, Any]) -> Any:
         case "net_amount":
             return {"bits": net_qos.amount_bits(case["value"], case["total"])}
         case "class_id":
-            handle = f"{case['major']}:{case['minor']:04d}"
-            return {"id": net_qos.class_id_of_handle(handle)}
+            major, minor = (int(str(case[part]), 16) for part in ("major", "minor"))
+            return {"id": net_qos.class_number(major, minor)}
     raise AssertionError(case["op"])
 
 

@@ -2,21 +2,24 @@
 
 from typing import Any
 
+import numpy as np
+
 from koordinator.api import cpuset
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.host import cpu_topology, perf_events
 from koordinator.host.cgroup_values import MemoryStat, Throttling
 from koordinator.host.cpu_topology import CPUTopology, Processor
-from koordinator.koordlet import series
 from koordinator.koordlet.collect import rates
 from koordinator.koordlet.collect.rates import Aged, HostApplicationUsage, Usage
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.predict import histogram
-from koordinator.koordlet.predict.histogram import Histogram, HistogramCheckpoint
+from koordinator.koordlet.predict.histogram import HistogramCheckpoint
+from koordinator.koordlet.predict.histogram_table import HistogramTable
 from koordinator.koordlet.report import reserved_cpus
 from koordinator.koordlet.report.reserved_cpus import KubeletConfig
 from koordinator.koordlet.series import Aggregation, Sample, SeriesStore
+from tests.koordlet.predict.scalar_histogram import Histogram, linear_buckets
 from tests.vectors.compare import tolerant
 
 _KIB = 1024
@@ -123,7 +126,7 @@ def series_aggregate(case: dict[str, Any]) -> Any:
     points = store.query(query["kind"], query["startMs"], query["endMs"], query.get("properties", {}))
     values = {}
     for name in case["aggregations"]:
-        value = points.aggregate(series.aggregation_of(name))
+        value = points.aggregate(Aggregation.__members__.get(name.upper(), Aggregation.AVG))
         values[name] = "error" if value is None else value
     count = points.aggregate(Aggregation.COUNT)
     return {"count": count, "spanMs": points.span_ms, "values": values}
@@ -132,20 +135,25 @@ def series_aggregate(case: dict[str, Any]) -> Any:
 def histogram_percentile(case: dict[str, Any]) -> Any:
     options = case["histogram"]
     if options["scheme"] == "linear":
-        buckets = histogram.linear_buckets(options["max"], options["size"])
+        buckets = linear_buckets(options["max"], options["size"])
     else:
         buckets = histogram.exponential_buckets(options["max"], options["first"], options["ratio"])
+    half_life_s = options.get("halfLifeSeconds")
 
     def empty() -> Histogram:
-        half_life_s = options.get("halfLifeSeconds")
         return Histogram(buckets, epsilon=options["epsilon"], half_life_s=half_life_s)
 
     if case["op"] == "scheme":
-        empty()
         starts = {str(index): buckets.starts[index] for index in case["starts"]}
         found = {str(value): buckets.index_of(value) for value in case["find"]}
         return {"buckets": buckets.count, "starts": starts, "find": found}
-    played = _play(empty(), case["steps"], empty)
+    steps = case["steps"]
+    if options["scheme"] == "exponential" and half_life_s and all(map(_is_a_sample, steps)):
+        return _asked(case, _Row(HistogramTable(buckets, half_life_s), steps))
+    return _asked(case, _play(empty(), steps, empty))
+
+
+def _asked(case: dict[str, Any], played: "Histogram | _Row") -> dict[str, Any]:
     result: dict[str, Any] = {
         "empty": played.is_empty,
         "percentiles": {str(share): played.percentile(share) for share in case["percentiles"]},
@@ -155,6 +163,27 @@ def histogram_percentile(case: dict[str, Any]) -> Any:
         weights = {str(index): weight for index, weight in saved.bucket_weights.items()}
         result["checkpoint"] = {"totalWeight": saved.total_weight, "bucketWeights": weights}
     return result
+
+
+def _is_a_sample(step: dict[str, Any]) -> bool:
+    return step["do"] == "add" and step["weight"] == 1.0
+
+
+class _Row:
+    """A row of the table that the predictor keeps, after these samples."""
+
+    def __init__(self, table: HistogramTable, steps: list[dict[str, Any]]) -> None:
+        self._table, self._rows = table, np.array([0])
+        table.grow(1)
+        for step in steps:
+            table.add(self._rows, [step["value"]], step["at"])
+        self.is_empty = not self.checkpoint().bucket_weights
+
+    def percentile(self, share: float) -> float:
+        return float(self._table.percentile(self._rows, share)[0])
+
+    def checkpoint(self) -> HistogramCheckpoint:
+        return self._table.checkpoint(0)
 
 
 def _play(target: Histogram, steps: list[dict[str, Any]], empty: Any) -> Histogram:
@@ -167,13 +196,15 @@ def _play(target: Histogram, steps: list[dict[str, Any]], empty: Any) -> Histogr
             case "merge":
                 target.merge(_play(empty(), step["other"], empty))
             case "load":
-                raw = step["checkpoint"]
-                if raw is None:
-                    raise ModelError("checkpoint", "there is none")
-                weights = {int(index): weight for index, weight in (raw.get("bucketWeights") or {}).items()}
-                reference_s = raw.get("referenceSeconds")
-                target.load(HistogramCheckpoint(raw["totalWeight"], weights, reference_s))
+                target.load(_checkpoint(step["checkpoint"]))
     return target
+
+
+def _checkpoint(raw: dict[str, Any] | None) -> HistogramCheckpoint:
+    if raw is None:
+        raise ModelError("checkpoint", "there is none")
+    weights = {int(index): weight for index, weight in (raw.get("bucketWeights") or {}).items()}
+    return HistogramCheckpoint(raw["totalWeight"], weights, raw.get("referenceSeconds"))
 
 
 def kubelet_reserved_cpus(case: dict[str, Any]) -> Any:

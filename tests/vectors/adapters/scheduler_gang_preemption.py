@@ -1,5 +1,6 @@
 """Area `gang-preemption`: only cpu counts for fitting."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.network_topology import NetworkTopologySpec
+from koordinator.scheduler.plugin.diagnosis import fit_error
 from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugin.topology_tree import build
 from koordinator.scheduler.plugins.coscheduling.costs import EmptyingCosts
@@ -22,7 +24,6 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
     Placing,
     PreemptReason,
     preempt,
-    reasons_text,
 )
 from koordinator.scheduler.plugins.network_topology import placement
 
@@ -136,7 +137,7 @@ class SmallGround:
                 for node in self._candidates
                 if (reason := self._fit(node, [*self._pods[node], *self.members[node], members[0].key]))
             ]
-        return reasons_text(len(self._codes), reasons)
+        return fit_error(len(self._codes), Counter(reasons))
 
 
 class World:
@@ -221,7 +222,7 @@ class World:
         for member in members:
             if member.key in found.nodes:
                 assert ground.place(found.nodes[member.key], member), member
-        return Placing(found.nodes, found.message(reasons_text(len(self.nodes), reasons)))
+        return Placing(found.nodes, found.message(fit_error(len(self.nodes), Counter(reasons))))
 
 
 def _key(pod: Case) -> str:

@@ -208,7 +208,7 @@ def _victims(case: Case) -> Any:
 
     def fits(staying: Sequence[Rival]) -> bool:
         total = resource_list.sum_of(each.request for each in (*others, *staying, pod))
-        return resource_list.fits_common(total, allocatable)
+        return resource_list.fits_completely(total, allocatable)
 
     choice = preempt.choose_victims(
         pod.request,

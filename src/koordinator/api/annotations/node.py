@@ -7,7 +7,6 @@ import msgspec
 
 from koordinator.api import labels, resource_list
 from koordinator.api.annotations.codec import Annotation, Empty, Payload, Seconds
-from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import ResourceList
 from koordinator.api.resource_list import Amounts
 
@@ -74,43 +73,11 @@ USAGE_THRESHOLDS = Annotation(labels.USAGE_THRESHOLDS, UsageThresholds)
 ORIGIN_EXTENDED_ALLOCATABLE = Annotation(labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE, OriginExtendedAllocatable)
 THIRD_PARTY_ALLOCATIONS = Annotation(labels.NODE_THIRD_PARTY_ALLOCATIONS, ThirdPartyAllocations)
 
-NO_RATIO = -1.0
-"""The amplification ratio of a resource that has none."""
-
-
-def amplification_ratio_of(annotations: Mapping[str, str], resource: str, obj: str = "") -> float:
-    """The amplification ratio of one resource, `NO_RATIO` without.
-
-    Raises: ProtocolError when the annotation is malformed.
-    """
-    return (AMPLIFICATION_RATIO.read(annotations, obj) or {}).get(resource, NO_RATIO)
-
 
 def encode_amplification_ratios(ratios: Mapping[str, float]) -> str:
     """The annotation's text: sorted, two decimals each."""
     members = (f"{json.dumps(name, ensure_ascii=False)}:{ratios[name]:.2f}" for name in sorted(ratios))
     return f"{{{','.join(members)}}}"
-
-
-def with_amplification_ratio(annotations: Mapping[str, str], resource: str, ratio: float) -> str | None:
-    """The annotation's new text with the ratio of one resource set, None when it is so already.
-
-    Raises: ProtocolError when the present annotation is malformed.
-    """
-    ratios = AMPLIFICATION_RATIO.read(annotations) or {}
-    if ratios.get(resource) == ratio:
-        return None
-    return encode_amplification_ratios({**ratios, resource: ratio})
-
-
-def with_origin_extended_allocatable(annotations: Mapping[str, str], amounts: Amounts) -> str:
-    """The annotation's new text with these amounts set; a malformed old text is replaced."""
-    try:
-        old = ORIGIN_EXTENDED_ALLOCATABLE.read(annotations)
-    except ProtocolError:
-        old = None
-    resources = {**(old.resources if old else {}), **resource_list.to_wire(amounts)}
-    return ORIGIN_EXTENDED_ALLOCATABLE.encode(OriginExtendedAllocatable(resources=resources))
 
 
 def with_third_party_allocation(annotations: Mapping[str, str], allocation: ThirdPartyAllocation) -> str:

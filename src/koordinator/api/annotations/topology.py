@@ -1,12 +1,9 @@
 """What the node agent reports about CPUs on a NodeResourceTopology."""
 
-from collections.abc import Mapping
-
 import msgspec
 
 from koordinator.api import labels
 from koordinator.api.annotations.codec import Annotation, Int32, Payload
-from koordinator.api.errors import ProtocolError
 
 
 class CPUInfo(Payload, frozen=True, kw_only=True):
@@ -71,12 +68,3 @@ CPU_SHARED_POOLS = Annotation(labels.NODE_CPU_SHARED_POOLS, list[CPUSharedPool])
 BE_CPU_SHARED_POOLS = Annotation(labels.NODE_BE_CPU_SHARED_POOLS, list[CPUSharedPool])
 POD_CPU_ALLOCS = Annotation(labels.NODE_POD_CPU_ALLOCS, list[PodCPUAlloc])
 KUBELET_CPU_MANAGER_POLICY = Annotation(labels.KUBELET_CPU_MANAGER_POLICY, KubeletCPUManagerPolicy)
-
-
-def with_cpu_basic_info(annotations: Mapping[str, str], info: CPUBasicInfo) -> str | None:
-    """The annotation's new text, None when it says so already; a malformed old text is replaced."""
-    try:
-        old = CPU_BASIC_INFO.read(annotations)
-    except ProtocolError:
-        old = None
-    return None if old == info else CPU_BASIC_INFO.encode(info)

@@ -69,15 +69,14 @@ def class_rates(
 def class_id(qos_class: QoSClass, own_minor: int | None = None) -> int | None:
     """Number for `net_cls.classid` of a pod, its own class before that of its QoS; None without class."""
     if own_minor is not None:
-        return MAJOR << 16 | own_minor
+        return class_number(MAJOR, own_minor)
     minor = _CLASS_OF_QOS.get(qos_class)
-    return None if minor is None else MAJOR << 16 | minor
+    return None if minor is None else class_number(MAJOR, minor)
 
 
-def class_id_of_handle(handle: str) -> int:
-    """The number of a class that tc writes as `major:minor`; both are hexadecimal there."""
-    major, _, minor = handle.partition(":")
-    return int(major, 16) << 16 | int(minor, 16)
+def class_number(major: int, minor: int) -> int:
+    """The number of the class that tc writes as `major:minor`, both hexadecimal there."""
+    return major << 16 | minor
 
 
 def _rate(settings: NetworkQOS | None, total_bits: int) -> ClassRate:

@@ -1,6 +1,6 @@
 """Many fading histograms as one array: a row per model, so that one operation serves all pods of a node.
 
-Each row behaves exactly as a `histogram.Histogram` does. Source: behaviour/koordlet-observe 11.2.
+Each row behaves exactly as a histogram of the reference does. Source: behaviour/koordlet-observe 11.2.
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,10 @@ class HistogramTable:
         self._highs[filled] = np.maximum(self._highs[filled], ends)
 
     def percentile(self, rows: Rows, share: float) -> NDArray[np.float64]:
-        """For each row (n,) what `Histogram.percentile` answers; 0 for empty ones."""
+        """Return for each row (n,) the end of the bucket where `share` (0 to 1) of the weight is reached.
+
+        0 for empty rows; the last bucket has no end and answers its start.
+        """
         lows, highs = self._lows[rows, None], self._highs[rows, None]
         is_within = (self._numbers >= lows) & (self._numbers < highs)
         sums = np.cumsum(np.where(is_within, self._weights[rows], 0.0), axis=1)

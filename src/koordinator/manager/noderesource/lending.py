@@ -65,12 +65,12 @@ def third_party(annotations: Mapping[str, str], obj: str = "") -> dict[str, int]
 
 
 def origin_text(annotations: Mapping[str, str], origin: Mapping[str, int]) -> str:
-    """The annotation's new text: Batch amounts as given, all other resources as they are."""
+    """The annotation's new text: amounts as given, all other resources as they are."""
     codec = node_annotations.ORIGIN_EXTENDED_ALLOCATABLE
     try:
         found = codec.read(annotations)
     except ProtocolError:  # nobody else may write it: what cannot be read is replaced
         found = None
     kept: ResourceList = dict(found.resources) if found is not None else {}
-    kept.update({name: quantity.text_of_value(origin.get(name, 0)) for name in BATCH})
+    kept.update({name: quantity.text_of_value(amount) for name, amount in origin.items()})
     return codec.encode(OriginExtendedAllocatable(resources=kept))

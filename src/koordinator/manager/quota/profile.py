@@ -3,7 +3,6 @@
 Pure: profile and nodes in, the quota's wanted labels, annotations and spec out, and the patches for it.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from koordinator.api import labels, quantity, quota_labels, resource_list, resou
 from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
-from koordinator.api.quantity import Quantity, RawQuantity, ResourceList
+from koordinator.api.quantity import RawQuantity, ResourceList
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
@@ -112,7 +111,7 @@ def _scaled(amounts: Amounts, ratio: float | None) -> Amounts:
     return {
         name: resource_list.multiply_milli(amount, ratio)
         if name == resources.CPU
-        else Quantity.of_value(math.trunc(amount.value * ratio), amount.family)
+        else resource_list.multiply_units(amount, ratio)
         for name, amount in amounts.items()
     }
 

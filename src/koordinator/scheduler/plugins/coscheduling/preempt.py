@@ -11,7 +11,6 @@ from typing import Protocol
 
 import msgspec
 
-from koordinator.scheduler.plugin.diagnosis import fit_error
 from koordinator.scheduler.plugin.status import Code
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
@@ -302,8 +301,3 @@ def _action(pod: Occupant) -> VictimAction:
     if pod.is_waiting:
         return VictimAction.REJECT
     return VictimAction.NOTHING if pod.is_terminating else VictimAction.DELETE
-
-
-def reasons_text(node_count: int, reasons: Iterable[str]) -> str:
-    """`0/5 nodes are available: 3 Insufficient cpu.` from the reason of each node that has one."""
-    return fit_error(node_count, Counter(reasons))
