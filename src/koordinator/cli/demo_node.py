@@ -68,6 +68,13 @@ _MODES = ("alone", "unmanaged", "default", "managed")
 )
 @options.figures("report-node.html")
 @click.option(
+    "--interference",
+    "interference_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write p99 by load beside CPU hogs to this file: what the simulator's model of interference is made from.",
+)
+@click.option(
     "--disk-dir",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
@@ -88,6 +95,7 @@ def demo_node(
     repeats: int,
     report: Path,
     json_path: Path | None,
+    interference_path: Path | None,
     disk_dir: Path | None,
     by_hand: bool,
     busy: bool,
@@ -110,7 +118,7 @@ def demo_node(
     from koordinator.node_demo import page, plan, results, show, verdicts
     from koordinator.node_demo import quiet as quietness
 
-    for path in (report, json_path):
+    for path in (report, json_path, interference_path):
         if path is not None and not path.absolute().parent.is_dir():
             raise click.BadParameter(f"{path}: the folder {path.parent} does not exist")
     logs.set_up(logging.ERROR)
@@ -133,6 +141,11 @@ def demo_node(
             "runs": results.plain(shown.measured),
         }
         json_path.write_text(json.dumps(msgspec.to_builtins(document), indent=1) + "\n", encoding="utf-8")
+    if interference_path is not None:
+        import msgspec
+
+        curve = results.interference(shown.measured, show.circumstances(shown))
+        interference_path.write_bytes(msgspec.json.format(msgspec.json.encode(curve)) + b"\n")
     if not quiet:
         notes.print(f"The report is in {report}: open it in a browser.", highlight=False)
 

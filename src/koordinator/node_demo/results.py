@@ -5,6 +5,7 @@ from statistics import median
 
 import msgspec
 
+from koordinator.local.nodes.interference import Interference
 from koordinator.node_demo.measure import Measured
 from koordinator.node_demo.plan import DISK_BLOCK_KIB, Hog, Mode, Scenario, alone_like
 
@@ -156,3 +157,23 @@ def plain(measured: Sequence[Measured]) -> list[dict[str, object]]:
         }
         for each in measured
     ]
+
+
+def interference(measured: Sequence[Measured], circumstances: Circumstances) -> Interference:
+    """Return p99 in milliseconds of each run beside CPU hogs, by mode and load, as the simulator's model reads it."""
+    p99_ms: dict[str, dict[int, list[float]]] = {}
+    for each in measured:
+        if each.run.scenario.hog is Hog.CPU:
+            runs = p99_ms.setdefault(each.run.mode.value, {}).setdefault(each.run.scenario.load_percent, [])
+            runs.append(round(each.latency.p99_ms, 3))
+    by_load = {mode: dict(sorted(loads.items())) for mode, loads in sorted(p99_ms.items())}
+    known = circumstances
+    return Interference(
+        known.measured_at,
+        known.kernel,
+        known.machine,
+        known.cpus,
+        known.cgroup_version,
+        known.seconds,
+        by_load,
+    )

@@ -98,21 +98,12 @@ def test_a_suppressed_tier_stops_at_its_limit_though_cpu_is_free() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("protection", "load", "expected"),
-    [
-        (Protection.SHARES, 0.4, 1.4),
-        (Protection.SHARES, 0.6, 2.5),
-        (Protection.IDLE, 0.4, 1.0),
-        (Protection.IDLE, 0.6, 2.1),
-        (Protection.SUPPRESS, 0.6, 1.9),
-    ],
-)
-def test_slowdown_goes_through_the_measured_points(
-    protection: Protection, load: float, expected: float
-) -> None:
-    factor = contention.slowdown(np.array([load]), np.array([1.0]), protection)
-    assert factor[0] == pytest.approx(expected)
+@pytest.mark.parametrize("protection", [Protection.SHARES, Protection.SUPPRESS, Protection.IDLE])
+def test_slowdown_goes_through_the_fitted_points(protection: Protection) -> None:
+    curve = contention.CURVES[protection]
+    loads = np.array(curve.load)
+    assert loads.size >= 5
+    assert contention.slowdown(loads, np.ones(loads.size), protection) == pytest.approx(curve.slowdown)
 
 
 @given(st.sampled_from(Protection), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))

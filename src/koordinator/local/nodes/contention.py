@@ -8,6 +8,7 @@ import enum
 import msgspec
 import numpy as np
 
+from koordinator.local.nodes import interference
 from koordinator.local.nodes.usage import F64, Index, Mask, per_node
 
 # The kernel's smallest cpu.shares: the weight of the whole best-effort tier beside services.
@@ -30,24 +31,11 @@ class Protection(enum.StrEnum):
         return self in (Protection.SUPPRESS, Protection.IDLE)
 
 
-class Curve(msgspec.Struct, frozen=True):
-    """Measured growth of a service's p99 beside batch: `slowdown` at `load` (services, ratio of the node).
-
-    Logarithms are interpolated; beyond the last point the last slope goes on.
-    """
-
-    load: tuple[float, ...]
-    slowdown: tuple[float, ...]
-
-
-# p99 relative to the service alone, measured with batch hogs on every CPU: docs/models.md, table 1.
-# What was measured as faster than alone counts as 1: batch never helps. Without protection there is no curve:
-# there, sharing by weight and the queue that follows from it account for what was measured.
-CURVES = {
-    Protection.SHARES: Curve((0.2, 0.4, 0.6), (1.0, 1.4, 2.5)),
-    Protection.IDLE: Curve((0.4, 0.6), (1.0, 2.1)),
-    Protection.SUPPRESS: Curve((0.4, 0.6), (1.0, 1.9)),
-}
+# Which mode of `koordinator demo-node` stands for a protection. The machine measured has two CPUs, the least that the
+# shipped CPU suppression leaves to batch: there, shares are all that separates batch from services. Without protection
+# there is no curve: sharing by weight and the queue that follows from it account for what was measured.
+_MODES = {Protection.SHARES: "default", Protection.SUPPRESS: "default", Protection.IDLE: "managed"}
+CURVES = {protection: interference.curve(interference.shipped(), mode) for protection, mode in _MODES.items()}
 # With the quota, batch had 13 % of what services left over at 60 % load and slowed them as much as with all
 # of it: a protected tier disturbs by being there.
 PRESENCE_RATIO = 0.13
