@@ -1,1 +1,1 @@
-"""What travels on the wire: typed views, labels and annotations with their codecs, quantities, QoS."""
+"""Define what travels on the wire: typed views, labels and annotations with their codecs, quantities, QoS."""

@@ -14,7 +14,7 @@ class ServiceReference(Part, frozen=True, kw_only=True):
 
 
 class WebhookClientConfig(Part, frozen=True, kw_only=True):
-    """Where a webhook listens: `url` or `service`. `ca_bundle` is base64 of PEM certificates."""
+    """The address at which a webhook listens: `url` or `service`. `ca_bundle` is base64 of PEM certificates."""
 
     url: str | None = None
     service: ServiceReference | None = None
@@ -22,7 +22,9 @@ class WebhookClientConfig(Part, frozen=True, kw_only=True):
 
 
 class RuleWithOperations(Part, frozen=True, kw_only=True):
-    """What a webhook is asked about; `*` matches all. `resources` may name subresources (`pods/status`)."""
+    """The requests about which the API server asks a webhook; `*` matches all. `resources` may name subresources
+    (`pods/status`).
+    """
 
     operations: list[str] = []
     api_groups: list[str] = []

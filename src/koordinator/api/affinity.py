@@ -1,4 +1,4 @@
-"""What a pod says about where it wants to run: selectors, affinity, tolerations, spreading.
+"""The wishes of a pod about its place: selectors, affinity, tolerations, spreading.
 
 Views only: how they match is decided by whoever asks (webhooks, controllers, scheduler plugins).
 """
@@ -114,7 +114,7 @@ class Taint(Part, frozen=True, kw_only=True):
 
 
 class TopologySpreadConstraint(Part, frozen=True, kw_only=True):
-    """How evenly pods spread; `when_unsatisfiable` is DoNotSchedule or ScheduleAnyway."""
+    """A rule for how evenly pods spread; `when_unsatisfiable` is DoNotSchedule or ScheduleAnyway."""
 
     max_skew: int = 0
     topology_key: str = ""
@@ -134,6 +134,6 @@ class TopologySelectorLabelRequirement(Part, frozen=True, kw_only=True):
 
 
 class TopologySelectorTerm(Part, frozen=True, kw_only=True):
-    """Where a volume of a storage class may be provisioned; all conditions must hold."""
+    """The place where a volume of a storage class may be provisioned; all conditions must hold."""
 
     match_label_expressions: list[TopologySelectorLabelRequirement] = []

@@ -34,14 +34,14 @@ class RecommendationSpec(Part, frozen=True, kw_only=True):
 
 
 class RecommendedContainer(Part, frozen=True, kw_only=True):
-    """What one container should request."""
+    """The requests recommended for one container."""
 
     container_name: Annotated[str, "Name of the container."] = ""
     resources: Annotated[ResourceList, "Amounts to request."] = {}
 
 
 class RecommendedPod(Part, frozen=True, kw_only=True):
-    """What the containers of a pod should request."""
+    """The requests recommended for the containers of a pod."""
 
     container_statuses: Annotated[list[RecommendedContainer], "Amounts by container."] = []
 
@@ -59,7 +59,7 @@ class RecommendationStatus(Part, frozen=True, kw_only=True):
 
 
 class Recommendation(Object, frozen=True, kw_only=True):
-    """What pods should request, judged by what they use."""
+    """The recommended requests of pods, judged by their usage."""
 
     resource: ClassVar[Resource] = Resource(
         group="analysis.koordinator.sh",

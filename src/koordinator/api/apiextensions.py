@@ -7,7 +7,7 @@ from koordinator.api.meta import Object, Part, Resource
 
 
 class Names(Part, frozen=True, kw_only=True):
-    """How a custom resource is called."""
+    """The names of a custom resource."""
 
     plural: str = ""
     singular: str = ""

@@ -125,7 +125,7 @@ class Ordinals(Part, frozen=True, kw_only=True):
 
 
 class ClaimRetentionPolicy(Part, frozen=True, kw_only=True):
-    """What happens to claims of a StatefulSet: Retain or Delete; empty means Retain."""
+    """The fate of a StatefulSet's claims: Retain or Delete; empty means Retain."""
 
     when_deleted: str = ""
     when_scaled: str = ""

@@ -8,7 +8,7 @@ from koordinator.api.quantity import RawQuantity
 
 
 class CrossVersionObjectReference(Part, frozen=True, kw_only=True):
-    """What is scaled."""
+    """A reference to the object that is scaled."""
 
     api_version: str = ""
     kind: str = ""
@@ -59,7 +59,7 @@ class ScalingPolicy(Part, frozen=True, kw_only=True):
 
 
 class ScalingRules(Part, frozen=True, kw_only=True):
-    """How fast replicas may change in one direction; `select_policy` is Max, Min or Disabled."""
+    """The limits for changes of replicas in one direction; `select_policy` is Max, Min or Disabled."""
 
     stabilization_window_seconds: int | None = None
     select_policy: str = "Max"

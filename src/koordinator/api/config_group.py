@@ -8,7 +8,7 @@ from koordinator.api.schema import ATOMIC, INT32, IntOrString, one_of
 
 
 class ClusterColocationProfileSpec(Part, frozen=True, kw_only=True):
-    """Which pods are changed on creation, and how."""
+    """The pods that are changed on creation, and the changes."""
 
     namespace_selector: Annotated[
         LabelSelector | None, ATOMIC, "Namespaces whose pods are changed; all when absent or empty."

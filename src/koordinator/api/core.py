@@ -55,7 +55,7 @@ class EnvVar(Part, frozen=True, kw_only=True):
 
 
 class Probe(Part, frozen=True, kw_only=True):
-    """When a container is asked how it is; the handler itself is the kubelet's business."""
+    """The times at which a container is probed; the handler itself is the kubelet's business."""
 
     initial_delay_seconds: int = 0
     period_seconds: int = 0

@@ -54,7 +54,7 @@ def text_of(cpus: Iterable[int]) -> str:
 
 
 def is_equal_text(a: str, b: str) -> bool:
-    """Whether both texts parse and list the same CPUs."""
+    """Return whether both texts parse and list the same CPUs."""
     try:
         return parse(a) == parse(b)
     except CPUSetError:

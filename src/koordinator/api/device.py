@@ -11,7 +11,7 @@ from koordinator.api.schema import INT32, REQUIRED, always, default
 
 
 class DeviceTopology(Part, frozen=True, kw_only=True):
-    """Where a device is plugged in."""
+    """The place where a device is plugged in."""
 
     socket_id: Annotated[int, REQUIRED, INT32, "CPU socket of the device; -1 when unknown."] = always(
         -1, name="socketID"
@@ -59,7 +59,7 @@ class DeviceInfo(Part, frozen=True, kw_only=True):
 
 
 class DeviceSpec(Part, frozen=True, kw_only=True):
-    """What the node agent found on the node."""
+    """The devices that the node agent found on the node."""
 
     devices: Annotated[list[DeviceInfo], "All devices of the node."] = []
 
@@ -81,7 +81,7 @@ class DeviceAllocation(Part, frozen=True, kw_only=True):
 
 
 class DeviceStatus(Part, frozen=True, kw_only=True):
-    """Who holds which device."""
+    """The holders of each device."""
 
     allocations: Annotated[list[DeviceAllocation], "Allocations by type of device."] = []
 

@@ -79,7 +79,7 @@ class DeviceRequest(Part, frozen=True, kw_only=True):
 
 
 class DeviceConstraint(Part, frozen=True, kw_only=True):
-    """What the devices of `requests` (none: of all) must have in common, or must differ in."""
+    """A rule for what the devices of `requests` (none: of all) must have in common, or must differ in."""
 
     requests: list[str] = []
     match_attribute: str | None = None
@@ -135,7 +135,7 @@ class AllocationResult(Part, frozen=True, kw_only=True):
 
 
 class ConsumerReference(Part, frozen=True, kw_only=True):
-    """Who may use a claim: `resource` is `pods` for pods."""
+    """A consumer of a claim: `resource` is `pods` for pods."""
 
     api_group: str = ""
     resource: str = ""

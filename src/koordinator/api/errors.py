@@ -1,4 +1,4 @@
-"""What can be wrong with data from outside."""
+"""Errors in data from outside."""
 
 
 class KoordinatorError(Exception):

@@ -7,7 +7,7 @@ import msgspec
 
 
 class Stage(enum.Enum):
-    """How mature a feature is."""
+    """The maturity of a feature."""
 
     ALPHA = "alpha"
     BETA = "beta"

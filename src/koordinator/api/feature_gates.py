@@ -16,7 +16,7 @@ from koordinator.api.feature_gate_tables import KOORDLET, MANAGER, NODE_SLO_SWIT
 
 
 class Component(enum.StrEnum):
-    """Who reads a feature-gates flag."""
+    """A component that reads a feature-gates flag."""
 
     MANAGER = "manager"
     SCHEDULER = "scheduler"
@@ -71,7 +71,7 @@ class FeatureGates(msgspec.Struct, frozen=True):
         return cls(states)
 
     def is_on(self, gate: str) -> bool:
-        """Whether the gate is on.
+        """Return whether the gate is on.
 
         Raises: KeyError when the component has no such gate.
         """
@@ -79,7 +79,7 @@ class FeatureGates(msgspec.Struct, frozen=True):
 
 
 class NodeSwitch(enum.Enum):
-    """What a node's NodeSLO says about a feature of the node agent."""
+    """The switch in a node's NodeSLO for a feature of the node agent."""
 
     ON = "on"
     OFF = "off"

@@ -13,14 +13,14 @@ NO_INDEX = -1
 
 
 class GangMode(enum.StrEnum):
-    """Whether members that were placed are given back when the gang cannot be completed."""
+    """The choice whether placed members are given back when the gang cannot be completed."""
 
     STRICT = "Strict"
     NON_STRICT = "NonStrict"
 
 
 class GangMatchPolicy(enum.StrEnum):
-    """Which members count towards the minimum."""
+    """The members that count towards the minimum."""
 
     ONLY_WAITING = "only-waiting"
     WAITING_AND_RUNNING = "waiting-and-running"
@@ -53,7 +53,7 @@ def min_available(pod_labels: Mapping[str, str], annotations: Mapping[str, str],
 
 
 def total_number(annotations: Mapping[str, str], obj: str = "") -> int:
-    """How many members there will be, 0 when not said.
+    """Return how many members the gang will have, 0 when not stated.
 
     Raises: ProtocolError when malformed.
     """
@@ -68,7 +68,7 @@ def mode(annotations: Mapping[str, str]) -> GangMode:
 
 
 def waiting_time_s(annotations: Mapping[str, str], obj: str = "") -> float:
-    """How long members wait for each other, 0 when not said.
+    """Return how long members wait for each other, 0 when not stated.
 
     Raises: ProtocolError when malformed.
     """
@@ -90,7 +90,7 @@ def match_policy(annotations: Mapping[str, str]) -> str:
 
 
 def network_topology_index(annotations: Mapping[str, str], obj: str = "") -> int:
-    """Where in the network the member belongs, relative to the others; `NO_INDEX` when absent.
+    """Return where in the network the member belongs, relative to the others; `NO_INDEX` when absent.
 
     Raises: ProtocolError when malformed.
     """

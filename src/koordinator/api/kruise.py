@@ -7,7 +7,7 @@ from koordinator.api.meta import Object, Part, Resource
 
 
 class ReplicatedSpec(Part, frozen=True, kw_only=True):
-    """What CloneSet and StatefulSet have in common."""
+    """The fields that CloneSet and StatefulSet share."""
 
     replicas: int = 1
     selector: LabelSelector = LabelSelector()

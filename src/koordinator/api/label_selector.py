@@ -1,4 +1,4 @@
-"""Whether labels satisfy a `LabelSelector`.
+"""Decide whether labels satisfy a `LabelSelector`.
 
 An absent selector is the caller's business: most kinds say that it matches nothing, a
 ClusterColocationProfile that it matches everything.
@@ -47,13 +47,15 @@ _VALUE = re.compile(rf"(?=.{{0,63}}\Z)({_NAME})?")
 
 @lru_cache(maxsize=8192)
 def is_label_key(text: str) -> bool:
-    """Whether a label can have this key: an optional DNS subdomain and `/`, then a name of at most 63 characters."""
+    """Return whether a label can have this key: an optional DNS subdomain and `/`, then a name of at most 63
+    characters.
+    """
     return _KEY.fullmatch(text) is not None
 
 
 @lru_cache(maxsize=8192)
 def is_label_value(text: str) -> bool:
-    """Whether a label can have this value: empty, or a name of at most 63 characters."""
+    """Return whether a label can have this value: empty, or a name of at most 63 characters."""
     return _VALUE.fullmatch(text) is not None
 
 

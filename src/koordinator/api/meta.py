@@ -1,4 +1,4 @@
-"""What all API objects share: their address (`Resource`), their metadata, and the base of typed views.
+"""The parts that all API objects share: their address (`Resource`), their metadata, and the base of typed views.
 
 A *view* is a frozen msgspec struct with the fields that some component reads. It is decoded from the
 wire and never written back; writes are patches (`cluster.protocol`).
@@ -63,7 +63,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class OwnerReference(Part, frozen=True, kw_only=True):
-    """Who owns an object (same namespace, or cluster-scoped)."""
+    """The owner of an object (same namespace, or cluster-scoped)."""
 
     api_version: str = ""
     kind: str = ""

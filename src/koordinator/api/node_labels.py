@@ -20,7 +20,7 @@ RATIO_TOLERANCE = 0.01
 
 
 class NodeCPUBindPolicy(enum.StrEnum):
-    """How all bound pods of a node lie on physical cores."""
+    """The layout of all bound pods of a node on physical cores."""
 
     NONE = "None"
     FULL_PCPUS_ONLY = "FullPCPUsOnly"
@@ -28,7 +28,7 @@ class NodeCPUBindPolicy(enum.StrEnum):
 
 
 class NUMAAllocateStrategy(enum.StrEnum):
-    """Which NUMA node of a node fills first."""
+    """The order in which a node's NUMA nodes fill."""
 
     MOST_ALLOCATED = "MostAllocated"
     LEAST_ALLOCATED = "LeastAllocated"
@@ -61,7 +61,7 @@ def ratio_percent(node_labels: Mapping[str, str], key: str) -> int | None:
 
 
 def is_cpu_normalization_enabled(node_labels: Mapping[str, str], obj: str = "") -> bool | None:
-    """What the label says, None when absent.
+    """Return what the label says, None when absent.
 
     Raises: ProtocolError when it is no boolean.
     """
@@ -72,7 +72,7 @@ def is_cpu_normalization_enabled(node_labels: Mapping[str, str], obj: str = "") 
 
 
 def cpu_normalization_ratio(annotations: Mapping[str, str], obj: str = "") -> float:
-    """How much faster the node's CPUs are than the cluster's measure, `NO_RATIO` when absent.
+    """Return how much faster the node's CPUs are than the cluster's measure, `NO_RATIO` when absent.
 
     Raises: ProtocolError when it is no positive number.
     """
@@ -88,7 +88,7 @@ def cpu_normalization_ratio_text(ratio: float) -> str:
 
 
 def is_cpu_normalization_ratio_different(old: float, new: float) -> bool:
-    """Whether the ratios are further apart than `RATIO_TOLERANCE`."""
+    """Return whether the ratios are further apart than `RATIO_TOLERANCE`."""
     return abs(old - new) > RATIO_TOLERANCE
 
 

@@ -24,7 +24,7 @@ class AggregatePolicy(Part, frozen=True, kw_only=True):
 
 
 class MetricCollectPolicy(Part, frozen=True, kw_only=True):
-    """How usage is averaged and how often it is reported."""
+    """The rules for averaging usage and for reporting it."""
 
     aggregate_duration_seconds: Annotated[
         int | None, "Window over which the reported usage is averaged; 300 when absent."
@@ -41,7 +41,7 @@ class MetricCollectPolicy(Part, frozen=True, kw_only=True):
 
 
 class NodeMetricSpec(Part, frozen=True, kw_only=True):
-    """What the manager asks the node agent to report."""
+    """The figures that the manager asks the node agent to report."""
 
     metric_collect_policy: Annotated[
         MetricCollectPolicy | None, "How usage is averaged and how often it is reported."
@@ -107,7 +107,7 @@ class HostApplicationMetricInfo(Part, frozen=True, kw_only=True):
 
 
 class ReclaimableMetric(Part, frozen=True, kw_only=True):
-    """What prod pods requested and, as predicted, will not use."""
+    """The resources that prod pods requested and, as predicted, will not use."""
 
     resource: Annotated[ResourceMap, "Amounts that can be lent."] = ResourceMap()
 

@@ -1,4 +1,4 @@
-"""What a node keeps for processes outside Kubernetes. Source: behaviour/api 8.1.
+"""Deduct what a node keeps for processes outside Kubernetes. Source: behaviour/api 8.1.
 
 A malformed annotation counts as no reservation; callers that want to report it read it themselves first.
 """
@@ -34,7 +34,7 @@ def of_annotations(annotations: Mapping[str, str]) -> NodeReservation:
 
 
 def amounts(reservation: NodeReservation) -> Amounts:
-    """What is reserved of each resource; listed CPUs replace the amount of cpu.
+    """Return what is reserved of each resource; listed CPUs replace the amount of cpu.
 
     Nothing when the CPU list is malformed.
     """
@@ -56,7 +56,7 @@ def reserved_cpus(reservation: NodeReservation) -> ReservedCPUs:
 
 
 def trim_allocatable(allocatable: Amounts, reservation: NodeReservation) -> Amounts:
-    """What pods may request after the reservation: never below zero, no new resources.
+    """Return what pods may request after the reservation: never below zero, no new resources.
 
     The same list when nothing is deducted. Batch amounts stay: the manager has deducted already.
     """
@@ -72,7 +72,7 @@ def trim_allocatable(allocatable: Amounts, reservation: NodeReservation) -> Amou
 
 
 def kubelet_reserved(capacity: Amounts, allocatable: Amounts) -> Amounts:
-    """What the kubelet keeps of cpu and memory: capacity − allocatable, never below zero."""
+    """Return what the kubelet keeps of cpu and memory: capacity − allocatable, never below zero."""
     zero = quantity.ZERO
     return {
         name: max(capacity.get(name, zero) - allocatable.get(name, zero), zero) for name in _KUBELET_RESOURCES

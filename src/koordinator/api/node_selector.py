@@ -1,4 +1,5 @@
-"""Whether the conditions of a node selector hold. Pure; `scheduler.label_columns` is the same over many nodes.
+"""Decide whether the conditions of a node selector hold. Pure; `scheduler.label_columns` is the same over many
+nodes.
 
 Source: the Kubernetes API's NodeSelectorTerm. A condition that cannot be read (an operator with values that do
 not go with it) never holds.
@@ -13,12 +14,12 @@ NAME_FIELD = "metadata.name"
 
 
 def matches(terms: Iterable[NodeSelectorTerm], labels: Mapping[str, str], name: str) -> bool:
-    """Whether one of the terms holds for an object with these labels and this name."""
+    """Return whether one of the terms holds for an object with these labels and this name."""
     return any(term_matches(term, labels, name) for term in terms)
 
 
 def term_matches(term: NodeSelectorTerm, labels: Mapping[str, str], name: str) -> bool:
-    """Whether all conditions of the term hold; an empty term holds for nothing."""
+    """Return whether all conditions of the term hold; an empty term holds for nothing."""
     return bool(term.match_expressions or term.match_fields) and (
         all(holds(each, labels.get(each.key)) for each in term.match_expressions)
         and all(each.key == NAME_FIELD and holds(each, name) for each in term.match_fields)
@@ -26,7 +27,7 @@ def term_matches(term: NodeSelectorTerm, labels: Mapping[str, str], name: str) -
 
 
 def holds(requirement: NodeSelectorRequirement, value: str | None) -> bool:
-    """Whether one condition holds for the value of its key (None: the key is not there)."""
+    """Return whether one condition holds for the value of its key (None: the key is not there)."""
     match requirement.operator:
         case "In":
             return value in requirement.values

@@ -1,4 +1,4 @@
-"""What every object goes through before its cache or decision sees it. Source: behaviour/api 5.4.
+"""Normalize every object before its cache or decision sees it. Source: behaviour/api 5.4.
 
 Old resource names become current ones; a pod's replacements, priority, preemption policy and scheduler
 name take effect; a node's reservation is deducted from what pods may request. The results live in memory

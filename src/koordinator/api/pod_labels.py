@@ -17,7 +17,7 @@ NOT_SET = -1
 
 
 class CoreSched(msgspec.Struct, frozen=True):
-    """Which pods may share a physical core: those of one group; `policy` is none, exclusive or empty."""
+    """The pods that may share a physical core: those of one group; `policy` is none, exclusive or empty."""
 
     group_id: str
     policy: str
@@ -31,27 +31,27 @@ class ReplaceResources(msgspec.Struct, frozen=True):
 
 
 def is_eviction_enabled(pod_labels: Mapping[str, str]) -> bool:
-    """Whether the node agent may evict the pod by usage."""
+    """Return whether the node agent may evict the pod by usage."""
     return pod_labels.get(labels.EVICTION_ENABLED) == "true"
 
 
 def is_reservation_ignored(pod_labels: Mapping[str, str]) -> bool:
-    """Whether the pod is placed as if there were no reservations."""
+    """Return whether the pod is placed as if there were no reservations."""
     return pod_labels.get(labels.RESERVATION_IGNORED) == "true"
 
 
 def scheduler_name(pod_labels: Mapping[str, str], spec_name: str) -> str:
-    """Who schedules the pod: the label's text if it exists, even empty, else `spec.schedulerName`."""
+    """Return who schedules the pod: the label's text if it exists, even empty, else `spec.schedulerName`."""
     return pod_labels.get(labels.SCHEDULER_NAME, spec_name)
 
 
 def is_inactive(phase: str) -> bool:
-    """Whether a pod in this phase neither waits nor runs."""
+    """Return whether a pod in this phase neither waits nor runs."""
     return phase not in ("Pending", "Running")
 
 
 def is_terminated(pod: Pod) -> bool:
-    """Whether all that the pod does is done."""
+    """Return whether the pod has ended."""
     return pod.status.phase in ("Succeeded", "Failed")
 
 
@@ -63,7 +63,7 @@ def core_sched(pod_labels: Mapping[str, str]) -> CoreSched:
 
 
 def eviction_cost(annotations: Mapping[str, str], obj: str = "") -> int:
-    """What evicting the pod costs the descheduler, 0 when absent.
+    """Return what evicting the pod costs the descheduler, 0 when absent.
 
     Raises: ProtocolError when malformed.
     """
@@ -79,7 +79,7 @@ def eviction_priority(annotations: Mapping[str, str], obj: str = "") -> int:
 
 
 def load_estimated_s_after_scheduled(annotations: Mapping[str, str]) -> int:
-    """How long the pod counts with its estimated load after it was scheduled; `NOT_SET` if absent or bad."""
+    """Return how long the pod counts with its estimated load after it was scheduled; `NOT_SET` if absent or bad."""
     return _seconds(annotations, labels.LOAD_ESTIMATED_SECONDS_AFTER_POD_SCHEDULED)
 
 
@@ -89,7 +89,7 @@ def load_estimated_s_after_initialized(annotations: Mapping[str, str]) -> int:
 
 
 def replace_resources(annotations: Mapping[str, str]) -> ReplaceResources:
-    """What `from:to,from2:` asks for; entries without exactly one colon are skipped, the last one wins."""
+    """Return what `from:to,from2:` asks for; entries without exactly one colon are skipped, the last one wins."""
     entries: dict[str, str] = {}
     for entry in annotations.get(labels.REPLACE_RESOURCES, "").split(","):
         names = entry.split(":")

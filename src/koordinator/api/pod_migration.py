@@ -14,7 +14,7 @@ class PreemptionOptions(Part, frozen=True, kw_only=True):
 
 
 class MigrateReservationOptions(Part, frozen=True, kw_only=True):
-    """How room for the new pod is reserved."""
+    """The options for reserving room for the new pod."""
 
     reservation_ref: Annotated[ObjectReference | None, ATOMIC, "An existing Reservation to use."] = None
     template: Annotated[
@@ -32,7 +32,7 @@ class Preconditions(Part, frozen=True, kw_only=True):
 
 
 class DeleteOptions(Part, frozen=True, kw_only=True):
-    """How the old pod is deleted."""
+    """The options for deleting the old pod."""
 
     api_version: Annotated[str, "API version of the options."] = ""
     kind: Annotated[str, "Kind of the options: DeleteOptions."] = ""
@@ -49,7 +49,7 @@ class DeleteOptions(Part, frozen=True, kw_only=True):
 
 
 class PodMigrationJobSpec(Part, frozen=True, kw_only=True):
-    """Which pod is moved, and how."""
+    """The pod that is moved, and the way to move it."""
 
     pod_ref: Annotated[ObjectReference, REQUIRED, ATOMIC, "The pod to move."] = always(ObjectReference())
     paused: Annotated[bool, "Whether the job stands still."] = False
@@ -88,7 +88,7 @@ class PodMigrationCondition(Part, frozen=True, kw_only=True):
 
 
 class PodMigrationJobStatus(Part, frozen=True, kw_only=True):
-    """How far the job is."""
+    """The progress of the job."""
 
     phase: Annotated[str, "Pending (when absent), Running, Succeeded, Failed or Aborted."] = ""
     status: Annotated[str, "The step that the job is at."] = ""

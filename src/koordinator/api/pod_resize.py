@@ -104,7 +104,7 @@ def _says_the_same(wanted: ResourceRequirements | None, told: ContainerStatus) -
 
 
 def is_sidecar(init_container: Container) -> bool:
-    """Whether an init container runs as long as the pod."""
+    """Return whether an init container runs as long as the pod."""
     return init_container.restart_policy == "Always"
 
 

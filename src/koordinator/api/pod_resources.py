@@ -18,7 +18,7 @@ UNLIMITED = -1
 
 
 def requests(pod: Pod, *, with_overhead: bool = True) -> Amounts:
-    """What the pod needs of each resource, at once, on its node; while it is resized, what it counts for.
+    """Return what the pod needs of each resource, at once, on its node; while it is resized, what it counts for.
 
     The sum of containers and sidecars, or what any init step needs with the sidecars started before it,
     if that is more; pod-level cpu, memory and huge pages replace theirs; overhead comes on top.
@@ -53,7 +53,7 @@ def wire_sum(spec: PodSpec) -> ResourceList:
 
 
 def wire_limits(pod: Pod) -> ResourceList:
-    """What the pod may use of each resource: summed as requests are, without those that have no limit.
+    """Return the pod's limits per resource, summed as requests are; resources without a limit are left out.
 
     Overhead is added only where there is a limit.
     """
@@ -77,7 +77,7 @@ def wire_limits(pod: Pod) -> ResourceList:
 
 
 def have_same_amounts(a: Pod, b: Pod) -> bool:
-    """Whether two states of a pod agree in all that amounts are made of (ports of containers included)."""
+    """Return whether two states of a pod agree in all that amounts are made of (ports of containers included)."""
     old, new = counted_spec(a), counted_spec(b)
     return (
         old.containers == new.containers
@@ -131,7 +131,7 @@ def batch(pod: Pod) -> BatchAmounts:
 
 
 def is_pod_level(name: str) -> bool:
-    """Whether the resource can be requested for the pod as a whole."""
+    """Return whether the resource can be requested for the pod as a whole."""
     return name in (resources.CPU, resources.MEMORY) or name.startswith(resources.HUGEPAGES_PREFIX)
 
 

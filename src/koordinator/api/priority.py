@@ -96,5 +96,5 @@ def default_preemption_policy(pod_labels: Mapping[str, str]) -> str:
 
 
 def is_preemptible(pod_labels: Mapping[str, str]) -> bool:
-    """Whether the pod may be a victim of reservation and job preemption."""
+    """Return whether the pod may be a victim of reservation and job preemption."""
     return pod_labels.get(labels.DISABLE_PREEMPTIBLE) != "true"

@@ -86,7 +86,7 @@ def computed_kube(pod: Pod) -> KubeQoS:
 
 
 def allows_cpu_burst(qos: QoSClass) -> bool:
-    """Whether pods of this raw class may burst above their CPU limit."""
+    """Return whether pods of this raw class may burst above their CPU limit."""
     return qos not in _NO_CPU_BURST
 
 

@@ -1,4 +1,4 @@
-"""Which QoS classes, priority classes and resources go together in a pod. Source: behaviour/api 4.5."""
+"""Decide which QoS classes, priority classes and resources go together in a pod. Source: behaviour/api 4.5."""
 
 from koordinator.api import pod_resources, priority, qos, quantity, resources
 from koordinator.api.core import Pod
@@ -16,7 +16,7 @@ _WHOLE_CORE_CLASSES = (QoSClass.LSR, QoSClass.LSE)
 
 
 def violations(pod: Pod) -> list[str]:
-    """What is wrong with the pod, in words for its user; empty when it may be created.
+    """Return what is wrong with the pod, in words for its user; empty when it may be created.
 
     Raises: QuantityError when a request is no quantity.
     """

@@ -57,7 +57,7 @@ class QuantityError(KoordinatorError, ValueError):
 
 
 class Family(enum.Enum):
-    """How an amount is written: powers of 1000 by letter, powers of 1024, or powers of ten."""
+    """The notation of an amount: powers of 1000 by letter, powers of 1024, or powers of ten."""
 
     DECIMAL = "decimal"
     BINARY = "binary"

@@ -8,7 +8,7 @@ from koordinator.api.schema import ATOMIC, REQUIRED, always
 
 
 class ElasticQuotaProfileSpec(Part, frozen=True, kw_only=True):
-    """Which nodes make up which quota tree."""
+    """The nodes that make up a quota tree."""
 
     quota_name: Annotated[str, REQUIRED, "Name of the ElasticQuota to keep up to date."] = always("")
     node_selector: Annotated[LabelSelector, REQUIRED, ATOMIC, "Nodes of the tree."] = always(LabelSelector())

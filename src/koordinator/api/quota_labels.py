@@ -15,12 +15,12 @@ def parent_name(quota: str, quota_labels: Labels) -> str:
 
 
 def is_parent(quota_labels: Labels) -> bool:
-    """Whether other quotas may have this one as parent."""
+    """Return whether other quotas may have this one as parent."""
     return quota_labels.get(labels.QUOTA_IS_PARENT) == "true"
 
 
 def is_tree_root(quota_labels: Labels) -> bool:
-    """Whether the quota is the root of a tree of its own."""
+    """Return whether the quota is the root of a tree of its own."""
     return quota_labels.get(labels.QUOTA_IS_ROOT) == "true"
 
 
@@ -30,17 +30,17 @@ def tree_id(quota_or_pod_labels: Labels) -> str:
 
 
 def allows_lending(quota_labels: Labels) -> bool:
-    """Whether others may use what the quota leaves of its minimum."""
+    """Return whether others may use what the quota leaves of its minimum."""
     return quota_labels.get(labels.QUOTA_ALLOW_LENT_RESOURCE) != "false"
 
 
 def allows_forced_update(quota_labels: Labels) -> bool:
-    """Whether admission skips some of its checks of updates."""
+    """Return whether admission skips some of its checks of updates."""
     return quota_labels.get(labels.QUOTA_ALLOW_FORCE_UPDATE) == "true"
 
 
 def ignores_default_tree(quota_labels: Labels) -> bool:
-    """Whether the tree's total is not deducted from the default tree."""
+    """Return whether the tree's total is not deducted from the default tree."""
     return quota_labels.get(labels.QUOTA_IGNORE_DEFAULT_TREE) == "true"
 
 
@@ -50,5 +50,5 @@ def profile(quota_labels: Labels) -> str:
 
 
 def is_pod_non_preemptible(pod_labels: Labels) -> bool:
-    """Whether the pod counts against its quota's minimum and is never preempted for it."""
+    """Return whether the pod counts against its quota's minimum and is never preempted for it."""
     return pod_labels.get(labels.QUOTA_PREEMPTIBLE) == "false"

@@ -10,13 +10,13 @@ UNLIMITED = 2**62 // 1000
 
 
 def is_bytes(name: str) -> bool:
-    """Whether a resource is counted in bytes."""
+    """Return whether a resource is counted in bytes."""
     known = name in (resources.MEMORY, resources.EPHEMERAL_STORAGE) or name.endswith("-memory")
     return known or name.startswith(resources.HUGEPAGES_PREFIX)
 
 
 def is_cpu(name: str) -> bool:
-    """Whether a resource is CPU time, of whatever priority."""
+    """Return whether a resource is CPU time, of whatever priority."""
     return name == resources.CPU or name in _IN_MILLI_UNITS
 
 

@@ -38,7 +38,7 @@ class ReservationOwner(Part, frozen=True, kw_only=True):
 
 
 class PreAllocationPolicy(Part, frozen=True, kw_only=True):
-    """Which pods may be placed before the room is free."""
+    """The pods that may be placed before the room is free."""
 
     mode: Annotated[
         str, one_of("Default", "Cluster"), default("Default"), "Default: by owners; Cluster: by labels."
@@ -94,7 +94,7 @@ class ReservationCondition(Part, frozen=True, kw_only=True):
 
 
 class ReservationStatus(Part, frozen=True, kw_only=True):
-    """Where the room is and who uses it."""
+    """The place of the room, and its users."""
 
     phase: Annotated[
         str, default("Pending"), "Pending (when absent), Available, Waiting, Succeeded or Failed."

@@ -75,23 +75,23 @@ def without_zeros(amounts: Amounts) -> Amounts:
 
 
 def is_equal_ignoring_zeros(a: Amounts, b: Amounts) -> bool:
-    """Whether both hold the same amounts, zero entries left out. (Equality proper is `a == b`.)"""
+    """Return whether both hold the same amounts, zero entries left out. (Equality proper is `a == b`.)"""
     return without_zeros(a) == without_zeros(b)
 
 
 def is_zero(amounts: Amounts) -> bool:
-    """Whether no entry is other than zero."""
+    """Return whether no entry is other than zero."""
     return not any(amounts.values())
 
 
 def fits_completely(a: Amounts, b: Amounts) -> bool:
-    """Whether `a` ≤ `b` for all names of both, missing is zero."""
+    """Return whether `a` ≤ `b` for all names of both, missing is zero."""
     zero = quantity.ZERO
     return all(a.get(name, zero) <= b.get(name, zero) for name in a.keys() | b.keys())
 
 
 def differs(old: Amounts, new: Amounts, name: str, threshold_ratio: float) -> bool:
-    """Whether the amount changed by more than `threshold_ratio` of the old one, or came or went."""
+    """Return whether the amount changed by more than `threshold_ratio` of the old one, or came or went."""
     if name not in old or name not in new:
         return (name in old) != (name in new)
     old_milli = old[name].milli
@@ -99,7 +99,7 @@ def differs(old: Amounts, new: Amounts, name: str, threshold_ratio: float) -> bo
 
 
 def is_exact_match(names: Iterable[str] | None, a: Amounts, b: Amounts) -> bool:
-    """Whether each named resource is present with equal amounts in both, or absent in both.
+    """Return whether each named resource is present with equal amounts in both, or absent in both.
 
     None for `names`: nothing was asked for, so it matches.
     """

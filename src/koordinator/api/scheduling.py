@@ -35,7 +35,7 @@ class RuntimeClassScheduling(Part, frozen=True, kw_only=True):
 
 
 class RuntimeClass(Object, frozen=True, kw_only=True):
-    """What a container runtime costs per pod, and which nodes have it."""
+    """The resources that a container runtime costs per pod, and the nodes that have the runtime."""
 
     resource: ClassVar[Resource] = Resource(
         group="node.k8s.io", version="v1", kind="RuntimeClass", plural="runtimeclasses", namespaced=False

@@ -8,14 +8,14 @@ from koordinator.api.schema import DATE_TIME, INT32
 
 
 class ElasticQuotaSpec(Part, frozen=True, kw_only=True):
-    """What a team is sure of, and what it may borrow up to."""
+    """The resources that a team is sure of, and the maximum up to which it may borrow."""
 
     min: Annotated[ResourceList, "Amounts that the team is sure of."] = {}
     max: Annotated[ResourceList, "Amounts that the team may use when others do not."] = {}
 
 
 class ElasticQuotaStatus(Part, frozen=True, kw_only=True):
-    """What a team uses."""
+    """The resources that a team uses."""
 
     used: Annotated[ResourceList, "Amounts that pods of the team use."] = {}
 
@@ -36,7 +36,7 @@ class ElasticQuota(Object, frozen=True, kw_only=True):
 
 
 class PodGroupSpec(Part, frozen=True, kw_only=True):
-    """When the pods of a gang may start."""
+    """The conditions under which the pods of a gang may start."""
 
     min_member: Annotated[int, INT32, "Pods that must be placed together; fewer do not start."] = 0
     min_resources: Annotated[ResourceList, "Resources that must be there before any pod is placed."] = {}
@@ -44,7 +44,7 @@ class PodGroupSpec(Part, frozen=True, kw_only=True):
 
 
 class PodGroupStatus(Part, frozen=True, kw_only=True):
-    """How far a gang is."""
+    """The progress of a gang."""
 
     phase: Annotated[
         str,

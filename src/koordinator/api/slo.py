@@ -45,7 +45,7 @@ NotNegative = Annotated[int | None, at_least(0)]
 
 
 class ResourceThresholdStrategy(Part, frozen=True, kw_only=True):
-    """When best-effort pods are suppressed and evicted to protect services."""
+    """The thresholds at which best-effort pods are suppressed and evicted to protect services."""
 
     enable: Annotated[bool | None, "Whether the strategy runs; false when absent."] = None
     cpu_suppress_threshold_percent: Annotated[
@@ -104,7 +104,7 @@ class ResourceThresholdStrategy(Part, frozen=True, kw_only=True):
 
 
 class CPUBurstStrategy(Part, frozen=True, kw_only=True):
-    """How containers may exceed their CPU limit for a short time."""
+    """The rules by which containers may exceed their CPU limit for a short time."""
 
     policy: Annotated[str | None, "none (when absent), cpuBurstOnly, cfsQuotaBurstOnly or auto (both)."] = (
         None
@@ -145,7 +145,7 @@ class SystemStrategy(Part, frozen=True, kw_only=True):
 
 
 class CgroupPath(Part, frozen=True, kw_only=True):
-    """Where the cgroup of an application is."""
+    """The place of an application's cgroup."""
 
     base: Annotated[str, "CgroupRoot, Kubepods, KubepodsBurstable or KubepodsBesteffort."] = ""
     parent_dir: Annotated[str, "Directory below the base."] = ""

@@ -34,7 +34,7 @@ class MetricAggregatePolicy(Payload, frozen=True, kw_only=True):
 
 
 class ColocationStrategy(Payload, frozen=True, kw_only=True):
-    """How much of a node's unused resources is lent out, and how its usage is measured."""
+    """The share of a node's unused resources that is lent out, and the rules for measuring its usage."""
 
     enable: bool | None = None
     metric_aggregate_duration_seconds: int | None = None
@@ -202,7 +202,7 @@ class RatioModel(Payload, frozen=True, kw_only=True):
 
 
 class CPUNormalizationStrategy(Payload, frozen=True, kw_only=True):
-    """How nodes with CPUs of different speed are made comparable."""
+    """The rules that make nodes with CPUs of different speed comparable."""
 
     enable: bool | None = None
     default_ratio: float | None = None
@@ -221,7 +221,7 @@ class CPUNormalizationConfig(CPUNormalizationStrategy, frozen=True, kw_only=True
 
 
 class ResourceAmplificationStrategy(Payload, frozen=True, kw_only=True):
-    """How much more of each resource is sold than nodes have."""
+    """The ratios by which more of each resource is sold than nodes have."""
 
     enable: bool | None = None
     resource_amplification_ratio: dict[str, float] = {}

@@ -147,7 +147,7 @@ class BlkIOQOS(Part, frozen=True, kw_only=True):
 
 
 class ResourceQOS(Part, frozen=True, kw_only=True):
-    """How the kernel treats the pods of one QoS class."""
+    """The kernel's treatment of the pods of one QoS class."""
 
     cpu_qos: CPUQOS | None = msgspec.field(name="cpuQOS", default=None)
     memory_qos: MemoryQOS | None = msgspec.field(name="memoryQOS", default=None)
@@ -157,7 +157,7 @@ class ResourceQOS(Part, frozen=True, kw_only=True):
 
 
 class QOSPolicies(Part, frozen=True, kw_only=True):
-    """Which mechanism carries the settings out."""
+    """The mechanisms that carry the settings out."""
 
     cpu_policy: Annotated[str | None, "groupIdentity (when absent) or coreSched."] = None
     net_qos_policy: Annotated[str | None, "tc (when absent) or terway-qos."] = msgspec.field(
@@ -166,7 +166,7 @@ class QOSPolicies(Part, frozen=True, kw_only=True):
 
 
 class ResourceQOSStrategy(Part, frozen=True, kw_only=True):
-    """How the kernel treats pods of each QoS class."""
+    """The kernel's treatment of pods of each QoS class."""
 
     policies: Annotated[QOSPolicies | None, "Which mechanism carries the settings out."] = None
     lsr_class: Annotated[ResourceQOS | None, "Settings of LSR and LSE pods."] = None

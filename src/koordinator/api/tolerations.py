@@ -1,4 +1,4 @@
-"""Which taints a pod bears. Pure. Source: the scheduler's rules of tolerations (TaintToleration)."""
+"""Decide which taints a pod tolerates. Pure. Source: the scheduler's rules of tolerations (TaintToleration)."""
 
 import re
 from collections.abc import Iterable
@@ -18,8 +18,9 @@ def text_of(taint: Taint) -> str:
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether one toleration matches a taint. An empty key is valid with `Exists` only; `Lt` and `Gt` say what the
-    taint's value must be beside the toleration's, both as 64-bit integers."""
+    """Return whether one toleration matches a taint. An empty key is valid with `Exists` only; `Lt` and `Gt` say
+    what the taint's value must be beside the toleration's, both as 64-bit integers.
+    """
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key:
@@ -55,13 +56,13 @@ def is_tolerated(tolerations: Iterable[Toleration], taint: Taint) -> bool:
 
 
 def keeps_out(tolerations: Tolerations, taints: Iterable[Taint]) -> bool:
-    """Whether some taint forbids the pod to be scheduled to the node."""
+    """Return whether some taint forbids the pod to be scheduled to the node."""
     return any(
         taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not is_tolerated(tolerations, taint) for taint in taints
     )
 
 
 def untolerated_preferences(tolerations: Tolerations, taints: Iterable[Taint]) -> int:
-    """How many taints would rather not have the pod."""
+    """Return how many taints would rather not have the pod."""
     soft = [toleration for toleration in tolerations if toleration.effect in ("", PREFER_NO_SCHEDULE)]
     return sum(taint.effect == PREFER_NO_SCHEDULE and not is_tolerated(soft, taint) for taint in taints)

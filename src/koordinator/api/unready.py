@@ -1,4 +1,4 @@
-"""What this version knows on the wire, but nothing runs for yet: who creates it is told so.
+"""List what this version knows on the wire but does not run yet; users who create such objects get a warning.
 
 The one table of it. Admission warns by it, and `koordinator doctor` finds what is there all the same; when a component
 for something lands, its line goes.
@@ -39,12 +39,12 @@ NO_RESERVATION = "the pod stays pending (the scheduler's plugin Reservation)"
 
 
 def kind_warning(view: type[Object]) -> str:
-    """What is said to whom creates an object of one of `KINDS`."""
+    """Return the warning for users who create an object of one of `KINDS`."""
     return f"{view.resource.kind}: this version of Koordinator does not act on it yet: {KINDS[view]}"
 
 
 def devices_of(pod: Pod) -> Collection[str]:
-    """Which of `DEVICES` a pod requests."""
+    """Return which of `DEVICES` a pod requests."""
     return {
         name
         for container in (*pod.spec.containers, *pod.spec.init_containers)
@@ -54,7 +54,7 @@ def devices_of(pod: Pod) -> Collection[str]:
 
 
 def pod_warnings(pod: Pod) -> Iterator[str]:
-    """What is said to whom creates a pod."""
+    """Yield the warnings for users who create the pod."""
     if found := devices_of(pod):
         names = ", ".join(sorted(found))
         yield f"{names}: this version of Koordinator does not share devices yet: {NO_DEVICE}"

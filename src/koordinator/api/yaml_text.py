@@ -37,8 +37,8 @@ _TAG = "tag:yaml.org,2002:"
 
 
 def load(text: bytes | str, *, nodes_max: int | None = None) -> Any:
-    """The one document of a text; None for an empty one. `nodes_max` bounds values, so the time that reading takes:
-    some 10 µs for each.
+    """Return the one document of a text; None for an empty one. `nodes_max` bounds values, so the time that reading
+    takes: some 10 µs for each.
 
     Raises: YamlError.
     """
@@ -93,7 +93,7 @@ class _Builder:
         self._aliased_bytes = 0
 
     def goes_on(self) -> bool:
-        """Whether another document follows."""
+        """Return whether another document follows."""
         while not isinstance(event := self._loader.get_event(), yaml.DocumentStartEvent):
             if event is None or isinstance(event, yaml.StreamEndEvent):
                 return False

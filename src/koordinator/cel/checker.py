@@ -1,4 +1,4 @@
-"""Which type an expression has, and what in it can never have a value: what a rule is told when it is written.
+"""Find the type of an expression, and what in it can never have a value, when a rule is written.
 
 Source: the type checker of CEL's language definition; the texts are cel-go's.
 """
@@ -232,7 +232,7 @@ def _of_literal(value: object) -> Type:
 
 
 def _joined(types: Sequence[Type]) -> Type:
-    """The one type of several values; dyn where they differ, or where there are none."""
+    """Return the common type of several values; dyn where they differ, or where there are none."""
     return types[0] if types and all(each == types[0] for each in types) else DYN
 
 
@@ -245,7 +245,7 @@ def _is_free(wanted: Type) -> bool:
 
 
 def _assigned(want: Type, have: Type, binds: dict[str, Type]) -> bool:
-    """Whether a value of type `have` can stand where `want` is asked for; free types are bound."""
+    """Return whether a value of type `have` can stand where `want` is asked for; free types are bound."""
     if _is_free(want):
         bound = binds.get(want.name)
         if bound is None or bound == DYN or (bound == NULL and have.name not in _NEVER_NULL):

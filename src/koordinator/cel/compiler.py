@@ -27,7 +27,7 @@ LONG = 512
 
 
 class Budget:
-    """What evaluations may cost together, in rounds of loops (a long text counts as several)."""
+    """The cost that evaluations may have together, in rounds of loops (a long text counts as several)."""
 
     def __init__(self, rounds: int = ITERATIONS_MAX) -> None:
         self.rounds = [rounds]
@@ -224,7 +224,7 @@ def _truth(value: Any) -> bool:
 
 
 def _any_of(items: Items, step: Step, wanted: bool) -> Step:
-    """Whether a round gives `wanted`; errors of other rounds do not matter then."""
+    """Return a step that holds when some round gives `wanted`; errors of other rounds do not matter then."""
 
     def run(scope: Scope) -> bool:
         failure: EvaluationError | None = None

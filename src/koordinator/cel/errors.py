@@ -1,4 +1,4 @@
-"""What can be wrong with an expression, and with its evaluation."""
+"""Errors of an expression, and of its evaluation."""
 
 from koordinator.api.errors import KoordinatorError
 

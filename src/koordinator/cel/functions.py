@@ -251,7 +251,7 @@ def to_semver(text: Any, is_loose: Any = False) -> Semver:
 
 
 def _holds(make: Function) -> Function:
-    """Whether a value can be made."""
+    """Return a function that tells whether a value can be made."""
 
     def apply(*args: Any) -> bool:
         try:

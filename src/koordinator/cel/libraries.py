@@ -1,4 +1,5 @@
-"""What Kubernetes adds to CEL for its rules: times, addresses, URLs, named formats, and the formatting of texts.
+"""Add what Kubernetes adds to CEL for its rules: times, addresses, URLs, named formats, and the formatting of
+texts.
 
 Sources: CEL's definitions of time, cel-go's string extension, and the libraries of k8s.io/apiserver/pkg/cel.
 """
@@ -187,7 +188,7 @@ class NamedFormat(msgspec.Struct, frozen=True):
     length_max: int
 
     def validate(self, text: Any) -> OptionalValue:
-        """What is wrong with a text, none if nothing is."""
+        """Return what is wrong with a text; none when it is valid."""
         if not isinstance(text, str):
             raise _no_overload("validate", text)
         wrong = []

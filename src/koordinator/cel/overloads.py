@@ -1,4 +1,4 @@
-"""What functions and methods take and give, one signature a line. A single capital letter is any type.
+"""List what functions and methods take and give, one signature a line. A single capital letter is any type.
 
 Sources: CEL's standard definitions, cel-go's string extension, and the libraries of k8s.io/apiserver/pkg/cel.
 """
@@ -191,7 +191,7 @@ def _split_result(line: str) -> tuple[str, str, str]:
 
 
 def _matching(head: str) -> int:
-    """Where the bracket opens that the text ends with."""
+    """Return the index of the opening bracket that belongs to the closing one at the end of the text."""
     depth = 0
     for at in range(len(head) - 1, -1, -1):
         depth += (head[at] == ")") - (head[at] == "(")

@@ -47,7 +47,7 @@ class Pattern:
             self._fast.Compile()
 
     def matches(self, text: str) -> bool:
-        """Whether the pattern is found somewhere in the text."""
+        """Return whether the pattern is found somewhere in the text."""
         encoded = text.encode("utf-8", "surrogatepass")
         if self._fast is not None:
             return bool(self._fast.Match(encoded))

@@ -83,7 +83,7 @@ class _Parser:
         return token
 
     def _accepts(self, *texts: str) -> bool:
-        """Whether the next token is one of these signs (or the word `in`); it is taken then."""
+        """Return whether the next token is one of these signs (or the word `in`), and take it if so."""
         token = self._token
         if token.kind in (Kind.SIGN, Kind.NAME) and token.text in texts:
             self._at += 1

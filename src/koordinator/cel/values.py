@@ -173,6 +173,6 @@ _ORDERED = {"bool", "string", "bytes", "google.protobuf.Timestamp", "google.prot
 
 
 def is_ordered_with(a: Any, b: Any) -> bool:
-    """Whether there is a smaller one among two values."""
+    """Return whether one of two values is the smaller one."""
     kinds = {kind_of(a), kind_of(b)}
     return kinds <= {"int", "double"} or (len(kinds) == 1 and kinds <= _ORDERED)

@@ -57,7 +57,7 @@ async def _client(stack: contextlib.AsyncExitStack, kubeconfig: str) -> KubeClus
 
 
 async def _authorities(flags: Flags, cluster: KubeCluster | None) -> Authorities:
-    """What flags say wins over what the cluster says."""
+    """Return the authorities from flags, and those from the cluster where flags say nothing."""
     found = Authorities()
     if cluster is not None and not flags.authentication_skip_lookup:
         try:

@@ -101,7 +101,7 @@ def demo_node(
     busy: bool,
     quiet: bool,
 ) -> None:
-    """What the node agent does for a service on this machine, with real processes. Needs root and a C compiler.
+    """Show what the node agent does for a service on this machine, with real processes. Needs root and a C compiler.
 
     A service answers requests that arrive at a constant rate, beside batch work that takes all it gets: alone,
     with batch unmanaged, and with batch managed. Ends with one table, which promises were kept, and one HTML

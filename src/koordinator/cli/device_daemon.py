@@ -72,7 +72,8 @@ def main(**values: Any) -> None:
 
 
 def configure(values: dict[str, Any]) -> DaemonConfig:
-    """What flags, environment, configuration file and defaults say, in this order.
+    """Return the configuration out of flags, environment, configuration file and defaults; the first that says
+    something wins.
 
     Raises: ConfigFileError.
     """

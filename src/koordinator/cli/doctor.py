@@ -54,7 +54,7 @@ class CheckName(click.ParamType):  # type: ignore[type-arg] # generic in newer r
 @options.on_a_cluster
 @options.output("text", "json", "yaml")
 def main(**asked: Any) -> None:
-    """What is wrong with this installation, why does it matter, and what to do?
+    """Find what is wrong with this installation, why it matters, and what to do.
 
     \b
     Try:

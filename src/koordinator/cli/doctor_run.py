@@ -61,7 +61,7 @@ def exit_code(report: Report) -> int:
 
 
 async def _from_cluster(namespace: str, kubeconfig: str, context: str, chosen: frozenset[str]) -> Snapshot:
-    """What the chosen checks look at; nothing is sent that only others need."""
+    """Return what the chosen checks look at; requests that only other checks need are not sent."""
     client = connect.load(kubeconfig_file=kubeconfig, context=context)
     console = Console(stderr=True)
     async with KubeCluster(client, rng=random.Random(0), component="koordinator-doctor") as cluster:

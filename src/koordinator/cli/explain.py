@@ -59,7 +59,7 @@ asking = options.together(
     "--best", default=BEST_NODES, show_default=True, type=click.IntRange(0), help="Nodes in the score table."
 )
 def pod(**asked: Any) -> None:
-    """Why is this pod pending, or why on that node, and what would have to change?
+    """Explain why a pod is pending, or why it is on its node, and what would have to change.
 
     \b
     Try:
@@ -77,7 +77,7 @@ def pod(**asked: Any) -> None:
 @click.argument("name")
 @asking
 def gang(**asked: Any) -> None:
-    """Why does this gang not start, or how far is it, and what would have to change?
+    """Explain why a gang does not start, or how far it is, and what would have to change.
 
     All members are tried side by side, as the scheduler tries them. NAME is that of the PodGroup, or of the
     annotation on the pods; gangs that start with it are told, too.
@@ -112,7 +112,7 @@ _several = click.option(
 @click.option("-l", "--selector", default="", help="Only pods with these labels, as for kubectl get.")
 @_several
 def pods(**asked: Any) -> None:
-    """Why are these pods pending? Pods with the same answer share a line.
+    """Explain why pods are pending. Pods with the same answer share a line.
 
     \b
     Try:

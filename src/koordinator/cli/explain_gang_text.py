@@ -22,7 +22,7 @@ def print_gang(console: Console, answer: GangAnswer) -> None:
 
 
 def gang_parts(answer: GangAnswer) -> list[RenderableType | None]:
-    """What stands below the verdict, also of a pod that goes with its gang."""
+    """Return what stands below the verdict, also of a pod that goes with its gang."""
     fit = answer.fit
     where = f" in {fit.where}" if fit is not None and fit.where else ""
     title = f"Why nodes{where} refuse {fit.stuck}, next to the members before it" if fit is not None else ""

@@ -154,7 +154,7 @@ def pods_from_dump(
 
 
 def _labelled(selector: str) -> Predicate:
-    """Which labels a `--selector` takes."""
+    """Return the predicate of a `--selector` on labels."""
     return selectors.labels(selector) or (lambda _: True)
 
 
@@ -168,7 +168,7 @@ def _chosen(wanted: PodsWanted, pods: Sequence[Pod], matches: Predicate) -> list
 
 
 def _selector_of(owner: Object) -> Predicate:
-    """What a workload's pods are chosen by; a Job has a selector once its controller has seen it."""
+    """Return the predicate by which a workload chooses pods; a Job has a selector once its controller has seen it."""
     selector: LabelSelector | None = owner.spec.selector  # type: ignore[attr-defined]
     return compile_selector(selector or LabelSelector(match_labels={JOB_UID: owner.metadata.uid}))
 
@@ -198,7 +198,7 @@ def read_config(config_file: Path | None) -> SchedulerConfig:
 
 
 def unknown(kind: str, wanted: str, known: Sequence[str]) -> click.ClickException:
-    """What a person needs who mistyped a name."""
+    """Return the error for a mistyped name, with the names that a person may have meant."""
     alike = ", ".join(names_alike(wanted, known))
     return click.ClickException(f"no {kind} is called {wanted}{f'; there are {alike}' if alike else ''}")
 
@@ -355,7 +355,7 @@ async def _ask_scheduler(where: _Where, path: str, params: Mapping[str, str], ki
 
 
 def _leader(body: bytes) -> str:
-    """Who leads, as a standby tells it; empty when it does not."""
+    """Return the leader's name, as a standby reports it; empty when it does not."""
     try:
         return msgspec.json.decode(body, type=_Standby).leader
     except msgspec.DecodeError:

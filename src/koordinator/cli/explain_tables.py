@@ -23,7 +23,7 @@ _STYLE = {
 
 
 def print_parts(console: Console, parts: Iterable[RenderableType | None]) -> None:
-    """Those that there are, with blank lines between them."""
+    """Print the parts that are not None, with blank lines between them."""
     for number, part in enumerate(each for each in parts if each is not None):
         if number:
             console.print()
@@ -68,7 +68,7 @@ def remedy_table(remedies: Sequence[Remedy]) -> Table | None:
 
 
 def preemption_table(preemption: Preemption | None, said: str = "") -> RenderableType | None:
-    """Who would be evicted; or why nobody, unless `said` has that."""
+    """Return a table of the pods that would be evicted, or why none would be, unless `said` has that."""
     if preemption is None:
         return None
     if not preemption.nodes:

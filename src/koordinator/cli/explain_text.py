@@ -78,7 +78,7 @@ def _cell(resource: str, amount: str | None, nothing: str = "-") -> str:
 
 
 def _above(quota: QuotaAnswer) -> Text | None:
-    """Who has not given back yet, where there is room in the quota, but not on the nodes."""
+    """Return who has not given back yet, where there is room in the quota, but not on the nodes."""
     lines = []
     for each in quota.above:
         amounts = ", ".join(readable.lot(name, amount) for name, amount in each.amounts.items())
@@ -118,7 +118,7 @@ def _node(node: NodeAnswer) -> Group:
 
 
 def _messages(answer: PodAnswer) -> Text | None:
-    """What the scheduler would say now, said, and whatever else was said; nothing twice."""
+    """Return the scheduler's message of now, the recorded one, and whatever else was said; nothing twice."""
     lines, said = [f"Message: {answer.message}"] if answer.message else [], [answer.message]
     for condition in answer.conditions:
         if condition.type == "PodScheduled":

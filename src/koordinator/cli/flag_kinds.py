@@ -144,7 +144,7 @@ class GoFlagCommand(click.Command):
         return super().parse_args(ctx, double_dashed(args, self._takes_value(ctx)))
 
     def _takes_value(self, ctx: click.Context) -> dict[str, bool]:
-        """Whether a flag needs a value, by name with underscores as dashes."""
+        """Return whether each flag needs a value, by name with underscores as dashes."""
         found = {}
         for param in self.get_params(ctx):
             alone = isinstance(param.type, Switch) or getattr(param, "is_flag", False)

@@ -148,7 +148,7 @@ def inert(flags: Mapping[str, str], switches: Mapping[str, str]) -> list[Decorat
 
 
 def given(names: Iterable[str], values: Mapping[str, Any]) -> list[str]:
-    """Which flags without effect were given."""
+    """Return which flags without effect were given."""
     return [name for name in names if values[name.replace("-", "_")] is not None]
 
 

@@ -69,7 +69,7 @@ def uninstall(dry_run: bool, do_apply: bool, everything: bool, kubeconfig: str, 
 
 
 def read_values(value_files: tuple[Path, ...], settings: tuple[str, ...], namespace: str) -> Values:
-    """What files and flags say. Raises: ClickException, which names file or flag, and the field."""
+    """Return what files and flags say. Raises: ClickException, which names file or flag, and the field."""
     layers: list[tuple[str, dict[str, Any]]] = []
     for path in value_files:
         layers.append((str(path), read_file(str(path), user_files.read_text(path))))

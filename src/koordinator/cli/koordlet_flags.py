@@ -274,7 +274,7 @@ def options(command: Any) -> Any:
 
 
 def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Settings, list[str]]:
-    """What the command line says, and flags that were given although they have no effect.
+    """Return the settings of the command line, and the flags that were given although they have no effect.
 
     Raises: FlagError, FeatureGateError, QuantityError and the like for what cannot be used.
     """

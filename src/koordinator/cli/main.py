@@ -18,27 +18,27 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": (
         "koordinator.cli.demo",
         "demo",
-        "A day of a cluster without and with co-location, side by side.",
+        "Run a day of a cluster without and with co-location, side by side.",
     ),
     "demo-node": (
         "koordinator.cli.demo_node",
         "demo_node",
-        "What the node agent does for a service on this machine, with real processes (root).",
+        "Show what the node agent does for a service on this machine, with real processes (root).",
     ),
     "explain": (
         "koordinator.cli.explain",
         "main",
-        "Why a pod is pending or where it is, and what would change that.",
+        "Explain why a pod is pending or where it is, and what would change that.",
     ),
     "doctor": (
         "koordinator.cli.doctor",
         "main",
-        "What is wrong with an installation, why it matters, and what to do.",
+        "Find what is wrong with an installation, why it matters, and what to do.",
     ),
     "quota": (
         "koordinator.cli.quota",
         "main",
-        "The tree of quotas: used, runtime, min, max, and who borrows from whom.",
+        "Show the tree of quotas: used, runtime, min, max, and who borrows from whom.",
     ),
     "simulate": (
         "koordinator.cli.simulate",

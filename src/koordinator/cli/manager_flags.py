@@ -238,7 +238,7 @@ def options(command: Any) -> Any:
 
 
 def of(values: Mapping[str, Any]) -> tuple[Settings, list[str]]:
-    """What the command line says, and flags that were given although they have no effect.
+    """Return the settings of the command line, and the flags that were given although they have no effect.
 
     Raises: FlagError, FeatureGateError for what cannot be used.
     """

@@ -125,7 +125,7 @@ async def served(
 def health_checks(
     manager: Manager, webhooks: Webhooks, election: LeaderElection | None
 ) -> tuple[Mapping[str, http.Check], Mapping[str, http.Check]]:
-    """Why the process should be restarted, and why it should not be asked: by name."""
+    """Return the checks by name: why the process should be restarted, and why it should not be asked."""
 
     async def lease() -> str:
         return "" if election is None else election.trouble

@@ -50,7 +50,7 @@ def add_to(registry: Registry, started_s: float) -> None:
 
 
 def add_gates(registry: Registry, component: Component, gates: FeatureGates) -> None:
-    """Which feature gates are on, and the version."""
+    """Add a metric for each feature gate, and one for the version."""
     # As upstream: features that are generally available have no stage.
     stages = {
         name: "" if gate.stage is Stage.GA else gate.stage.name

@@ -39,7 +39,7 @@ def check_privileges() -> None:
 def options(
     folder: Path, parent: str, reserved: str, tokens: tuple[str, ...], clock: Clock
 ) -> "KubeletOptions":
-    """How the node is made. Raises: UsageError (reserved amounts); OSError (certificates)."""
+    """Return the options of the node. Raises: UsageError (reserved amounts); OSError (certificates)."""
     from koordinator.local.apiserver import tls
     from koordinator.local.processes.kubelet import KubeletOptions
     from koordinator.local.processes.process_node import ProcessNodeConfig

@@ -76,7 +76,7 @@ def tree_lines(found: Forest, trees: Sequence[TreeView], options: Options) -> li
 
 
 def heading(tree: TreeView, wanted: Iterable[str]) -> Text:
-    """What there is to share, and how that is known."""
+    """Return what there is to share, and how that is known."""
     name = f"Tree {tree.tree_id}" if tree.tree_id else "Default tree"
     total = ", ".join(f"{each} {short(each, tree.total[each])}" for each in wanted if each in tree.total)
     if total:
@@ -136,7 +136,7 @@ def _of_quota(
 
 
 def _scale(figures: Figures, total: int | None) -> int:
-    """What a whole bar stands for: `max`, at most what the tree has."""
+    """Return what a whole bar stands for: `max`, at most what the tree has."""
     known = [each for each in (figures.max, total) if each is not None]
     return max(min(known, default=0), figures.used, figures.runtime or 0, figures.min if not known else 0)
 

@@ -27,7 +27,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 def cause_of(error: Exception) -> Exception:
-    """What is wrong, out of the task groups that it came through."""
+    """Return the error inside the task groups that it came through."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -48,7 +48,7 @@ class Failed(click.ClickException):
 
 
 def words_of(error: Exception) -> str:
-    """What is wrong, and what to do next where that is known."""
+    """Return what is wrong, and what to do next where that is known."""
     if isinstance(error, ConnectionFailed):
         return f"{error}; is the API server running? `koordinator up` starts one, --kubeconfig names another"
     if isinstance(error, Unauthorized):
@@ -81,7 +81,7 @@ def told_in_one_line(exit_code: int = 1) -> Iterator[None]:
 
 
 def missing_package(error: ModuleNotFoundError) -> Exception:
-    """What to install; the error itself where it is a module of ours that is missing."""
+    """Return an error that says what to install; the error itself when the missing module is ours."""
     package = (error.name or "").partition(".")[0]
     if package in ("", __package__.partition(".")[0]):
         return error

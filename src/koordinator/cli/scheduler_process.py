@@ -142,7 +142,7 @@ def known_plugins(plugins: Registry) -> frozenset[str]:
 
 
 def auditing(flags: Flags) -> AuditOptions | None:
-    """What the flags say about the workload auditor; None when it is off. Raises: Refused."""
+    """Return what the flags say about the workload auditor; None when it is off. Raises: Refused."""
     if not flags.enable_workload_auditor:
         return None
     try:
@@ -161,7 +161,7 @@ def auditing(flags: Flags) -> AuditOptions | None:
 
 
 def observing(flags: Flags) -> ObserverOptions:
-    """What the flags say about the monitor and debugging."""
+    """Return what the flags say about the monitor and debugging."""
     return ObserverOptions(
         monitor=MonitorOptions(
             period_s=duration.parse(flags.scheduler_monitor_period),

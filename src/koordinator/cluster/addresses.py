@@ -4,7 +4,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to bind is reachable from this machine only."""
+    """Return whether an address to bind is reachable from this machine only."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""What a component's requests to the API server cost, under the names of upstream's clients (`rest_client_*`)."""
+"""Metrics of a component's requests to the API server, under the names of upstream's clients (`rest_client_*`)."""
 
 from typing import TYPE_CHECKING
 

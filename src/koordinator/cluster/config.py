@@ -1,4 +1,4 @@
-"""How to reach an API server: address, trust, identity. `connect.load` finds them for a command line."""
+"""Describe how to reach an API server: address, trust, identity. `connect.load` finds them for a command line."""
 
 import os
 import ssl
@@ -27,7 +27,7 @@ class ConfigError(KoordinatorError, ValueError):
 
 
 class Credentials(Protocol):
-    """Who we are: the `Authorization` header, kept fresh."""
+    """Our credentials: the `Authorization` header, kept fresh."""
 
     async def authorization(self) -> str:
         """The header's value for a request now; empty without one.
@@ -65,7 +65,7 @@ class StaticHeader:
 
 
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the API is and how to speak to it.
+    """The address of the API and the way to speak to it.
 
     `tls` is None for plain HTTP; `server_name` is the name expected in the server's certificate when it is
     not the address's; `headers` go with every request (impersonation); `extensions` are what the kubeconfig says about

@@ -1,4 +1,4 @@
-"""Which cluster a command line means."""
+"""Find the cluster that a command line means."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who may call us, asked of the API server: TokenReview for identity, SubjectAccessReview for permission.
+"""Ask the API server who may call us: TokenReview for identity, SubjectAccessReview for permission.
 
 As upstream's delegated authentication and authorization: client certificates and front proxies are trusted
 by their authorities, bearer tokens are reviewed, everybody else is anonymous; answers are remembered for
@@ -71,7 +71,9 @@ class Authorities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def certificate_user(peer: Mapping[str, Any]) -> User:
-    """Whom a verified client certificate (as `ssl` decodes it) names: common name and organisations."""
+    """Return the user that a verified client certificate (as `ssl` decodes it) names: common name and
+    organisations.
+    """
     pairs = [pair for part in peer.get("subject", ()) for pair in part]
     names = [value for name, value in pairs if name == "commonName"]
     groups = tuple(value for name, value in pairs if name == "organizationName")
@@ -79,7 +81,7 @@ def certificate_user(peer: Mapping[str, Any]) -> User:
 
 
 def proxied_user(headers: Sequence[tuple[str, str]], names: RequestHeaders) -> User | None:
-    """Whom a trusted front proxy speaks for; None when it does not say."""
+    """Return the user for whom a trusted front proxy speaks; None when it does not say."""
     lower = [(name.lower(), value) for name, value in headers]
 
     def values(wanted: Sequence[str]) -> list[str]:
@@ -99,7 +101,7 @@ def proxied_user(headers: Sequence[tuple[str, str]], names: RequestHeaders) -> U
 
 
 def is_always_allowed(path: str, patterns: Sequence[str]) -> bool:
-    """Whether a path needs no permission; a pattern may end with `*`."""
+    """Return whether a path needs no permission; a pattern may end with `*`."""
     for pattern in patterns:
         if pattern.endswith("*") and path.startswith(pattern[:-1]):
             return True
@@ -178,7 +180,7 @@ class AccessReviewer:
         self._known: _Cache[bool] = _Cache()
 
     async def may(self, user: User, verb: str, path: str) -> bool:
-        """Whether `user` may `verb` (lower case) the path. False when the API server cannot be asked."""
+        """Return whether `user` may `verb` (lower case) the path. False when the API server cannot be asked."""
         if MASTERS in user.groups:
             return True
         if self._cluster is None:
@@ -212,7 +214,7 @@ class AccessReviewer:
 
 
 async def look_up(cluster: Cluster) -> Authorities:
-    """What the cluster says about client certificates and front proxies.
+    """Return what the cluster says about client certificates and front proxies.
 
     Raises: ApiError, ValueError (the ConfigMap does not hold what it should).
     """

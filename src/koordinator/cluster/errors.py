@@ -20,7 +20,7 @@ class StatusCause(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
 
 class StatusDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Which object and fields a `Status` speaks of."""
+    """The object and fields that a `Status` speaks of."""
 
     name: str = ""
     group: str = ""

@@ -1,4 +1,4 @@
-"""Which events are worth an object of their own: repeats are counted, variants combined, floods dropped.
+"""Decide which events are worth an object of their own: count repeats, combine variants, drop floods.
 
 Rules and figures are those of client-go's event correlator, so that users see what they are used to.
 """
@@ -27,7 +27,7 @@ COMBINED_PREFIX = "(combined from similar events): "
 
 
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a component saw: `severity` is Normal or Warning."""
+    """An incident that a component saw: `severity` is Normal or Warning."""
 
     regarding: ObjectReference
     severity: str
@@ -38,7 +38,7 @@ class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Action(enum.Enum):
-    """What becomes of an occurrence."""
+    """The treatment of an occurrence."""
 
     CREATE = "first of its kind: write an object"
     COUNT = "seen before: raise the count of its object"
@@ -66,7 +66,7 @@ class Correlator:
         self._last_stamp = 0
 
     def judge(self, occurrence: Occurrence, now_s: float) -> Verdict:
-        """What to write for `occurrence`, which happened at `now_s`."""
+        """Return what to write for `occurrence`, which happened at `now_s`."""
         combined = self._is_one_of_many(occurrence, now_s)
         message = f"{COMBINED_PREFIX}{occurrence.message}" if combined else occurrence.message
         identity = _kind_of(occurrence) if combined else (*_kind_of(occurrence), occurrence.message)

@@ -188,7 +188,7 @@ class EventRecorder:
         return 0.0
 
     def _has_to_wait(self, at_s: float) -> bool:
-        """Whether an event that was recorded at `at_s` must not be written yet."""
+        """Return whether an event that was recorded at `at_s` must not be written yet."""
         return (
             self._stand_back()
             and not self._flushed

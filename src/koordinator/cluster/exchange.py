@@ -23,7 +23,7 @@ _BODILESS = (204, 304)
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """What the server said. `retry_after` is the header of that name, empty without it."""
+    """The answer of a server. `retry_after` is the header of that name, empty without it."""
 
     status: int
     body: bytes
@@ -39,7 +39,7 @@ class NoAnswer(OSError):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a pool connects to. `server_name`: the name expected in the certificate, if not `host`."""
+    """The endpoint to which a pool connects. `server_name`: the name expected in the certificate, if not `host`."""
 
     host: str
     port: int

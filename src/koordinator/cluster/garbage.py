@@ -33,10 +33,10 @@ def collected_rarely() -> Iterator[None]:
 
 
 def set_aside() -> None:
-    """What is there now stays: never look at it again.
+    """Exclude all present objects from garbage collection, in a process whose caches have just been filled.
 
-    For a process whose caches have just been filled. What is garbage already stays, too: a few thousand objects that
-    imports left, and to find them would hold up the first pods (0.2 s per million objects).
+    Present garbage stays, too: a few thousand objects that imports left. To find them would hold up the first pods
+    (0.2 s per million objects).
     """
     gc.freeze()
 
@@ -79,7 +79,7 @@ def _busy_s() -> float:
 
 
 def _trim() -> None:
-    """Where the C library can (glibc)."""
+    """Give freed memory back to the system, where the C library can (glibc)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -63,7 +63,7 @@ class Gatekeeper:
         return None
 
     async def user_of(self, request: web.BaseRequest) -> User:
-        """Who calls. Raises: Unauthenticated."""
+        """Return the user who calls. Raises: Unauthenticated."""
         peer, der = _peer(request)
         if der:
             certificate = x509.load_der_x509_certificate(der)

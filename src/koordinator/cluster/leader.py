@@ -28,7 +28,7 @@ EXPIRED_S_MAX = 20.0
 
 
 class ElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Who takes part in which election. Defaults are upstream's.
+    """The candidate, the lease and the times of an election. Defaults are upstream's.
 
     A leader that could not renew for `renew_deadline_s` stops; others take over `lease_duration_s` after
     they last saw a renewal.
@@ -97,14 +97,16 @@ class LeaderElection:
 
     @property
     def may_act(self) -> bool:
-        """Whether we lead for sure: the last renewal is young enough that nobody else can have taken over, nor will
-        while a request is under way. False also for a leader that was stopped for a while and has not noticed yet."""
+        """Return whether we lead for sure: the last renewal is young enough that nobody else can have taken over,
+        nor will while a request is under way. False also for a leader that was stopped for a while and has not
+        noticed yet.
+        """
         now_s = asyncio.get_running_loop().time()
         return self.is_leader and now_s < self._kept_s + self._config.renew_deadline_s
 
     @property
     def trouble(self) -> str:
-        """Why a leader should be restarted: its lease ended long ago and it still leads. Empty when well."""
+        """Return why a leader should be restarted: its lease ended long ago and it still leads. Empty when well."""
         config = self._config
         if not self.is_leader:
             return ""

@@ -17,7 +17,9 @@ _SUBRESOURCE_KINDS = {"eviction": ("policy", "v1", "Eviction")}
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a path speaks of; empty texts where it does not say. Without `plural`, a group's discovery."""
+    """The object or collection that a path names; empty texts where it does not say. Without `plural`, a group's
+    discovery.
+    """
 
     group: str
     version: str

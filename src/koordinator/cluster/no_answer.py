@@ -1,4 +1,4 @@
-"""Why a request got no answer, in the words of networks rather than those of libraries."""
+"""Say why a request got no answer, in the words of networks rather than those of libraries."""
 
 import os
 import re
@@ -10,8 +10,8 @@ _NUMBER = re.compile(r"\[Errno (\d+)\]")
 
 
 def reason_of(error: BaseException) -> str:
-    """What went wrong between us and a server: `connection refused`, say. Text of the error itself where nothing
-    better is known.
+    """Return what went wrong between us and a server: `connection refused`, say. Text of the error itself where
+    nothing better is known.
     """
     chain = list(_chain(error))
     for each in chain:

@@ -1,4 +1,4 @@
-"""How components reach a cluster: read a typed view, write a patch.
+"""Define how components reach a cluster: read a typed view, write a patch.
 
 Two implementations: `kube.KubeCluster` (an API server over HTTP) and `memory.MemoryCluster` (in-process).
 Every method raises a `cluster.errors.ApiError`; retries of transient failures happen inside.
@@ -26,7 +26,7 @@ class PatchType(enum.Enum):
 
 
 class EventType(enum.Enum):
-    """What happened to a watched object. BOOKMARK only tells how far the watch is."""
+    """The change of a watched object. BOOKMARK only tells how far the watch is."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"

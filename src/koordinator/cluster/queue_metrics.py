@@ -1,4 +1,4 @@
-"""What work queues hold and how long keys stay in them, under the names of client-go's queues (`workqueue_*`)."""
+"""Metrics of work queues and of the time that keys stay in them, under client-go's names (`workqueue_*`)."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -24,7 +24,7 @@ LOST_RACE_OR_CONNECTION: Errors = (*LOST_RACE, errors.ConnectionFailed)
 async def retry_on_conflict(
     attempt: Callable[[], Awaitable[R]], rng: random.Random, *, on: Errors = LOST_RACE
 ) -> R:
-    """What `attempt` returns; it reads the object afresh, decides and writes, each time anew.
+    """Return what `attempt` returns; it reads the object afresh, decides and writes each time.
 
     Tried four times when it fails with one of `on`, pausing 10 ms, 50 ms and 250 ms (or as long as the
     server asks). Raises: the last error.

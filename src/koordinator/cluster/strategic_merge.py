@@ -23,18 +23,20 @@ _MISSING: Any = object()
 
 
 class Shape(Protocol):
-    """What the algorithm asks about a value; the API server's schemas have it, and small tables for clients."""
+    """The schema that the algorithm asks about a value; the API server's schemas have it, and small tables for
+    clients.
+    """
 
     @property
     def element(self) -> "Shape | None":
         """The shape of the elements of a list."""
 
     def member(self, key: str) -> "Member":
-        """How the member `key` of an object merges; also for members that nobody knows."""
+        """Return how the member `key` of an object merges; also for members that nobody knows."""
 
 
 class Member(Protocol):
-    """How a member of an object merges: `strategies` out of merge, replace, retainKeys."""
+    """The merge rules of an object's member: `strategies` out of merge, replace, retainKeys."""
 
     @property
     def type(self) -> Shape: ...

@@ -294,12 +294,12 @@ def _path(call: Call) -> str:
 
 
 def _is_one_line(text: str) -> bool:
-    """Whether a text can stand in a header as it is."""
+    """Return whether a text can stand in a header as it is."""
     return text.isascii() and (text.isprintable() or not text)
 
 
 def _may_repeat(call: Call, error: errors.ApiError) -> bool:
-    """Whether sending the call again is safe and can help."""
+    """Return whether sending the call again is safe and can help."""
     if retry_after_s(error) > RETRY_AFTER_S_MAX:
         return False
     if isinstance(error, NotConnected):

@@ -15,7 +15,7 @@ K = TypeVar("K")
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast failed keys come back: each key doubles its own pause, all together obey `overall`.
+    """The pace at which failed keys come back: each key doubles its own pause, all together obey `overall`.
 
     The defaults are client-go's default controller rate limiter.
     """
@@ -108,7 +108,7 @@ class WorkQueue(Generic[K]):
         self._failures.pop(key, None)
 
     def failures(self, key: K) -> int:
-        """How often the key was added rate-limited since it was last forgotten."""
+        """Return how often the key was added rate-limited since it was last forgotten."""
         return self._failures.get(key, 0)
 
     async def get(self) -> K:

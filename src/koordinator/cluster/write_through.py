@@ -15,7 +15,9 @@ R = TypeVar("R")
 
 
 class Write(msgspec.Struct, frozen=True):
-    """What is about to be changed; `verb` is a method of `Cluster`, or that of a raw request, named by its path."""
+    """A change that is about to happen; `verb` is a method of `Cluster`, or that of a raw request, named by its
+    path.
+    """
 
     verb: str
     kind: str

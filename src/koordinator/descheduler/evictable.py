@@ -47,7 +47,7 @@ def refusal(options: EvictableOptions) -> Refusal:
 
 
 def inherent_refusal(pod: Pod) -> str:
-    """Why no option makes the pod evictable: it would come back, or it goes anyway."""
+    """Return why no option makes the pod evictable: it would come back, or it goes anyway."""
     if any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references):
         return "it belongs to a DaemonSet"
     if is_mirror(pod):

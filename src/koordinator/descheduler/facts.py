@@ -12,12 +12,12 @@ NEVER_EVICT_COST = pod_labels.EVICTION_COST_NEVER
 
 
 def is_active(pod: Pod) -> bool:
-    """Whether the pod still takes room: it has not ended."""
+    """Return whether the pod still takes room: it has not ended."""
     return not pod_labels.is_terminated(pod)
 
 
 def has_evict_annotation(pod: Pod) -> bool:
-    """Whether a user asked for the pod to be evicted; only the presence counts."""
+    """Return whether a user asked for the pod to be evicted; only the presence counts."""
     return labels.DESCHEDULER_EVICT in pod.metadata.annotations
 
 
@@ -42,12 +42,12 @@ def is_ready(pod: Pod) -> bool:
 
 
 def eviction_cost(pod: Pod) -> int:
-    """What users say it costs to evict the pod; 0 when absent or malformed."""
+    """Return what users say it costs to evict the pod; 0 when absent or malformed."""
     return _cost(pod, labels.EVICTION_COST)
 
 
 def deletion_cost(pod: Pod) -> int:
-    """What users say it costs to delete the pod on scale-down; 0 when absent or malformed."""
+    """Return what users say it costs to delete the pod on scale-down; 0 when absent or malformed."""
     return _cost(pod, labels.POD_DELETION_COST)
 
 

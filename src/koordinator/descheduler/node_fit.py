@@ -33,7 +33,7 @@ def room_of(node: Node, pods: Iterable[Pod]) -> Room:
 
 
 def fits(pod: Pod, room: Room) -> bool:
-    """Whether the pod could move to the node."""
+    """Return whether the pod could move to the node."""
     return (
         not room.node.spec.unschedulable
         and node_match.selects(pod, room.node)
@@ -43,7 +43,7 @@ def fits(pod: Pod, room: Room) -> bool:
 
 
 def has_room(pod: Pod, room: Room) -> bool:
-    """Whether each request fits what is free; a resource that the node does not know has none."""
+    """Return whether each request fits what is free; a resource that the node does not know has none."""
     return all(q.milli <= room.free_milli.get(name, 0) for name, q in pod_resources.requests(pod).items())
 
 
@@ -52,7 +52,7 @@ def fits_any(pod: Pod, rooms: Iterable[Room]) -> bool:
 
 
 def fits_any_other(pod: Pod, rooms: Iterable[Room]) -> bool:
-    """Whether the pod fits a node other than the one it runs on."""
+    """Return whether the pod fits a node other than the one it runs on."""
     return fits_any(pod, (room for room in rooms if room.node.metadata.name != pod.spec.node_name))
 
 

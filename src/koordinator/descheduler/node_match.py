@@ -17,7 +17,7 @@ def required_affinity(pod: Pod) -> NodeSelector | None:
 
 
 def selects(pod: Pod, node: Node) -> bool:
-    """Whether node selector and required affinity of the pod hold on the node."""
+    """Return whether node selector and required affinity of the pod hold on the node."""
     node_labels = node.metadata.labels
     if any(node_labels.get(key) != value for key, value in pod.spec.node_selector.items()):
         return False
@@ -26,15 +26,15 @@ def selects(pod: Pod, node: Node) -> bool:
 
 
 def term_matches(term: NodeSelectorTerm, node: Node) -> bool:
-    """Whether all conditions of the term hold on the node."""
+    """Return whether all conditions of the term hold on the node."""
     return node_selector.term_matches(term, node.metadata.labels, node.metadata.name)
 
 
 def tolerates_all(pod: Pod, taints: Iterable[Taint]) -> bool:
-    """Whether the pod bears each of the taints, whatever their effect."""
+    """Return whether the pod bears each of the taints, whatever their effect."""
     return all(is_tolerated(pod.spec.tolerations, taint) for taint in taints)
 
 
 def bears_taints(pod: Pod, node: Node) -> bool:
-    """Whether no taint of the node forbids the pod; PreferNoSchedule forbids nothing."""
+    """Return whether no taint of the node forbids the pod; PreferNoSchedule forbids nothing."""
     return not keeps_out(tuple(pod.spec.tolerations), node.spec.taints)

@@ -26,7 +26,7 @@ class PodSelector(Part, frozen=True, kw_only=True):
 
 
 def in_namespaces(namespaces: Namespaces | None) -> PodPredicate:
-    """Whether the pod's namespace counts; all do when nothing is said."""
+    """Return a predicate for pods whose namespace counts; all do when none is named."""
     if namespaces is None:
         return _any_pod
     include, exclude = frozenset(namespaces.include), frozenset(namespaces.exclude)
@@ -39,7 +39,7 @@ def in_namespaces(namespaces: Namespaces | None) -> PodPredicate:
 
 
 def matches_some(selectors: Iterable[PodSelector]) -> PodPredicate:
-    """Whether the pod matches one of the usable selectors; every pod does when there is none.
+    """Return a predicate for pods that match one of the usable selectors; every pod does when there is none.
 
     Raises: ProtocolError for a selector that cannot be read.
     """
@@ -50,7 +50,7 @@ def matches_some(selectors: Iterable[PodSelector]) -> PodPredicate:
 
 
 def matches_labels(selector: LabelSelector | None) -> PodPredicate:
-    """Whether the pod's labels match; all do without a selector. Raises: ProtocolError."""
+    """Return a predicate for pods whose labels match; all do without a selector. Raises: ProtocolError."""
     if selector is None:
         return _any_pod
     matches = compile_selector(selector)

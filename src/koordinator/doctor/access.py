@@ -115,5 +115,5 @@ async def _review(cluster: Cluster, account: str, namespace: str, need: Need) ->
 
 
 def _groups(namespace: str) -> Sequence[str]:
-    """What the API server adds to a service account."""
+    """Return the groups that the API server adds to a service account."""
     return ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]

@@ -23,13 +23,13 @@ def facts(pem: bytes) -> CertificateFacts | None:
 
 
 def vouches(ca: bytes, certificate: bytes) -> bool:
-    """Whether the first certificate of `certificate` is signed by (or is) one of `ca`; both PEM."""
+    """Return whether the first certificate of `certificate` is signed by (or is) one of `ca`; both PEM."""
     served = _load(certificate)
     return bool(served) and any(each == served[0] or _signed(each, served[0]) for each in _load(ca))
 
 
 def covers(found: CertificateFacts, host: str) -> bool:
-    """Whether the certificate is for that DNS name or address."""
+    """Return whether the certificate is for that DNS name or address."""
     wildcard = "*." + host.partition(".")[2]
     return host in found.names or wildcard in found.names
 

@@ -46,7 +46,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def service_account(self) -> str:
-        """Whose permissions the pods have."""
+        """Return the name of the account whose permissions the pods have."""
         return self.template.spec.service_account_name or "default"
 
 
@@ -73,7 +73,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         pods: Sequence[Pod],
         local_gates: str | None = None,
     ) -> Self:
-        """What the objects say."""
+        """Return the installation that the objects describe."""
         members: dict[str, list[Pod]] = {}
         elsewhere = set()
         for pod in pods:
@@ -102,8 +102,9 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         return self.workloads.get(component)
 
     def is_in_process(self, component: Name) -> bool:
-        """Whether the component is a task of `koordinator up`: it works without a workload, and without a lease. Pods
-        of a workload that is there nevertheless run nothing, as nodes are hollow."""
+        """Return whether the component is a task of `koordinator up`: it works without a workload, and without a
+        lease. Pods of a workload that is there nevertheless run nothing, as nodes are hollow.
+        """
         return self.is_local and component is not Name.DESCHEDULER
 
     @property
@@ -125,7 +126,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         return named[0] if named else WEBHOOK_SECRET
 
     def manager_gate(self, name: str) -> bool | None:
-        """Whether a feature gate of the manager is on, None when its flags are not known."""
+        """Return whether a feature gate of the manager is on, None when its flags are not known."""
         found = self.get(Name.MANAGER)
         if self.is_local or found is None:
             flag = self.local_gates  # of the manager that is at work, whatever workloads are there

@@ -111,11 +111,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._listing(view).items
 
     def knows(self, view: type[Object]) -> bool:
-        """Whether the objects of a kind could be read."""
+        """Return whether the objects of a kind could be read."""
         return not self._listing(view).gap
 
     def gap(self, view: type[Object]) -> str:
-        """Why the objects of a kind could not be read."""
+        """Return why the objects of a kind could not be read."""
         return self._listing(view).gap
 
     def unreadable(self, view: type[Object]) -> Sequence[str]:
@@ -142,7 +142,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def installation(self) -> Installation:
-        """How the components run here, and with which flags."""
+        """Return how the components run here, and with which flags."""
         return Installation.of(
             self.namespace,
             self.server_version,
@@ -166,7 +166,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def slo_data(self) -> Mapping[str, str]:
-        """What the manager's ConfigMap says; nothing when there is none."""
+        """Return what the manager's ConfigMap says; nothing when there is none."""
         return self.slo_config.data if self.slo_config is not None else {}
 
     @functools.cached_property
@@ -213,7 +213,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         }
 
     def is_watched(self, namespace: str) -> bool:
-        """Whether the pod webhooks, as shipped, look at pods of the namespace."""
+        """Return whether the pod webhooks, as shipped, look at pods of the namespace."""
         return labels.NAMESPACE_CONTROL_PLANE not in self.namespace_labels.get(namespace, {})
 
     def age_s(self, obj: Object) -> float:

@@ -1,4 +1,4 @@
-"""What this host can do, feature by feature, and why not: asked once, reported to people.
+"""Find out what this host can do, feature by feature, and why not: asked once, reported to people.
 
 Knobs of groups are looked for in the group of all pods, as the strategies will write them there.
 """

@@ -68,7 +68,7 @@ class Knob(enum.StrEnum):
 
 
 class Presence(enum.Enum):
-    """How to find out whether this kernel has a knob."""
+    """The way to find out whether this kernel has a knob."""
 
     ALWAYS = "it is part of every kernel"
     OWN_FILE = "the file of the group itself exists"
@@ -78,7 +78,7 @@ class Presence(enum.Enum):
 
 
 class Form(enum.Enum):
-    """What a knob's value looks like."""
+    """The format of a knob's value."""
 
     TEXT = enum.auto()
     NUMBER = enum.auto()
@@ -89,7 +89,7 @@ class Form(enum.Enum):
 
 
 class Merge(enum.Enum):
-    """Whether a parent must be wider than its children, and what wider means."""
+    """The choice whether a parent must be wider than its children, and the meaning of wider."""
 
     NONE = enum.auto()
     LARGER = enum.auto()
@@ -217,12 +217,12 @@ _BY_NAME = {knob.value: knob for knob in Knob}
 
 
 def presence(knob: Knob) -> Presence:
-    """How to find out whether this kernel has the knob."""
+    """Return how to find out whether this kernel has the knob."""
     return _FILES[knob].presence
 
 
 def merge_of(knob: Knob) -> Merge:
-    """What the first pass of a leveled update does with the knob."""
+    """Return what the first pass of a leveled update does with the knob."""
     return _FILES[knob].merge
 
 

@@ -18,7 +18,7 @@ from koordinator.host.errors import ContentError, LayoutError
 
 
 class Driver(enum.StrEnum):
-    """How the kubelet names cgroups."""
+    """The kubelet's way to name cgroups."""
 
     SYSTEMD = "systemd"
     CGROUPFS = "cgroupfs"
@@ -44,7 +44,7 @@ class ContainerID(msgspec.Struct, frozen=True):
 
 
 class _DriverNames(msgspec.Struct, frozen=True):
-    """How one driver names directories; pod prefixes and class directories by Kubernetes QoS."""
+    """The directory names of one driver; pod prefixes and class directories by Kubernetes QoS."""
 
     class_dirs: dict[KubeQoS, str]
     pod_prefixes: dict[KubeQoS, str]
@@ -217,7 +217,7 @@ def host_application_dir(driver: Driver, application: HostApplicationSpec) -> st
 
 
 def smallest_cpuset(root_text: str | None, texts_by_dir: Mapping[str, str | None]) -> CPUSet:
-    """What best-effort containers may use: the smallest set among their directories and the class's own.
+    """Return what best-effort containers may use: the smallest set among their directories and the class's own.
 
     `texts_by_dir` holds the directories two levels below the class; among equals the first by path counts,
     the root last. Raises: ContentError when one is unreadable (None) or malformed, as the smallest may be it.
@@ -245,7 +245,7 @@ def _below(base: str, *parts: str) -> str:
 
 
 def _check_name(name: str) -> None:
-    """What is empty or has slashes and dots of its own would name another group."""
+    """Refuse a name that is empty or has slashes or dots of its own: it would name another group."""
     if not name or "/" in name or name in (".", ".."):
         raise LayoutError(name, "expected a name without slashes")
 

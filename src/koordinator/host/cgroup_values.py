@@ -1,4 +1,4 @@
-"""What the files of a cgroup say, in the units of v1. Pure functions of text.
+"""Parse the files of a cgroup, in the units of v1. Pure functions of text.
 
 Source: behaviour/koordlet-observe 4.3; behaviour/koordlet-act 3.4.
 """
@@ -45,7 +45,7 @@ class MemoryStat(msgspec.Struct, frozen=True):
 
     @property
     def usage_bytes(self) -> int:
-        """What cannot be dropped."""
+        """Return the bytes that cannot be dropped."""
         return self.inactive_anon + self.active_anon + self.unevictable
 
     @property
@@ -121,7 +121,7 @@ def flat(source: str, text: str, names: tuple[str, ...]) -> list[int]:
 
 
 def throttling(version: int, text: str) -> Throttling:
-    """What `cpu.stat` says of quota periods.
+    """Return what `cpu.stat` says of quota periods.
 
     Raises: ContentError.
     """
@@ -186,7 +186,7 @@ def memory_limit_bytes(version: int, text: str) -> int:
 
 
 def memory_stat(version: int, text: str) -> MemoryStat:
-    """What `memory.stat` says of a group and all below it.
+    """Return what `memory.stat` says of a group and all below it.
 
     Raises: ContentError.
     """
@@ -229,7 +229,7 @@ _PRESSURE = re.compile(
 
 
 def pressure(text: str) -> PressureStall:
-    """What a pressure file says; without a `full` line that is zero and marked as not supported.
+    """Return what a pressure file says; without a `full` line that is zero and marked as not supported.
 
     Raises: ContentError, also for an empty file.
     """
@@ -245,7 +245,7 @@ def pressure(text: str) -> PressureStall:
 
 
 def idle_pages(text: str) -> IdlePages:
-    """What `memory.idle_page_stats` says; trim the trailing newline before.
+    """Return what `memory.idle_page_stats` says; trim the trailing newline before.
 
     Raises: ContentError.
     """

@@ -29,14 +29,14 @@ T = TypeVar("T")
 
 
 class Support(msgspec.Struct, frozen=True):
-    """Whether the kernel has something; `reason` tells why not, or what was found."""
+    """The kernel's support for something; `reason` tells why it is missing, or what was found."""
 
     is_supported: bool
     reason: str = ""
 
 
 def detect(files: Files, roots: HostRoots) -> CgroupMounts:
-    """Where groups are: as mounted below the cgroup root, or as the directories of a tree look like."""
+    """Return where groups are: as mounted below the cgroup root, or as the directories of a tree look like."""
     return mounts.below(_detect(files, roots), roots.kubepods_below)
 
 
@@ -80,11 +80,11 @@ class Cgroups:
     # Existence
 
     def exists(self, group: str, subsystem: str = "cpu") -> bool:
-        """Whether there is such a group."""
+        """Return whether there is such a group."""
         return self.files.exists(self.directory(group, subsystem))
 
     def identity(self, group: str, subsystem: str = "cpu") -> Identity | None:
-        """What tells a group from a later one of the same path; None when it is gone."""
+        """Return what tells a group from a later one of the same path; None when it is gone."""
         return self.files.identity(self.directory(group, subsystem))
 
     def children(self, group: str, subsystem: str = "cpu") -> list[str] | None:
@@ -119,7 +119,7 @@ class Cgroups:
         return next((problem for problem in problems if problem is not None), None)
 
     def driver(self) -> Driver | None:
-        """How the kubelet names groups, from its directories; None when there is none yet."""
+        """Return how the kubelet names groups, from its directories; None when there is none yet."""
         if self.exists(cgroup_layout.class_dir(Driver.SYSTEMD, KubeQoS.GUARANTEED)):
             return Driver.SYSTEMD
         if self.exists(cgroup_layout.class_dir(Driver.CGROUPFS, KubeQoS.GUARANTEED)):
@@ -127,7 +127,8 @@ class Cgroups:
         return None
 
     def support(self, knob: Knob, group: str = "") -> Support:
-        """Whether this kernel has a knob, asked of a group as the knob's `Presence` says; remembered once true.
+        """Return whether this kernel has a knob, asked of a group as the knob's `Presence` says; remembered once
+        true.
 
         `group` is the group of all pods for knobs that exist there, or the group itself.
         """
@@ -211,7 +212,7 @@ class Cgroups:
             raise ContentError(knob, str(error)) from error
 
     def pressure(self, knob: Knob, group: str) -> PressureStall | None:
-        """What one of the pressure files says."""
+        """Return what one of the pressure files says."""
         text = self.read(knob, group)
         return None if text is None else cgroup_values.pressure(text)
 

@@ -1,4 +1,4 @@
-"""Who has not been touched for long: pages by age from kidled, regions by age from DAMON.
+"""Find memory that nobody has touched for long: pages by age from kidled, regions by age from DAMON.
 
 Source: behaviour/koordlet-observe 5.10; Documentation/admin-guide/mm/damon/usage.rst.
 """
@@ -24,7 +24,7 @@ class Kidled:
         self.use_hierarchy_path = f"{base}/use_hierarchy"
 
     def support(self) -> Support:
-        """Whether this kernel has kidled."""
+        """Return whether this kernel has kidled."""
         for path in (self.scan_period_path, self.use_hierarchy_path):
             if not self._files.exists(path):
                 return Support(False, f"no file {path}")
@@ -35,7 +35,7 @@ class Kidled:
         return {self.scan_period_path: str(SCAN_PERIOD_S), self.use_hierarchy_path: str(USE_HIERARCHY)}
 
     def is_scanning(self) -> bool:
-        """Whether it scans, and counts groups with all below them."""
+        """Return whether it scans, and counts groups with all below them."""
         period = (self._files.read(self.scan_period_path) or "0").strip()
         hierarchy = (self._files.read(self.use_hierarchy_path) or "0").strip()
         return period.isdigit() and int(period) > 0 and hierarchy == str(USE_HIERARCHY)
@@ -60,14 +60,14 @@ class Damon:
         self._base = f"{roots.sys}/kernel/mm/damon/admin/kdamonds"
 
     def support(self) -> Support:
-        """Whether this kernel has DAMON with its sysfs interface, and whether one runs."""
+        """Return whether this kernel has DAMON with its sysfs interface, and whether one runs."""
         if not self._files.exists(f"{self._base}/nr_kdamonds"):
             return Support(False, f"no file {self._base}/nr_kdamonds")
         running = [number for number in self._numbers(self._base) if self.is_running(number)]
         return Support(True, f"{len(running)} running")
 
     def is_running(self, kdamond: int) -> bool:
-        """Whether one of its threads observes something."""
+        """Return whether one of its threads observes something."""
         return (self._files.read(f"{self._base}/{kdamond}/state") or "").strip() == "on"
 
     def refresh(self, kdamond: int) -> Problem | None:

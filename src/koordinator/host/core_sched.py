@@ -27,7 +27,7 @@ class CoreSched:
         self._syscalls = syscalls
 
     def support(self) -> Support:
-        """Whether this kernel and CPU have core scheduling."""
+        """Return whether this kernel and CPU have core scheduling."""
         try:
             self._get(0)
         except OSError as error:

@@ -55,7 +55,7 @@ class ContainerRuntimes:
         return next((path for path in places if self._files.exists(path)), None)
 
     def problem(self, runtime: Runtime) -> str:
-        """Why no container of a runtime can be stopped; empty when it can be tried."""
+        """Return why no container of a runtime can be stopped; empty when it can be tried."""
         if self.socket(runtime) is None:
             return f"no socket of {runtime} below {' or '.join(self._bases)}"
         try:

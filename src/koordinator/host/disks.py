@@ -16,7 +16,7 @@ _LVM_UUID = "LVM-"
 
 
 def local_storage(files: Files, roots: HostRoots) -> LocalStorage:
-    """Where block devices and mounts of the host lead to.
+    """Return where block devices and mounts of the host lead to.
 
     Raises: ContentError when the kernel lists no block devices at all.
     """

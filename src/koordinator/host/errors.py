@@ -1,4 +1,4 @@
-"""What can be wrong with a node's files."""
+"""Errors in a node's files."""
 
 from koordinator.api.errors import KoordinatorError
 

@@ -26,7 +26,7 @@ _TOO_LONG_BYTES = 64 * 1024 * 1024  # no file of the kernel is so long: somethin
 
 
 class Failure(enum.Enum):
-    """Why a file could not be read or written."""
+    """The reason why a file could not be read or written."""
 
     GONE = "it does not exist (any more)"
     INVALID = "the kernel refuses the value"
@@ -61,7 +61,7 @@ Identity = tuple[int, int]
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What went wrong with a path."""
+    """The failure at a path."""
 
     path: str
     failure: Failure
@@ -156,11 +156,11 @@ class Files:
         return contents
 
     def why(self, path: str) -> Problem | None:
-        """What was wrong when the path was last read in vain; forgotten when it is read again."""
+        """Return what was wrong when the path was last read in vain; forgotten when it is read again."""
         return self._problems.get(path)
 
     def identity(self, path: str) -> Identity | None:
-        """What tells a file or directory from a later one of the same name; None when it is gone.
+        """Return what tells a file or directory from a later one of the same name; None when it is gone.
 
         For a hot file that of the open descriptor, so that it belongs to the content read last.
         """
@@ -174,7 +174,7 @@ class Files:
         return status.st_dev, status.st_ino
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or directory."""
+        """Return whether there is such a file or directory."""
         return os.path.exists(path)
 
     def names(self, path: str) -> list[str] | None:

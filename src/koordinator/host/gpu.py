@@ -35,7 +35,7 @@ class GPUDevice(msgspec.Struct, frozen=True):
 
 
 class ProcessUse(msgspec.Struct, frozen=True):
-    """What a process uses of a card: compute in percent, memory in bytes."""
+    """The use that a process makes of a card: compute in percent, memory in bytes."""
 
     core_percent: int
     memory_bytes: int

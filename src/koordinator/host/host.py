@@ -8,7 +8,7 @@ from koordinator.host.tree import TreeFiles
 
 
 class Host:
-    """What components read and write a node through; `open_host` and `tree_host` make one."""
+    """The access through which components read and write a node; `open_host` and `tree_host` make one."""
 
     def __init__(self, roots: HostRoots, files: Files, syscalls: Syscalls) -> None:
         self.roots = roots

@@ -32,7 +32,7 @@ _MASK = _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF | _MOVED_FROM | _MOVED_TO 
 
 
 class Change(enum.Enum):
-    """What happened."""
+    """A change in a watched directory."""
 
     CREATED = "an entry came"
     REMOVED = "an entry went"
@@ -70,7 +70,7 @@ class Inotify:
 
     @property
     def directories(self) -> frozenset[str]:
-        """What is watched now."""
+        """Return what is watched now."""
         return frozenset(self._watches)
 
     def watch(self, directory: str) -> Problem | None:

@@ -35,7 +35,7 @@ class KubeletError(HostError):
 
 
 class KubeletAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach a kubelet. Files are read again for each connection or request, since they rotate."""
+    """The way to reach a kubelet. Files are read again for each connection or request, since they rotate."""
 
     address: str
     port: int

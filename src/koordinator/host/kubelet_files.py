@@ -1,4 +1,4 @@
-"""What the kubelet leaves on the host: its processes' arguments, its configuration and its CPU manager's state.
+"""Read what the kubelet leaves on the host: its processes' arguments, its configuration, its CPU manager's state.
 
 Source: behaviour/koordlet-observe 3.1 and 9.3.
 """

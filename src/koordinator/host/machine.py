@@ -59,11 +59,11 @@ class Machine:
         return (self._files.read(f"{self._proc}/sys/kernel/random/boot_id") or "").strip()
 
     def cpu_model(self) -> CPUModel:
-        """What kind of CPU the first one is."""
+        """Return what kind of CPU the first one is."""
         return procfs.cpu_model(self._files.read(f"{self._proc}/cpuinfo") or "")
 
     def cpu_basic_info(self) -> CPUBasicInfo:
-        """What is reported of the CPU. The topology tells of hyper-threads where the kernel has no file."""
+        """Return what is reported of the CPU. The topology tells of hyper-threads where the kernel has no file."""
         active = self._files.read(f"{self._sys}/devices/system/cpu/smt/active")
         threads = ""
         if active is None and (topology := self.cpu_topology_or_none()) is not None:

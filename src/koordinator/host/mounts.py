@@ -1,4 +1,4 @@
-"""Where the kernel's file systems are mounted, from `/proc/self/mountinfo`: pure functions of its text."""
+"""Find where the kernel's file systems are mounted, from `/proc/self/mountinfo`: pure functions of its text."""
 
 import re
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class CgroupMounts(msgspec.Struct, frozen=True):
-    """Where groups are: the version that holds the controllers, its directories, all absolute."""
+    """The mounts of groups: the version that holds the controllers, its directories, all absolute."""
 
     version: int
     root: str
@@ -92,7 +92,7 @@ def cgroup_mounts(mounts: Iterable[Mount], root: str) -> CgroupMounts | None:
 
 
 def is_resctrl(mounts: Iterable[Mount], point: str) -> bool:
-    """Whether resctrl is mounted there."""
+    """Return whether resctrl is mounted there."""
     return any(each.fs_type == _RESCTRL_TYPE and each.point == point.rstrip("/") for each in mounts)
 
 

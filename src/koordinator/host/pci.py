@@ -42,6 +42,6 @@ def rdma_minor(device: str) -> int:
 
 
 def is_rdma_healthy(port_states: Iterable[str]) -> bool:
-    """Whether an RDMA device has ports, and all of them are up."""
+    """Return whether an RDMA device has ports, and all of them are up."""
     states = list(port_states)
     return bool(states) and all(_ACTIVE in state for state in states)

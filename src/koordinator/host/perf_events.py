@@ -48,7 +48,7 @@ CPU_TIME_AND_SWITCHES = EventPair(EventKind(1, 0), EventKind(1, 3))
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What a group has done while it was watched, summed over CPUs: cycles and instructions, usually."""
+    """The events of a group while it was watched, summed over CPUs: cycles and instructions, usually."""
 
     leader: int
     follower: int
@@ -125,7 +125,7 @@ def watch(
 
 
 def directory(cgroups: Cgroups, group: str) -> str:
-    """What stands for a group towards perf: on v1 its own hierarchy, or v2's where that one holds perf."""
+    """Return what stands for a group towards perf: on v1 its own hierarchy, or v2's where that one holds perf."""
     own = cgroups.absolute(cgroup_knobs.perf_dir(cgroups.version, group))
     unified = cgroups.where.unified
     is_in_v2 = (
@@ -135,7 +135,7 @@ def directory(cgroups: Cgroups, group: str) -> str:
 
 
 def support(syscalls: Syscalls, pair: EventPair = CYCLES_AND_INSTRUCTIONS) -> Support:
-    """Whether this machine counts these events, asked with our own process."""
+    """Return whether this machine counts these events, asked with our own process."""
     try:
         os.close(_open_event(syscalls, pair.leader, 0, -1, -1, 0))
     except OSError as error:
@@ -168,5 +168,5 @@ def _sum(leaders: list[int]) -> Counts:
 
 
 def scaled(value: int, enabled: int, running: int) -> int:
-    """What would have been counted all the time; the value itself when either time is 0."""
+    """Return the count scaled to the whole time; the value itself when either time is 0."""
     return value * enabled // running if enabled and running else value

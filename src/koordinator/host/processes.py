@@ -52,7 +52,9 @@ class Processes:
         return procfs.process_groups(members, stats)
 
     def oom_score_adj(self, pid: int) -> int | None:
-        """How gladly the kernel kills a process when memory ends, -1000 to 1000."""
+        """Return the process's `oom_score_adj`, -1000 to 1000; the larger it is, the sooner the kernel kills the
+        process.
+        """
         text = self._files.read(self.oom_score_adj_path(pid))
         try:
             return None if text is None else int(text)

@@ -1,4 +1,4 @@
-"""What `/proc` says, as pure functions of text. Source: behaviour/koordlet-observe 4.1."""
+"""Parse `/proc`: pure functions of text. Source: behaviour/koordlet-observe 4.1."""
 
 from collections.abc import Iterable, Mapping
 
@@ -31,7 +31,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class CPUModel(msgspec.Struct, frozen=True):
-    """What kind of CPU `/proc/cpuinfo` names."""
+    """The kind of CPU that `/proc/cpuinfo` names."""
 
     model: str
     vendor: str
@@ -39,7 +39,7 @@ class CPUModel(msgspec.Struct, frozen=True):
 
 
 class DiskCounters(msgspec.Struct, frozen=True):
-    """What a disk or partition has done since boot; `number` is `major:minor`."""
+    """The work of a disk or partition since boot; `number` is `major:minor`."""
 
     number: str
     reads: int
@@ -50,7 +50,7 @@ class DiskCounters(msgspec.Struct, frozen=True):
 
 
 class InterfaceCounters(msgspec.Struct, frozen=True):
-    """What a network interface has moved since it came up."""
+    """The traffic of a network interface since it came up."""
 
     received_bytes: int
     received_packets: int
@@ -116,7 +116,7 @@ def busy_ticks_by_cpu(text: str) -> dict[int, int]:
 
 
 def cpu_ticks(text: str) -> CPUTicks:
-    """What `/proc/stat` says of all CPUs and of each.
+    """Return what `/proc/stat` says of all CPUs and of each.
 
     Raises: ContentError.
     """
@@ -136,7 +136,7 @@ def meminfo_kib(text: str) -> dict[str, int]:
 
 
 def memory(text: str) -> Memory:
-    """What `/proc/meminfo` says of the whole machine."""
+    """Return what `/proc/meminfo` says of the whole machine."""
     kib = meminfo_kib(text)
     total = kib.get("MemTotal", 0)
     return Memory(
@@ -147,7 +147,7 @@ def memory(text: str) -> Memory:
 
 
 def cpu_model(text: str) -> CPUModel:
-    """What `/proc/cpuinfo` says of the first CPU; `UNKNOWN` where it says nothing."""
+    """Return what `/proc/cpuinfo` says of the first CPU; `UNKNOWN` where it says nothing."""
     model = vendor = flags = ""
     for line in text.splitlines():
         name, _, value = (part.strip() for part in line.partition(":"))
@@ -245,7 +245,7 @@ def net_dev(text: str) -> dict[str, InterfaceCounters]:
 
 
 def loadavg(text: str) -> Load:
-    """What `/proc/loadavg` says.
+    """Return what `/proc/loadavg` says.
 
     Raises: ContentError.
     """

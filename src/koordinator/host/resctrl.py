@@ -23,7 +23,7 @@ _NO_COUNT = ("Unavailable", "Error", "Unassigned")
 
 
 class CacheMonitor(msgspec.Struct, frozen=True):
-    """What a group uses of one third-level cache; None where the hardware does not count it (now)."""
+    """The use that a group makes of one third-level cache; None where the hardware does not count it (now)."""
 
     occupancy_bytes: int | None
     local_bytes: int | None
@@ -40,7 +40,7 @@ class Resctrl:
         self.root = f"{roots.sys_fs}/resctrl"
 
     def support(self) -> Support:
-        """Whether it can be used now, and why not."""
+        """Return whether it can be used now, and why not."""
         if self.is_mounted():
             return Support(True, self.root)
         if not self._files.exists(self.root):
@@ -48,7 +48,7 @@ class Resctrl:
         return Support(False, f"resctrl is not mounted at {self.root}")
 
     def is_mounted(self) -> bool:
-        """Whether the file system is there."""
+        """Return whether the file system is there."""
         if self._files.exists(f"{self.root}/info"):
             return True
         table = mounts.parse(self._files.read(f"{self._proc}/self/mountinfo") or "")
@@ -101,11 +101,11 @@ class Resctrl:
         return f"{self._path(group)}/schemata"
 
     def schemata(self, group: str) -> str | None:
-        """What a group may use."""
+        """Return what a group may use."""
         return self._files.read(self.schemata_path(group))
 
     def last_error(self) -> str:
-        """Why the kernel refused the last change, in its words."""
+        """Return why the kernel refused the last change, in its words."""
         return (self._files.read(f"{self.root}/info/last_cmd_status") or "").strip()
 
     def tasks(self, group: str) -> list[int] | None:
@@ -122,7 +122,8 @@ class Resctrl:
     # Monitors
 
     def monitors(self, group: str) -> dict[int, CacheMonitor] | None:
-        """What a group uses, by cache; parts of a cache (sub-NUMA clusters) are added up. None when it is gone.
+        """Return what a group uses, by cache; parts of a cache (sub-NUMA clusters) are added up. None when it is
+        gone.
 
         Raises: ContentError.
         """

@@ -1,4 +1,4 @@
-"""Where the host's file systems are, as seen by this process. Source: behaviour/koordlet-observe 2.1."""
+"""Locate the host's file systems, as this process sees them. Source: behaviour/koordlet-observe 2.1."""
 
 from typing import Self
 

@@ -1,4 +1,4 @@
-"""What a schemata file of resctrl says: shares of caches and of memory bandwidth by cache id.
+"""Parse and write a schemata file of resctrl: shares of caches and of memory bandwidth by cache id.
 
 Source: behaviour/koordlet-act 10.1; Documentation/filesystems/resctrl.rst.
 """
@@ -7,14 +7,14 @@ import msgspec
 
 
 class Schemata(msgspec.Struct, frozen=True):
-    """What a schemata file says, by cache id."""
+    """The content of a schemata file, by cache id."""
 
     l3: dict[int, int]
     mb: dict[int, int]
 
 
 def parse(content: str) -> Schemata:
-    """What a schemata file says; unknown lines and malformed parts are left out."""
+    """Return what a schemata file says; unknown lines and malformed parts are left out."""
     found = Schemata({}, {})
     for line in content.splitlines():
         kind, _, parts = line.strip().partition(":")
@@ -26,7 +26,7 @@ def parse(content: str) -> Schemata:
 
 
 def needs_write(content: str, line: str) -> bool:
-    """Whether a schemata file with this content must be written for the line to hold: real ids are compared."""
+    """Return whether a schemata file with this content must be written for the line to hold: real ids are compared."""
     have, want = parse(content), parse(line)
     return any(have.l3.get(cache) != mask for cache, mask in want.l3.items()) or any(
         have.mb.get(cache) != value for cache, value in want.mb.items()

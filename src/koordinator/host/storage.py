@@ -20,7 +20,7 @@ _PAIR = re.compile(r'([A-Z:]+)="((?:[^"\\]|\\.)*)"')
 
 
 class LocalStorage(msgspec.Struct, frozen=True):
-    """Where block devices and mounts lead to; empty text where unknown."""
+    """The places to which block devices and mounts lead; empty text where unknown."""
 
     numbers: dict[str, str]
     """Disk → `major:minor`."""

@@ -1,4 +1,4 @@
-"""What `/sys` says of NUMA nodes, huge pages and the CPU, as pure functions of text.
+"""Parse `/sys`: NUMA nodes, huge pages and the CPU, as pure functions of text.
 
 Source: behaviour/koordlet-observe 4.1.
 """
@@ -83,7 +83,7 @@ def cpu_basic_info(
     l3_cbm_mask: str | None = None,
     lscpu_y: str = "",
 ) -> CPUBasicInfo:
-    """What kind of CPU the node has; None where a file does not exist.
+    """Return what kind of CPU the node has; None where a file does not exist.
 
     `lscpu_y` (output of `lscpu -y`) tells of hyper-threads where the kernel has no file for them.
     """

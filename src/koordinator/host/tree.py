@@ -54,7 +54,7 @@ class TreeFiles(Files):
         return problem
 
     def is_resctrl(self, path: str) -> bool:
-        """Whether a directory is the root of resctrl."""
+        """Return whether a directory is the root of resctrl."""
         return self.exists(f"{path}/info") and self.exists(f"{path}/schemata")
 
     def remove_directory(self, path: str) -> Problem | None:
@@ -70,7 +70,7 @@ class TreeFiles(Files):
         return super().remove_directory(path)
 
     def _after(self, path: str, content: str, text: str) -> str | None:
-        """What the file will say; None when the kernel would refuse the text."""
+        """Return what the file will say; None when the kernel would refuse the text."""
         name = os.path.basename(path)
         if name in _MEMBERS:
             members = content.split()

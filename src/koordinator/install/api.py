@@ -22,7 +22,7 @@ _SERVICE_MONITOR = Resource(
 
 
 def resource_of(kind: str, group: str) -> Resource:
-    """Where objects of a kind live; those that an installation can have."""
+    """Return where objects of a kind live; those that an installation can have."""
     if (group, kind) == (_SERVICE_MONITOR.group, _SERVICE_MONITOR.kind):
         return _SERVICE_MONITOR
     found = kinds.by_kind(group, kind)
@@ -64,7 +64,7 @@ class Api:
         return list(found.get("items") or [])
 
     async def delete(self, resource: Resource, namespace: str, name: str) -> bool:
-        """Whether it was there. What belongs to it goes in the background."""
+        """Delete an object, and what belongs to it in the background; return whether it was there."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         try:
             await self._send("DELETE", resource.path(namespace, name), {}, body)

@@ -123,7 +123,7 @@ def _section_lines(section: Section, depth: int) -> Iterator[str]:
 
 
 def _description(hint: Any, value: Any) -> str:
-    """What the field says of itself, or else its section."""
+    """Return what the field says of itself, or else its section."""
     if get_origin(hint) is Annotated:
         for extra in get_args(hint)[1:]:
             if isinstance(extra, msgspec.Meta) and extra.description:

@@ -20,7 +20,7 @@ METRIC_PATHS = {
 
 
 def objects(values: Values) -> Iterator[Json]:
-    """What the values ask for."""
+    """Yield what the values ask for."""
     enabled = {
         MANAGER: values.manager.enabled,
         SCHEDULER: values.scheduler.enabled,

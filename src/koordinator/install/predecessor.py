@@ -51,7 +51,7 @@ class Relic(msgspec.Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """What is wrong with keeping it, what to do, and where to read on."""
+        """Return what is wrong with keeping it, what to do, and where to read on."""
         reason = _WHY.get(self.component, "") if self.kind in WORKLOAD_KINDS else _REFUSES
         told = f"it is the Go project's: {reason}. Take it away first: {self.removal} ({DOCUMENT})"
         if self.release:
@@ -63,7 +63,7 @@ _REFUSES = "its webhooks refuse objects once nobody answers behind them"
 
 
 def component_of(name: str, labels: Mapping[str, str]) -> str:
-    """Which component of the Go project a workload is; empty for ours and for others."""
+    """Return which component of the Go project a workload is; empty for ours and for others."""
     if labels.get(PART_OF) == PART_OF_VALUE:
         return ""
     app = labels.get(APP_LABEL, name)
@@ -71,14 +71,14 @@ def component_of(name: str, labels: Mapping[str, str]) -> str:
 
 
 def is_of_go(name: str, labels: Mapping[str, str], webhooks: Iterable[str]) -> bool:
-    """Whether a webhook configuration is the Go project's under a name that our manager does not take over."""
+    """Return whether a webhook configuration is the Go project's under a name that our manager does not take over."""
     if labels.get(PART_OF) == PART_OF_VALUE or name in configuration.NAMES:
         return False
     return any(webhook.endswith(WEBHOOK_SUFFIX) for webhook in webhooks)
 
 
 def relics(bodies: Iterable[Json]) -> Iterator[Relic]:
-    """Those among these workloads and webhook configurations, which are JSON with their `kind`."""
+    """Yield the relics among these workloads and webhook configurations, which are JSON with their `kind`."""
     for body in bodies:
         metadata, kind = body["metadata"], body["kind"]
         labels = metadata.get("labels") or {}
@@ -95,7 +95,7 @@ def relics(bodies: Iterable[Json]) -> Iterator[Relic]:
 
 
 def in_the_way(found: Iterable[Relic], values: Values) -> list[Relic]:
-    """Those whose place the values give to ours. The descheduler has no successor yet, and may stay."""
+    """Return the relics whose place the values give to ours. The descheduler has no successor yet, and may stay."""
     taken = {
         MANAGER: values.manager.enabled,
         SCHEDULER: values.scheduler.enabled,

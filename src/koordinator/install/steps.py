@@ -180,7 +180,7 @@ def _is_established(crd: Json | None) -> bool:
 
 
 async def _candidates(api: Api) -> list[Json]:
-    """What may be the Go project's: workloads with the label of components, and all webhook configurations."""
+    """Return what may be the Go project's: workloads with the label of components, and all webhook configurations."""
     found = []
     for kinds, group, selector in (
         (predecessor.WORKLOAD_KINDS, "apps", APP_LABEL),
@@ -193,7 +193,7 @@ async def _candidates(api: Api) -> list[Json]:
 
 
 async def _ours(api: Api) -> list[Json]:
-    """What installations brought, in the order in which it was applied.
+    """Return what installations brought, in the order in which it was applied.
 
     Only names that an installation can have: users may give our label to objects of theirs.
     """

@@ -69,7 +69,7 @@ class Crds(Section, frozen=True, rename=None):
     scheduleexplanations: bool = True
 
     def brings(self, plural: str) -> bool:
-        """Whether the CRD with this plural is part of the installation."""
+        """Return whether the CRD with this plural is part of the installation."""
         return self.managed and bool(getattr(self, plural))
 
 
@@ -312,7 +312,7 @@ def read(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Values:
 
 
 def _check(source: str, values: Values) -> None:
-    """What a component would refuse when it starts is refused here. Raises: ValuesError."""
+    """Refuse what a component would refuse when it starts. Raises: ValuesError."""
     try:
         scheduler, _ = upstream_gates.split(values.scheduler.feature_gates)
     except FeatureGateError as error:

@@ -1,4 +1,4 @@
-"""What the manager's caches keep of big objects: only what some part of it reads.
+"""Reduce big objects in the manager's caches to what some part of it reads.
 
 A pod on the wire has environment, volumes, probes and statuses; of three hundred thousand of them a cache of
 whole objects would take gigabytes. Parts of the manager that read more of an object than this must ask the API for

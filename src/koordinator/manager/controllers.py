@@ -22,7 +22,7 @@ _GATES = {"colocationprofile": "ColocationProfileController"}
 
 
 def controllers(shared: Shared) -> dict[str, ManagerController]:
-    """Those that the options choose and feature gates allow, by name."""
+    """Return the controllers that the options choose and feature gates allow, by name."""
     chosen, gates = shared.options.controllers, shared.gates
     return {
         name: build(shared)

@@ -1,4 +1,4 @@
-"""What the manager serves besides webhooks: metrics and health (behaviour/manager 2.4)."""
+"""Serve what is no webhook: metrics and health (behaviour/manager 2.4)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""What differs between installations of the manager: names, defaults and meaning are those of its flags.
+"""The options that differ between installations of the manager: names, defaults and meaning are those of its flags.
 
 Source: behaviour/manager 2.1 and 2.2.
 """
@@ -35,7 +35,7 @@ class ProfileControllerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnhancedValidatorOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the label rules of pods are (`--pod-enhanced-validator-*`)."""
+    """The place of the label rules of pods (`--pod-enhanced-validator-*`)."""
 
     config_namespace: str = "koordinator-system"
     config_name: str = "pod-enhanced-validator-config"
@@ -43,7 +43,7 @@ class EnhancedValidatorOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaUpdateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How quota evaluation writes (`--quota-update-*`)."""
+    """The options for writes of the quota evaluation (`--quota-update-*`)."""
 
     max_retries: int = 3
     retry_jitter_s: float = 0.0
@@ -52,7 +52,7 @@ class QuotaUpdateOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BindingAdmissionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may bind pods (`--binding-admission-*`)."""
+    """The users who may bind pods (`--binding-admission-*`)."""
 
     user_names: tuple[str, ...] = ()
     dry_run: bool = False
@@ -86,7 +86,7 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_chosen(name: str, entries: tuple[str, ...]) -> bool:
-    """Whether a list of `*`, `name` and `-name` lets `name` run."""
+    """Return whether a list of `*`, `name` and `-name` lets `name` run."""
     for entry in entries:
         if entry in (name, f"-{name}"):
             return entry == name

@@ -1,4 +1,4 @@
-"""What controllers and admission handlers of the manager are given, and what the manager asks of a controller."""
+"""Define what controllers and admission handlers of the manager get, and what the manager asks of a controller."""
 
 import random
 from typing import Protocol
@@ -16,7 +16,7 @@ from koordinator.manager.options import ManagerOptions
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
-    """What all parts share. Informers asked of `factory` in constructors are started and waited for.
+    """The state that all parts share. Informers asked of `factory` in constructors are started and waited for.
 
     Their caches hold pods, nodes and NodeMetrics without what no part reads (`caches`).
     """

@@ -84,7 +84,7 @@ class AgentProcess:
             return ""
 
     def written(self) -> list[Written]:
-        """What it wrote to groups until it was stopped, by its audit log, oldest first."""
+        """Return what it wrote to groups until it was stopped, by its audit log, oldest first."""
         found = []
         for path in sorted(self._audit.glob("audit*.log"), key=lambda each: each.stat().st_mtime):
             for line in path.read_bytes().splitlines():

@@ -47,7 +47,7 @@ def build(cache: Path) -> Programs:
 
 
 def cache_dir() -> Path:
-    """Where programs are kept between runs, as the XDG base directory specification has it."""
+    """Return where programs are kept between runs, as the XDG base directory specification has it."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "koordinator" / "node-demo"
 

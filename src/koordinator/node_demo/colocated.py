@@ -150,7 +150,7 @@ class OnACluster:
             await own_groups.remove(self._cgroups, own_groups.name())
 
     def written(self) -> list[Written]:
-        """What the agent wrote, by its audit log."""
+        """Return what the agent wrote, by its audit log."""
         return self._agent.written()
 
     # Pods
@@ -258,7 +258,7 @@ class OnACluster:
     # Evidence
 
     def _evidence(self, groups: list[str]) -> dict[str, str]:
-        """What the groups say that the agent is in charge of."""
+        """Return what the groups say that the agent is in charge of."""
         knobs = [(Knob.CPU_IDLE, _BEST_EFFORT), (Knob.CPU_SHARES, _BEST_EFFORT), (Knob.CPUSET, _BEST_EFFORT)]
         for group in groups[:1]:
             knobs += [(Knob.CPU_SHARES, group), (Knob.CPU_QUOTA, group), (Knob.MEMORY_LIMIT, group)]
@@ -276,7 +276,7 @@ class OnACluster:
 
 
 def _condition(pod: Pod) -> str:
-    """Why a pod does not run yet."""
+    """Return why a pod does not run yet."""
     for condition in pod.status.conditions:
         if condition.status != "True" and condition.message:
             return condition.message

@@ -56,12 +56,12 @@ class Commands(msgspec.Struct, frozen=True):
         return command
 
     def hog_memory_mib(self, hog: Hog) -> int:
-        """What a batch pod needs."""
+        """Return what a batch pod needs."""
         threads = -(-self.cpus // BATCH_PODS)
         return _PROGRAM_MIB + (2 * _STREAM_MIB * threads if hog is Hog.MEMORY else 0)
 
     def counters(self, hog: Hog, number: int) -> Path:
-        """Where a batch pod counts what it has done."""
+        """Return where a batch pod counts what it has done."""
         return self.work_dir / f"{hog}-{number}.count"
 
     def loadgen(

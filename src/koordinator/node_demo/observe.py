@@ -76,7 +76,7 @@ def look(cgroups: Cgroups, service: str, batch: list[str], counters: list[Path],
 
 
 def use(before: Moment, after: Moment, cpus: int, generator_s: float) -> Use:
-    """What happened between two moments; the load generator used `generator_s` of CPU."""
+    """Return what happened between two moments; the load generator used `generator_s` of CPU."""
     had_s = max((after.busy_s - before.busy_s) + (after.idle_s - before.idle_s), 1e-9)
     wall_s = after.at_s - before.at_s
     stolen_s = after.steal_s - before.steal_s
@@ -100,7 +100,7 @@ def use(before: Moment, after: Moment, cpus: int, generator_s: float) -> Use:
 
 
 def work_units(path: Path) -> int:
-    """What a hog has done so far; 0 before it has started."""
+    """Return what a hog has done so far; 0 before it has started."""
     try:
         return int(np.fromfile(path, dtype=np.uint64).sum())
     except FileNotFoundError:

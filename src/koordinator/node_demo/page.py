@@ -131,7 +131,7 @@ def _over_time(scenario: Scenario, measured: list[Measured]) -> go.Figure:
 
 
 def _cpus(rows: list[Row]) -> go.Figure:
-    """Who used the CPUs."""
+    """Return who used the CPUs."""
     figure = new_figure("% of all CPUs", "")
     names = [texts.MODES[row.mode] for row in rows]
     service = [100 * row.service_ratio for row in rows]

@@ -36,7 +36,7 @@ class Mode(enum.StrEnum):
 
     @property
     def has_agent(self) -> bool:
-        """Whether batch runs as best-effort pods that the node agent looks after."""
+        """Return whether batch runs as best-effort pods that the node agent looks after."""
         return self in (Mode.DEFAULT, Mode.MANAGED)
 
 

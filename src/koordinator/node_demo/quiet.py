@@ -21,7 +21,7 @@ def check() -> None:
 
 
 def trouble_of(before: tuple[float, float, float], after: tuple[float, float, float], cpus: int) -> str:
-    """Why not to measure now; empty when the machine is quiet. Both are busy, idle and stolen CPU seconds."""
+    """Return why not to measure now; empty when the machine is quiet. Both are busy, idle and stolen CPU seconds."""
     busy, idle, stolen = (later - earlier for later, earlier in zip(after, before, strict=True))
     taken = (busy + stolen) / max(busy + idle + stolen, 1e-9)
     if taken <= BUSY_RATIO_MAX:

@@ -39,7 +39,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def work(self) -> str:
-        """What batch did per second; a unit of CPU work is that of one request."""
+        """Return what batch did per second; a unit of CPU work is that of one request."""
         if self.mode is Mode.ALONE:
             return ""
         unit, factor = _UNITS[self.scenario.hog]
@@ -60,7 +60,7 @@ def summarise(measured: Sequence[Measured]) -> list[Row]:
 
 
 def disturbances(measured: Sequence[Measured]) -> list[str]:
-    """What other than the demonstration went on, one sentence each; empty on a quiet machine."""
+    """Return what other than the demonstration went on, one sentence each; empty on a quiet machine."""
     found = []
     for name, value, limit in _DISTURBANCES:
         disturbed = [value(each) for each in measured if value(each) > limit]

@@ -127,7 +127,7 @@ async def show(prepared: Prepared, on_progress: Callable[[int, Run], None]) -> S
 
 
 def circumstances(shown: Shown) -> Circumstances:
-    """What a reader of the figures must know."""
+    """Return what a reader of the figures must know."""
     return Circumstances(
         measured_at=rfc3339(shown.began_s),
         kernel=shown.kernel,

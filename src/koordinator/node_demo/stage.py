@@ -41,4 +41,4 @@ class Stage(Protocol):
         """End everything and leave the machine as it was."""
 
     def written(self) -> list[Written]:
-        """What the agent wrote, after `close`."""
+        """Return what the agent wrote, after `close`."""

@@ -56,7 +56,9 @@ def _ratio(value: float) -> str:
 
 
 def held(measured: Sequence[Measured], written: Sequence[Written]) -> list[str]:
-    """What managed groups held while they were measured, each file once, and whether the agent had written it."""
+    """Return what managed groups held while they were measured, each file once, and whether the agent had written
+    it.
+    """
     by_agent = {(each.path, each.message.rpartition(" to ")[2]): each.reason for each in reversed(written)}
     found: dict[str, str] = {}
     for each in measured:

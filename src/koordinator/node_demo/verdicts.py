@@ -38,7 +38,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def aim(row: Row) -> Aim:
-    """What is promised for a managed run."""
+    """Return what is promised for a managed run."""
     return (_CALM if row.scenario.load_percent <= CALM_LOAD_PERCENT else _RUSH)[row.scenario.hog]
 
 

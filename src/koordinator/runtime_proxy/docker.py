@@ -40,7 +40,7 @@ def to_docker_parent(driver: str, cgroup_parent: str) -> str:
 
 
 def split_labels(labels: Mapping[str, str]) -> SplitLabels:
-    """Which Docker labels are labels of the pod or container, and which its annotations."""
+    """Return which Docker labels are labels of the pod or container, and which its annotations."""
     split = SplitLabels({}, {})
     for key, value in labels.items():
         if key.startswith(ANNOTATION_PREFIX):

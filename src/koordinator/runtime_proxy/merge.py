@@ -37,7 +37,7 @@ class ContainerResources(msgspec.Struct, frozen=True, kw_only=True, rename="came
 def with_answer(
     current: ContainerResources | None, answer: ContainerResources | None
 ) -> ContainerResources | None:
-    """What goes to the runtime after a hook answered; cpusets are always taken, so empty text clears them.
+    """Return what goes to the runtime after a hook answered; cpusets are always taken, so empty text clears them.
 
     An answer cannot add resources to a request that has none, and hugepages stay as they are.
     """

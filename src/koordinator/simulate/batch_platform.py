@@ -108,7 +108,7 @@ class BatchPlatform:
         return waiting + sum(a.started_s is None for a in self._submitted.values())
 
     def waits_so_far_s(self, now_s: float) -> list[float]:
-        """How long the tasks that have not started have been waiting."""
+        """Return how long the tasks that have not started have been waiting."""
         queued = [attempt.ready_s for queue in self._queues.values() for attempt in queue.waiting]
         queued += [a.ready_s for a in self._submitted.values() if a.started_s is None]
         return [now_s - ready_s for ready_s in queued]

@@ -204,7 +204,7 @@ class _Replay:
         return None
 
     def carry_out(self, result: Placed | Unplaced) -> Placed | Unplaced | None:
-        """What an attempt brought; None for a pod that waits for others."""
+        """Take note of an attempt and return what it brought; None for a pod that waits for others."""
         if isinstance(result, Placed) and result.waits:
             self.outcomes[result.pod.uid] = Outcome(result.pod, "")
             self.actions.hold(result)
@@ -227,7 +227,7 @@ class _Replay:
         return self.engine.profiles[info.pod.spec.scheduler_name]
 
     def gate(self, info: PodInfo, but: str = "") -> Status:
-        """What keeps the pod from being tried; the gate of plugin `but` is left out."""
+        """Return what keeps the pod from being tried; the gate of plugin `but` is left out."""
         for plugin in self.profile_of(info).pre_enqueues:
             status = plugin.pre_enqueue(info) if plugin.name != but else SUCCESS
             if not status.is_success:
@@ -273,7 +273,7 @@ class _Replay:
         return None
 
     def _is_let_in(self, info: PodInfo, but: str = "") -> bool:
-        """Whether no gate keeps the pod from being tried, apart from that of one plugin."""
+        """Return whether no gate keeps the pod from being tried, apart from that of one plugin."""
         gate = self.gate(info, but)
         if not gate.is_success:
             self.outcomes[info.uid] = Outcome(info, "", gate.reasons)
@@ -303,7 +303,7 @@ class _Replay:
             del self.samples[1::2]
 
     def occupancy(self) -> Occupancy:
-        """What the nodes hold now."""
+        """Return what the nodes hold now."""
         table = self.engine.table
         columns = [table.registry.column(name) for name in self.resources]
         return Occupancy(table.requested[columns][:, table.rows], table.pod_count[table.rows])
@@ -442,7 +442,7 @@ class _Timeline:
 
 
 def given_back_reason(status: Status) -> str:
-    """Why a pod that had a place is not placed."""
+    """Return why a pod that had a place is not placed."""
     if status.plugin in JOB_PLUGINS:
         return "gave its place back: its gang does not fit as a whole"
     return status.message

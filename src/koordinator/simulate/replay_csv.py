@@ -102,7 +102,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def is_table(path: Path) -> bool:
-    """Whether the name says that the file is a table."""
+    """Return whether the name says that the file is a table."""
     return path.name.endswith((".csv", ".csv.gz"))
 
 

@@ -217,7 +217,7 @@ def stranded_ratio(free: I64, wanted: I64) -> npt.NDArray[np.float64]:
 
 
 def headroom(free: I64, slots: I64, shape: I64) -> tuple[int, int]:
-    """How many pods of a shape fit on the nodes, and how many would if their free capacity were pooled.
+    """Return how many pods of a shape fit on the nodes, and how many would if their free capacity were pooled.
 
     Shapes: free (resources, nodes), slots (nodes,), shape (resources,).
     """

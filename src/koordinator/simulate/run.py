@@ -154,7 +154,7 @@ class _Day:
         return self._result(platform)
 
     def _batch_quota_milli(self) -> float:
-        """What batch may request: lent CPUs have no quota, ordinary ones leave the services' headroom free."""
+        """Return what batch may request: lent CPUs have no quota, ordinary ones leave the services' headroom free."""
         if self.colocation:
             return float("inf")
         ratio = 1 - self.scenario.services.cpu_requested_ratio - HEADROOM_RATIO
@@ -165,7 +165,7 @@ class _Day:
         return Scheduler(self.cluster, config, seed=self.scenario.seed)
 
     async def _install(self) -> None:
-        """What an installation brings, and the two namespaces."""
+        """Create what an installation brings, and the two namespaces."""
         definitions = self.registry.resolve("apiextensions.k8s.io", "v1", "customresourcedefinitions")
         for definition in crd.manifests():
             await self.registry.create(definitions, "", definition)
@@ -235,7 +235,7 @@ class _Day:
 
 
 def _profile() -> dict[str, Any]:
-    """What turns the pods of the batch namespace into best-effort pods on Batch resources."""
+    """Return what turns the pods of the batch namespace into best-effort pods on Batch resources."""
     return {
         "metadata": {"name": "batch"},
         "spec": {

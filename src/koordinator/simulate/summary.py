@@ -104,7 +104,7 @@ def rows(before: Summary, after: Summary) -> list[Row]:
 
 
 def title(comparison: Comparison) -> str:
-    """What was simulated, above the table."""
+    """Return what was simulated, above the table."""
     scenario = comparison.scenario
     return f"{scenario.nodes} nodes, {comparison.before.cores:,.0f} cores, {scenario.hours:g} hours"
 

@@ -13,7 +13,7 @@ _CODEC = node_annotations.THIRD_PARTY_ALLOCATIONS
 
 
 def entry(used: Batch) -> ThirdPartyAllocation:
-    """What the operator records of a node."""
+    """Return what the operator records of a node."""
     amounts: ResourceList = {
         resources.BATCH_CPU: quantity.text_of_value(used.cpu_milli),
         resources.BATCH_MEMORY: quantity.text_of_value(used.memory_bytes, Family.BINARY),
@@ -40,7 +40,7 @@ def with_entry(existing: list[ThirdPartyAllocation], used: Batch) -> list[ThirdP
 
 
 def new_text(text: str | None, used: Batch) -> str | None:
-    """What the annotation must become, None when it already says so.
+    """Return what the annotation must become, None when it already says so.
 
     A node that never had YARN gets no entry of zeros.
     """

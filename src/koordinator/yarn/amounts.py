@@ -40,7 +40,7 @@ class YarnResource(msgspec.Struct, frozen=True):
 
 
 def view_total(origin: I64, taken_by_others: I64) -> I64:
-    """What one scheduler may have in all: the pool without what the other one has given out.
+    """Return what one scheduler may have in all: the pool without what the other one has given out.
 
     With `origin` O, K requested by Kubernetes pods and Y used by YARN: max(O − Y, 0) for Kubernetes, max(O − K, 0)
     for YARN. Any shape.
@@ -63,5 +63,5 @@ def to_yarn(batch: Batch, rounding: Rounding) -> YarnResource:
 
 
 def to_batch(used: YarnResource) -> Batch:
-    """What YARN uses in the units of Kubernetes; always exact."""
+    """Return what YARN uses in the units of Kubernetes; always exact."""
     return Batch(used.vcores * MILLI, used.memory_mb * MEBIBYTE)

@@ -43,7 +43,7 @@ class NMContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def is_final(self) -> bool:
-        """Whether it ends already."""
+        """Return whether it ends already."""
         return self.state in FINAL_STATES
 
 
@@ -100,7 +100,7 @@ def info(container: NMContainer, cgroup_path: str) -> ContainerInfo:
 
 
 def live(containers: Sequence[NMContainer], cgroup_path: str) -> list[ContainerInfo]:
-    """What `GET /v1/containers` answers: containers that do not end yet, in the NodeManager's order."""
+    """Return what `GET /v1/containers` answers: containers that do not end yet, in the NodeManager's order."""
     return [info(container, cgroup_path) for container in containers if not container.is_final]
 
 
@@ -111,11 +111,11 @@ def parent_shares(containers: Sequence[NMContainer]) -> int | None:
 
 
 def is_id(text: str) -> bool:
-    """Whether `text` is a container id and nothing more: it becomes part of a path."""
+    """Return whether `text` is a container id and nothing more: it becomes part of a path."""
     return _ID.fullmatch(text) is not None
 
 
 def is_master(container_id: str) -> bool:
-    """Whether it is an application master: killing it fails the whole attempt."""
+    """Return whether it is an application master: killing it fails the whole attempt."""
     found = _ID.fullmatch(container_id)
     return found is not None and int(found["number"]) == 1

@@ -38,16 +38,16 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def is_final(self) -> bool:
-        """Whether it ends already."""
+        """Return whether it ends already."""
         return self.state in containers.FINAL_STATES
 
     @property
     def is_master(self) -> bool:
-        """Whether it is an application master of YARN."""
+        """Return whether it is an application master of YARN."""
         return self.kind == YARN and containers.is_master(self.id)
 
     def consumption(self, resource: str) -> int:
-        """What it uses, else what it requests."""
+        """Return what it uses, else what it requests."""
         return self.used.get(resource, self.requested.get(resource, 0))
 
 
@@ -60,7 +60,7 @@ class Eviction(msgspec.Struct, frozen=True):
 
 
 def order(candidates: Sequence[Candidate], resource: str) -> list[Candidate]:
-    """Those that can be evicted for want of `resource`, the first to go first; the same for any input order."""
+    """Return the candidates that can be evicted for want of `resource`, in order; the same for any input order."""
     alive = [each for each in candidates if not each.is_final]
     # Of two equals the later id goes: newer YARN containers have larger ids. Sorting is stable.
     alive.sort(key=lambda each: each.id, reverse=True)
@@ -101,7 +101,7 @@ def _rank(each: Candidate, resource: str) -> tuple[int, int, bool, bool, int, fl
 
 
 def _contribution(each: Candidate, resource: str, mode: Mode) -> int:
-    """What its end releases of a resource."""
+    """Return what its end releases of a resource."""
     if resource == CPU and mode is Mode.SATISFACTION:
         return each.requested.get(resource, 0)
     return each.consumption(resource)

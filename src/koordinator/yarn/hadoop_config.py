@@ -94,12 +94,12 @@ def load(
 
 
 def start_fails(loaded: Loaded, dialect: Dialect) -> bool:
-    """Whether the process must not start: no cluster can be used (reference: any one cannot)."""
+    """Return whether the process must not start: no cluster can be used (reference: any one cannot)."""
     return not loaded.clusters if dialect is Dialect.HADOOP else bool(loaded.errors)
 
 
 def refusal(cluster: Cluster) -> str:
-    """Why the cluster cannot be talked to, or empty."""
+    """Return why the cluster cannot be talked to, or empty."""
     if cluster.authentication.strip().lower() == "kerberos":
         return f"{AUTHENTICATION} is kerberos, which is not supported: use simple authentication"
     return ""
@@ -118,7 +118,9 @@ def active(statuses: Sequence[tuple[str, str]]) -> str:
 
 
 def is_controller_enabled(name: str, listed: Sequence[str]) -> bool:
-    """What `--controllers` says of a controller: its first mention, `-name` being off; else whether `*` is listed."""
+    """Return what `--controllers` says of a controller: its first mention, `-name` being off; else whether `*` is
+    listed.
+    """
     for item in listed:
         if item in (name, f"-{name}"):
             return item == name
@@ -175,7 +177,7 @@ class _Properties:
         )
 
     def _variable(self, name: str) -> str | None:
-        """What a variable stands for, None when unknown (it then stays as it is)."""
+        """Return what a variable stands for, None when unknown (it then stays as it is)."""
         if name in self._values:
             return self._values[name].strip()
         variable, dash, default = name.removeprefix("env.").partition("-")

@@ -33,7 +33,7 @@ class Belief(msgspec.Struct, frozen=True):
 def believe(
     report: Report | None, held: Held | None, has_polled: bool, now_s: float, hold_s: float = HOLD_S
 ) -> Belief:
-    """What a NodeManager uses, from its report if it has one, else from memory for `hold_s` seconds.
+    """Return what a NodeManager uses, from its report if it has one, else from memory for `hold_s` seconds.
 
     `has_polled` tells whether this cluster's reports were read at all since the operator started.
     """
@@ -49,5 +49,5 @@ def believe(
 
 
 def may_raise_total(report: Report | None) -> bool:
-    """Whether a NodeManager may be given more than it has: not one that is leaving."""
+    """Return whether a NodeManager may be given more than it has: not one that is leaving."""
     return report is None or report.state != "DECOMMISSIONING"

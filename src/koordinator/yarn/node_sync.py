@@ -93,7 +93,7 @@ Reports = Mapping[str, Mapping[NodeId, Report]]
 
 
 def plan(node: Node | None, pods: Sequence[Pod], reports: Reports, policy: Policy) -> Plan:
-    """What to do for a node, given all pods that may be on it."""
+    """Return what to do for a node, given all pods that may be on it."""
     if node is None:
         return Plan(Outcome.NODE_GONE, reason="the node is gone")
     here = [pod for pod in pods if pod.spec.node_name == node.metadata.name and not _is_finished(pod)]
@@ -176,7 +176,7 @@ def kube_requested(pods: Sequence[Pod]) -> Batch:
 
 
 def yarn_pool(pool: Batch, taken: Batch) -> Batch:
-    """What is left of a node's pool for YARN (`amounts.view_total` for one node)."""
+    """Return what is left of a node's pool for YARN (`amounts.view_total` for one node)."""
     left = amounts.view_total(
         np.array([pool.cpu_milli, pool.memory_bytes], np.int64),
         np.array([taken.cpu_milli, taken.memory_bytes], np.int64),
@@ -185,7 +185,7 @@ def yarn_pool(pool: Batch, taken: Batch) -> Batch:
 
 
 def used_now(report: Report | None) -> YarnResource:
-    """What a NodeManager uses as far as its report says so; nothing when it does not run."""
+    """Return what a NodeManager uses as far as its report says so; nothing when it does not run."""
     is_running = report is not None and report.state == "RUNNING"
     return (report.used if report is not None and is_running else None) or YarnResource()
 

@@ -46,7 +46,7 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fals
 
 
 class Empty(enum.Enum):
-    """What an annotation with empty text means."""
+    """The meaning of an annotation with empty text."""
 
     ERROR = "malformed"
     ABSENT = "as if the annotation were absent"

@@ -1,4 +1,4 @@
-"""How each type in a payload is decoded from JSON values, encoded to them, and empty (see `codec`)."""
+"""Decode each type of a payload from JSON values, encode it to them, and tell whether it is empty (see `codec`)."""
 
 import re
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class Mismatch(Exception):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What to do with values of one type."""
+    """The treatment of values of one type."""
 
     decode: Callable[[Any], Any]
     encode: Callable[[Any], Any]

@@ -21,7 +21,7 @@ class DeviceType(enum.StrEnum):
 
 
 class AllocateStrategy(enum.StrEnum):
-    """How many devices a request with a hint takes."""
+    """The number of devices that a request with a hint takes."""
 
     APPLY_FOR_ALL = "ApplyForAll"
     REQUESTS_AS_COUNT = "RequestsAsCount"
@@ -46,21 +46,21 @@ TOPOLOGY_SCOPE_LEVELS: dict[str, int] = {
 
 
 class ExclusivePolicy(enum.StrEnum):
-    """What pods with the same policy do not share."""
+    """The level at which pods with the same policy share nothing."""
 
     DEVICE_LEVEL = "DeviceLevel"
     PCIE_LEVEL = "PCIeLevel"
 
 
 class PartitionPolicy(enum.StrEnum):
-    """Whether a pod insists on the best GPU partition."""
+    """The choice whether a pod insists on the best GPU partition."""
 
     BEST_EFFORT = "BestEffort"
     RESTRICTED = "Restricted"
 
 
 class NodePartitionPolicy(enum.StrEnum):
-    """Whether a node's GPUs are only given out as partitions."""
+    """The choice whether a node gives its GPUs out only as partitions."""
 
     HONOR = "Honor"
     PREFER = "Prefer"
@@ -78,7 +78,7 @@ class VirtualFunction(Payload, frozen=True, kw_only=True):
 
 
 class AllocationExtension(Payload, frozen=True, kw_only=True):
-    """What else belongs to an allocated device."""
+    """Whatever else belongs to an allocated device."""
 
     vfs: list[VirtualFunction] = []
     gpu_shared_resource_template: str = ""
@@ -98,7 +98,7 @@ DeviceAllocations = dict[str, list[Annotated[DeviceAllocation, NotNull]]]
 
 
 class DeviceHint(Payload, frozen=True, kw_only=True):
-    """Which devices of one type a pod wants, and how."""
+    """The devices of one type that a pod wants, and how it wants them."""
 
     selector: LabelSelector | None = None
     vf_selector: LabelSelector | None = None
@@ -115,7 +115,7 @@ class JointAllocate(Payload, frozen=True, kw_only=True):
 
 
 class GPUPartitionSpec(Payload, frozen=True, kw_only=True):
-    """How much a pod insists on GPUs that are linked well; empty policy means best effort."""
+    """A pod's demands on the links between its GPUs; empty policy means best effort."""
 
     allocate_policy: str = ""
     ring_bus_bandwidth: RawQuantity | None = None

@@ -1,4 +1,4 @@
-"""What pods ask of the node agent: bursting, QoS, network, cache, out-of-memory score, eviction."""
+"""The wishes of pods to the node agent: bursting, QoS, network, cache, out-of-memory score, eviction."""
 
 from collections.abc import Mapping
 
@@ -87,14 +87,14 @@ class Resctrl(Payload, frozen=True, kw_only=True):
 
 
 class DeletePreconditions(Payload, frozen=True, kw_only=True):
-    """What must still be so for a deletion to happen."""
+    """The conditions that must still hold when a deletion happens."""
 
     uid: str = ""
     resource_version: str = ""
 
 
 class DeleteOptions(Payload, frozen=True, kw_only=True):
-    """How the pod should be deleted."""
+    """The options for deleting the pod."""
 
     grace_period_seconds: int | None = None
     preconditions: DeletePreconditions | None = None
@@ -169,7 +169,7 @@ def oom_score_adj(annotations: Mapping[str, str], container: str, obj: str = "")
 
 
 def allows_eviction_by(annotations: Mapping[str, str], policy: str) -> bool:
-    """Whether the named policy may evict the pod: all may when none are listed, none when malformed."""
+    """Return whether the named policy may evict the pod: all may when none are listed, none when malformed."""
     try:
         allowed = _EVICTION_POLICY.read(annotations)
     except ProtocolError:

@@ -12,7 +12,9 @@ from koordinator.api.resource_list import Amounts
 
 
 class NodeReservation(Payload, frozen=True, kw_only=True):
-    """What a node keeps for processes outside Kubernetes; see `api.node_reservation` for what that means."""
+    """The resources that a node keeps for processes outside Kubernetes; see `api.node_reservation` for their
+    meaning.
+    """
 
     resources: ResourceList = {}
     reserved_cpus: str = msgspec.field(name="reservedCPUs", default="")
@@ -27,7 +29,7 @@ class SystemQOSResource(Payload, frozen=True, kw_only=True):
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether no other pods may use these CPUs; so unless said otherwise."""
+        """Return whether no other pods may use these CPUs; true by default."""
         return self.cpuset_exclusive is not False
 
 
@@ -54,7 +56,7 @@ class OriginExtendedAllocatable(Payload, frozen=True, kw_only=True):
 
 
 class ThirdPartyAllocation(Payload, frozen=True, kw_only=True):
-    """What another system uses of a node's extended resources, by priority class."""
+    """The extended resources of a node that another system uses, by priority class."""
 
     name: str
     priority: str
@@ -93,7 +95,7 @@ def with_third_party_allocation(annotations: Mapping[str, str], allocation: Thir
 
 
 def third_party_by_priority(annotations: Mapping[str, str], priority: str, obj: str = "") -> Amounts:
-    """What third parties of one priority class use, summed.
+    """Return what third parties of one priority class use, summed.
 
     Raises: ProtocolError when the annotation is malformed.
     """

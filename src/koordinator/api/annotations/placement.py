@@ -1,4 +1,4 @@
-"""What pods ask of CPUs and NUMA nodes, what they got, and other hints to the scheduler."""
+"""The wishes of pods about CPUs and NUMA nodes, what they got, and other hints to the scheduler."""
 
 import enum
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from koordinator.api.quantity import ResourceList
 
 
 class CPUBindPolicy(enum.StrEnum):
-    """How the CPUs of a pod lie on physical cores."""
+    """The layout of a pod's CPUs on physical cores."""
 
     DEFAULT = "Default"
     FULL_PCPUS = "FullPCPUs"
@@ -22,7 +22,7 @@ class CPUBindPolicy(enum.StrEnum):
 
 
 class CPUExclusivePolicy(enum.StrEnum):
-    """What bound pods keep away from each other."""
+    """The level at which bound pods keep away from each other."""
 
     NONE = "None"
     PCPU_LEVEL = "PCPULevel"
@@ -30,7 +30,7 @@ class CPUExclusivePolicy(enum.StrEnum):
 
 
 class NUMATopologyPolicy(enum.StrEnum):
-    """How strictly a pod's resources must come from few NUMA nodes."""
+    """The rule for how strictly a pod's resources must come from few NUMA nodes."""
 
     NONE = ""
     BEST_EFFORT = "BestEffort"
@@ -39,14 +39,14 @@ class NUMATopologyPolicy(enum.StrEnum):
 
 
 class NUMANodeExclusive(enum.StrEnum):
-    """Whether a NUMA node holds either pods of one node or of several, not both."""
+    """The choice whether a NUMA node holds pods of one node or of several, not both."""
 
     PREFERRED = "Preferred"
     REQUIRED = "Required"
 
 
 class ResourceSpec(Payload, frozen=True, kw_only=True):
-    """How a pod wants its CPUs (`CPUBindPolicy`, `CPUExclusivePolicy`)."""
+    """The CPUs that a pod wants (`CPUBindPolicy`, `CPUExclusivePolicy`)."""
 
     required_cpu_bind_policy: str = msgspec.field(name="requiredCPUBindPolicy", default="")
     preferred_cpu_bind_policy: str = msgspec.field(name="preferredCPUBindPolicy", default="")
@@ -54,14 +54,14 @@ class ResourceSpec(Payload, frozen=True, kw_only=True):
 
 
 class NUMATopologySpec(Payload, frozen=True, kw_only=True):
-    """Which NUMA policy a pod asks for (`NUMATopologyPolicy`, `NUMANodeExclusive`)."""
+    """The NUMA policy that a pod asks for (`NUMATopologyPolicy`, `NUMANodeExclusive`)."""
 
     numa_topology_policy: str = ""
     single_numa_node_exclusive: str = msgspec.field(name="singleNUMANodeExclusive", default="")
 
 
 class NUMANodeResource(Payload, frozen=True, kw_only=True):
-    """What a pod got of one NUMA node."""
+    """The resources that a pod got of one NUMA node."""
 
     node: Int32
     resources: ResourceList = {}
@@ -91,7 +91,7 @@ class GatherStrategy(Payload, frozen=True, kw_only=True):
 
 
 class NetworkTopologySpec(Payload, frozen=True, kw_only=True):
-    """How closely the members of a gang sit in the network."""
+    """The rule for how close the members of a gang must be in the network."""
 
     gather_strategy: list[GatherStrategy] = []
 
@@ -106,7 +106,7 @@ _SCALING_FACTORS = Annotation(labels.LOAD_ESTIMATED_SCALING_FACTORS, dict[str, i
 
 
 def has_cpuset(annotations: Mapping[str, str]) -> bool:
-    """Whether the pod's CPUs are bound, so that its CFS quota must be unset; False when malformed."""
+    """Return whether the pod's CPUs are bound, so that its CFS quota must be unset; False when malformed."""
     try:
         status = RESOURCE_STATUS.read(annotations)
     except ProtocolError:

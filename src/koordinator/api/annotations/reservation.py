@@ -1,4 +1,4 @@
-"""How pods and reservations find each other."""
+"""The annotations by which pods and reservations find each other."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ class ReservationSelector(Payload, frozen=True, kw_only=True):
 
 
 class ReservationAffinity(Payload, frozen=True, kw_only=True):
-    """Which reservations a pod requires; with `name`, only that one, whatever else is said."""
+    """The reservations that a pod requires; `name` alone decides where it is set."""
 
     name: str = ""
     required_during_scheduling_ignored_during_execution: ReservationSelector | None = None
@@ -45,7 +45,7 @@ class ExactMatchReservation(Payload, frozen=True, kw_only=True):
 
 
 class ResizeAllocatable(Payload, frozen=True, kw_only=True):
-    """What a reservation's allocatable becomes."""
+    """The new allocatable of a reservation."""
 
     resources: ResourceList = {}
 

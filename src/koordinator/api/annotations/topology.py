@@ -1,4 +1,4 @@
-"""What the node agent reports about CPUs on a NodeResourceTopology."""
+"""The node agent's report about CPUs on a NodeResourceTopology."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from koordinator.api.annotations.codec import Annotation, Int32, Payload
 
 
 class CPUInfo(Payload, frozen=True, kw_only=True):
-    """Where a logical CPU sits."""
+    """The place of a logical CPU."""
 
     id: Int32
     core: Int32
@@ -22,7 +22,7 @@ class CPUTopology(Payload, frozen=True, kw_only=True):
 
 
 class CPUBasicInfo(Payload, frozen=True, kw_only=True):
-    """What kind of CPU a node has."""
+    """The model and the features of a node's CPUs."""
 
     cpu_model: str = ""
     hyper_thread_enabled: bool = False
@@ -58,7 +58,7 @@ class KubeletCPUManagerPolicy(Payload, frozen=True, kw_only=True):
 
     @property
     def is_full_pcpus_only(self) -> bool:
-        """Whether the kubelet binds whole physical cores only."""
+        """Return whether the kubelet binds whole physical cores only."""
         return self.policy == "static" and self.options.get("full-pcpus-only") == "true"
 
 

@@ -1,4 +1,4 @@
-"""What a CRD says beside its schema: versions, columns of `kubectl get`, approval. Source: behaviour/crds.
+"""The parts of a CRD beside its schema: versions, columns of `kubectl get`, approval. Source: behaviour/crds.
 
 Names, scope, short names and subresources are those of the view's `resource`.
 """

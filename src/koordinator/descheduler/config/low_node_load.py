@@ -26,7 +26,7 @@ class AnomalyCondition(Part, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def timeout_s(self) -> float:
-        """How long an anomaly lasts at most; 60 when nothing is said."""
+        """Return how long an anomaly lasts at most; 60 when nothing is said."""
         given_s = checks.seconds(self.timeout, "anomalyCondition.timeout") if self.timeout else 0.0
         return given_s or ANOMALY_TIMEOUT_S
 

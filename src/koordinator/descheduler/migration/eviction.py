@@ -38,7 +38,7 @@ def soft_eviction(job: PodMigrationJob, now_s: float) -> str:
 
 
 def is_scavenged(job: PodMigrationJob, now_s: float) -> bool:
-    """Whether the job, in whatever phase, is so old that it is deleted. An unreadable ttl counts as none."""
+    """Return whether the job, in whatever phase, is so old that it is deleted. An unreadable ttl counts as none."""
     created = job.metadata.creation_timestamp
     if created is None:
         return False

@@ -172,7 +172,7 @@ class Gates:
 
 
 def evictable_options(args: MigrationControllerArgs) -> evictable.EvictableOptions:
-    """What spares a pod, with the gates of `skipEvictionGates` applied."""
+    """Return what spares a pod, with the gates of `skipEvictionGates` applied."""
     skipped = frozenset(args.skip_eviction_gates)
     has_bare = SkippableGate.BARE_PODS in skipped
     threshold = args.priority_threshold.value if args.priority_threshold is not None else None

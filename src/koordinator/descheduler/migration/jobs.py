@@ -19,12 +19,12 @@ JobPredicate = Callable[[PodMigrationJob], bool]
 
 
 def is_open(job: PodMigrationJob) -> bool:
-    """Whether the job is not finished."""
+    """Return whether the job is not finished."""
     return job.status.phase in ("", PENDING, RUNNING)
 
 
 def has_passed(job: PodMigrationJob) -> bool:
-    """Whether arbitration let the job pass."""
+    """Return whether arbitration let the job pass."""
     return job.metadata.annotations.get(labels.PASSED_ARBITRATION) == "true"
 
 
@@ -70,7 +70,7 @@ class JobCounts:
         self._pods[ref.namespace][pod_key(job)] = ref.uid
 
     def has(self, pod: Pod) -> bool:
-        """Whether a job refers to the pod, by uid or by name."""
+        """Return whether a job refers to the pod, by uid or by name."""
         return pod.metadata.uid in self._uids or pod.key in self._keys
 
     def others(self, pod: Pod) -> int:

@@ -107,7 +107,7 @@ def reservation_ref(job: PodMigrationJob) -> ObjectReference | None:
 
 
 def is_timed_out(job: PodMigrationJob, now_s: float) -> bool:
-    """Whether the job is as old as its ttl allows; without ttl it never is. Raises: ProtocolError."""
+    """Return whether the job is as old as its ttl allows; without ttl it never is. Raises: ProtocolError."""
     created = job.metadata.creation_timestamp
     if not job.spec.ttl or created is None:
         return False
@@ -119,7 +119,7 @@ def is_timed_out(job: PodMigrationJob, now_s: float) -> bool:
 
 
 def eviction_reason(job: PodMigrationJob) -> str:
-    """Why the pod is evicted: the reason given, else who asked."""
+    """Return why the pod is evicted: the reason given, else who asked."""
     annotations = job.metadata.annotations
     return annotations.get(labels.EVICT_REASON) or annotations.get(labels.EVICT_TRIGGER) or "NotSet"
 

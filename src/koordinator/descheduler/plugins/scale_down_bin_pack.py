@@ -93,7 +93,7 @@ def rank(found: Iterable[NodePods], weights: Mapping[str, float]) -> list[Ranked
 
 
 def node_score(found: NodePods, weights: Mapping[str, float]) -> float:
-    """What stays on the node in relation to what can go."""
+    """Return what stays on the node in relation to what can go."""
     stays = _size([*found.skipped, *found.others], found.node, weights)
     goes = _size(found.eligible, found.node, weights)
     if goes == 0:

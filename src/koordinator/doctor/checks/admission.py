@@ -13,7 +13,7 @@ OURS = ".koordinator.sh"
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """What became of a good batch pod (must come back with its annotation) and of one against the rules."""
+    """Yield what became of a good batch pod (must come back with its annotation) and of one against the rules."""
     tried = snapshot.admission
     if tried is None:
         return
@@ -50,7 +50,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _expects(snapshot: Snapshot, path: str) -> bool:
-    """Whether the webhook is configured; when it is missing, the check `webhooks` says so."""
+    """Return whether the webhook is configured; when it is missing, the check `webhooks` says so."""
     return path in snapshot.webhook_paths
 
 

@@ -106,7 +106,7 @@ class Report(msgspec.Struct, frozen=True):
     not_done: Sequence[str]
 
     def count(self, severity: Severity) -> int:
-        """How many findings are that bad."""
+        """Return how many findings are that bad."""
         return sum(each.severity is severity for each in self.findings)
 
 
@@ -146,7 +146,7 @@ def _run(check: Check, snapshot: Snapshot) -> list[Finding]:
 
 
 def _gaps(snapshot: Snapshot, blocked: dict[type[Object], list[str]]) -> list[Finding]:
-    """What could not be read, and is missed. A kind that is not served has a finding of its own."""
+    """Return what could not be read, and is missed. A kind that is not served has a finding of its own."""
     missed = {view: names for view, names in blocked.items() if snapshot.gap(view) != NOT_SERVED}
     if not missed:
         return []

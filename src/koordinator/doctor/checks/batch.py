@@ -134,7 +134,7 @@ def _strategy(snapshot: Snapshot, node: Node) -> colocation_config.NodeStrategy:
 
 
 def withdrawal(snapshot: Snapshot, node: Node) -> tuple[Withdrawal, str]:
-    """Why a node must not lend, by the manager's own decision, and in words; NONE when it may."""
+    """Return why a node must not lend, by the manager's own decision, and in words; NONE when it may."""
     strategy = _strategy(snapshot, node)
     metric = snapshot.find(NodeMetric, node.metadata.name)
     reading = rows.reading_of(metric.status) if metric is not None else rows.NO_READING
@@ -161,12 +161,12 @@ def _is_new(snapshot: Snapshot, node: Node) -> bool:
 
 
 def _is_settled(snapshot: Snapshot, node: Node) -> bool:
-    """Whether the manager had time since the node came."""
+    """Return whether the manager had time since the node came."""
     return snapshot.age_s(node) > NEW_NODE_S + SETTLE_S
 
 
 def _is_overdue(snapshot: Snapshot, node: Node) -> bool:
-    """Whether the manager had time since the report became too old."""
+    """Return whether the manager had time since the report became too old."""
     age_s = _report_age_s(snapshot, node)
     return age_s is None or age_s > _strategy(snapshot, node).degrade_s + SETTLE_S
 

@@ -95,7 +95,7 @@ def _address(workload: Workload) -> str:
 
 
 def pod_trouble(pod: Pod) -> str:
-    """Why a pod is not ready, in a few words; empty when it is, or when nothing tells."""
+    """Return why a pod is not ready, in a few words; empty when it is, or when nothing tells."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting, ended = status.state.waiting, status.last_state.terminated or status.state.terminated
         if waiting is not None and waiting.reason not in ("", "PodInitializing", "ContainerCreating"):

@@ -212,7 +212,7 @@ def _is_suppressed(config: node_slo_spec.NodeSLOConfig, node: Node) -> bool:
 
 
 def lends(snapshot: Snapshot, node: Node) -> bool:
-    """Whether the configuration lets the node lend Batch resources; False when it is not understood."""
+    """Return whether the configuration lets the node lend Batch resources; False when it is not understood."""
     config = snapshot.colocation
     return config is not None and not colocation_config.is_disabled(
         config, colocation_config.node_strategy(config, node)

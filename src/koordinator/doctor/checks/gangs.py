@@ -50,7 +50,7 @@ class Seen(msgspec.Struct):
 
     @property
     def title(self) -> str:
-        """How findings call it."""
+        """Return its name in findings."""
         return name_of(self.group) if self.group is not None else f"gang {self.gang_id}"
 
     @property
@@ -149,7 +149,7 @@ def _members(snapshot: Snapshot, gang: Seen) -> Iterator[Finding]:
 
 
 def _total_of(gang: Seen) -> int:
-    """What is said of the number of its members; 0 for nothing."""
+    """Return what is said of the number of its members; 0 for nothing."""
     sources: list[Object] = [gang.group] if gang.group is not None else list(gang.pods)
     for source in sources:
         try:

@@ -27,7 +27,7 @@ CHANGES_PER_HOUR_MAX = 4.0
 
 
 def is_fresh(lease: Lease, now_s: float) -> bool:
-    """Whether its holder has renewed it in time."""
+    """Return whether its holder has renewed it in time."""
     renewed_s = seconds(lease.spec.renew_time)
     return (
         bool(lease.spec.holder_identity) and renewed_s is not None and now_s - renewed_s <= _duration_s(lease)
@@ -113,6 +113,6 @@ def _flapping(snapshot: Snapshot, component: Name, lease: Lease) -> Iterator[Fin
 
 
 def _is_pod(holder: str, workload: Workload) -> bool:
-    """Whether the identity is a pod's name, which components extend by `_` and a random part."""
+    """Return whether the identity is a pod's name, which components extend by `_` and a random part."""
     host = holder.partition("_")[0]
     return any(host in (pod.metadata.name, pod.spec.node_name) for pod in workload.pods)

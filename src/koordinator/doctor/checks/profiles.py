@@ -173,7 +173,7 @@ def _differences(one: ClusterColocationProfile, other: ClusterColocationProfile)
 
 
 def _meet(one: _Reach, other: _Reach, sizes: Sequence[int]) -> str:
-    """Where both apply, as far as one can know; empty when nothing shows that they do."""
+    """Return where both apply, as far as one can know; empty when nothing shows that they do."""
     shared = sorted(one.namespaces & other.namespaces)
     if not shared:
         return ""
@@ -188,5 +188,5 @@ def _meet(one: _Reach, other: _Reach, sizes: Sequence[int]) -> str:
 
 
 def _is_open(reach: _Reach) -> bool:
-    """Whether it takes every pod of its namespaces."""
+    """Return whether it takes every pod of its namespaces."""
     return reach.profile.spec.selector is None or reach.profile.spec.selector == LabelSelector()

@@ -89,7 +89,7 @@ def _circles(tree: QuotaTree, quotas: dict[str, ElasticQuota]) -> Iterator[Findi
 
 
 def _rules(snapshot: Snapshot, tree: QuotaTree, quotas: dict[str, ElasticQuota]) -> Iterator[Finding]:
-    """What admission says of each quota as if all others were there first; the same objection is told once."""
+    """Yield what admission says of each quota as if all others were there first; the same objection is told once."""
     rules = QuotaRules(
         child_keys_may_be_fewer=bool(
             snapshot.installation.manager_gate("ElasticQuotaEnableUpdateResourceKey")

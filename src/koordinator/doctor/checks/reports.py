@@ -79,7 +79,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def interval_s(metric: NodeMetric | None) -> float:
-    """How often the node agent reports: as it is asked to, but not more often than it lets itself be asked."""
+    """Return how often the node agent reports: as it is asked to, but not more often than it lets itself be asked."""
     policy = metric.spec.metric_collect_policy if metric is not None else None
     asked = policy.report_interval_seconds if policy is not None else None
     return float(max(asked or node_metric.REPORT_INTERVAL_S, AGENT_INTERVAL_S_MIN))
@@ -104,7 +104,7 @@ def _by_cause(
 
 
 def _cause(snapshot: Snapshot, node: Node) -> tuple[str, str]:
-    """Why a node does not report, as far as objects tell, and what to do."""
+    """Return why a node does not report, as far as objects tell, and what to do."""
     ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
     if ready is not None and ready.status != "True":
         return "the node is not ready", "kubectl describe node NODE"
@@ -134,7 +134,7 @@ def _logs(snapshot: Snapshot, pod: Pod | None = None) -> str:
 
 
 def nonsense(metric: NodeMetric, node: Node) -> str:
-    """What no node can measure: what the manager rejects, and usage far above the node's capacity."""
+    """Return what no node can measure: what the manager rejects, and usage far above the node's capacity."""
     if problem := rows.reading_of(metric.status).problem:
         return f"the report cannot be true: {problem}"
     info = metric.status.node_metric

@@ -56,7 +56,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def chain_problems(specs: Sequence[NetworkTopologySpec]) -> Iterator[str]:
-    """Why the layers do not form one line from the nodes up to the cluster."""
+    """Yield why the layers do not form one line from the nodes up to the cluster."""
     names = [spec.topology_layer for spec in specs]
     by_name = dict(zip(names, specs, strict=True))
     if twice := sorted({name for name in names if names.count(name) > 1}):

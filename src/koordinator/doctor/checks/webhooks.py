@@ -96,12 +96,12 @@ def _missing(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _refuses(webhook: Webhook) -> bool:
-    """Whether requests are refused while the webhook does not answer (which is the API server's default)."""
+    """Return whether requests are refused while the webhook does not answer (which is the API server's default)."""
     return webhook.failure_policy != "Ignore"
 
 
 def _consequences(webhooks: Sequence[Webhook]) -> str:
-    """What happens to the objects that webhooks should be asked about."""
+    """Return what happens to the objects that webhooks should be asked about."""
     asked: dict[bool, set[str]] = {}
     for webhook in webhooks:
         resources = {name for rule in webhook.rules for name in rule.resources}
@@ -115,7 +115,7 @@ def _consequences(webhooks: Sequence[Webhook]) -> str:
 
 
 def _troubles(snapshot: Snapshot, configuration: Object, webhook: Webhook) -> Iterator[_Trouble]:
-    """What keeps the API server from asking the webhook."""
+    """Yield what keeps the API server from asking the webhook."""
     client, about = webhook.client_config, name_of(configuration)
     if client.service is not None and not client.url:
         problem, step = _service_problem(snapshot, client.service)
@@ -149,7 +149,7 @@ def _manager_log(snapshot: Snapshot) -> str:
 
 
 def _service_problem(snapshot: Snapshot, reference: ServiceReference) -> tuple[str, str]:
-    """What is wrong behind a Service, and how to look at it; empty texts when nothing is."""
+    """Return what is wrong behind a Service, and how to look at it; empty texts when nothing is."""
     where = f"{reference.namespace}/{reference.name}"
     if reference.namespace != snapshot.namespace:
         return (
@@ -249,7 +249,7 @@ def _served_certificate(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _risks(snapshot: Snapshot) -> Iterator[Finding]:
-    """What a failure of all managers would stop."""
+    """Yield what a failure of all managers would stop."""
     if snapshot.installation.is_in_process(Name.MANAGER):
         return  # it fails with the API server only
     pods = [

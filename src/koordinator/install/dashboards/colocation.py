@@ -23,7 +23,7 @@ _BATCH_USED_CPU = f"sum(koordlet_be_suppress_be_used_cpu_cores{{{_NODE}}})"
 
 
 def _requested(resource: str) -> str:
-    """What pods on nodes request; both schedulers tell it, so each pod counts once."""
+    """Return what pods on nodes request; both schedulers tell it, so each pod counts once."""
     each = f'kube_pod_resource_request{{resource="{resource}",{_NODE},node!=""}}'
     return f"sum(max by (namespace, pod) ({each}))"
 

@@ -7,7 +7,7 @@ WINDOW = "5m"
 
 
 def per_second(metric: str, *by: str, where: str = "", legend: str = "") -> Query:
-    """How fast a counter grows by the named labels; `where` narrows its series (`{job="x"}`)."""
+    """Return how fast a counter grows by the named labels; `where` narrows its series (`{job="x"}`)."""
     return Query(_sum(by, f"rate({metric}{where}[{WINDOW}])"), legend or _legend(by))
 
 

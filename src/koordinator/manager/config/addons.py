@@ -30,7 +30,7 @@ class NodeSLOAddon(Protocol):
         """Its key there."""
 
     def parse(self, data: Mapping[str, str]) -> Any:
-        """What the ConfigMap's `data` configures ({} without a ConfigMap), merged as far as possible.
+        """Return what the ConfigMap's `data` configures ({} without a ConfigMap), merged as far as possible.
 
         Raises: ProtocolError when it is malformed; what was parsed last stays in force, and an event tells.
         """

@@ -87,5 +87,5 @@ def annotation_text(ratios: Mapping[str, float]) -> str | None:
 
 
 def needs_sync(old: str | None, new: str | None) -> bool:
-    """Whether the annotation must be written: texts are compared as they are, empty is absent."""
+    """Return whether the annotation must be written: texts are compared as they are, empty is absent."""
     return (old or "") != (new or "")

@@ -57,7 +57,7 @@ class SyncOutcome(msgspec.Struct, frozen=True):
 
 
 def default_config(addons: Sequence[ColocationAddon] = ()) -> ColocationConfig:
-    """What counts without a configuration."""
+    """Return the configuration that counts when there is none."""
     extensions = {addon.name: addon.default for addon in addons if addon.default is not None}
     default = overlay(ColocationConfig(), slo_config.DEFAULT_COLOCATION_STRATEGY)
     return msgspec.structs.replace(default, extensions=extensions) if extensions else default
@@ -147,7 +147,7 @@ def is_disabled(config: ColocationConfig, strategy: ColocationStrategy) -> bool:
 
 
 class NodeStrategy(msgspec.Struct, frozen=True):
-    """What the node resource controller needs of a node's strategy."""
+    """The part of a node's strategy that the node resource controller needs."""
 
     enabled: bool
     degrade_s: float

@@ -35,8 +35,8 @@ def node_ratio(
     node_labels_: Mapping[str, str],
     cpu: Callable[[], CPUBasicInfo],
 ) -> float:
-    """What the annotation of a node should say. `config` as `sync` gives it; `cpu` is asked only when the ratio
-    depends on it.
+    """Return what the annotation of a node should say. `config` as `sync` gives it; `cpu` is asked only when the
+    ratio depends on it.
 
     Raises: ProtocolError, also that of `cpu`, when the ratio cannot be told; the annotation then stays as it is.
     """
@@ -85,7 +85,7 @@ def checked(ratio: float, obj: str = "") -> float:
 
 
 def needs_sync(old: str | None, new: str | None) -> bool:
-    """Whether the annotation's text must be written: it came, went, is malformed or really different."""
+    """Return whether the annotation's text must be written: it came, went, is malformed or really different."""
     wanted = _positive(new)
     if new is not None and wanted is None:
         return False
@@ -96,7 +96,7 @@ def needs_sync(old: str | None, new: str | None) -> bool:
 
 
 def has_other_cpu(old: Mapping[str, str], new: Mapping[str, str]) -> bool:
-    """Whether a topology's annotations tell of another CPU, so that the node must be looked at again.
+    """Return whether a topology's annotations tell of another CPU, so that the node must be looked at again.
 
     A text that became malformed tells nothing new.
     """

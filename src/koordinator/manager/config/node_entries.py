@@ -1,4 +1,6 @@
-"""Which entry of a configuration counts for a node: the first whose selector matches (behaviour/manager 3.1)."""
+"""Choose the entry of a configuration that counts for a node: the first whose selector matches (behaviour/manager
+3.1).
+"""
 
 import functools
 import logging

@@ -1,4 +1,4 @@
-"""What the NodeSLO of a node should say: cluster and node strategies merged, per section (behaviour/manager 11).
+"""Decide what the NodeSLO of a node says: cluster and node strategies merged, per section (behaviour/manager 11).
 
 Pure. `sync` turns the ConfigMap into a merged configuration, `wanted_spec` picks what counts for one node.
 """
@@ -225,7 +225,7 @@ def plain_extensions(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_same(old: NodeSLOSpec, new: NodeSLOSpec) -> bool:
-    """Whether both mean the same: equal amounts may be written in several ways."""
+    """Return whether both mean the same: equal amounts may be written in several ways."""
     return old == new or _canonical(old) == _canonical(new)
 
 

@@ -1,4 +1,4 @@
-"""What a colocation strategy says to the formulas of Batch and Mid resources (behaviour/manager 6, 7). Pure."""
+"""Translate a colocation strategy for the formulas of Batch and Mid resources (behaviour/manager 6, 7). Pure."""
 
 import enum
 
@@ -10,7 +10,7 @@ from koordinator.manager.config.overlay import overlay
 
 
 class CalculatePolicy(enum.IntEnum):
-    """What stands for the high-priority pods in the formula."""
+    """The figure that stands for the high-priority pods in the formula."""
 
     USAGE = 0
     REQUEST = 1  # memory only; for CPU it means USAGE, as in the reference

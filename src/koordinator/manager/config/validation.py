@@ -1,4 +1,4 @@
-"""Whether a new `slo-controller-config`, or new labels of a node, may be accepted (behaviour/manager 13).
+"""Decide whether a new `slo-controller-config`, or new labels of a node, may be accepted (behaviour/manager 13).
 
 Pure. Refusals name the key, the member and the rule; their text has the form that tools of the reference
 parse: `___{"reason":...,"message":...}___`.
@@ -34,7 +34,7 @@ _FLAT = (ColocationConfig, HostApplicationConfig, CPUNormalizationConfig, Resour
 
 
 class Reason(enum.StrEnum):
-    """Why something is refused, as users of the reference know it (its spelling included)."""
+    """The reason for a refusal, as users of the reference know it (its spelling included)."""
 
     NONE = ""
     PARSE = "ParseConfigFail"
@@ -44,7 +44,7 @@ class Reason(enum.StrEnum):
 
 
 class ConfigVerdict(msgspec.Struct, frozen=True):
-    """Whether the change may be accepted; `message` is for people, or JSON for the last two reasons."""
+    """The decision on a change; `message` is for people, or JSON for the last two reasons."""
 
     reason: Reason = Reason.NONE
     message: str = ""
@@ -56,7 +56,9 @@ class ConfigVerdict(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What the API server shows. Tools parse it: the message is text or, for the last two reasons, an object."""
+        """Return the text that the API server shows. Tools parse it: the message is text or, for the last two
+        reasons, an object.
+        """
         is_object = self.reason in (Reason.OVERLAP, Reason.CONFLICT)
         message = msgspec.Raw(self.message.encode()) if is_object else self.message
         body = msgspec.json.encode({"reason": self.reason.value, "message": message}).decode()
@@ -127,7 +129,7 @@ def validate_config_map(old: Data, new: Data, nodes: NodeLabels, options: Valida
 
 
 def _bandwidth(old: Data, new: Data) -> ConfigVerdict:
-    """Whether a changed `system-config` leaves room for what an unchanged `resource-qos-config` asks for."""
+    """Return whether a changed `system-config` leaves room for what an unchanged `resource-qos-config` asks for."""
     system_key, qos_key = slo_config.SYSTEM.key, slo_config.RESOURCE_QOS.key
     text, qos_text = new.get(system_key, ""), new.get(qos_key, "")
     if text in ("", old.get(system_key, "")) or qos_text == "" or qos_text != old.get(qos_key, ""):
@@ -175,7 +177,7 @@ def _check(section: _Section, config: Any, system: SystemConfig, options: Valida
 
 
 def content_problems(key: str, config: Any, system: SystemConfig) -> list[str]:
-    """What is wrong with the values of a key's decoded `config`, in words; empty when they are valid."""
+    """Return what is wrong with the values of a key's decoded `config`, in words; empty when they are valid."""
     problems = [
         f"{path}.{problem}" if path else problem
         for path, layer in _layers(config)
@@ -187,7 +189,7 @@ def content_problems(key: str, config: Any, system: SystemConfig) -> list[str]:
 
 
 class NodeRules:
-    """What the entries of a ConfigMap's `data` ask of the labels of nodes.
+    """The demands of a ConfigMap's `data` on the labels of nodes.
 
     Keys that cannot be understood are skipped.
     """
@@ -203,7 +205,7 @@ class NodeRules:
                 continue
 
     def check(self, node: str, old: Mapping[str, str], new: Mapping[str, str]) -> ConfigVerdict:
-        """Whether a node may change its labels: several entries of one key must not match then."""
+        """Return whether a node may change its labels: several entries of one key must not match then."""
         for key, table in self._tables if new != old else ():
             names = tuple(entry.name for entry in table.matching(new))
             if len(names) > 1:

@@ -35,7 +35,7 @@ class _Requests(msgspec.Struct):
 
 
 def problems(config: ResourceQOSConfig, system: SystemConfig) -> list[str]:
-    """What is wrong with the bandwidths of all layers, in words; empty when they are valid."""
+    """Return what is wrong with the bandwidths of all layers, in words; empty when they are valid."""
     found: list[str] = []
     cluster = config.cluster_strategy
     if cluster is not None:

@@ -1,4 +1,4 @@
-"""Which values the keys of `slo-controller-config` may have (behaviour/manager 13.1, its tables are in 3.3 and 11.2).
+"""Check the values of the keys of `slo-controller-config` (behaviour/manager 13.1, its tables are in 3.3 and 11.2).
 
 Pure: each function gives the problems of one section in words, empty when it is valid. A member that is
 not set is fine, except the other half of a pair. Rules hold for each layer as written, not for the merged
@@ -41,7 +41,7 @@ class Bounds(msgspec.Struct, frozen=True):
     is_above: bool = False  # `low` itself is not allowed
 
     def problem(self, name: str, value: float) -> str:
-        """What is wrong with the value, empty when nothing is."""
+        """Return what is wrong with the value, empty when nothing is."""
         if self.low <= value <= self.high and not (self.is_above and value == self.low):
             return ""
         least = f"above {self.low:g}" if self.is_above else f"at least {self.low:g}"

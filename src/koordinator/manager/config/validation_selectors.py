@@ -1,4 +1,4 @@
-"""Whether one node could match, or does match, several entries of a configuration (behaviour/manager 13.1).
+"""Decide whether one node could match, or does match, several entries of a configuration (behaviour/manager 13.1).
 
 Only the first match counts at run time, so entries that overlap hide each other by their order; the webhook
 refuses them while they are written.
@@ -32,7 +32,7 @@ class Overlap(msgspec.Struct, frozen=True):
 
 
 def selector_problems(path: str, entries: Sequence[NodeEntry], *, may_be_empty: bool = False) -> list[str]:
-    """What is wrong with the selectors of the entries in the list `path`, in words.
+    """Return what is wrong with the selectors of the entries in the list `path`, in words.
 
     An empty selector is meant as "all other nodes" where it `may_be_empty`.
     """

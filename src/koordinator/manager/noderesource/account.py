@@ -45,7 +45,7 @@ _NO_ZONES: tuple[int, ...] = ()
 
 
 class PodFacts(msgspec.Struct, frozen=True, gc=False):
-    """What the formulas need of a running or pending pod; computed once per version of the pod."""
+    """The facts of a running or pending pod that the formulas need; computed once per version of the pod."""
 
     is_high_priority: bool  # neither batch nor free
     request: Amount
@@ -56,14 +56,14 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeFacts(msgspec.Struct, frozen=True, gc=False):
-    """What the formulas need of a node."""
+    """The facts of a node that the formulas need."""
 
     capacity: Amount
     reserved: Amount
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):
-    """What the formulas need of a NodeMetric status.
+    """The figures of a NodeMetric status that the formulas need.
 
     System usage comes twice, with the applications outside of pods that Batch, and that Mid must yield to. What is
     subtracted as it stands here (by Mid) is rounded down: the difference is rounded up, as milli-cores are.
@@ -159,7 +159,7 @@ def node_facts(node: Node) -> NodeFacts:
 
 
 def report_of(status: NodeMetricStatus) -> Report:
-    """What the node agent reports, believed as it is. Raises: QuantityError."""
+    """Return what the node agent reports, believed as it is. Raises: QuantityError."""
     info = status.node_metric
     batch_system = mid_system = _used(info.system_usage.resources) if info is not None else ZERO
     for app in status.host_application_metric:

@@ -40,7 +40,7 @@ class ReclaimColumns(msgspec.Struct, frozen=True):
 
 
 class BatchInputs(msgspec.Struct, frozen=True):
-    """What is known of each row; every array has shape (rows, 2), thousandths."""
+    """The known figures of each row; every array has shape (rows, 2), thousandths."""
 
     capacity: I64
     reserved: I64  # for kubelet or by annotation, whichever is larger
@@ -138,7 +138,9 @@ def divide(amount: I64, parts: int) -> I64:
 
 
 def differs(old: int | None, new: int | None, threshold: float) -> bool:
-    """Whether a change of an amount is worth a write (behaviour/manager 5, "diff rule"); thousandths or any unit."""
+    """Return whether a change of an amount is worth a write (behaviour/manager 5, "diff rule"); thousandths or any
+    unit.
+    """
     if old is None or new is None:
         return old is not new
     return abs(new - old) > old * threshold

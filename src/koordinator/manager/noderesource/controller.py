@@ -145,8 +145,9 @@ class NodeResourceController:
             self._settle(row, target, now_s)
 
     def decide(self, names: Iterable[str], now_s: float) -> Iterator[tuple[NodeRow, NodeTarget]]:
-        """What each node should say now; nodes that are gone or cannot be read, or while no config is known, are
-        left out."""
+        """Return what each node should say now; nodes that are gone or cannot be read, or while no config is known,
+        are left out.
+        """
         rows = [
             row
             for name in names
@@ -165,7 +166,9 @@ class NodeResourceController:
         return zip(rows, wanted, strict=True)
 
     def _is_ready(self, row: NodeRow, now_s: float) -> bool:
-        """Whether the node can be decided about; works out its strategy and whether it may lend anything."""
+        """Work out the node's strategy and whether it may lend anything; return whether the node can be decided
+        about.
+        """
         node = row.node
         if node is None:
             return False
@@ -214,8 +217,9 @@ class NodeResourceController:
         return threshold if zones.needs_write(row.topology.zones, target.zones, threshold) else None
 
     def _is_due(self, written_s: dict[str, float], row: NodeRow, now_s: float) -> bool:
-        """Whether small differences are to be written, too. What a process has never written has its turn spread over
-        the first period: a new leader must not write all nodes at once."""
+        """Return whether small differences are to be written, too. What a process has never written has its turn
+        spread over the first period: a new leader must not write all nodes at once.
+        """
         assert row.strategy is not None
         period_s = row.strategy.update_threshold_s
         last_s = written_s.get(row.name)

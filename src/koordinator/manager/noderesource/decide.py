@@ -23,7 +23,7 @@ from koordinator.manager.noderesource.demand import Demand, ZoneDemand
 
 
 class Withdrawal(enum.Enum):
-    """Why a node must have neither Batch nor Mid resources; the value is an event's reason."""
+    """The reason why a node must have neither Batch nor Mid resources; the value is an event's reason."""
 
     NONE = ""
     DISABLED = "ColocationDisabled"
@@ -34,7 +34,7 @@ class Withdrawal(enum.Enum):
 
 
 class NodeInputs(msgspec.Struct, frozen=True):
-    """What is known of one node."""
+    """The known facts of one node."""
 
     node: NodeFacts
     report: Report
@@ -59,7 +59,7 @@ def withdrawal(
     problem: str = "",
     has_node: bool = True,
 ) -> Withdrawal:
-    """Whether the last report may be used, and if not, why.
+    """Return whether the last report may be used, and if not, why.
 
     `problem` is why it was rejected, `has_node` whether it says anything of the node. A report is as old as the
     formula of behaviour/manager 6.1 says: exactly at the limit it still counts.
@@ -91,7 +91,7 @@ def batch_amounts(nodes: Sequence[NodeInputs], policies: Sequence[ReclaimPolicy]
 
 
 def _taken(known: NodeInputs, by_pods: Measured) -> Amount:
-    """What cannot be lent besides the margin, summed exactly and rounded down once: the rest is rounded up."""
+    """Return what cannot be lent besides the margin, summed exactly and rounded down once: the rest is rounded up."""
     system_cpu, system_memory = known.report.system_usage
     reserved_cpu, reserved_memory = known.node.reserved
     cpu = max(system_cpu, reserved_cpu * NANO_PER_MILLI) + by_pods[0]

@@ -1,4 +1,4 @@
-"""What the services of a node ask for and use, summed over its pods (behaviour/manager 6.2, 6.6, 7).
+"""Sum what the services of a node ask for and use over its pods (behaviour/manager 6.2, 6.6, 7).
 
 Sums depend on pods and the report only, never on a policy: they are worked out once per report, and a changed
 configuration costs no look at any pod. Amounts are (cpu, memory) in thousandths, `Measured` where usage is summed.

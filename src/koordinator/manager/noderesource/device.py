@@ -31,7 +31,7 @@ _VENDORS_WITH_GPU_RESOURCE = ("", "nvidia")
 
 
 class DeviceTarget(msgspec.Struct, frozen=True):
-    """What the node should have: amounts (None = remove; a resource not named stays) and labels to add."""
+    """The amounts and labels that the node should have: None removes an amount; a resource not named stays."""
 
     amounts: dict[str, int | None]
     labels: dict[str, str] = {}

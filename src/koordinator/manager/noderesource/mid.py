@@ -29,7 +29,7 @@ class MidColumns(msgspec.Struct, frozen=True):
 
 
 class MidInputs(msgspec.Struct, frozen=True):
-    """What is known of each row; amounts have shape (rows, 2) in thousandths, masks (rows,)."""
+    """The known figures of each row; amounts have shape (rows, 2) in thousandths, masks (rows,)."""
 
     capacity: I64
     reserved: I64  # for kubelet, by annotation, or used by system and prod applications: the largest
@@ -74,7 +74,7 @@ def mid_allocatable(inputs: MidInputs, policy: MidColumns | MidPolicy) -> I64:
 
 
 def _reclaimed(inputs: MidInputs) -> I64:
-    """What is predicted to stay unused, but never more than is unused right now."""
+    """Return what is predicted to stay unused, but never more than is unused right now."""
     unused = np.where(inputs.has_usage[:, np.newaxis], inputs.capacity - inputs.node_usage, 0)
     return np.maximum(np.minimum(_whole_bytes(inputs.reclaimable), _whole_bytes(unused)), 0)
 

@@ -1,4 +1,4 @@
-"""Why a node lends nothing, in words for people."""
+"""Say why a node lends nothing, in words for people."""
 
 from koordinator.api import duration, resources
 from koordinator.manager.noderesource.decide import Withdrawal
@@ -12,7 +12,7 @@ _LENT = (*resources.BATCH_RESOURCES, *resources.MID_RESOURCES)
 
 
 def notes(row: NodeRow, now_s: float) -> list[Note]:
-    """What is to be told of the node's report."""
+    """Return the notes about the node's report."""
     found = []
     if note := _withdrawal_note(row, now_s):
         found.append(note)

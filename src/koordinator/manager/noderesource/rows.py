@@ -107,13 +107,13 @@ class NodeRow(msgspec.Struct):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is known of the node any more."""
+        """Return whether nothing is known of the node any more."""
         nothing_reported = self.reading is NO_READING and self.topology is None and not self.has_device
         return self.node is None and not self.pods and nothing_reported
 
     @property
     def is_enabled(self) -> bool:
-        """Whether co-location is on for the node."""
+        """Return whether co-location is on for the node."""
         return self.withdrawal is not Withdrawal.DISABLED
 
     def demand(self) -> Demand:
@@ -205,7 +205,7 @@ class NodeRow(msgspec.Struct):
 
 
 def is_same_to_us(old: Node, new: Node) -> bool:
-    """Whether nothing changed that any plugin looks at (as in a kubelet's heartbeat)."""
+    """Return whether nothing changed that any plugin looks at (as in a kubelet's heartbeat)."""
     before, after = old.metadata.annotations, new.metadata.annotations
     return (
         old.status.allocatable == new.status.allocatable

@@ -1,4 +1,4 @@
-"""What the configuration says about each node, worked out once per kind of node.
+"""Work out what the configuration says about each node, once per kind of node.
 
 Nodes of a pool agree in the labels that count and so share one answer: a changed configuration costs one merge per
 kind, and per node one look at its labels.

@@ -1,4 +1,4 @@
-"""What a node should say, and the one patch that makes it so (behaviour/manager 5).
+"""The wanted state of a node, and the one patch that makes it so (behaviour/manager 5).
 
 Plugins of `plugins` fill in targets, each its own keys; what no plugin names is left alone.
 """
@@ -27,7 +27,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class NodeTarget(msgspec.Struct):
-    """What one node should say; what is not named stays as it is, None means that it must not be there."""
+    """The wanted state of one node; what is not named stays as it is, None means that it must not be there."""
 
     amounts: dict[str, int | None] = {}
     """Extended resources in whole units, for `status.capacity` and `status.allocatable`."""
@@ -45,13 +45,13 @@ class NodeTarget(msgspec.Struct):
 
 
 def needs_status(have: Mapping[str, int], target: NodeTarget, threshold: float) -> bool:
-    """Whether any amount differs from the node's allocatable, `have`, by more than the threshold."""
+    """Return whether any amount differs from the node's allocatable, `have`, by more than the threshold."""
     differs = batch.differs
     return any(differs(have.get(name), want, threshold) for name, want in target.amounts.items())
 
 
 def needs_metadata(node: Node, target: NodeTarget) -> bool:
-    """Whether an annotation or label of the node is another one."""
+    """Return whether an annotation or label of the node is another one."""
     return bool(_changes(node.metadata.annotations, target.annotations)) or bool(
         _changes(node.metadata.labels, target.labels)
     )

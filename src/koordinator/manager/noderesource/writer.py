@@ -31,7 +31,7 @@ STATUS_FAILED, META_FAILED, ZONES_FAILED = "updateNodeStatus", "patchNodeMeta", 
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What is to be written of a target. `zone_threshold` None leaves zones alone.
+    """The part of a target that is to be written. `zone_threshold` None leaves zones alone.
 
     What takes away is urgent: it does not wait until ten thousand others were written.
     """

@@ -14,7 +14,7 @@ ZoneAmounts = Mapping[str, Mapping[str, int | None]]
 
 
 def tell_amounts(zones: Sequence[Zone]) -> bool:
-    """Whether any zone tells its cpu or memory; without, there is nothing to divide."""
+    """Return whether any zone tells its cpu or memory; without, there is nothing to divide."""
     return any(row.name in (resources.CPU, resources.MEMORY) for zone in zones for row in zone.resources)
 
 
@@ -30,7 +30,7 @@ def zone_capacity(zone: Zone) -> Amount:
 
 
 def withdrawn(zones: Sequence[Zone]) -> dict[str, dict[str, int | None]]:
-    """What removes the Batch resources of all zones that have some."""
+    """Return what removes the Batch resources of all zones that have some."""
     return {
         zone.name: dict.fromkeys(resources.BATCH_RESOURCES)
         for zone in zones
@@ -39,7 +39,7 @@ def withdrawn(zones: Sequence[Zone]) -> dict[str, dict[str, int | None]]:
 
 
 def needs_write(zones: Sequence[Zone], wanted: ZoneAmounts, threshold: float) -> bool:
-    """Whether any amount of any zone differs by more than the threshold."""
+    """Return whether any amount of any zone differs by more than the threshold."""
     for zone in zones:
         amounts = wanted.get(zone.name)
         if not amounts:

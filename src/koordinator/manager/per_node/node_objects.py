@@ -36,19 +36,19 @@ class Update(msgspec.Struct, frozen=True):
 
 
 class Rules(Protocol[R]):
-    """What the object of a node says."""
+    """The rules for the object of a node."""
 
     def is_ready(self) -> bool:
-        """Whether a configuration is known; until then nothing is written."""
+        """Return whether a configuration is known; until then nothing is written."""
 
     def matters(self, old: Node, new: Node) -> bool:
-        """Whether a change of a node may change its object."""
+        """Return whether a change of a node may change its object."""
 
     def spec(self, node: Node) -> dict[str, Any]:
         """The whole spec of an object that is not known, as JSON."""
 
     def update(self, node: Node, obj: R) -> Update | None:
-        """What is to be written, None when the object says what it should."""
+        """Return what is to be written, None when the object says what it should."""
 
     def worked_out(self, node: Node, obj: R | None) -> None:
         """Count that the object of a node was worked out in a reconcile."""

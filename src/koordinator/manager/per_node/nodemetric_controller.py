@@ -33,7 +33,7 @@ def wanted_spec(state: ColocationState, node: Node, old: NodeMetricSpec | None) 
 
 
 def is_usable(config: ColocationConfig, strategy: ColocationStrategy) -> bool:
-    """Whether a node's strategy says how to measure: it is on, and its values are valid."""
+    """Return whether a node's strategy says how to measure: it is on, and its values are valid."""
     return not (colocation_config.is_disabled(config, strategy) or slo_config.colocation_problems(strategy))
 
 
@@ -70,7 +70,7 @@ class NodeMetricController:
 
 
 class _Rules:
-    """What the NodeMetric of a node says."""
+    """The rules for the NodeMetric of a node."""
 
     def __init__(self, shared: Shared) -> None:
         self._configs = shared.configs

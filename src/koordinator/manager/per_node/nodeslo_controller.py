@@ -43,7 +43,7 @@ class NodeSLOController:
 
 
 class _Rules:
-    """What the NodeSLO of a node says."""
+    """The rules for the NodeSLO of a node."""
 
     def __init__(self, shared: Shared) -> None:
         self._configs = shared.configs

@@ -1,4 +1,4 @@
-"""What ClusterColocationProfiles make of a pod at creation (behaviour/manager 14.2, 14.3): pure, JSON in, JSON out.
+"""Apply ClusterColocationProfiles to a pod at creation (behaviour/manager 14.2, 14.3): pure, JSON in, JSON out.
 
 Pods stay JSON here, since the answer to admission must keep every field that we do not know. What is not
 changed is shared with the input, so that finding out what changed costs what changed, not what there is.
@@ -92,7 +92,7 @@ def priority_class_of(pod: dict[str, Any]) -> priority.PriorityClass:
 
 
 def is_drawn(profile: CompiledProfile, draw: Draw) -> bool:
-    """Whether the profile applies this time, by its probability. Raises: ProfileError when it is broken."""
+    """Return whether the profile applies this time, by its probability. Raises: ProfileError when it is broken."""
     if profile.broken is not None:
         raise ProfileError(profile.name, profile.broken.field, profile.broken.reason)
     percent = profile.percent

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 def has_any(spec: Json) -> bool:
-    """Whether a pod spec asks for cpu or memory as a whole."""
+    """Return whether a pod spec asks for cpu or memory as a whole."""
     whole = spec.get("resources") or {}
     return any(name in (whole.get(side) or {}) for side in ("requests", "limits") for name in _NAMES)
 

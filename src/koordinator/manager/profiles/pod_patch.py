@@ -12,7 +12,7 @@ _MERGE_AND_RETAIN = ("merge", "retainKeys")
 
 
 class PodShape(msgspec.Struct, frozen=True):
-    """What merges how below one object of a pod; a list has the shape of its elements in `element`."""
+    """The merge rules below one object of a pod; a list has the shape of its elements in `element`."""
 
     members: Mapping[str, "PodMember"] = {}
     element: "PodShape | None" = None
@@ -23,7 +23,7 @@ class PodShape(msgspec.Struct, frozen=True):
 
 
 class PodMember(msgspec.Struct, frozen=True):
-    """How one member merges."""
+    """The merge rules of one member."""
 
     type: PodShape = PodShape(element=PodShape())
     strategies: tuple[str, ...] = ()
@@ -79,14 +79,16 @@ def merge(obj: dict[str, Any], patch: dict[str, Any], shape: PodShape = POD) -> 
 
 
 def is_plain(patch: Any) -> bool:
-    """Whether a patch has members and values only: no lists, no nulls, no directives."""
+    """Return whether a patch has members and values only: no lists, no nulls, no directives."""
     if isinstance(patch, dict):
         return all(not key.startswith("$") and is_plain(value) for key, value in patch.items())
     return patch is not None and not isinstance(patch, list)
 
 
 def merge_plain(obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """What `merge` makes with a plain patch, whatever the shape, in a fifth of the time: most patches are plain."""
+    """Return what `merge` makes with a plain patch, whatever the shape, in a fifth of the time: most patches are
+    plain.
+    """
     result = dict(obj)
     for key, value in patch.items():
         if isinstance(value, dict):

@@ -45,7 +45,7 @@ def _waiting(pod: Pod) -> Iterable[str]:
 
 
 class _Known(msgspec.Struct):
-    """What is remembered of one profile between rounds."""
+    """The memory of one profile between rounds."""
 
     compiled: CompiledProfile
     pods: dict[str, float] = {}
@@ -102,7 +102,7 @@ class ColocationProfileController:
         return min(await self._round(known), interval_s)
 
     def _current(self, profile: ClusterColocationProfile) -> _Known:
-        """What is known of this version of the profile; pods of another version are due again."""
+        """Return what is known of this version of the profile; pods of another version are due again."""
         known = self._known.get(profile.metadata.name)
         before = known.compiled.source.metadata if known is not None else None
         if known is None or before is None or before.resource_version != profile.metadata.resource_version:
@@ -183,7 +183,7 @@ class ColocationProfileController:
 
 
 def _changed_keys(patch: dict[str, object]) -> list[str]:
-    """What a patch changes, in words."""
+    """Return what a patch changes, in words."""
     metadata = patch.get("metadata")
     found = []
     for field, members in sorted(metadata.items()) if isinstance(metadata, dict) else ():

@@ -1,4 +1,4 @@
-"""Which ClusterColocationProfiles an object matches (behaviour/manager 14.2): pure.
+"""Find the ClusterColocationProfiles that an object matches (behaviour/manager 14.2): pure.
 
 Profiles are compiled when they change and not when a pod comes. Of many profiles only those are asked that
 want a label which the pod has, so that a profile for others costs a pod nothing.
@@ -31,7 +31,7 @@ _Pair = tuple[str, str]
 
 
 class Defect(msgspec.Struct, frozen=True):
-    """What is wrong with a profile: the field, and why."""
+    """The flaw of a profile: the field, and why."""
 
     field: str
     reason: str
@@ -118,7 +118,7 @@ def _percent(probability: int | str | None) -> tuple[int, Defect | None]:
 
 
 def _patch_defect(patch: Any) -> Defect | None:
-    """What makes a patch one that no pod survives. Which lists it meets shows only when it is applied."""
+    """Return what makes a patch one that no pod survives. Which lists it meets shows only when it is applied."""
     if not patch:
         return None
     try:
@@ -141,7 +141,7 @@ class Profiles:
     def matching(
         self, own: Mapping[str, str], namespace: str, namespace_labels: Mapping[str, str] | None
     ) -> list[CompiledProfile]:
-        """Those whose selectors both hold, in order; an absent selector always does.
+        """Return the profiles whose selectors both hold, in order; an absent selector always does.
 
         `namespace_labels` is None when the namespace could not be looked up: profiles that ask for labels of
         namespaces then match nobody.
@@ -157,7 +157,7 @@ class Profiles:
         return known[1].matching(own)
 
     def matching_anywhere(self, own: Mapping[str, str]) -> list[CompiledProfile]:
-        """Those whose `selector` holds, whatever they say of namespaces."""
+        """Return the profiles whose `selector` holds, whatever they say of namespaces."""
         usable = sum(1 << at for at, profile in enumerate(self.ordered) if profile.unusable is None)
         return self._index(usable).matching(own)
 

@@ -1,4 +1,4 @@
-"""What a ClusterColocationProfile makes of a pod that exists already and waits for a node (behaviour/manager 15): pure.
+"""Apply a ClusterColocationProfile to a pod that exists already and waits for a node (behaviour/manager 15): pure.
 
 The same pod is looked at again and again, so whatever is decided here is decided alike each time: the draw
 follows from who the profile and the pod are, and a suffix that a label has already is not appended again.
@@ -20,17 +20,17 @@ PENDING = "Pending"
 
 
 def is_managed(profile: ClusterColocationProfile, *, by_default: bool) -> bool:
-    """Whether the profile is for pods that exist already, too."""
+    """Return whether the profile is for pods that exist already, too."""
     return by_default or profile.metadata.labels.get(labels.CONTROLLER_MANAGED) == "true"
 
 
 def waits(pod: Pod) -> bool:
-    """Whether a profile may still change the pod: it has no node, has not started and is not about to go."""
+    """Return whether a profile may still change the pod: it has no node, has not started and is not about to go."""
     return not pod.spec.node_name and pod.status.phase == PENDING and not pod.metadata.deletion_timestamp
 
 
 def version(profile: ClusterColocationProfile) -> str:
-    """Which content a draw is for; labels and annotations of the profile do not change it."""
+    """Return which content a draw is for; labels and annotations of the profile do not change it."""
     metadata = profile.metadata
     return str(metadata.generation) if metadata.generation else metadata.resource_version
 
@@ -44,8 +44,8 @@ def draw(seed: int, profile: ClusterColocationProfile, pod_uid: str) -> int:
 def matches(
     profile: CompiledProfile, pod_labels: Mapping[str, str], namespace_labels: Mapping[str, str] | None
 ) -> bool:
-    """Whether both selectors hold. Unlike at creation a pod selector must be there, empty for all pods: nobody
-    should change every pod of a cluster by leaving something out.
+    """Return whether both selectors hold. Unlike at creation a pod selector must be there, empty for all pods:
+    nobody should change every pod of a cluster by leaving something out.
 
     `namespace_labels` None: the namespace is not known, which matches only profiles that do not ask for it.
     """

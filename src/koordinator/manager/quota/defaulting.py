@@ -1,4 +1,4 @@
-"""What a new ElasticQuota is given: a parent, the tree of its parent, a weight (behaviour/manager 17.1).
+"""Give a new ElasticQuota its parent, the tree of its parent, and a weight (behaviour/manager 17.1).
 
 JSON in, JSON out; the input is kept.
 """

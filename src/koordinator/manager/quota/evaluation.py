@@ -1,4 +1,5 @@
-"""Whether a pod still fits its quota when it is created (behaviour/manager 18, feature gate EnableQuotaAdmission).
+"""Decide whether a pod still fits its quota when it is created (behaviour/manager 18, feature gate
+EnableQuotaAdmission).
 
 Pure. A quota bounds what pods ask for, not only what runs: the sum is kept in annotation `child-request`,
 and the scheduler rewrites it with the truth. Pods of one quota are decided in the order of their arrival.
@@ -68,7 +69,7 @@ class QuotaLimit(msgspec.Struct, frozen=True):
 
 
 class Evaluation(msgspec.Struct, frozen=True):
-    """Whether a pod fits; what it adds to `used`; if it does not fit, why, in words."""
+    """The decision on a pod; what it adds to `used`; if it does not fit, why, in words."""
 
     allowed: bool
     delta: Amounts = {}
@@ -76,7 +77,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 def find(quotas: Sequence[ElasticQuota], name: str) -> ElasticQuota | None:
-    """The one quota of that name in the cluster, None when the name is none that is evaluated.
+    """Return the one quota of that name in the cluster, None when the name is none that is evaluated.
 
     Raises: QuotaLookupError.
     """
@@ -105,7 +106,7 @@ def limit_of(quota: ElasticQuota) -> QuotaLimit:
 
 
 def pod_request(pod: Pod, *, replaces_resources: bool = False) -> Amounts:
-    """What a pod asks for, nothing when it has ended.
+    """Return what a pod asks for, nothing when it has ended.
 
     `replaces_resources` applies its annotation `replace-resources` first (feature gate
     ElasticQuotaEvaluationTransformPod). Raises: quantity.QuantityError.
@@ -116,7 +117,7 @@ def pod_request(pod: Pod, *, replaces_resources: bool = False) -> Amounts:
 
 
 def evaluate(quota: QuotaLimit, request: Amounts) -> Evaluation:
-    """Whether the quota has room for a pod's request. What the quota does not name is not its business."""
+    """Return whether the quota has room for a pod's request. What the quota does not name is not its business."""
     if not any(_is_pod_resource(name) for name in quota.max):
         return Evaluation(True)
     delta = resource_list.without_zeros(resource_list.mask(request, quota.max))
@@ -140,7 +141,7 @@ def evaluate_batch(quota: QuotaLimit, requests: Sequence[Amounts]) -> tuple[list
 
 
 def retries(changed_pods: int, retries_max: int) -> int:
-    """How often a batch is written again after a conflict; `retries_max` is `--quota-update-max-retries`.
+    """Return how often a batch is written again after a conflict; `retries_max` is `--quota-update-max-retries`.
 
     The more pods depend on the write, the more it is worth.
     """
@@ -150,7 +151,7 @@ def retries(changed_pods: int, retries_max: int) -> int:
 
 
 def retry_pause_s(jitter_s: float, slept_s: float, total_s_max: float, rng: random.Random) -> float:
-    """How long to wait before a quota is read again after a conflict: [jitter/2, jitter), bounded in total."""
+    """Return how long to wait before a quota is read again after a conflict: [jitter/2, jitter), bounded in total."""
     pause_s = jitter_s / 2 + rng.random() * jitter_s / 2
     return max(0.0, min(pause_s, total_s_max - slept_s))
 

@@ -60,7 +60,8 @@ class QuotaEvaluator:
         self.guard = Guard("quota evaluation")
 
     async def admit(self, name: str, request: Amounts, *, dry_run: bool = False) -> Evaluation:
-        """Whether the quota of that name has room for a pod; if so, and in earnest, the room is reserved.
+        """Return whether the quota of that name has room for a pod; if so, and if this is no dry run, reserve the
+        room.
 
         Raises: QuotaLookupError when none or several have the name, ProtocolError or QuantityError when its
         amounts are malformed, EvaluationError when it could not be written in time.
@@ -178,13 +179,13 @@ class QuotaEvaluator:
             self._written.popitem(last=False)
 
     def _newest(self, cached: ElasticQuota) -> ElasticQuota:
-        """What we wrote or read ourselves, as long as the watch is behind it."""
+        """Return the newest quota: what we wrote or read ourselves, as long as the watch is behind it."""
         written = self._written.get(cached.key)
         return written if written is not None and _version(written) > _version(cached) else cached
 
 
 def _sort_out(quota: ElasticQuota, batch: list[_Waiter]) -> tuple[list[tuple[_Waiter, Evaluation]], Amounts]:
-    """Who of those that still wait may be admitted, once the sum is written; everybody else is answered."""
+    """Return who of those that still wait may be admitted, once the sum is written; everybody else is answered."""
     waiting = [waiter for waiter in batch if not waiter.decision.done()]
     decisions, used = evaluation.evaluate_batch(
         evaluation.limit_of(quota), [waiter.request for waiter in waiting]

@@ -1,4 +1,4 @@
-"""What the nodes of each selector have, kept as nodes change.
+"""Sum what the nodes of each selector have, kept up to date as nodes change.
 
 A change of one node costs one look per selector; asking for a sum costs what the sum has. Only a new selector
 looks at all nodes.
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class _Share(msgspec.Struct, frozen=True):
-    """What a node adds to the sums of the selectors that choose it."""
+    """The share of a node in the sums of the selectors that choose it."""
 
     labels: dict[str, str]
     allocatable: Amounts
@@ -115,7 +115,7 @@ class NodeTotals:
 
 
 def is_heartbeat(old: Node, new: Node) -> bool:
-    """Whether nothing has changed between two states of a node that quota profiles look at."""
+    """Return whether nothing has changed between two states of a node that quota profiles look at."""
     return (
         old.status.allocatable == new.status.allocatable
         and old.metadata.labels == new.metadata.labels

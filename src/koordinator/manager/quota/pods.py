@@ -1,4 +1,4 @@
-"""Which quota a pod belongs to, and whether it may (behaviour/manager 17.5)."""
+"""Find the quota that a pod belongs to, and decide whether it may (behaviour/manager 17.5)."""
 
 import enum
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class PodRefusal(enum.StrEnum):
 
 
 class PodVerdict(msgspec.Struct, frozen=True):
-    """Whether a pod may use its quota; if not, by which rule, and in words for the user."""
+    """The decision whether a pod may use its quota; if not, by which rule, and in words for the user."""
 
     refusal: PodRefusal = PodRefusal.NONE
     message: str = ""
@@ -67,7 +67,7 @@ def quota_name(
 
 
 def check(tree: QuotaTree, pod: Pod, old: Pod | None, namespace: str, rules: PodQuotaRules) -> PodVerdict:
-    """Whether a pod may be created or, with `old`, changed. A quota that nobody knows is the default one."""
+    """Return whether a pod may be created or, with `old`, changed. A quota that nobody knows is the default one."""
     if old is not None:
         was, now = (each.metadata.labels.get(labels.QUOTA_PREEMPTIBLE, "") for each in (old, pod))
         if was != now:

@@ -31,7 +31,7 @@ _FNV_OFFSET, _FNV_PRIME, _MASK_64 = 0xCBF29CE484222325, 0x100000001B3, 2**64 - 1
 
 
 class WantedQuota(msgspec.Struct, frozen=True):
-    """What the profile's quota should say; labels and annotations besides these stay."""
+    """The wanted content of the profile's quota; labels and annotations besides these stay."""
 
     namespace: str
     name: str
@@ -88,7 +88,7 @@ def fnv1a_64(data: bytes) -> int:
 
 
 def is_schedulable(node: Node) -> bool:
-    """Whether pods can be placed on the node: it is ready and not cordoned."""
+    """Return whether pods can be placed on the node: it is ready and not cordoned."""
     is_ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
     return is_ready and not node.spec.unschedulable
 
@@ -164,7 +164,7 @@ def quota_patch(wanted: WantedQuota, quota: ElasticQuota) -> dict[str, Any]:
 
 
 def _is_same_list(have: str | None, want: str) -> bool:
-    """Whether two texts of resource lists say the same; which unit a sum is written in depends on its nodes."""
+    """Return whether two texts of resource lists say the same; which unit a sum is written in depends on its nodes."""
     if have is None or have == want:
         return have == want
     try:
@@ -179,7 +179,7 @@ def _is_same_list(have: str | None, want: str) -> bool:
 def _amount_changes(
     have: Mapping[str, RawQuantity], want: Mapping[str, RawQuantity]
 ) -> dict[str, RawQuantity | None]:
-    """What a merge patch must say: new amounts, and null for those that must go."""
+    """Return what a merge patch must say: new amounts, and null for those that must go."""
     changes: dict[str, RawQuantity | None] = dict.fromkeys(have.keys() - want.keys())
     for name, raw in want.items():
         if name not in have or quantity.of(have[name]) != quantity.of(raw):

@@ -26,7 +26,7 @@ Keys = frozenset[str]
 
 
 class QuotaInfo(msgspec.Struct, frozen=True):
-    """What the rules need of an ElasticQuota."""
+    """The facts of an ElasticQuota that the rules need."""
 
     name: str
     namespace: str
@@ -149,7 +149,7 @@ class QuotaTree:
         return [self._quotas[child] for child in sorted(self._family(name).members)]
 
     def child_count(self, name: str) -> int:
-        """How many quotas name it as their parent."""
+        """Return how many quotas name it as their parent."""
         return len(self._family(name).members)
 
     def child_max_keys(self, name: str) -> Collection[Keys]:
@@ -165,17 +165,17 @@ class QuotaTree:
         return self._family(name).tree_ids.keys()
 
     def children_min(self, name: str) -> Amounts:
-        """What its children are sure of together."""
+        """Return what its children are sure of together."""
         return self._family(name).min.amounts()
 
     def siblings_min(self, info: QuotaInfo) -> Amounts:
-        """What the other children of the quota's parent are sure of together."""
+        """Return what the other children of the quota's parent are sure of together."""
         total = self._family(info.parent).min.amounts()
         own = self._as_sibling(info)
         return total if own is None else resource_list.sub(total, own.min)
 
     def siblings_guaranteed(self, info: QuotaInfo) -> Amounts:
-        """What the other children of the quota's parent are guaranteed together."""
+        """Return what the other children of the quota's parent are guaranteed together."""
         total = self._family(info.parent).guaranteed.amounts()
         own = self._as_sibling(info)
         return total if own is None else resource_list.sub(total, own.guaranteed)
@@ -232,7 +232,7 @@ class QuotaTree:
         return known if known is not None and known.parent == info.parent else None
 
     def debug_view(self) -> dict[str, object]:
-        """What `/elasticQuota` shows: facts by name, and children by parent."""
+        """Return what `/elasticQuota` shows: facts by name, and children by parent."""
         return {
             "quotaInfoMap": {
                 info.name: {

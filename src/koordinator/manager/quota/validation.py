@@ -1,4 +1,4 @@
-"""What may be done with ElasticQuotas (behaviour/manager 17.2 to 17.5; behaviour/elastic-quota 17).
+"""Decide which changes of ElasticQuotas are allowed (behaviour/manager 17.2 to 17.5; behaviour/elastic-quota 17).
 
 Pure: nothing here changes the tree; who asks puts the quota into it when the verdict allows.
 """
@@ -74,7 +74,7 @@ class Refusal(enum.StrEnum):
 
 
 class QuotaVerdict(msgspec.Struct, frozen=True):
-    """Whether a change is allowed; if not, by which rule, in words for the user, and for which field.
+    """The decision on a change; if it is refused, by which rule, in words for the user, and for which field.
 
     `field` is a path such as `spec.min` or the key of a label or annotation; empty when it is the whole quota.
     """
@@ -114,11 +114,11 @@ class QuotaPods(Protocol):
         """Names of the pods whose label names the quota."""
 
     def is_any_in(self, namespace: str) -> bool:
-        """Whether any pod lives in the namespace."""
+        """Return whether any pod lives in the namespace."""
 
 
 def check_create(tree: QuotaTree, quota: ElasticQuota, rules: QuotaRules) -> QuotaVerdict:
-    """Whether a new quota (after mutation) may be. Raises: quantity.QuantityError."""
+    """Return whether a new quota (after mutation) may be. Raises: quantity.QuantityError."""
     info = quota_info(quota)
     if tree.get(info.name) is not None:
         return QuotaVerdict(Refusal.EXISTS, f"AddQuota quota already exists: {info.name}", "metadata.name")
@@ -131,7 +131,7 @@ def check_create(tree: QuotaTree, quota: ElasticQuota, rules: QuotaRules) -> Quo
 def check_update(
     tree: QuotaTree, old: ElasticQuota, new: ElasticQuota, rules: QuotaRules, pods: QuotaPods
 ) -> QuotaVerdict:
-    """Whether a quota may be changed. Raises: quantity.QuantityError."""
+    """Return whether a quota may be changed. Raises: quantity.QuantityError."""
     if is_same(old, new):
         return ALLOWED
     info = quota_info(new)
@@ -149,7 +149,7 @@ def check_update(
 
 
 def check_weight_change(old: ElasticQuota, new: ElasticQuota) -> QuotaVerdict:
-    """Whether an update leaves a shared weight that can be read.
+    """Return whether an update leaves a shared weight that can be read.
 
     `check_update` looks at annotations only when something else changes too, as the reference does. An
     unreadable weight would silently count as `spec.max`, so admission asks for this one besides.
@@ -161,7 +161,7 @@ def check_weight_change(old: ElasticQuota, new: ElasticQuota) -> QuotaVerdict:
 
 
 def is_exempted_no_more(old: ElasticQuota, new: ElasticQuota) -> bool:
-    """Whether labels go that had switched rules off: `allow-force-update` or `is-root`."""
+    """Return whether labels go that had switched rules off: `allow-force-update` or `is-root`."""
     before, after = old.metadata.labels, new.metadata.labels
     return any(
         is_exempt(before) and not is_exempt(after)
@@ -170,7 +170,7 @@ def is_exempted_no_more(old: ElasticQuota, new: ElasticQuota) -> bool:
 
 
 def check_standing(tree: QuotaTree, info: QuotaInfo, rules: QuotaRules) -> QuotaVerdict:
-    """Whether a quota that exists keeps the rules between quotas as the tree is now.
+    """Return whether a quota that exists keeps the rules between quotas as the tree is now.
 
     Two instances that admit requests at the same moment do not know of each other's.
     """
@@ -179,7 +179,7 @@ def check_standing(tree: QuotaTree, info: QuotaInfo, rules: QuotaRules) -> Quota
 
 
 def warnings(tree: QuotaTree, info: QuotaInfo) -> list[str]:
-    """What is allowed and hardly meant."""
+    """Return warnings about what is allowed but hardly meant."""
     found = []
     if (count := tree.child_count(info.name)) and not info.is_parent:
         found.append(
@@ -208,7 +208,7 @@ def annotation_warnings(quota: ElasticQuota) -> list[str]:
 
 
 def check_delete(tree: QuotaTree, name: str, pods: QuotaPods) -> QuotaVerdict:
-    """Whether a quota may be deleted; pods that are bound by their namespace only do not hinder it."""
+    """Return whether a quota may be deleted; pods that are bound by their namespace only do not hinder it."""
     if name in _UNDELETABLE:
         return QuotaVerdict(Refusal.FORBIDDEN, f"invalid quota {name}: it cannot be deleted")
     if tree.get(name) is None:
@@ -224,7 +224,7 @@ def check_delete(tree: QuotaTree, name: str, pods: QuotaPods) -> QuotaVerdict:
 
 
 def is_same(old: ElasticQuota, new: ElasticQuota) -> bool:
-    """Whether nothing that the rules are about has changed."""
+    """Return whether nothing that the rules are about has changed."""
     keys = (labels.QUOTA_PARENT, labels.QUOTA_IS_PARENT, labels.QUOTA_TREE_ID)
     before, after = old.metadata, new.metadata
     return (
@@ -419,7 +419,7 @@ def _min_sums(tree: QuotaTree, info: QuotaInfo, _: QuotaRules) -> QuotaVerdict:
 
 
 def _guarantee(tree: QuotaTree, info: QuotaInfo) -> QuotaVerdict:
-    """Whether some quota above guarantees enough for what this one would be guaranteed from now on."""
+    """Return whether some quota above guarantees enough for what this one would be guaranteed from now on."""
     if info.allows_forced_update or info.is_tree_root or not info.tree_id:
         return ALLOWED
     if resource_list.fits_completely(info.min, info.guaranteed):

@@ -1,4 +1,4 @@
-"""Which nodes of a tidal pool change sides now. Pure. Source: behaviour/tidal 4.
+"""Decide which nodes of a tidal pool change sides now. Pure. Source: behaviour/tidal 4.
 
 A step only starts a change: `to-batch` and `to-online` nodes are drained by others, and finish when they are empty.
 """
@@ -12,7 +12,7 @@ from koordinator.manager.tidal.target import Reserves
 
 
 class Phase(enum.Enum):
-    """Where a node is, as its label says; a new node is online."""
+    """The state of a node, as its label says; a new node is online."""
 
     ONLINE = "online"
     TO_BATCH = "to-batch"
@@ -28,7 +28,7 @@ class Side(enum.Enum):
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What a pod requests."""
+    """The requests of a pod."""
 
     cpu_milli: int
     memory_bytes: int
@@ -51,7 +51,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_lent(self) -> bool:
-        """Whether it is on the batch side or on its way there."""
+        """Return whether it is on the batch side or on its way there."""
         return self.phase in (Phase.TO_BATCH, Phase.BATCH)
 
 
@@ -64,14 +64,16 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to start now; `blocked` says why a node that should be lent is not."""
+    """The changes to start now; `blocked` says why a node that should be lent is not."""
 
     steps: tuple[Step, ...]
     blocked: dict[str, str]
 
 
 def assign_reserves(nodes: Sequence[Node], sides: Reserves) -> dict[str, Side]:
-    """Which nodes are reserved: present ones stay as long as the counts fit, new ones come from their side by name."""
+    """Return which nodes are reserved: present ones stay as long as the counts fit, new ones come from their side
+    by name.
+    """
     reserved: dict[str, Side] = {}
     for side, count in ((Side.ONLINE, sides.online), (Side.BATCH, sides.batch)):
         free = [node for node in nodes if node.name not in reserved and node.reserve in (side, None)]
@@ -145,7 +147,7 @@ def _cost(node: Node) -> tuple[float, int, str]:
 
 
 def _placed(pods: Sequence[Demand], free: dict[str, list[int]]) -> dict[str, list[int]] | None:
-    """What is left of each node when all pods moved there, the largest first; None when one fits nowhere."""
+    """Return what is left of each node when all pods moved there, the largest first; None when one fits nowhere."""
     left = {name: list(each) for name, each in sorted(free.items())}
     for pod in sorted(pods, key=lambda pod: (-pod.cpu_milli, -pod.memory_bytes)):
         fitting = (each for each in left.values() if each[0] >= pod.cpu_milli and each[1] >= pod.memory_bytes)

@@ -1,4 +1,6 @@
-"""How many nodes of a tidal pool stay on each side, and how many are to be lent. Pure. Source: behaviour/tidal 4."""
+"""Decide how many nodes of a tidal pool stay on each side, and how many are to be lent. Pure. Source:
+behaviour/tidal 4.
+"""
 
 import enum
 import re
@@ -22,7 +24,7 @@ class Share(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, raw: IntOrPercent, field: str) -> "Share":
-        """What a field of the pool says.
+        """Return what a field of the pool says.
 
         Raises: ProtocolError.
         """
@@ -66,7 +68,7 @@ class LoadRule(msgspec.Struct, frozen=True):
 
 
 class OnlineLoad(msgspec.Struct, frozen=True):
-    """What online pods request of the online side, the larger of cpu and memory, in percent.
+    """The load that online pods request of the online side, the larger of cpu and memory, in percent.
 
     `percent` as things are; `without_next_percent` the highest within the rule's window had the next node
     already been lent, None while the window is not full.
@@ -77,7 +79,7 @@ class OnlineLoad(msgspec.Struct, frozen=True):
 
 
 class TargetReason(enum.Enum):
-    """What set the number of nodes to be lent."""
+    """The rule that set the number of nodes to be lent."""
 
     NO_WINDOW = "no window is open"
     WINDOW = "a window is open"
@@ -96,7 +98,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides the target: `windows` is None without a schedule, `rule` without a load rule.
+    """The facts that decide the target: `windows` is None without a schedule, `rule` without a load rule.
 
     `members` counts the nodes that match, are Ready and not cordoned; `lent` those that are in batch phase or
     on their way there, without the batch reserve.
@@ -120,7 +122,7 @@ def reserves(members: int, online: Share, batch: Share) -> Reserves:
 
 
 def target(pool: Pool, now_s: float, load: OnlineLoad | None) -> Target:
-    """How many nodes should be lent now, 0 to the tidal nodes of the pool.
+    """Return how many nodes should be lent now, 0 to the tidal nodes of the pool.
 
     A schedule is the ceiling of the load rule. An unknown load (None) moves nothing.
     """

@@ -20,7 +20,7 @@ from koordinator.manager.webhooks.timing import MUTATE, VALIDATE, Steps, timed
 
 
 class _Builders:
-    """How each handler is made; what several of them share is made once, when the first asks."""
+    """The makers of each handler; what several of them share is made once, when the first asks."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -68,7 +68,7 @@ class _Builders:
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """What is served: handlers by path (POST), and documents for people by path (GET)."""
+    """The handlers by path (POST), and documents for people by path (GET)."""
 
     handlers: Mapping[str, Handler]
     pages: Mapping[str, Page]

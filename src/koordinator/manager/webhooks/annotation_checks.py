@@ -65,7 +65,7 @@ _NODE_LABELS: Mapping[str, Read] = {
 
 
 def pod_warnings(annotations: Texts, old: Texts) -> tuple[str, ...]:
-    """What is malformed of a pod's annotations that are new or other than in `old`, in words."""
+    """Return what is malformed in those annotations of a pod that are new or differ from `old`, in words."""
     return tuple(_malformed("metadata.annotations", _POD_ANNOTATIONS, annotations, old))
 
 

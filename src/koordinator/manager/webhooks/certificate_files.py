@@ -26,7 +26,7 @@ class CertificateDirError(KoordinatorError):
 
 
 def read(folder: Path) -> CertificateSet | None:
-    """What the directory holds; None when it, or one of the files, is missing. Raises: CertificateDirError."""
+    """Return what the directory holds; None when it, or one of the files, is missing. Raises: CertificateDirError."""
     try:
         return CertificateSet(*(user_files.read(Path(folder, name)) for name in SECRET_KEYS))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where certificates are kept between restarts and among replicas: a Secret, or files (behaviour/manager 12.1)."""
+"""Keep certificates between restarts and among replicas: in a Secret, or in files (behaviour/manager 12.1)."""
 
 import base64
 import binascii
@@ -26,7 +26,7 @@ class Store(Protocol):
     """For people: which store it is."""
 
     async def load(self) -> "Kept":
-        """What is there now. Raises: ApiError, CertificateDirError."""
+        """Return what is kept now. Raises: ApiError, CertificateDirError."""
         ...
 
     async def save(self, certs: CertificateSet, instead_of: "Kept") -> bool:

@@ -56,7 +56,7 @@ SECRET_KEYS = ("ca-key.pem", "ca-cert.pem", "key.pem", "cert.pem")
 
 
 class Renewal(enum.StrEnum):
-    """Why certificates are replaced; empty when they are good."""
+    """The reason why certificates are replaced; empty when they are good."""
 
     NONE = ""
     MISSING = "there are none"
@@ -69,7 +69,7 @@ class Renewal(enum.StrEnum):
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """What does not change with time; `flaw` is empty when the pieces fit each other."""
+    """The facts that do not change with time; `flaw` is empty when the pieces fit each other."""
 
     flaw: Renewal
     names: tuple[x509.GeneralName, ...] = ()
@@ -78,7 +78,7 @@ class _Facts(msgspec.Struct, frozen=True):
 
 
 def why_renew(certs: CertificateSet | None, host: str, now_s: float) -> Renewal:
-    """Whether the certificates can serve `host` (a DNS name or an address) until half a year from now."""
+    """Return whether the certificates can serve `host` (a DNS name or an address) until half a year from now."""
     if certs is None:
         return Renewal.MISSING
     facts = _facts(certs)

@@ -80,7 +80,7 @@ def with_template(configuration: Json, *, is_dormant: bool = False) -> Json:
 
 
 def client_config(where: Service | str, path: str, ca_cert: bytes | None) -> Json:
-    """How the API server reaches one path. `ca_cert` is PEM."""
+    """Return how the API server reaches one path. `ca_cert` is PEM."""
     if isinstance(where, str):
         client: Json = {"url": f"{where}{path}"}
     else:

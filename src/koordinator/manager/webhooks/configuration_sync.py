@@ -1,4 +1,4 @@
-"""What the webhook configurations of a cluster should say, given what they say (behaviour/manager 12.1).
+"""Decide what the webhook configurations of a cluster should say, given what they say (behaviour/manager 12.1).
 
 Pure. The list as it was installed is kept in annotation `template`, and every wanted list is made from it: a list
 edited by hand is put right, and what a feature gate dropped comes back when the gate is on again.
@@ -54,7 +54,7 @@ def wanted(
 
 
 def differs(found: Wanted, annotations: Mapping[str, str], present: list[Json]) -> bool:
-    """Whether a configuration must be written; defaults that the API server fills in are no difference."""
+    """Return whether a configuration must be written; defaults that the API server fills in are no difference."""
     if annotations.get(TEMPLATE) != found.template:
         return True
     return [_defaulted(entry) for entry in found.webhooks] != [_defaulted(entry) for entry in present]

@@ -84,7 +84,7 @@ def _amplified(raw: Amounts, ratios: Mapping[str, float]) -> dict[str, str]:
 
 
 def _has_changed(old: dict[str, Any] | None, new: dict[str, Any]) -> bool:
-    """Whether the native figures are the kubelet's own: they, or the node's size, are not what they were."""
+    """Return whether the native figures are the kubelet's own: they, or the node's size, are not what they were."""
     return old is not None and any(
         _native(_amounts(old, field)) != _native(_amounts(new, field))
         for field in ("allocatable", "capacity")

@@ -22,7 +22,7 @@ DENIAL = "binding denied: username is not in the allowed list"
 
 
 class Decision(enum.StrEnum):
-    """Why a binding is allowed or denied; those that are counted have the metric's label as their value."""
+    """The decision on a binding; those that are counted have the metric's label as their value."""
 
     NOT_CHECKED = "not_checked"
     ALLOWED_USERNAME = "allowed_username"
@@ -63,7 +63,7 @@ def split(flag: str) -> tuple[str, ...]:
 
 
 def decide(rules: BindingRules, user: str, namespace: str, find_pod: Callable[[], Pod | None]) -> Decision:
-    """Whether a user may bind a pod of a namespace; the pod is looked up only when it matters."""
+    """Return whether a user may bind a pod of a namespace; the pod is looked up only when it matters."""
     if not rules.user_names:
         return Decision.NOT_CHECKED
     if any(name in user for name in rules.user_names):

@@ -1,4 +1,5 @@
-"""What `/mutate-pod` does after colocation profiles: nodes of the pod's quota tree, GPU requests in one form.
+"""Complete pods in `/mutate-pod` after colocation profiles: nodes of the pod's quota tree, GPU requests in one
+form.
 
 Pure, JSON in, JSON out, the input is kept; `PodQuotas` knows the nodes from caches. Source: behaviour/manager 14.4,
 14.5.
@@ -113,7 +114,7 @@ def _with_gpu_resources(container: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gpu_count(requests: Mapping[str, Any]) -> int:
-    """How many cards a request is spread over: one, unless it is for several whole ones."""
+    """Return how many cards a request is spread over: one, unless it is for several whole ones."""
     for name in (resources.GPU_MEMORY_RATIO, resources.GPU_CORE):
         if name in requests:
             percent = quantity.value(requests[name])

@@ -50,7 +50,7 @@ def sync(old: LabelRules, data: Mapping[str, str] | None) -> SyncOutcome:
 
 
 def violation(rules: LabelRules, namespace: str, pod_labels: Mapping[str, str]) -> str:
-    """What a pod lacks by the first rule that it breaks, in words; empty when it may exist."""
+    """Return what a pod lacks by the first rule that it breaks, in words; empty when it may exist."""
     if pod_labels.get(labels.POD_SKIP_ENHANCED_VALIDATION) == "true":
         return ""
     for rule in rules.rules:

@@ -93,7 +93,7 @@ class PodMutatingHandler:
 
 
 def called(request: AdmissionRequest) -> str:
-    """What a refusal calls the object: pods of workloads have no name yet."""
+    """Return what a refusal calls the object: pods of workloads have no name yet."""
     metadata = (request.object or {}).get("metadata")
     prefix = metadata.get("generateName") if isinstance(metadata, dict) else ""
     kind = "Pod" if request.resource.resource == "pods" else "Reservation"

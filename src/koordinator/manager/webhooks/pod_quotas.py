@@ -1,4 +1,6 @@
-"""What the handlers of pods ask about quotas: which one, whether it may be, where its nodes are, is there room."""
+"""Answer the questions of pod handlers about quotas: which one, whether it may be, where its nodes are, is there
+room.
+"""
 
 import random
 from collections.abc import Iterable, Mapping
@@ -71,7 +73,9 @@ class PodQuotas:
         self._evaluator = QuotaEvaluator(cluster, factory, options, rng)
 
     def check(self, pod: Pod, old: Pod | None, namespace: str) -> PodVerdict:
-        """Whether a pod may be created, or changed from `old`, as far as its quota goes (behaviour/manager 17.5)."""
+        """Return whether a pod may be created, or changed from `old`, as far as its quota goes (behaviour/manager
+        17.5).
+        """
         return pods.check(self._topology.tree, pod, old, namespace, self._rules)
 
     def nodes_of(self, own_labels: Mapping[str, str], namespace: str) -> LabelSelector | None:

@@ -1,4 +1,5 @@
-"""Which pods may exist: QoS, priority, resources, devices, reserved annotations (behaviour/manager 14.6 a, b, e).
+"""Decide which pods may exist: QoS, priority, resources, devices, reserved annotations (behaviour/manager 14.6 a,
+b, e).
 
 Pure. A pod's user gets all violations of the QoS rules at once, and the first one of the device rules.
 """
@@ -20,7 +21,7 @@ _WHOLE_CORE_CLASSES = (QoSClass.LSR, QoSClass.LSE)
 
 
 class Rule(enum.StrEnum):
-    """What a pod can break."""
+    """The rule that a pod can break."""
 
     RESERVED_ANNOTATION = "reserved-annotation"
     QOS_IMMUTABLE = "qos-immutable"

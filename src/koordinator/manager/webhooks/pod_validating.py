@@ -27,10 +27,10 @@ DEVICES, LABEL_RULES, QUOTA_EVALUATION = "DeviceResource", "EnhancedValidation",
 
 
 class QuotasOfPods(Protocol):
-    """What is asked about quotas (`pod_quotas.PodQuotas`)."""
+    """The questions about quotas (`pod_quotas.PodQuotas`)."""
 
     def check(self, pod: Pod, old: Pod | None, namespace: str) -> PodVerdict:
-        """Whether the pod may have its quota."""
+        """Return whether the pod may have its quota."""
         ...
 
     async def evaluate(self, pod: Pod, old: Pod | None, dry_run: bool) -> Verdict:
@@ -39,7 +39,7 @@ class QuotasOfPods(Protocol):
 
 
 class PodChecks(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rules hold, by feature gates."""
+    """The rules that hold, by feature gates."""
 
     skip_sub_priority: bool = False  # ColocationProfileSkipValidatingPriority
     devices: bool = False  # ValidatePodDeviceResource

@@ -46,7 +46,7 @@ class ProfileCache:
         return self._profiles
 
     async def of_pod(self, pod_labels: Mapping[str, str], namespace: str) -> Matching:
-        """Those that a pod matches."""
+        """Return the profiles that a pod matches."""
         profiles = self.profiles
         namespace_labels = None
         warnings: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class ProfileCache:
         return Matching(matching, warnings)
 
     async def of_reservation(self, own_labels: Mapping[str, str]) -> Matching:
-        """Those that a Reservation matches: namespaces do not count."""
+        """Return the profiles that a Reservation matches: namespaces do not count."""
         matching = self.profiles.matching_anywhere(own_labels)
         await self._look_up_classes(matching)
         return Matching(matching)

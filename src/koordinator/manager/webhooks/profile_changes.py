@@ -1,4 +1,4 @@
-"""Which changes of fixed labels are the profile controller's own.
+"""Tell which changes of fixed labels are the profile controller's own.
 
 Source: behaviour/manager 15, gate ColocationProfileController.
 
@@ -25,7 +25,7 @@ class ProfileChanges:
         self._namespaces = shared.factory.informer(Namespace)
 
     def explain(self, old: Pod, new: Pod) -> bool:
-        """Whether one profile makes of `old` what `new` says in its fixed labels."""
+        """Return whether one profile makes of `old` what `new` says in its fixed labels."""
         return (
             profile_pending.waits(old)
             and old.spec.priority == new.spec.priority

@@ -57,7 +57,7 @@ class ParentLookUp:
         self._bucket = TokenBucket(LOOK_UPS, cluster.clock.now())
 
     async def has_news(self, quota: ElasticQuota) -> bool:
-        """Whether the parent is not as the topology knew it; it knows better from now on."""
+        """Return whether the parent is not as the topology knew it; it knows better from now on."""
         name = quota_labels.parent_name(quota.metadata.name, quota.metadata.labels)
         before = self._topology.tree.get(name)
         if not self._bucket.try_take(self._cluster.clock.now()):
@@ -181,7 +181,7 @@ class QuotaValidatingHandler:
         return self._answer(verdict, quota)
 
     def _standing(self, old: ElasticQuota, quota: ElasticQuota) -> Sequence[str]:
-        """What a quota breaks from now on by a change that is not checked, since it takes an exemption away."""
+        """Return what a quota breaks from now on by a change that is not checked, since it takes an exemption away."""
         if not validation.is_exempted_no_more(old, quota):
             return ()
         verdict = validation.check_standing(self._topology.tree, quota_info(quota), self._rules)
@@ -197,7 +197,7 @@ class QuotaValidatingHandler:
         return self._answer(verdict, quota)
 
     async def _should_repeat(self, verdict: QuotaVerdict, quota: ElasticQuota) -> bool:
-        """Whether the quota was refused for a parent that is not like that any more."""
+        """Return whether the quota was refused for a parent that is not like that any more."""
         return verdict.refusal in _ABOUT_PARENT and await self._look_up.has_news(quota)
 
     def _answer(self, verdict: QuotaVerdict, quota: ElasticQuota) -> Verdict:
@@ -237,7 +237,7 @@ def _allowed(hints: Sequence[str]) -> Verdict:
 
 
 def _words(message: str, obj: str, field: str, refusal: Refusal) -> str:
-    """What the user reads: the reference's sentence, then quota, field and rule in one form."""
+    """Return what the user reads: the reference's sentence, then quota, field and rule in one form."""
     where = ", ".join(part for part in (obj, field, f"rule {refusal}") if part)
     return f"{message} ({where})"
 

@@ -42,12 +42,12 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True):
     is_own: bool = False  # this instance allowed it
 
     def is_later_than(self, version: int | None) -> bool:
-        """Whether news of that version are from before what is noted."""
+        """Return whether news of that version are from before what is noted."""
         return version is not None and self.after is not None and version <= self.after
 
 
 class Learned(enum.Enum):
-    """What has come of an object that a request showed."""
+    """The news about an object that a request showed."""
 
     KNOWN = enum.auto()
     UNREADABLE = enum.auto()  # its amounts are none
@@ -123,7 +123,7 @@ class QuotaTopology:
         return Learned.KNOWN
 
     def is_phantom(self, quota: ElasticQuota) -> bool:
-        """Whether a quota that is being created is known only from an earlier request to create it.
+        """Return whether a quota that is being created is known only from an earlier request to create it.
 
         That one has failed after it was allowed, or the API server will refuse this one itself.
         """
@@ -140,7 +140,7 @@ class QuotaTopology:
         )
 
     def forget(self, name: str) -> None:
-        """What is noted about the quota is taken back: what the watch says counts again."""
+        """Take back what is noted about the quota: what the watch says counts again."""
         self._notes.pop(name, None)
         self._tree.remove(name)
         for quota in self._quotas.by_index(BY_NAME, name):
@@ -178,7 +178,7 @@ class QuotaTopology:
         return version
 
     def _put(self, quota: ElasticQuota) -> QuotaInfo | None:
-        """What the tree knows now; None for a quota whose amounts are none, or whose name is taken."""
+        """Return what the tree knows now; None for a quota whose amounts are none, or whose name is taken."""
         try:
             info = quota_info(quota)
         except quantity.QuantityError as error:
@@ -203,7 +203,7 @@ class QuotaTopology:
         return [pod.metadata.name for pod in self._pods.by_index(_BY_QUOTA, quota)]
 
     def is_any_in(self, namespace: str) -> bool:
-        """Whether any pod lives in the namespace."""
+        """Return whether any pod lives in the namespace."""
         return bool(self._pods.by_index(_BY_NAMESPACE, namespace))
 
 

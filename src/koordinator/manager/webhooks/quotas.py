@@ -34,5 +34,5 @@ class Quotas:
         )
 
     def debug_json(self) -> bytes:
-        """What GET `/elasticQuota` answers."""
+        """Return what GET `/elasticQuota` answers."""
         return msgspec.json.encode(self.topology.tree.debug_view())

@@ -65,7 +65,7 @@ class ReservationMutatingHandler:
         self._durations = Steps(shared.metrics, MUTATE, "reservation")
 
     async def __call__(self, request: AdmissionRequest) -> Verdict:
-        """What is no creation of a Reservation passes untouched."""
+        """Let everything but the creation of a Reservation pass untouched."""
         if request.resource.resource != "reservations" or request.sub_resource:
             return ALLOWED
         if request.operation != "CREATE" or request.object is None:

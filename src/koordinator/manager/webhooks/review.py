@@ -18,7 +18,7 @@ API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
 
 class GroupVersionResource(msgspec.Struct, frozen=True):
-    """What a request is about."""
+    """The type of object that a request is about."""
 
     group: str = ""
     version: str = ""
@@ -26,7 +26,7 @@ class GroupVersionResource(msgspec.Struct, frozen=True):
 
 
 class UserInfo(msgspec.Struct, frozen=True):
-    """Who asks."""
+    """The user who asks."""
 
     username: str = ""
 
@@ -55,7 +55,7 @@ class AdmissionReview(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handler decided. `obj` is the object after mutation, None when it is unchanged."""
+    """The decision of a handler. `obj` is the object after mutation, None when it is unchanged."""
 
     allowed: bool = True
     obj: dict[str, Any] | None = None

@@ -75,7 +75,7 @@ class Webhooks:
 
     @property
     def port(self) -> int:
-        """Where the server listens; only when `ready`, and with any handler at all."""
+        """Return where the server listens; only when `ready`, and with any handler at all."""
         assert self._server is not None, "no webhook is on"
         return self._server.port
 
@@ -133,7 +133,7 @@ class Webhooks:
 
 
 async def _problem_at(host: str, port: int, ca_cert: bytes) -> str:
-    """What is wrong with the server on this machine, seen by a client that trusts the CA only."""
+    """Return what is wrong with the server on this machine, seen by a client that trusts the CA only."""
     context = ssl.create_default_context(cadata=ca_cert.decode("ascii"))
     reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="localhost")
     try:

@@ -1,4 +1,4 @@
-"""Where the webhooks are served and found, by environment variables (behaviour/manager 2.2)."""
+"""Read from environment variables where the webhooks are served and found (behaviour/manager 2.2)."""
 
 import enum
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ SECRET_NAME = "koordinator-webhook-certs"  # the name of an object
 
 
 class CertWriter(enum.StrEnum):
-    """Who keeps the certificates: a Secret that all replicas share, or the files of this process."""
+    """The keeper of the certificates: a Secret that all replicas share, or the files of this process."""
 
     SECRET = "secret"
     FS = "fs"

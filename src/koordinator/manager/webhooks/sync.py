@@ -160,7 +160,7 @@ class WebhookSync:
         return changed
 
     def _must_be_trusted_first(self, certs: CertificateSet) -> bool:
-        """Whether callers get along with what we present now, and do not know the new CA yet."""
+        """Return whether callers get along with what we present now, and do not know the new CA yet."""
         presented = self._presented
         if presented is None or presented.ca_cert == certs.ca_cert:
             return False

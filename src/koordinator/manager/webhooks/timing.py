@@ -1,4 +1,4 @@
-"""How long the steps of admission handlers take (`koord_manager_webhook_webhook_duration_milliseconds`)."""
+"""Measure the steps of admission handlers (`koord_manager_webhook_webhook_duration_milliseconds`)."""
 
 import time
 from collections.abc import Callable

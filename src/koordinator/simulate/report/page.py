@@ -62,7 +62,7 @@ def _scenario(comparison: Comparison) -> str:
 
 
 def _verdict(old: Summary, new: Summary) -> str:
-    """What came out, in one sentence per question."""
+    """Return what came out, in one sentence per question."""
     use = new.cpu_use_ratio / old.cpu_use_ratio if old.cpu_use_ratio else 0.0
     work = f"{new.batch_core_hours:,.0f} core-hours of batch work instead of {old.batch_core_hours:,.0f}"
     p99 = (new.latency_p99_ms / old.latency_p99_ms - 1) * 100 if old.latency_p99_ms else 0.0

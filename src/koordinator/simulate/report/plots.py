@@ -19,7 +19,7 @@ SLOWED_SHOWN = 15
 
 
 def use_over_time(run: RunResult) -> go.Figure:
-    """Who uses the CPUs: services and system, batch, lent but unused, neither."""
+    """Return who uses the CPUs: services and system, batch, lent but unused, neither."""
     series, cores = run.series, run.cores
     own = [s + y for s, y in zip(series.services, series.system, strict=True)]
     idle_lent = [
@@ -124,7 +124,7 @@ def nodes_over_time(run: RunResult) -> go.Figure:
 
 
 def held_back(run: RunResult) -> go.Figure:
-    """What batch would have used and what it got: the difference is what services took back."""
+    """Return what batch would have used and what it got: the difference is what services took back."""
     figure = _figure("cores")
     _line(figure, run.series.hour, run.series.batch_wanted, "batch would have used", ALONE)
     _line(figure, run.series.hour, run.series.batch, "batch got", BATCH)
@@ -146,7 +146,7 @@ def slowed(run: RunResult) -> go.Figure:
 
 
 def utilisation(before: RunResult, after: RunResult) -> go.Figure:
-    """How busy single nodes are: share of node-time per band of CPU use."""
+    """Return how busy single nodes are: share of node-time per band of CPU use."""
     figure = _figure("% of node-time", x="CPU use of a node, %")
     width = 100 / UTILISATION_BINS
     middles = [width * (i + 0.5) for i in range(UTILISATION_BINS)]

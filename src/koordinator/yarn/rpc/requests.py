@@ -71,7 +71,9 @@ def connection_header(auth: Auth) -> bytes:
 def connection_context(
     client_id: bytes, protocol: str, user: str | None, real_user: str | None = None
 ) -> bytes:
-    """Who speaks which protocol on the connection; `real_user` acts for `user`, None leaves a name out."""
+    """Return the context of a connection: who speaks which protocol. `real_user` acts for `user`, None leaves a
+    name out.
+    """
     user_info = b"".join(
         text_field(field, name) for field, name in ((1, user), (2, real_user)) if name is not None
     )
@@ -92,7 +94,7 @@ def get_cluster_nodes(client_id: bytes, call_id: int, states: Sequence[str]) -> 
 
 
 def get_service_status(client_id: bytes, call_id: int) -> bytes:
-    """Whether this ResourceManager is the active one."""
+    """Return the question whether this ResourceManager is the active one."""
     return _call(client_id, call_id, Method.GET_SERVICE_STATUS, b"")
 
 

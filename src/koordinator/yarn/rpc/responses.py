@@ -39,7 +39,7 @@ class Response(msgspec.Struct, frozen=True):
 
     @property
     def is_standby(self) -> bool:
-        """Whether another ResourceManager must be looked for."""
+        """Return whether another ResourceManager must be looked for."""
         return self.exception == STANDBY_EXCEPTION
 
 
@@ -50,7 +50,7 @@ class Amount(msgspec.Struct, frozen=True):
     memory_mb: int | None = None
 
     def known(self) -> YarnResource:
-        """What is not written counts as zero."""
+        """Return the amount; what is not written counts as zero."""
         return YarnResource(self.vcores or 0, self.memory_mb or 0)
 
 

@@ -118,7 +118,7 @@ class LowNodeLoad:
         )
 
     def _gate(self, found: Classified, now_s: float) -> Outcome:
-        """Whether there are enough targets; those found are known to be fine."""
+        """Return whether there are enough targets; those found are known to be fine."""
         low, prod_low = found.names(NodeClass.LOW), found.names(NodeClass.PROD_LOW)
         both_low = found.names(NodeClass.BOTH_LOW)
         count = len(low) + len(prod_low) + len(both_low)

@@ -23,14 +23,16 @@ class Detector:
         self._anomaly_until_s: float | None = None
 
     def is_anomalous(self, now_s: float) -> bool:
-        """Whether the node is in the state of anomaly, after ending one that is over."""
+        """Return whether the node is in the state of anomaly, after ending one that is over."""
         until_s = self._anomaly_until_s
         if until_s is not None and (until_s < now_s or self._normal > self._rule.normalities):
             self._change(None)
         return self._anomaly_until_s is not None
 
     def mark_abnormal(self, now_s: float) -> bool:
-        """Whether the node is in anomaly then. Marks during an anomaly do not make it longer."""
+        """Note that the node looks abnormal; return whether it is in anomaly then. Marks during an anomaly do not
+        make it longer.
+        """
         is_anomalous = self.is_anomalous(now_s)
         self._abnormal += 1
         self._normal = 0
@@ -64,7 +66,9 @@ class Detectors:
         self._marked_s: dict[str, float] = {}
 
     def mark_abnormal(self, node: str, rule: AnomalyRule, now_s: float) -> bool:
-        """Whether the node is in anomaly then; `rule` counts if its detector is new."""
+        """Note that the node looks abnormal; return whether it is in anomaly then. `rule` counts if its detector is
+        new.
+        """
         self._forget(now_s)
         detector = self._known.setdefault(node, Detector(rule))
         self._marked_s[node] = now_s

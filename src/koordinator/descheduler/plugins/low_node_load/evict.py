@@ -155,7 +155,7 @@ class Balance:
         return False
 
     def _margin(self, row: int, phase: Phase) -> list[int]:
-        """What a target can take until it is at its limits."""
+        """Return what a target can take until it is at its limits."""
         used, limit = self._used(phase)[row], phase.limit[row]
         return [limit[name] - used[name] for name in self._names]
 
@@ -201,7 +201,7 @@ class Balance:
         return [name for name in self._names if used[name] > limit[name]]
 
     def _room(self, rows: list[int], limit: list[Nanos], used: Sequence[Nanos]) -> Nanos:
-        """What the rows can take in all before they reach their limits."""
+        """Return what the rows can take in all before they reach their limits."""
         return {name: sum(limit[row][name] - used[row][name] for row in rows) for name in self._names}
 
 

@@ -57,7 +57,7 @@ def rounded_up(name: str, nanos: int) -> int:
 
 
 def is_fresh(status: NodeMetricStatus, now_s: float, expiration_s: float) -> bool:
-    """Whether the report counts; an expiration of 0 asks for no age. Raises: ValueError for a bad time."""
+    """Return whether the report counts; an expiration of 0 asks for no age. Raises: ValueError for a bad time."""
     if status.node_metric is None or status.update_time is None:
         return False
     return expiration_s <= 0 or now_s - clock.parse_rfc3339(status.update_time) < expiration_s
@@ -114,7 +114,9 @@ def load_of(node: Node, pods: Iterable[Pod], status: NodeMetricStatus, names: Se
 
 
 def capacity_of(node: Node) -> dict[str, int]:
-    """What limits are parts of: allocatable before amplification where that is told, milli-cores and units."""
+    """Return the amounts that limits are parts of: allocatable before amplification where known, milli-cores and
+    units.
+    """
     try:
         raw: ResourceList | None = RAW_ALLOCATABLE.read(node.metadata.annotations)
         if raw is not None:

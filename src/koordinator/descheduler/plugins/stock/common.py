@@ -43,7 +43,7 @@ def container_statuses(pod: Pod, init: bool, ephemeral: bool = False) -> Iterato
 
 
 def state_reasons(statuses: Iterable[ContainerStatus]) -> set[str]:
-    """Why containers wait or ended, as far as they say."""
+    """Return why containers wait or ended, as far as they say."""
     found = set()
     for status in statuses:
         if status.state.waiting is not None:

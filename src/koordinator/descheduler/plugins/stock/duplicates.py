@@ -18,7 +18,7 @@ class RemoveDuplicatesArgs(common.CommonArgs, frozen=True, kw_only=True):
 
 
 def surplus(count: int, pods: int, feasible_nodes: int) -> int:
-    """How many of the `count` pods of one owner on a node to evict, when the owner has `pods` in all."""
+    """Return how many of the `count` pods of one owner on a node to evict, when the owner has `pods` in all."""
     if feasible_nodes < 2:
         return 0
     limit = -(-pods // feasible_nodes)

@@ -15,7 +15,7 @@ from koordinator.descheduler.plugins.stock.common import CommonArgs, MayEvict
 
 
 def required_terms(pod: Pod) -> list[PodAffinityTerm]:
-    """What the pod insists on being away from."""
+    """Return what the pod insists on being away from."""
     affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
     return affinity.required_during_scheduling_ignored_during_execution if affinity is not None else []
 
@@ -50,7 +50,7 @@ def evictions(
 
 
 def violates(pod: Pod, others: Iterable[Pod], nodes: Mapping[str, Node]) -> bool:
-    """Whether a term of the pod matches another pod in the same topology domain. Raises: ProtocolError."""
+    """Return whether a term of the pod matches another pod in the same topology domain. Raises: ProtocolError."""
     here = nodes[pod.spec.node_name].metadata.labels
     checks = [
         (_matcher(pod, term), term.topology_key) for term in required_terms(pod) if term.topology_key in here

@@ -1,4 +1,5 @@
-"""What the manager keeps on nodes, one plugin per subject, by the names that `--noderesource-plugins` knows.
+"""The values that the manager keeps on nodes, one plugin per subject, by the names that `--noderesource-plugins`
+knows.
 
 A plugin looks at many nodes at once and writes into each node's target what the node should say of the
 plugin's own keys. It knows no API and no clock. A plugin that is not chosen does nothing: its keys stay.

@@ -59,6 +59,6 @@ def _put_back(node: Node, target: NodeTarget) -> None:
 
 
 def _annotations(own: Mapping[str, str], target: NodeTarget) -> Mapping[str, str]:
-    """Those that the node will have, so that a new normalization ratio counts in the same round."""
+    """Return the annotations that the node will have, so that a new normalization ratio counts in the same round."""
     written = target.annotations.get(_NORMALIZATION)
     return own if written is None else {**own, _NORMALIZATION: written}

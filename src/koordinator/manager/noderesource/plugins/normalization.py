@@ -49,7 +49,7 @@ class CPUNormalization:
 
 
 def _cpu(row: NodeRow) -> CPUBasicInfo:
-    """What the node agent tells. Raises: ProtocolError when it does not (yet), or nobody can read it."""
+    """Return what the node agent tells. Raises: ProtocolError when it does not (yet), or nobody can read it."""
     if row.cpu is None:
         reason = (
             "the node agent has not reported it (yet)" if row.topology else "the object does not exist (yet)"

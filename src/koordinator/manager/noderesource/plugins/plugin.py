@@ -1,4 +1,4 @@
-"""What a plugin is."""
+"""The interface of a plugin."""
 
 from collections.abc import Sequence
 from typing import Protocol
