@@ -1,4 +1,4 @@
-"""Whether a component is alive and ready, check by check, in the words of upstream's endpoints."""
+"""Tell whether a component is alive and ready, check by check, in the words of upstream's endpoints."""
 
 from collections.abc import Callable, Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""Who may call the secure port: what the flags say, and what the cluster says about certificate authorities."""
+"""Decide who may call the secure port: by flags, and by the cluster's certificate authorities."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""What `koordinator demo` does once its command line is read."""
+"""Carry out `koordinator demo` once its command line is read."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What `koordinator doctor` does once its command line is read."""
+"""Carry out `koordinator doctor` once its command line is read."""
 
 import asyncio
 import json

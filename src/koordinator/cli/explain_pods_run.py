@@ -1,4 +1,4 @@
-"""What `koordinator explain pods` and `explain deployment/NAME` do: pods with the same answer share a line."""
+"""Carry out `koordinator explain pods` and `explain deployment/NAME`: pods with the same answer share a line."""
 
 import asyncio
 import json

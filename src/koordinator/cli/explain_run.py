@@ -1,4 +1,4 @@
-"""What `koordinator explain` does once its command line is read."""
+"""Carry out `koordinator explain` once its command line is read."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ PLACED = (Verdict.BOUND, Verdict.SCHEDULABLE, Verdict.FINISHED)
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """Who is asked, and how the answer is written: what the options that `pod` and `gang` share say."""
+    """The options that `pod` and `gang` share: the scheduler to ask, and the form of the answer."""
 
     namespace: str
     dump_files: tuple[str, ...]

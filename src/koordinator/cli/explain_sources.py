@@ -1,4 +1,4 @@
-"""Where explanations come from: a running scheduler and its API server, or a dump."""
+"""Fetch explanations from a running scheduler and its API server, or from a dump."""
 
 import contextlib
 import random
@@ -50,7 +50,7 @@ A = TypeVar("A", PodAnswer, GangAnswer)
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says."""
+    """The command line, parsed."""
 
     name: str
     namespace: str
@@ -112,7 +112,7 @@ def gang_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> 
 
 
 class PodsWanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pods are asked about: those of a workload (`kind` and `name`), or those with labels."""
+    """The pods asked about: those of a workload (`kind` and `name`), or those with labels."""
 
     namespace: str
     all_namespaces: bool = False
@@ -307,7 +307,7 @@ async def _events(cluster: Cluster, kind: str, ask: Ask) -> Sequence[Event]:
 
 
 class _Where(msgspec.Struct, frozen=True):
-    """Where the scheduler answers, and what it wants to see."""
+    """The address of the scheduler, and what it wants to see."""
 
     url: str
     headers: Mapping[str, str] = {}

@@ -1,4 +1,4 @@
-"""What `koordinator install` and `uninstall` do once their command lines are read."""
+"""Carry out `koordinator install` and `uninstall` once their command lines are read."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What `koordlet` does once its command line is read: the node agent as a process."""
+"""Run `koordlet` once its command line is read: the node agent as a process."""
 
 import asyncio
 import contextlib

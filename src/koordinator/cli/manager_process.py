@@ -1,4 +1,4 @@
-"""What `koord-manager` does once its command line is read: the manager as a process."""
+"""Run `koord-manager` once its command line is read: the manager as a process."""
 
 import asyncio
 import contextlib

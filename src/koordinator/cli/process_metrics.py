@@ -1,4 +1,4 @@
-"""What this process costs, under the names that every Prometheus client uses."""
+"""Metrics of this process's own cost, under the names that every Prometheus client uses."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""What `koordinator quota` does once its command line is read."""
+"""Carry out `koordinator quota` once its command line is read."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ REDRAW_S = 0.5
 
 
 class Shown:
-    """Which part of which trees is asked for."""
+    """The part of the trees that is asked for."""
 
     def __init__(self, root: str, tree_id: str | None, options: Options) -> None:
         self.root, self.tree_id, self.options = root, tree_id, options

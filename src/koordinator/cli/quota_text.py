@@ -23,7 +23,7 @@ LENDERS_MAX = 3
 
 
 class Glyphs(msgspec.Struct, frozen=True):
-    """What trees and bars are drawn with."""
+    """The characters of which trees and bars are drawn."""
 
     branch: str = "├─ "
     last: str = "└─ "
@@ -40,8 +40,9 @@ PLAIN = Glyphs("|- ", "`- ", "|  ", "#", "=", ".", "!", "|")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What to draw: `width` in characters (None: as wide as it gets), names of resources (none: all that
-    count), how deep."""
+    """The options of a drawing: `width` in characters (None: as wide as it gets), names of resources (none: all
+    that count), how deep.
+    """
 
     width: int | None = None
     resources: tuple[str, ...] = ()

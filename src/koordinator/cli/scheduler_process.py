@@ -1,4 +1,4 @@
-"""What `koord-scheduler` does once its command line is read: the scheduler as a process."""
+"""Run `koord-scheduler` once its command line is read: the scheduler as a process."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""What `koordinator simulate` does once its command line is read."""
+"""Carry out `koordinator simulate` once its command line is read."""
 
 import time
 from pathlib import Path

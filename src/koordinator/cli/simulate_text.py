@@ -1,4 +1,4 @@
-"""What `koordinator simulate` writes: one screen, all figures, or a page with plots."""
+"""Write the result of `koordinator simulate`: one screen, all figures, or a page with plots."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where tables are printed: on a terminal as wide as it is; in files and pipes whole lines without padding."""
+"""Print tables: as wide as a terminal is; in files and pipes whole lines without padding."""
 
 import sys
 from typing import TextIO

@@ -200,7 +200,7 @@ def up(**values: Any) -> None:
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says."""
+    """The command line, parsed."""
 
     nodes: int | None
     node_cpu: int

@@ -1,5 +1,5 @@
-"""What a plugin asks for. A plugin's pass is a generator: it yields one action, is sent whether that
-succeeded, and decides on; so the decision stays pure while evictions happen in between.
+"""Define the actions that a plugin may ask for. A plugin's pass is a generator: it yields one action, is sent
+whether that succeeded, and decides on; so the decision stays pure while evictions happen in between.
 """
 
 from collections.abc import Generator

@@ -1,4 +1,4 @@
-"""How many pods one cycle may evict. Source: behaviour/descheduler 3.4."""
+"""Limit how many pods one cycle may evict. Source: behaviour/descheduler 3.4."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Whether a pod may be evicted at all. Pure. Source: behaviour/descheduler 5.2 and 8.3."""
+"""Decide whether a pod may be evicted at all. Pure. Source: behaviour/descheduler 5.2 and 8.3."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ Refusal = Callable[[Pod], str]
 
 
 class EvictableOptions(Part, frozen=True, kw_only=True):
-    """Which pods are spared. `ignore_pvc_pods` spares pods with claims; the others allow an eviction."""
+    """The options that spare pods. `ignore_pvc_pods` spares pods with claims; the others allow an eviction."""
 
     evict_all_bare_pods: bool = False
     evict_failed_bare_pods: bool = False

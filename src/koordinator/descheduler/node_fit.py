@@ -1,4 +1,5 @@
-"""Whether a pod could run on a node, as far as moving it there goes. Pure. Source: behaviour/descheduler 4.4.
+"""Decide whether a pod could run on a node, as far as moving it there goes. Pure. Source: behaviour/descheduler
+4.4.
 
 Pod count, affinity between pods, volumes and ports are not looked at.
 """

@@ -1,4 +1,6 @@
-"""Which nodes a pod may be on: node selector, required affinity, taints. Pure. Source: behaviour/descheduler 4.4."""
+"""Decide which nodes a pod may be on: node selector, required affinity, taints. Pure. Source: behaviour/descheduler
+4.4.
+"""
 
 from collections.abc import Iterable
 

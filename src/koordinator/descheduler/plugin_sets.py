@@ -1,4 +1,4 @@
-"""Which plugins a profile runs. Pure. Source: behaviour/descheduler 2.2."""
+"""Choose the plugins that a profile runs. Pure. Source: behaviour/descheduler 2.2."""
 
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import Part

@@ -1,4 +1,4 @@
-"""Which pods a plugin may look at: namespaces and label selectors. Pure. Source: behaviour/descheduler 4.3."""
+"""Decide which pods a plugin may look at: namespaces and label selectors. Pure. Source: behaviour/descheduler 4.3."""
 
 from collections.abc import Callable, Iterable, Sequence
 

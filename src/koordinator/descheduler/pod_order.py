@@ -1,4 +1,4 @@
-"""Which pod to evict first. Pure. Source: behaviour/descheduler 6.9, point 2."""
+"""Decide which pod to evict first. Pure. Source: behaviour/descheduler 6.9, point 2."""
 
 from koordinator.api import priority, qos
 from koordinator.api.core import Pod

@@ -1,4 +1,4 @@
-"""How hot a node is, and how well a pod's removal cures it. Pure. Source: behaviour/descheduler 6.8 and 6.9."""
+"""Score how hot a node is, and how well a pod's removal cures it. Pure. Source: behaviour/descheduler 6.8 and 6.9."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What components must be allowed to do (what an installation grants them), and asking the API server."""
+"""List what components must be allowed to do (what an installation grants them), and ask the API server."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -59,7 +59,7 @@ def needs(component: str, namespace: str) -> list[Need]:
 
 
 class AccessAnswer(msgspec.Struct, frozen=True):
-    """Whether a component's account may do what it needs; `gap` tells why nobody knows."""
+    """The answer whether a component's account may do what it needs; `gap` tells why nobody knows."""
 
     component: Name
     account: str

@@ -20,7 +20,7 @@ _DENIED = re.compile(r'admission webhook "([^"]+)" denied the request')
 
 
 class Outcome(enum.StrEnum):
-    """What became of a trial pod."""
+    """The fate of a trial pod."""
 
     CREATED = "created"
     REFUSED = "refused"

@@ -1,4 +1,4 @@
-"""What certificates say: whom they name, until when they hold, and whether one vouches for another."""
+"""Read certificates: whom they name, until when they hold, and whether one vouches for another."""
 
 import msgspec
 from cryptography import x509
@@ -6,7 +6,8 @@ from cryptography.exceptions import InvalidSignature
 
 
 class CertificateFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a PEM text: the end of the first certificate and of the last to end, and the names in the first."""
+    """The facts of a PEM text: the end of the first certificate and of the last to end, and the names in the first.
+    """
 
     not_after_s: float
     last_end_s: float

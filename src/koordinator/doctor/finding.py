@@ -1,4 +1,4 @@
-"""What a check says: which object, what is wrong with it, why that matters, what to do next."""
+"""Define a finding: which object, what is wrong with it, why that matters, what to do next."""
 
 import enum
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ OBJECTS_MAX = 100
 
 
 class Severity(enum.StrEnum):
-    """How bad it is, worst first."""
+    """The severity of a finding, worst first."""
 
     ERROR = "error"
     """Something does not work, or is refused, now."""

@@ -1,4 +1,4 @@
-"""How the components run: which Deployments and DaemonSets there are, with which flags and images."""
+"""Find how the components run: Deployments and DaemonSets, with their flags and images."""
 
 import enum
 from collections.abc import Mapping, Sequence

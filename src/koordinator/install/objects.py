@@ -19,7 +19,9 @@ SELECTOR = f"{PART_OF}={PART_OF_VALUE}"
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What belongs together, in the order in which it is applied. `name` is the folder in `deploy/`."""
+    """A group of objects that belong together, in the order in which they are applied. `name` is the folder in
+    `deploy/`.
+    """
 
     name: str
     objects: list[Json]

@@ -1,4 +1,5 @@
-"""What an installation of the original Koordinator (the Go project) left, which must go before ours comes. Pure.
+"""Find what an installation of the original Koordinator (the Go project) left and what must go before ours comes.
+Pure.
 
 Its workloads carry the label `koord-app`, as ours do, and partly the same names (behaviour/api 14.1); ours say
 besides what they are part of. Two agents on a node would undo each other's limits; two managers, each other's

@@ -1,4 +1,4 @@
-"""What each component may do, as little as its code asks for.
+"""List what each component may do, as little as its code asks for.
 
 `tests/install/test_rbac.py` runs the components and holds these rules against every request they make.
 """

@@ -1,4 +1,4 @@
-"""Which Helm release owns an object, as long as that release is there.
+"""Find the Helm release that owns an object, as long as that release is there.
 
 Helm marks what it brings with annotations, and keeps a record of each release as a Secret (or a ConfigMap, with
 HELM_DRIVER=configmap) with labels. What a release leaves behind when it goes (`helm.sh/resource-policy: keep`) still

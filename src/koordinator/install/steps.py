@@ -38,7 +38,7 @@ LASTING_KINDS = ("CustomResourceDefinition", "Namespace", "PriorityClass")
 
 
 class Outcome(enum.Enum):
-    """What became of an object."""
+    """The fate of an object."""
 
     CREATED = "created"
     CHANGED = "configured"

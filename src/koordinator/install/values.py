@@ -1,4 +1,4 @@
-"""What can be chosen about an installation. The names are those of the Helm chart.
+"""Define what can be chosen about an installation. The names are those of the Helm chart.
 
 The descriptions here are the comments of the chart's `values.yaml` and of its schema, too (`chart`).
 """
@@ -38,7 +38,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
 
 
 class Installation(Section, frozen=True):
-    """Where the components live."""
+    """The place where the components live."""
 
     namespace: Annotated[DNSName, Meta(description="Namespace of all components.")] = defaults.NAMESPACE
     create_namespace: Annotated[
@@ -74,7 +74,7 @@ class Crds(Section, frozen=True, rename=None):
 
 
 class Images(Section, frozen=True):
-    """Where images come from."""
+    """The source of images."""
 
     registry: Annotated[
         str, Meta(description="Put before every repository, such as registry.example.com/team; may be empty.")
@@ -92,14 +92,14 @@ class Image(Section, frozen=True):
 
 
 class Resources(Section, frozen=True):
-    """What a container asks for and may use."""
+    """The resources that a container requests and may use."""
 
     requests: dict[str, Amount] = {}
     limits: dict[str, Amount] = {}
 
 
 class Log(Section, frozen=True):
-    """How much is logged."""
+    """The amount of logging."""
 
     level: Annotated[
         int, Meta(ge=0, le=10, description="0 warnings, 1 to 3 changes too, from 4 on decisions too.")
@@ -107,7 +107,7 @@ class Log(Section, frozen=True):
 
 
 class Placement(Section, frozen=True):
-    """What all components have; their flags come after ours."""
+    """Settings that all components have; their flags come after ours."""
 
     enabled: bool = True
     image: Image = Image()
@@ -130,7 +130,7 @@ class PortSetting(Section, frozen=True):
 
 
 class PodDisruptionBudget(Section, frozen=True):
-    """What voluntary disruptions, such as draining nodes, leave of a component."""
+    """The part of a component that voluntary disruptions, such as draining nodes, leave."""
 
     enabled: bool = True
     max_unavailable: Annotated[int, Meta(ge=0)] = 1
@@ -203,7 +203,7 @@ class DeviceDaemon(Placement, frozen=True):
 
 
 class FailurePolicies(Section, frozen=True):
-    """What the API server does when no manager answers."""
+    """The API server's behaviour when no manager answers."""
 
     pods: Annotated[
         FailurePolicy,
@@ -218,7 +218,7 @@ class FailurePolicies(Section, frozen=True):
 
 
 class WebhookConfiguration(Section, frozen=True):
-    """How the API server calls the manager."""
+    """The way that the API server calls the manager."""
 
     failure_policy: FailurePolicies = FailurePolicies()
     timeout_seconds: Annotated[int, Meta(ge=1, le=30)] = 30
@@ -246,7 +246,7 @@ class PriorityClasses(Section, frozen=True):
 
 
 class ServiceMonitor(Section, frozen=True):
-    """For the Prometheus operator; its CRDs have to be there."""
+    """Scraping by the Prometheus operator; its CRDs have to be there."""
 
     enabled: bool = False
     interval: str = "30s"

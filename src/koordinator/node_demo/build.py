@@ -21,7 +21,7 @@ _COMPILE_S_MAX = 60
 
 
 class Programs(msgspec.Struct, frozen=True):
-    """Where the compiled programs are."""
+    """The paths of the compiled programs."""
 
     service: Path
     loadgen: Path

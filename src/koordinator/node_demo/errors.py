@@ -1,4 +1,4 @@
-"""What can go wrong in the demonstration."""
+"""Errors of the demonstration."""
 
 from koordinator.api.errors import KoordinatorError
 

@@ -16,7 +16,7 @@ _NS_PER_S = 1e9
 
 
 class Latency(msgspec.Struct, frozen=True, rename="camel"):
-    """What clients saw, from the moment that each request was due."""
+    """The latency that clients saw, from the moment that each request was due."""
 
     requests: int
     unanswered: int

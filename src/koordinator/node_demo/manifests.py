@@ -1,4 +1,4 @@
-"""What a user would apply: the configuration of co-location, the service, and batch in two ways."""
+"""Make the objects that a user would apply: the configuration of co-location, the service, and batch in two ways."""
 
 import json
 from typing import Any

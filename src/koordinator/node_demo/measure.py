@@ -21,7 +21,7 @@ _STRAGGLERS_S = 30.0  # start and end of the load generator, generously
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What one run brought."""
+    """The result of one run."""
 
     run: Run
     window_s: float
@@ -110,7 +110,7 @@ async def _answers(port: int) -> None:
 
 
 class _Told(msgspec.Struct, rename="camel"):
-    """What a load generator prints."""
+    """The output of a load generator."""
 
     requests: int
     answered: int

@@ -1,4 +1,4 @@
-"""What the machine and the groups on it did between two moments."""
+"""Observe what the machine and the groups on it did between two moments."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What is measured, in which order, and how long it takes."""
+"""Plan what is measured, in which order, and how long it takes."""
 
 import enum
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _START_S = 45.0  # the agent reports half a minute after its start, which is whe
 
 
 class Mode(enum.StrEnum):
-    """What runs beside the service, and who looks after it."""
+    """The company of the service, and who looks after it."""
 
     ALONE = "alone"
     UNMANAGED = "unmanaged"
@@ -45,7 +45,7 @@ MODES = (Mode.ALONE, Mode.UNMANAGED, Mode.MANAGED)
 
 
 class Hog(enum.StrEnum):
-    """What batch work is hungry for."""
+    """The resource that batch work is hungry for."""
 
     CPU = "cpu"
     MEMORY = "memory"

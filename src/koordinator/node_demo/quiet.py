@@ -1,4 +1,4 @@
-"""Whether a machine is quiet enough to measure on."""
+"""Tell whether a machine is quiet enough to measure on."""
 
 import os
 import time

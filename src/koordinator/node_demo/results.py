@@ -1,4 +1,4 @@
-"""What the measurements amount to: medians of repeated runs, each compared with the service alone."""
+"""Sum up the measurements: medians of repeated runs, each compared with the service alone."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -135,7 +135,7 @@ def _answered_ratio(measured: Measured) -> float:
 
 
 class Circumstances(msgspec.Struct, frozen=True, rename="camel"):
-    """When and on what figures were measured, and what else went on meanwhile (empty on a quiet machine)."""
+    """The date and the figures of the measurement, and what else went on meanwhile (empty on a quiet machine)."""
 
     measured_at: str
     kernel: str

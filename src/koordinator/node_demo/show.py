@@ -40,7 +40,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What was measured, and on what."""
+    """The measurements shown, and the machine that they come from."""
 
     measured: list[Measured]
     cpus: int

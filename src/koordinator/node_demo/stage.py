@@ -1,4 +1,4 @@
-"""Where the service and batch run: what a measurement needs to know of it."""
+"""Define where the service and batch run, as far as a measurement needs to know."""
 
 from pathlib import Path
 from typing import Protocol

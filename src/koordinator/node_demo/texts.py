@@ -1,4 +1,4 @@
-"""What a mode and a scenario are called, and the cells of the table: for the terminal and the page alike."""
+"""Name modes and scenarios, and fill the cells of the table: for the terminal and the page alike."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What is promised for services beside managed batch, and whether it was kept."""
+"""Define what is promised for services beside managed batch, and tell whether it was kept."""
 
 import msgspec
 

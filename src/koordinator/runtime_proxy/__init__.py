@@ -1,1 +1,1 @@
-"""What stands between kubelet and the container runtime: decisions only, the gRPC and HTTP loops are not there yet."""
+"""Decide between kubelet and the container runtime; the gRPC and HTTP loops are not there yet."""

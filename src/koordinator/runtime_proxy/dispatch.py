@@ -1,4 +1,4 @@
-"""Which hooks a CRI call reaches, and what their failure means. Pure. Source: behaviour/koordlet-act 23.2."""
+"""Decide which hooks a CRI call reaches, and what their failure means. Pure. Source: behaviour/koordlet-act 23.2."""
 
 import enum
 from collections.abc import Collection, Mapping
@@ -12,7 +12,7 @@ BACKEND = "backend"
 
 
 class FailurePolicy(enum.Enum):
-    """What an error of a hook before the call means."""
+    """The meaning of an error of a hook before the call."""
 
     IGNORE = "Ignore"
     FAIL = "Fail"
@@ -24,7 +24,7 @@ class FailurePolicy(enum.Enum):
 
 
 class Checkpoint(enum.Enum):
-    """What happens to what is remembered of a sandbox or container."""
+    """The change to what is remembered of a sandbox or container."""
 
     KEEP = "keep"
     STORE = "store"  # after the runtime succeeded
@@ -82,7 +82,7 @@ def route(
 
 
 class Calls(msgspec.Struct, frozen=True):
-    """What is called for a request; `is_error` when kubelet gets an error instead of the runtime's answer."""
+    """The calls for a request; `is_error` when kubelet gets an error instead of the runtime's answer."""
 
     steps: tuple[str, ...]
     is_error: bool

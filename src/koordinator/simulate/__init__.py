@@ -1,1 +1,1 @@
-"""What co-location would bring: scenarios on virtual time and their reports."""
+"""Simulate what co-location would bring: scenarios on virtual time and their reports."""

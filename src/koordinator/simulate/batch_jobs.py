@@ -32,7 +32,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class JobKind(msgspec.Struct, frozen=True, kw_only=True):
-    """What one kind of job looks like; ranges are drawn from uniformly."""
+    """The shape of one kind of job; ranges are drawn from uniformly."""
 
     name: str
     share_of_work: float

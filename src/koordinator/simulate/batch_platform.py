@@ -1,4 +1,4 @@
-"""What runs batch jobs on the cluster: queues tasks, submits pods, starts evicted work anew."""
+"""Run batch jobs on the cluster: queue tasks, submit pods, start evicted work anew."""
 
 import asyncio
 import logging
@@ -51,7 +51,7 @@ class _RunningJob:
 
 
 class Progress(msgspec.Struct):
-    """What the platform has seen since the beginning."""
+    """The platform's counts since the beginning."""
 
     jobs_arrived: int = 0
     jobs_finished: int = 0

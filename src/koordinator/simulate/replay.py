@@ -41,8 +41,9 @@ SAMPLES_MAX = 2_000
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a pod: `node` is "" when it was never placed, `reasons` then tell why; `waited_s` is
-    virtual time from arrival to placement (time line only)."""
+    """The fate of a pod: `node` is "" when it was never placed, `reasons` then tell why; `waited_s` is virtual time
+    from arrival to placement (time line only).
+    """
 
     info: PodInfo
     node: str
@@ -61,8 +62,9 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Occupancy(msgspec.Struct, frozen=True):
-    """What the nodes held when most of some resource was allocated: `requested` (resources, nodes) in the order
-    of `ReplayResult.resources`, `pod_count` (nodes,)."""
+    """The contents of the nodes when most of some resource was allocated: `requested` (resources, nodes) in the
+    order of `ReplayResult.resources`, `pod_count` (nodes,).
+    """
 
     requested: I64
     pod_count: I64

@@ -1,4 +1,4 @@
-"""What a replay starts from: nodes, pods that are all pending, and whatever plugins look at besides.
+"""Read what a replay starts from: nodes, pods that are all pending, and whatever plugins look at besides.
 
 Files are tables (`replay_csv`) or dumps (`dump`); both kinds may be mixed.
 """

@@ -1,4 +1,4 @@
-"""What a replay can be asked for; apart from the replay itself, so that a command line can be read without it."""
+"""The options of a replay; apart from the replay itself, so that a command line can be read without it."""
 
 import enum
 
@@ -17,7 +17,7 @@ class Order(enum.StrEnum):
 
 
 class Gpu(enum.StrEnum):
-    """What the GPU columns count for, as long as no plugin shares GPUs."""
+    """The meaning of the GPU columns, as long as no plugin shares GPUs."""
 
     SKIP_PODS = "skip-pods"
     """Pods that ask for GPUs are left out; all nodes take part with their CPUs and memory."""

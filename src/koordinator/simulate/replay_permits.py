@@ -18,7 +18,9 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class ReplayActions(Actions):
-    """What plugins may ask of a replay. Decisions are noted, and carried out between two attempts (`settle`)."""
+    """The actions that plugins may ask of a replay. Decisions are noted, and carried out between two attempts
+    (`settle`).
+    """
 
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}

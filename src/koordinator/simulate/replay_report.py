@@ -1,4 +1,4 @@
-"""What a replay came to: allocation, fragmentation, speed, and why pods were left over. Pure.
+"""Sum up a replay: allocation, fragmentation, speed, and why pods were left over. Pure.
 
 Free capacity can be there and be of no use. Three figures say how much, for a node n with free amounts f(n,r)
 and the pods of the list, of which a share p(m) requests the amounts d(m):
@@ -47,7 +47,7 @@ class ResourceUse(Part, frozen=True, kw_only=True):
 
 
 class Headroom(Part, frozen=True, kw_only=True):
-    """How many more pods of a shape there is room for."""
+    """The number of further pods of a shape that fit."""
 
     shape: str
     requests: dict[str, str]

@@ -47,7 +47,7 @@ PLACING_S = 600.0
 
 
 class RunResult(msgspec.Struct, kw_only=True):
-    """What one run brought; see `Recorder.means` for the units of `means`."""
+    """The result of one run; see `Recorder.means` for the units of `means`."""
 
     colocation: bool
     cores: float

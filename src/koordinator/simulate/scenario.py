@@ -1,4 +1,4 @@
-"""What the demo simulates: the cluster, its load and the batch stream, in figures with their reasons."""
+"""Define what the demo simulates: the cluster, its load and the batch stream, in figures with their reasons."""
 
 from pathlib import Path
 

@@ -17,7 +17,7 @@ MEMORY_STEP = 2**28  # people write multiples of 256 MiB
 
 
 class ServiceMix(msgspec.Struct, frozen=True, kw_only=True):
-    """How services are sized and loaded, relative to the cluster's capacity. Sources: docs/models.md."""
+    """The sizes and loads of services, relative to the cluster's capacity. Sources: docs/models.md."""
 
     cpu_requested_ratio: float = 0.80
     memory_requested_ratio: float = 0.86

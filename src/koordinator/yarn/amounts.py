@@ -19,7 +19,7 @@ VCORES_MAX = 2**31 - 1
 
 
 class Rounding(enum.Enum):
-    """How batch amounts become vcores and MB. YARN's MB are mebibytes."""
+    """The rounding of batch amounts to vcores and MB."""
 
     EXACT = "exact"  # never promises what is not there
     REFERENCE = "reference"  # as the Go operator: up, and 4.86 % too much memory

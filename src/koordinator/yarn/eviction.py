@@ -1,4 +1,4 @@
-"""Which batch pods and YARN containers of a node go first, and how many. Pure. Source: behaviour/yarn 8.6."""
+"""Decide which batch pods and YARN containers of a node go first, and how many. Pure. Source: behaviour/yarn 8.6."""
 
 import enum
 import math
@@ -17,7 +17,7 @@ Amounts = Mapping[str, int]
 
 
 class Mode(enum.Enum):
-    """What the release of CPU is for: to give others what they asked for, or to lower what is used."""
+    """The purpose of releasing CPU: to give others what they asked for, or to lower what is used."""
 
     SATISFACTION = "satisfaction"
     USAGE = "usage"
@@ -52,7 +52,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Eviction(msgspec.Struct, frozen=True):
-    """Whom to kill, in this order; what that and the already dying release; what is still missing."""
+    """The containers to kill, in this order; what that and the already dying release; what is still missing."""
 
     victims: tuple[Candidate, ...]
     released: dict[str, int]

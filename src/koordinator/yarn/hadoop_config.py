@@ -47,7 +47,7 @@ class ConfigError(KoordinatorError, ValueError):
 
 
 class Dialect(enum.Enum):
-    """How literally files are read."""
+    """The leniency with which files are read."""
 
     HADOOP = "hadoop"  # trimmed values, hostname keys, variables
     REFERENCE = "reference"

@@ -1,4 +1,4 @@
-"""What YARN is believed to use when its reports are missing. Pure. Source: behaviour/yarn 6.
+"""Decide what YARN is believed to use when its reports are missing. Pure. Source: behaviour/yarn 6.
 
 A lost NodeManager may still have running containers (a work-preserving restart keeps them): calling their room
 free at once would let Kubernetes over-book the node.
@@ -23,7 +23,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Belief(msgspec.Struct, frozen=True):
-    """What to count with; `used` None: nothing is known, so nothing may be written."""
+    """The figures to count with; `used` None: nothing is known, so nothing may be written."""
 
     used: YarnResource | None
     held: Held | None

@@ -1,4 +1,4 @@
-"""What Kubernetes objects say about YARN. Source: behaviour/yarn 2."""
+"""Read what Kubernetes objects say about YARN."""
 
 COMPONENT_LABEL = "app.kubernetes.io/component"
 NODE_MANAGER = "node-manager"

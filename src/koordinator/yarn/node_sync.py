@@ -26,7 +26,7 @@ _PORT = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 
 
 class Outcome(enum.Enum):
-    """How a pass ended."""
+    """The end of a pass."""
 
     SYNCED = "synced"
     NO_NODE_MANAGER = "no-nm"
@@ -44,7 +44,7 @@ class NodeId(msgspec.Struct, frozen=True, order=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What the ResourceManager says of a NodeManager; None where it says nothing."""
+    """The ResourceManager's report on a NodeManager; None where it says nothing."""
 
     node: NodeId
     state: str = "RUNNING"
@@ -53,7 +53,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class NodeTotal(msgspec.Struct, frozen=True):
-    """What a node may give out through YARN."""
+    """The amount that a node may give out through YARN."""
 
     cluster: str
     node: NodeId
@@ -61,7 +61,7 @@ class NodeTotal(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """How the operator counts (flags `--rounding`, `--subtract-kube-batch-requests`)."""
+    """The operator's way to count (flags `--rounding`, `--subtract-kube-batch-requests`)."""
 
     rounding: Rounding = Rounding.EXACT
     is_kube_subtracted: bool = True

@@ -10,7 +10,7 @@ from koordinator.descheduler.pod_filter import Namespaces, PodSelector, check_na
 
 
 class FragmentationAwareArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a node counts as unbalanced, and what must be gained by an eviction."""
+    """The options that say when a node counts as unbalanced, and how much an eviction must gain."""
 
     paused: bool = False
     dry_run: bool = False

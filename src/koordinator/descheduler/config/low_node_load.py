@@ -18,7 +18,7 @@ Thresholds = dict[str, float]
 
 
 class AnomalyCondition(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long a node must be hot before it counts; a counter of 0 is one that was not given."""
+    """The time for which a node must be hot before it counts; a counter of 0 is one that was not given."""
 
     timeout: str | None = None
     consecutive_abnormalities: int = 0
@@ -46,7 +46,7 @@ class NodePool(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class LowNodeLoadArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When nodes are hot or cold, and which pods may move."""
+    """The options that say when nodes are hot or cold, and which pods may move."""
 
     paused: bool = False
     dry_run: bool = False

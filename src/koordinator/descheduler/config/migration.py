@@ -68,7 +68,7 @@ class ArbitrationArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class MigrationControllerArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How pods are migrated; see behaviour/descheduler 7.1, for each member."""
+    """The options of migration; see behaviour/descheduler 7.1, for each member."""
 
     dry_run: bool = False
     max_concurrent_reconciles: int = 1

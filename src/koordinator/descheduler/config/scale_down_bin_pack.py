@@ -14,7 +14,7 @@ STRATEGIES = (CALCULATE_ONLY, EVICT_DIRECTLY)
 
 
 class ScaleDownBinPackArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How pods are ranked for scale-down, and whether they are evicted in that order."""
+    """The options that rank pods for scale-down, and say whether they are evicted in that order."""
 
     paused: bool = False
     strategy: str = ""

@@ -1,4 +1,4 @@
-"""Which migration jobs go first, and which go at all. Pure. Source: behaviour/descheduler 8.1 and 8.2."""
+"""Decide which migration jobs go first, and which go at all. Pure. Source: behaviour/descheduler 8.1 and 8.2."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """What one round decided. Failed jobs are forbidden for good, refused ones wait for the next round."""
+    """The decisions of one round. Failed jobs are forbidden for good, refused ones wait for the next round."""
 
     passed: list[Waiting]
     failed: list[Rejected]

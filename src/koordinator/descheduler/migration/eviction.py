@@ -1,4 +1,4 @@
-"""How a pod is evicted, and which jobs are swept away. Pure. Source: behaviour/descheduler 7.4 and 7.6."""
+"""Decide how a pod is evicted, and which jobs are swept away. Pure. Source: behaviour/descheduler 7.4 and 7.6."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whether a pod may be migrated now, later, or never. Pure. Source: behaviour/descheduler 8.3.
+"""Decide whether a pod may be migrated now, later, or never. Pure. Source: behaviour/descheduler 8.3.
 
 Each gate answers with the reason of its refusal, empty when it lets the pod pass.
 """
@@ -33,7 +33,7 @@ WorkloadOf = Callable[[OwnerReference], Workload | None]
 
 
 class World(msgspec.Struct, frozen=True):
-    """What the gates look at. `pods`: by namespace/name; `open_jobs`: all that are not finished."""
+    """The state that the gates look at. `pods`: by namespace/name; `open_jobs`: all that are not finished."""
 
     open_jobs: JobCounts
     counted_jobs: JobCounts

@@ -46,7 +46,7 @@ class JobEvent(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What one look at a job led to: the job as it should be, events, and when to look again.
+    """The result of one look at a job: the job as it should be, events, and when to look again.
 
     `requeue_after_s` None: the next change wakes the job. `error`: retry with back-off.
     """

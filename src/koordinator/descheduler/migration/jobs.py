@@ -1,4 +1,4 @@
-"""What is known of PodMigrationJobs at one moment, counted so that each question is O(1).
+"""Count what is known of PodMigrationJobs at one moment, so that each question is O(1).
 
 Source: behaviour/descheduler 8.3.
 """

@@ -1,4 +1,4 @@
-"""How many pods of a workload may move at once. Pure. Source: behaviour/descheduler 8.4."""
+"""Decide how many pods of a workload may move at once. Pure. Source: behaviour/descheduler 8.4."""
 
 from koordinator.api.errors import ProtocolError
 from koordinator.api.scalars import ScalarError, parse_int

@@ -24,7 +24,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """Whose eviction it is: uid of the controller (empty: none), its replicas (0: unknown), the namespace."""
+    """The owner of an evicted pod: uid of the controller (empty: none), its replicas (0: unknown), the namespace."""
 
     workload: str
     replicas: int

@@ -49,7 +49,7 @@ class EvictPod(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """How an action went; `error` is empty when it succeeded, `created` names a new Reservation."""
+    """The result of an action; `error` is empty when it succeeded, `created` names a new Reservation."""
 
     error: str = ""
     created: ObjectReference | None = None
@@ -62,7 +62,7 @@ Part = Generator[Action, Reply, Step | None]
 
 
 class World(msgspec.Struct, frozen=True):
-    """What a job sees. `reservation`: the one that the job refers to; `pod_of`: by namespace and name."""
+    """The state that a job sees. `reservation`: the one that the job refers to; `pod_of`: by namespace and name."""
 
     pod_of: Callable[[str, str], Pod | None]
     reservation: Reservation | None
@@ -70,7 +70,7 @@ class World(msgspec.Struct, frozen=True):
 
 
 class Controller(msgspec.Struct, frozen=True):
-    """Which controller looks: jobs of another one are left alone."""
+    """The controller that looks: jobs of another one are left alone."""
 
     uid: str
     default_mode: str

@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Gain(msgspec.Struct, frozen=True):
-    """What evicting a pod brings: imbalance of its node before and after."""
+    """The gain from evicting a pod: imbalance of its node before and after."""
 
     pod: Pod
     before: float

@@ -99,7 +99,7 @@ BY_NAME = {check.name: check for check in CHECKS}
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What all checks said, worst first; `passed` and `not_done` are names of checks."""
+    """The findings of all checks, worst first; `passed` and `not_done` are names of checks."""
 
     findings: Sequence[Finding]
     passed: Sequence[str]

@@ -24,7 +24,7 @@ PROFILES_COMPARED_MAX = 200
 
 
 class _Reach(msgspec.Struct, frozen=True):
-    """Which of the existing namespaces and groups of pods (by position) a profile matches."""
+    """The existing namespaces and groups of pods (by position) that a profile matches."""
 
     profile: ClusterColocationProfile
     namespaces: frozenset[str]

@@ -1,4 +1,4 @@
-"""Which schedulers run, and pods that wait for one that does not."""
+"""Find the schedulers that run, and pods that wait for one that does not."""
 
 from collections.abc import Iterator
 

@@ -63,7 +63,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 class _Trouble(msgspec.Struct, frozen=True):
-    """Why a webhook cannot be asked: in which configuration, what is wrong, what to do."""
+    """The reason why a webhook cannot be asked: in which configuration, what is wrong, what to do."""
 
     about: str
     webhook: Webhook

@@ -1,4 +1,4 @@
-"""What co-location brings: used, reclaimable and free by priority; allocation above 100 %."""
+"""Draw the gain from co-location: used, reclaimable and free by priority; allocation above 100 %."""
 
 from koordinator.install.dashboards.panels import (
     BYTES,

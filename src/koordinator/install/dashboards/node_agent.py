@@ -1,4 +1,4 @@
-"""What the node agents do to protect services: suppression, bursts, evictions; and what that costs."""
+"""Draw what the node agents do to protect services: suppression, bursts, evictions; and what that costs."""
 
 from koordinator.install.dashboards import processes
 from koordinator.install.dashboards.panels import (

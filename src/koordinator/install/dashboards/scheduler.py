@@ -1,4 +1,4 @@
-"""How fast the scheduler places pods, what waits, and why."""
+"""Draw how fast the scheduler places pods, what waits, and why."""
 
 from koordinator.install.dashboards import processes
 from koordinator.install.dashboards.panels import (

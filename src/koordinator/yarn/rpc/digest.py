@@ -10,7 +10,7 @@ _QUALITY = "auth"
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """What the server sends, and which service it is."""
+    """The server's challenge, and the service that it is."""
 
     realm: str
     nonce: str
@@ -19,7 +19,7 @@ class Challenge(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the client sends back."""
+    """The client's answer."""
 
     username: str
     response: str

@@ -1,4 +1,4 @@
-"""What the client sends: the connection's opening, and one frame per call."""
+"""Write what the client sends: the connection's opening, and one frame per call."""
 
 import enum
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,5 @@
-"""What the server answers. Fields that we do not use are skipped, so a poll of thousands of nodes stays cheap."""
+"""Read what the server answers. Fields that we do not use are skipped, so a poll of thousands of nodes stays cheap.
+"""
 
 import enum
 
@@ -16,7 +17,7 @@ _LENGTH_BYTES = 4
 
 
 class Status(enum.Enum):
-    """How a call ended."""
+    """The end of a call."""
 
     SUCCESS = "SUCCESS"
     ERROR = "ERROR"

@@ -1,4 +1,4 @@
-"""Which nodes are hot, which cold. Elementwise over nodes. Source: behaviour/descheduler 6.6."""
+"""Tell hot nodes from cold ones. Elementwise over nodes. Source: behaviour/descheduler 6.6."""
 
 import enum
 from collections.abc import Sequence

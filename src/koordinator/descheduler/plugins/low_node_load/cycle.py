@@ -19,7 +19,7 @@ from koordinator.descheduler.plugins.low_node_load.evict import Balance, Options
 
 
 class Outcome(enum.StrEnum):
-    """How a pass over a pool ended."""
+    """The end of a pass over a pool."""
 
     NO_NODES = "no-nodes"
     NO_SOURCE = "no-source"
@@ -30,7 +30,7 @@ class Outcome(enum.StrEnum):
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """What a cycle sees. `pods_of` and `metrics` are by node name."""
+    """The state that a cycle sees. `pods_of` and `metrics` are by node name."""
 
     now_s: float
     nodes: Sequence[Node]
@@ -39,7 +39,7 @@ class Observation(msgspec.Struct, frozen=True):
 
 
 class PoolReport(msgspec.Struct, frozen=True):
-    """What a pass over a pool did; `found` is None when it ended before it looked at usage."""
+    """The report of a pass over a pool; `found` is None when it ended before it looked at usage."""
 
     pool: str
     outcome: Outcome

@@ -1,4 +1,4 @@
-"""Whether a node has been hot for long enough. Source: behaviour/descheduler 6.7."""
+"""Decide whether a node has been hot for long enough. Source: behaviour/descheduler 6.7."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,5 @@
-"""Which pods leave hot nodes, as long as cold ones have room. Pure. Source: behaviour/descheduler 6.8 and 6.9.
+"""Choose the pods that leave hot nodes, as long as cold ones have room. Pure. Source: behaviour/descheduler 6.8 and
+6.9.
 
 A phase works on simulated usage: what leaves a source is subtracted there and from the budget, what could
 land on a target is added to it, also when it is not evicted later.
@@ -24,7 +25,7 @@ _ROUNDING = 1 + 1e-9
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How pods are chosen. `may_evict`: namespaces, filters, selectors; `needs_fit`: onto some target."""
+    """The options for choosing pods. `may_evict`: namespaces, filters, selectors; `needs_fit`: onto some target."""
 
     may_evict: Callable[[Pod], bool]
     weights: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""Why a pod is evicted, in words. Pure. Source: behaviour/descheduler 6.10."""
+"""Say why a pod is evicted, in words. Pure. Source: behaviour/descheduler 6.10."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""What nodes and pods really use, from NodeMetrics. Pure. Source: behaviour/descheduler 6.4 and 6.5.
+"""Work out what nodes and pods really use, from NodeMetrics. Pure. Source: behaviour/descheduler 6.4 and 6.5.
 
 Sums are exact (billionths, `Nanos`). Where a limit is an integer of milli-cores or whole units, an amount
 exceeds it exactly if the amount rounded up does, so arrays hold amounts rounded up.

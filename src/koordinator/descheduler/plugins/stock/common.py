@@ -1,4 +1,4 @@
-"""What the stock strategies share. Pure. Source: behaviour/descheduler 12.0 and 12.2."""
+"""Share code among the stock strategies. Pure. Source: behaviour/descheduler 12.0 and 12.2."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -16,7 +16,7 @@ MayEvict = Callable[[Pod], bool]
 
 
 class CommonArgs(Part, frozen=True, kw_only=True):
-    """Which pods a strategy looks at."""
+    """The options that limit which pods a strategy looks at."""
 
     namespaces: Namespaces | None = None
     label_selector: LabelSelector | None = None

@@ -18,7 +18,7 @@ Fits = Callable[[Pod, Node], bool]
 
 
 class NodeAffinityArgs(common.CommonArgs, frozen=True, kw_only=True):
-    """Which kinds of affinity count."""
+    """The options that say which kinds of affinity count."""
 
     node_affinity_type: list[str] = []
 

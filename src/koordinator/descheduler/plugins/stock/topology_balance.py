@@ -1,4 +1,4 @@
-"""How many pods each topology domain gives up, the core of RemovePodsViolatingTopologySpreadConstraint.
+"""Decide how many pods each topology domain gives up, the core of RemovePodsViolatingTopologySpreadConstraint.
 
 Pure. Source: behaviour/descheduler 12.
 """
