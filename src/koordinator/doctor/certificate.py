@@ -6,8 +6,7 @@ from cryptography.exceptions import InvalidSignature
 
 
 class CertificateFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a PEM text: the end of the first certificate and of the last to end, and the names in the first.
-    """
+    """The facts of a PEM text: the end of the first certificate and of the last to end, and the names in the first."""
 
     not_after_s: float
     last_end_s: float

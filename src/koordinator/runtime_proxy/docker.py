@@ -1,5 +1,4 @@
-"""Translate between Docker and CRI: cgroup parents, labels, environment. Pure. Source: behaviour/koordlet-act 23.4.
-"""
+"""Translate between Docker and CRI: cgroup parents, labels, environment. Pure. Source: behaviour/koordlet-act 23.4."""
 
 from collections.abc import Iterable, Mapping
 

@@ -163,8 +163,9 @@ class Scheduler:
         return EventRecorder(cluster, profile_name, instance=instance, rng=rng, stand_back=self._is_busy)
 
     def _listen(self) -> None:
-        """Who hears of objects, in this order: the auditor and plugins that count pods know one before the queue asks
-        about it."""
+        """Register who hears of objects, in this order: the auditor and plugins that count pods know one before the
+        queue asks about it.
+        """
         if self.auditor is not None:
             self.caches.pods.add_handler(self.auditor.created, None, self.auditor.deleted)
         for handle in self.engine.handles:
@@ -195,7 +196,7 @@ class Scheduler:
         return self._binder.in_progress_count
 
     def _is_busy(self) -> bool:
-        """Whether pods are on their way to a node."""
+        """Return whether pods are on their way to a node."""
         return self._is_scheduling and (self._binder.is_busy or self.queue.active_count > 0)
 
     def _live(self, pod: Pod) -> Pod | None:
@@ -399,7 +400,7 @@ class Scheduler:
         self._carry_on(entry, result)
 
     def _is_obsolete(self, entry: QueuedPod) -> bool:
-        """Whether the pod needs no node any more; it has left the queue then."""
+        """Return whether the pod needs no node any more; it has left the queue then."""
         pod = entry.pod
         if pod.pod.metadata.deletion_timestamp is None and self.table.place_of(pod.uid) is None:
             return False

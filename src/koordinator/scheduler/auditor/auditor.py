@@ -87,7 +87,7 @@ class Auditor:
         return len(self._histories)
 
     def history(self, pod: Pod) -> History:
-        """What happened to the pod's workload so far."""
+        """Return what happened to the pod's workload so far."""
         return self._histories.get(workload_of(pod), History())
 
     # The API

@@ -84,8 +84,9 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def is_news(history: History, kind: RecordKind) -> bool:
-    """Whether a record of one member tells something of the gang: what all its members go through is told once, until
-    the gang takes a turn."""
+    """Return whether a record of one member tells something of the gang: what all its members go through is told
+    once, until the gang takes a turn.
+    """
     for record in reversed(history.records):
         if record.kind is kind:
             return False

@@ -260,7 +260,7 @@ def _named(profiles: Any) -> Any:
 
 
 def election_problems(election: LeaderElection) -> Iterator[Problem]:
-    """What cannot work about the leader election of a file, or of flags."""
+    """Yield what cannot work about the leader election of a file, or of flags."""
     if not election.leader_elect:
         return
     lease_s, renew_s, retry_s = map(

@@ -72,7 +72,7 @@ def read_yaml(text: str | bytes) -> Any:
 
 
 def check_version(body: Any, kind: str, field: str = "") -> None:
-    """Whether `apiVersion` and `kind` are there and ours. Raises: ConfigError."""
+    """Refuse a text whose `apiVersion` and `kind` are absent or not ours. Raises: ConfigError."""
     prefix = f"{field}." if field else ""
     if not isinstance(body, Mapping):
         raise ConfigError(field or "$", f"expected a mapping, got {_word_of(body)}")
@@ -146,7 +146,7 @@ def _problems_of_struct(body: Any, kind: type[msgspec.Struct], field: str) -> li
 
 
 def _problems_of_whole(body: Any, kind: type[msgspec.Struct], field: str) -> list[Problem]:
-    """What the members of a struct break together (`__post_init__`)."""
+    """Return what the members of a struct break together (`__post_init__`)."""
     try:
         msgspec.convert(body, kind)
     except (msgspec.ValidationError, ValueError) as error:

@@ -110,7 +110,7 @@ class Answers:
         self._forget_answers()
 
     def _forget_answers(self) -> None:
-        """What is only worked out when somebody asks."""
+        """Forget the answers that are only worked out when somebody asks."""
         self._feasible: Rows | None = None
         self._refusals: Refusals | None = None
         self._fit_error: dict[str, int] | None = None
@@ -151,7 +151,7 @@ class Answers:
 
     @property
     def is_of_table(self) -> bool:
-        """Whether the answers are about nodes as they stand in the table, not as transformers show them."""
+        """Return whether the answers are about nodes as they stand in the table, not as transformers show them."""
         return True
 
     def is_feasible(self, row: int) -> bool:
@@ -241,7 +241,7 @@ class Answers:
         return [(plugin, self._states[plugin.name]) for plugin in plugins]
 
     def status_of(self, row: int) -> Status:
-        """Why a row was refused; success for feasible rows."""
+        """Return why a row was refused; success for feasible rows."""
         return self._all_refusals().status_of(row) if self.status.is_success else self.status
 
     def refusals(self) -> list[tuple[Status, int]]:
@@ -249,7 +249,7 @@ class Answers:
         return self._all_refusals().counts()
 
     def _all_refusals(self) -> Refusals:
-        """Who refused first in configured order, wide filters included: worked out when somebody asks.
+        """Return who refused first in configured order, wide filters included: worked out when somebody asks.
 
         A wide filter may stand before the local one that refused a row, so it is asked about such rows, too.
         """

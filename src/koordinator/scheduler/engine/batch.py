@@ -143,7 +143,7 @@ class Batch:
         return BatchOutcome(tuple(placed), tuple(self._failed))
 
     def _reserve_all(self) -> Status | None:
-        """Why the job failed; None when all pods that have to be are booked."""
+        """Return why the job failed; None when all pods that have to be are booked."""
         by_node: dict[str, list[PodInfo]] = {}
         anywhere: list[PodInfo] = []
         for pod in self._plan.pods:
@@ -163,7 +163,7 @@ class Batch:
         return self._refusal(self._blamed, total) if self._blamed is not None else None
 
     def _is_missed(self, failed: Failed) -> bool:
-        """Whether the plan cannot do without the pod."""
+        """Return whether the plan cannot do without the pod."""
         quorum = self._spare_of.get(failed.candidate.pod.uid)
         if quorum is None:
             return True
@@ -285,8 +285,9 @@ class Batch:
 
 
 def failure_message(booked: Sequence[Booked], failed_count: int, first: Failed) -> str:
-    """How far the plan got, and the pod that it failed for, in upstream's words; of pods with a planned node that is
-    the one whose key is smallest. Source: behaviour/gangs 17."""
+    """Return how far the plan got, and the pod that it failed for, in upstream's words; of pods with a planned node
+    that is the one whose key is smallest. Source: behaviour/gangs 17.
+    """
     where = f"@{first.node_name}" if first.node_name else ""
     text = (
         f"job failed due to job batch schedule failed, assumed {len(booked)} pods, failed {failed_count} pods, "

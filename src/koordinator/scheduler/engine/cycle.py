@@ -168,7 +168,7 @@ class Cycle:
         chance: int,
         scores: Mapping[str, int],
     ) -> B | Status:
-        """What `books` makes of the best row that does not refuse; the last refusal, or an error, when none."""
+        """Return what `books` makes of the best row that does not refuse; the last refusal, or an error, when none."""
         totals = evaluation.totals if rows is None else evaluation.totals_of(rows)
         if scores and rows is not None:
             totals = totals + np.array([scores.get(self._table.name_of(row), 0) for row in rows.tolist()])
@@ -340,7 +340,7 @@ class Cycle:
     def permit(
         self, profile: Profile, pod: PodInfo, evaluation: Evaluation, node_name: str
     ) -> dict[str, float] | Status:
-        """Which Permit plugins hold the pod for how many seconds, or the refusal."""
+        """Return which Permit plugins hold the pod for how many seconds, or the refusal."""
         waits: dict[str, float] = {}
         for permit in profile.permits:
             result = permit.permit(evaluation.state_of(permit.name), pod, node_name)
@@ -357,7 +357,7 @@ class Cycle:
         return self._table.row_of(node_name)
 
     def is_counted(self, pod: PodInfo) -> bool:
-        """Whether the pod is on a node already, assumed or confirmed."""
+        """Return whether the pod is on a node already, assumed or confirmed."""
         return self._table.place_of(pod.uid) is not None
 
     def candidate(self, profile: Profile, pod: PodInfo, planned_by: str) -> Candidate | Status:

@@ -94,7 +94,7 @@ class Engine:
         """One long explanation at a time, so that there is one slice of it between two turns of others."""
 
     def prospects(self, pod: PodInfo) -> Prospects | None:
-        """What nodes say to pods of the pod's profile; None for pods of other schedulers."""
+        """Return what nodes say to pods of the pod's profile; None for pods of other schedulers."""
         profile = self.profiles.get(pod.pod.spec.scheduler_name)
         if profile is None:
             return None
@@ -106,7 +106,9 @@ class Engine:
             plugin.refresh(now_s)
 
     def endpoints(self) -> dict[str, tuple[Endpoint, ...]]:
-        """What plugins answer over HTTP, by plugin name; of several instances the first answers."""
+        """Return the endpoints that plugins answer over HTTP, by plugin name; of several instances the first
+        answers.
+        """
         return {plugin.name: tuple(plugin.endpoints()) for plugin in self._first_of_each(ApiProvider)}
 
     def controllers(self, wanted: ControllerFilter = ALL_CONTROLLERS) -> list[BackgroundController]:
@@ -115,14 +117,14 @@ class Engine:
         return [each for plugin in providers if wanted.allows(plugin.name) for each in plugin.controllers()]
 
     def failure_handlers(self) -> FailureHandlers:
-        """What plugins want done when attempts fail."""
+        """Return what plugins want done when attempts fail."""
         return FailureHandlers(
             [handler for handle in self.handles for handler in handle.before_failures],
             [handler for handle in self.handles for handler in handle.after_failures],
         )
 
     def next_pod_plugins(self) -> list[NextPodPlugin[Any]]:
-        """Who chooses the next pod instead of the queue, in the order in which they are asked."""
+        """Return the plugins that choose the next pod instead of the queue, in the order in which they are asked."""
         return self._first_of_each(NextPodPlugin)
 
     def _first_of_each(self, kind: type[P]) -> list[P]:

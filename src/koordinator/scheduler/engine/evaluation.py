@@ -120,7 +120,7 @@ class Evaluation(Answers):
         self._normalise()
 
     def _pre_filter(self) -> None:
-        """Which filters take part, on which rows, and whether the pod is rejected as a whole."""
+        """Find the filters that take part, on which rows, and whether the pod is rejected as a whole."""
         self._participation = None
         self._skips_filter = set()
         self._allowed = None
@@ -160,7 +160,7 @@ class Evaluation(Answers):
         return np.array(sorted(row for row in found if row is not None), np.intp)
 
     def _pre_score(self) -> None:
-        """Which scorers take part."""
+        """Find the scorers that take part."""
         self._participation = None
         self._skips_score = set()
         self.score_status = SUCCESS
@@ -327,11 +327,11 @@ class Evaluation(Answers):
 
     @property
     def foresees(self) -> bool:
-        """Whether `totals_ahead` tells what placements change."""
+        """Return whether `totals_ahead` tells what placements change."""
         return self.status.is_success and self._can_foresee()
 
     def _can_foresee(self) -> bool:
-        """Whether all plugins that take part know what a placement changes."""
+        """Return whether all plugins that take part know what a placement changes."""
         if self._foresees is None:
             plugins: list[Plugin[Any]] = [each[1] for each in self._local_filters]
             plugins += [each[0] for each in self._local_scorers]
@@ -424,13 +424,13 @@ class Evaluation(Answers):
             put(wide.codes, rows, wide.plugin.filter(self._states[wide.plugin.name], rows))
 
     def _ask_scorer(self, scorer: WideScorer, rows: Rows) -> bool:
-        """Whether a raw score is another one now."""
+        """Ask a scorer again and return whether a raw score changed."""
         if not rows.size:
             return False
         return scorer.set(rows, scorer.plugin.score(self._states[scorer.plugin.name], rows))
 
     def _update_feasible(self, rows: Rows) -> bool:
-        """Which of `rows` are feasible now; whether one is that was not before, or the other way round."""
+        """Work out again which of `rows` are feasible; return whether that changed for any."""
         now = at(self._refused_by, rows) == 0
         for wide in self._wide_filters:
             now &= at(wide.codes, rows) == 0
@@ -454,7 +454,7 @@ class Evaluation(Answers):
         ]
 
     def _normalise(self) -> None:
-        """What wide scorers add, and with it all totals."""
+        """Add what wide scorers say, and with it work out all totals."""
         rows = self.feasible
         same, part = 0, None
         for scorer in self._wide_scorers if rows.size else ():

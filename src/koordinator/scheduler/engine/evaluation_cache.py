@@ -69,7 +69,7 @@ class ShownEvaluation(Evaluation):
         return filtered.pod
 
     def _is_refused(self, status: Status) -> bool:
-        """Whether the pod is refused as a whole, by a transformer (`status`) or before."""
+        """Return whether the pod is refused as a whole, by a transformer (`status`) or before."""
         if not status.is_success:
             self.status = status
         return not self.status.is_success

@@ -78,7 +78,7 @@ def chance_of(seed: int, uid: str, attempt: int) -> int:
 
 
 def nodes_to_find(node_count: int, percent: int) -> int:
-    """How many feasible nodes the stock scheduler looks for; `percent` 0 means adaptive.
+    """Return how many feasible nodes the stock scheduler looks for; `percent` 0 means adaptive.
 
     Few nodes are all looked at; the adaptive percentage falls from 50 to 5 as clusters grow.
     """

@@ -47,7 +47,7 @@ class CycleDiagnosis:
             self._steered()
 
     def _steered(self) -> None:
-        """Whose refusals count when plugins pointed at a node, or refused the pod."""
+        """Choose whose refusals count when plugins pointed at a node, or refused the pod."""
         steering = self._steering
         if not steering.status.is_success:
             self.rejected_by = steering.rejected_by | {steering.status.plugin}
@@ -93,7 +93,7 @@ class CycleDiagnosis:
             self.suggestion = Suggestion(kind, message)
 
     def told(self, texts: str) -> str:
-        """What PostFilter plugins said, and what one of them suggests."""
+        """Return what PostFilter plugins said, and what one of them suggests."""
         suggested = str(self.suggestion) if self.suggestion is not None else ""
         return ", ".join(filter(None, (texts, suggested)))
 
@@ -175,13 +175,13 @@ def ask(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> Answered:
 
 
 def texts_with(texts: tuple[str, ...], status: Status) -> tuple[str, ...]:
-    """What is told after one more plugin: who ends the questions speaks alone."""
+    """Return what is told after one more plugin: who ends the questions speaks alone."""
     said = (status.message,) if status.message else ()
     return said if is_over(status) else (*texts, *said)
 
 
 def is_over(status: Status) -> bool:
-    """Whether no other plugin is asked: room was made, nobody can make any, or something went wrong."""
+    """Return whether no other plugin is asked: room was made, nobody can make any, or something went wrong."""
     if status.is_skip:
         return False
     return not status.is_rejected or status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE

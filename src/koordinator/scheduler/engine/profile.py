@@ -153,8 +153,9 @@ class Profile:
     def participation(
         self, skips_filter: frozenset[str], skips_score: frozenset[str], refused_by: str
     ) -> Participation:
-        """Which plugins take part in the cycles of a pod: all that do not skip, up to the one that refuses the pod as
-        a whole ("" when none does). The same object for the same answers."""
+        """Return which plugins take part in the cycles of a pod: all that do not skip, up to the one that refuses
+        the pod as a whole ("" when none does). The same object for the same answers.
+        """
         key = (skips_filter, skips_score, refused_by)
         found = self.participations.get(key)
         if found is None:
@@ -178,7 +179,7 @@ class Profile:
 
     @property
     def forget_handlers(self) -> list[Callable[[PodInfo, str], None]]:
-        """What plugins asked to be called with when a placement is undone."""
+        """Return the callbacks that plugins asked for when a placement is undone."""
         return [handler for plugin in self.plugins for handler in plugin.handle.forget_handlers]
 
     def class_key(self, pod: PodInfo) -> Hashable:
@@ -188,15 +189,15 @@ class Profile:
         return tuple([plugin.class_key(pod) for plugin in self._keyed])
 
     def has_epoch(self, plugin: Plugin[Any]) -> bool:
-        """Whether the plugin's answers for rows depend on more than these rows."""
+        """Return whether the plugin's answers for rows depend on more than these rows."""
         return plugin in self.epochal
 
     def is_epochal(self, plugin: Plugin[Any]) -> bool:
-        """Whether the plugin's state depends on more than the pod."""
+        """Return whether the plugin's state depends on more than the pod."""
         return plugin in self.epochal or plugin in self._live
 
     def live_key(self, pod: PodInfo) -> Hashable:
-        """What else pods must have in common at this moment to get the same answers."""
+        """Return what else pods must have in common at this moment to get the same answers."""
         return tuple([plugin.live_key(pod) for plugin in self._live])
 
 

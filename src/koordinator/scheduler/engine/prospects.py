@@ -30,7 +30,7 @@ class Foresight(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing has to be tried."""
+        """Return whether nothing has to be tried."""
         return self.blind is not None and not self.blind
 
 
@@ -58,15 +58,16 @@ class Prospects:
         return self._profile.live_key(pod)
 
     def evaluate(self, pod: PodInfo, lasting_key: Hashable = None) -> Evaluation:
-        """What all filters say about all nodes now: shared with all pods of the class, unless the table is only for
-        a moment what it seems. `lasting_key`: for who knows it."""
+        """Return what all filters say about all nodes now: shared with all pods of the class, unless the table is
+        only for a moment what it seems. `lasting_key`: for who knows it.
+        """
         if self._table.is_trial:
             return evaluate(self._profile, self._table, pod)
         key = self._profile.class_key(pod) if lasting_key is None else lasting_key
         return self._cache.evaluate(self._profile, pod, key)
 
     def view(self, pod: PodInfo, only: frozenset[str] | None = None) -> View:
-        """What the filters say about single nodes, also within trials; `only` some of them, if given."""
+        """Return what the filters say about single nodes, also within trials; `only` some of them, if given."""
         return View(self._profile, self._table, self._nominations, pod, only)
 
     def nominated_beside(self, pod: PodInfo) -> list[int]:
@@ -79,7 +80,7 @@ class Prospects:
         return sorted(row for row in rows if row is not None)
 
     def foresight(self, evaluation: Evaluation) -> Foresight:
-        """Which filters can tell what pods of the class on a row mean for the next one there."""
+        """Return which filters can tell what pods of the class on a row mean for the next one there."""
         if not evaluation.is_of_table:
             return Foresight([], None, None)
         foreseen: list[tuple[FilterPlugin[Any], Any]] = []
@@ -102,7 +103,7 @@ class Prospects:
         return np.flatnonzero(np.isin(evaluation.refused_by, numbers))
 
     def _is_changing(self, name: str) -> bool:
-        """Whether a plugin may say something else of the same pod later."""
+        """Return whether a plugin may say something else of the same pod later."""
         return any(
             plugin.name == name and self._profile.is_epochal(plugin) for plugin in self._profile.plugins
         )
@@ -115,5 +116,5 @@ class ProspectsSource(msgspec.Struct, frozen=True):
 
 
 def prospects_of(handle: Handle, pod: PodInfo) -> Prospects | None:
-    """What nodes say to pods of the pod's profile; None for pods of other schedulers."""
+    """Return what nodes say to pods of the pod's profile; None for pods of other schedulers."""
     return handle.shared(ProspectsSource, lambda _: ProspectsSource(lambda _: None)).of(pod)

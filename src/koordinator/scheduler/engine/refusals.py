@@ -32,7 +32,7 @@ class Refusals:
         self._narrowed_by = narrowed_by
 
     def status_of(self, row: int) -> Status:
-        """Why a row was refused; success for rows that pass."""
+        """Return why a row was refused; success for rows that pass."""
         refused_by = int(self.refused_by[row])
         if refused_by == 0:
             return SUCCESS

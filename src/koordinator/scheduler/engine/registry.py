@@ -36,7 +36,7 @@ class Registry(Mapping[str, PluginType]):
 
 
 def why_missing(name: str, registry: Mapping[str, PluginType], known: Iterable[str] = ()) -> str:
-    """Why a configured plugin cannot be used, with the name that was probably meant."""
+    """Return why a configured plugin cannot be used, with the name that was probably meant."""
     if isinstance(registry, Registry) and name in registry.unusable:
         return f"plugin {name!r} is installed and cannot be used: {registry.unusable[name]}"
     text = f"no plugin is called {name!r}"

@@ -24,7 +24,7 @@ class Advice(msgspec.Struct, frozen=True):
     failure: Status = SUCCESS
 
     def objection(self, node_name: str) -> Status:
-        """Why the pod must not go to a node that passes the filters; success when it may."""
+        """Return why the pod must not go to a node that passes the filters; success when it may."""
         if node_name not in self.asked:
             return NOT_ASKED
         return self.refused.get(node_name, SUCCESS)

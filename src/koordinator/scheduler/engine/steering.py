@@ -39,7 +39,7 @@ FREE = Steering()
 def steer(
     extensions: Extensions, evaluation: Evaluation, pod: PodInfo, *, in_batch: bool = False
 ) -> Steering:
-    """What the plugins say about the nodes of a pod that PreFilter let pass.
+    """Return what the plugins say about the nodes of a pod that PreFilter let pass.
 
     Nobody plans for a pod of a batch (`in_batch`), which is part of a plan.
     """

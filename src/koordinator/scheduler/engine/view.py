@@ -63,7 +63,7 @@ class View:
         return self._table.row_of(node_name)
 
     def evaluate(self) -> Evaluation:
-        """What all filters say about all nodes at this moment."""
+        """Return what all filters say about all nodes at this moment."""
         return evaluate(self._profile, self._table, self._pod)
 
     def check(self, row: int) -> Status:
@@ -72,7 +72,7 @@ class View:
         return status if not status.is_success else self._filter(row)
 
     def check_with_nominated(self, row: int) -> Status:
-        """What the filters say if the pods nominated to the node were there; success when there are none."""
+        """Return what the filters say if the pods nominated to the node were there; success when there are none."""
         name = self._table.name_of(row)
         others = [
             other

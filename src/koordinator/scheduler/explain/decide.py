@@ -190,7 +190,7 @@ def _with_gang(
 
 
 def _facts(found: Survey, question: Question, base: PodAnswer) -> PodAnswer:
-    """What holds for pending and bound pods alike."""
+    """Return what holds for pending and bound pods alike."""
     return msgspec.structs.replace(
         base,
         feasible_count=int(found.takers.size),
@@ -286,7 +286,7 @@ def _counted(pods: Sequence[str]) -> str:
 
 
 def _pointed_at(found: Survey, rows: Rows, steering: Steering) -> list[str]:
-    """What plugins say about nodes beforehand, where the pod does not simply follow it."""
+    """Return what plugins say about nodes beforehand, where the pod does not simply follow it."""
     notes = []
     if steering.plan is not None and found.profile.extensions.batches and len(steering.plan.pods) > 1:
         notes.append(

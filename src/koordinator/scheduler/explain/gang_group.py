@@ -41,7 +41,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_started(self) -> bool:
-        """Whether members are scheduled one by one since the gang has started once."""
+        """Return whether members are scheduled one by one since the gang has started once."""
         return is_on_its_own(self.gang)
 
     @property
@@ -49,7 +49,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         return sum(len(gang.children) for gang in self.gangs.values())
 
     def short_of(self, gang: Gang, placed: int = 0) -> int:
-        """How many places a gang lacks, `placed` more taken for granted."""
+        """Return how many places a gang lacks, `placed` more taken for granted."""
         return max(self.books.rounds.lacking(gang) - placed, 0)
 
     @property
@@ -57,7 +57,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         return self.gang.config.mode is GangMode.STRICT
 
     def needs(self) -> dict[str, int]:
-        """How many places each gang lacks to start."""
+        """Return how many places each gang lacks to start."""
         return {gang_id: self.short_of(gang) for gang_id, gang in self.gangs.items()}
 
     def pending(self) -> Iterator[Member | str]:

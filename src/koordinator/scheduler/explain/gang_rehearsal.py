@@ -54,7 +54,7 @@ def lacks(found: Survey, status: Status, rows: Rows | None = None, where: str = 
 
 
 def _short(found: Survey, inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> str:
-    """The one resource that all nodes are too full for, with what the freest of them lacks; else nothing."""
+    """Return the one resource that all nodes are too full for, with what the freest of them lacks; else nothing."""
     index = next((i for i, each in enumerate(found.filters) if each.name == FIT), None)
     if index is None or not inside.any():
         return ""
@@ -139,7 +139,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_missed(self) -> int:
-        """How many members come before the first that found no node."""
+        """Return how many members come before the first that found no node."""
         assert self.missed
         return self.job.members.index(self.missed[0])
 
@@ -230,7 +230,7 @@ class _Progress:
         self.is_over = True
 
     def see_quota(self) -> None:
-        """What their quota says to all members that are needed, where these ask for the same."""
+        """Ask the quota of all members that are needed what it says to them, where they ask for the same."""
         found = self._survey
         if found is None or self._status is None:
             return
@@ -298,7 +298,7 @@ class _Progress:
             self._missed += missed[1:]
 
     def _has_all(self) -> bool:
-        """Whether every gang has its minimum."""
+        """Return whether every gang has its minimum."""
         is_known = len(self._group.gangs) == len(self._group.ids)
         return is_known and all(self._by_gang[each] >= need for each, need in self._needs.items())
 

@@ -206,7 +206,7 @@ def _rounded(name: str, amount: int) -> int:
 
 
 def _short_in_all(group: Group, outcome: Outcome) -> int:
-    """How many more members would have to find a place."""
+    """Return how many more members would have to find a place."""
     placed = _placed_by_gang(group, outcome)
     return sum(group.short_of(gang, placed[gang_id]) for gang_id, gang in group.gangs.items())
 
@@ -226,7 +226,7 @@ def _start_with_less(group: Group, outcome: Outcome) -> list[Remedy]:
 
 
 def _lower_minimum(group: Group, outcome: Outcome) -> list[Remedy]:
-    """What fits before the first member that does not would start."""
+    """Return what fits before the first member that does not would start."""
     members, first = outcome.job.members, outcome.first_missed
     before = Counter(each.gang_id for each in members[:first])
     made = []
@@ -248,7 +248,7 @@ def _lower_minimum(group: Group, outcome: Outcome) -> list[Remedy]:
 
 
 def minimum_of(source: GangSource) -> str:
-    """Where the minimum of a gang is written."""
+    """Return where the minimum of a gang is written."""
     return "spec.minMember" if source is GangSource.POD_GROUP else "annotation min-available"
 
 
@@ -310,8 +310,9 @@ def _uncordon(attempts: _Attempts, found: Survey) -> Steps[list[Remedy]]:
 def _new_nodes(
     attempts: _Attempts, found: Survey, outcome: Outcome, inside: Mask | None = None, where: str = ""
 ) -> list[Remedy]:
-    """How many empty nodes like one that exists would hold the members that found no place; `inside` (rows of `found`)
-    of a part of the cluster."""
+    """Return how many empty nodes like one that exists would hold the members that found no place; `inside` (rows
+    of `found`) of a part of the cluster.
+    """
     short = _short_in_all(attempts.group, outcome)
     row = model_row(found, inside)
     if row is None or not short or len({each.pod.request_key for each in outcome.missed}) > 1:
@@ -342,7 +343,7 @@ def _new_nodes(
 
 
 def preemption(engine: Engine, group: Group, outcome: Outcome) -> Steps[Preemption | None]:
-    """Whom the scheduler would evict for the gang, and whether that is enough (then there are `nodes`)."""
+    """Yield whom the scheduler would evict for the gang, and whether that is enough (then there are `nodes`)."""
     found = outcome.survey
     if found is None:
         return None
@@ -357,7 +358,7 @@ def preemption(engine: Engine, group: Group, outcome: Outcome) -> Steps[Preempti
 
 
 def makes_room_for_all(profile: Profile) -> bool:
-    """Whether gangs of a profile evict for all members at once."""
+    """Return whether gangs of a profile evict for all members at once."""
     gangs = (each for each in profile.post_filters if isinstance(each, Coscheduling))
     return any(each.preemption.is_for_jobs for each in gangs)
 

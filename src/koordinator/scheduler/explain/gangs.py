@@ -192,7 +192,7 @@ def _on(engine: Engine, group: Group, job: Job, ground: Ground | None, *, is_liv
 
 
 def _left_out(group: Group, outcome: Outcome, ground: Ground | None) -> list[str]:
-    """What was not looked at."""
+    """Return what was not looked at."""
     notes = [ground.note] if ground is not None and ground.note else []
     if outcome.quota_full:
         notes.append(f"nodes are not all: their quota has no room for them either: {outcome.quota_full}")
@@ -269,7 +269,7 @@ def _state(group: Group, *, is_tried: bool) -> str:
 
 
 def _notes(group: Group) -> list[str]:
-    """What surprises people."""
+    """Return what surprises people."""
     notes = []
     named = {each: gang.config.group for each, gang in group.gangs.items()}
     for gang_id, own in named.items():
@@ -284,7 +284,7 @@ def _notes(group: Group) -> list[str]:
 
 
 def _unready(group: Group) -> list[str]:
-    """Why members may not even enter the queue: gangs that are not complete."""
+    """Return why members may not even enter the queue: gangs that are not complete."""
     if group.has_started:
         return []
     reasons = []
@@ -300,7 +300,7 @@ def _unready(group: Group) -> list[str]:
 
 
 def _undescribed(group: Group, gang: Gang) -> str:
-    """What the first of its pods is missing."""
+    """Return what the first of its pods is missing."""
     pods = (group.books.pod(key) for key in sorted(gang.children))
     pod = next((each for each in pods if each is not None), None)
     if pod is not None and labels.POD_GROUP in pod.metadata.labels:
@@ -316,7 +316,7 @@ def _incomplete(base: GangAnswer, group: Group, reasons: list[str]) -> GangAnswe
 
 
 def _complete(group: Group) -> list[Remedy]:
-    """What makes a gang complete that has too few members."""
+    """Return what makes a gang complete that has too few members."""
     made = []
     for gang_id, gang in group.gangs.items():
         missing = gang.config.minimum - gang.able_count

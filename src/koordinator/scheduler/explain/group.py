@@ -57,7 +57,7 @@ class Try(msgspec.Struct, frozen=True):
 def explain_domain(
     engine: Engine, pods: Sequence[PodInfo], domain: str = WHOLE_CLUSTER, rows: Rows | None = None
 ) -> DetailedExplanation:
-    """Whether all pods find nodes in a domain (`rows`; None: all nodes), without and with evictions.
+    """Return whether all pods find nodes in a domain (`rows`; None: all nodes), without and with evictions.
 
     Pods that have a node keep it. Raises: nothing; the table is as before in the end.
     """
@@ -192,6 +192,6 @@ def _victims(engine: Engine, ways: Iterable[Eviction]) -> list[NodePossibleVicti
 
 
 def is_same(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """Whether two statuses on the wire say the same, whenever they were looked at."""
+    """Return whether two statuses on the wire say the same, whenever they were looked at."""
     time = "lastUpdateTime"
     return {k: v for k, v in one.items() if k != time} == {k: v for k, v in other.items() if k != time}

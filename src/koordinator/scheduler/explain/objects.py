@@ -148,7 +148,7 @@ class ExplanationObjects:
 def with_wider_reasons(
     engine: Engine, pods: Sequence[PodInfo], whole: DetailedExplanation
 ) -> Steps[DetailedExplanation]:
-    """What keeps the gang of the pods as a whole, or the quota of the first, in front of what nodes say."""
+    """Yield what keeps the gang of the pods as a whole, or the quota of the first, in front of what nodes say."""
     first = pods[0]
     gang = group_of_pod(engine, first.pod)
     if gang is not None:
@@ -167,7 +167,7 @@ def with_wider_reasons(
 
 
 def questions_of(pod: Pod) -> Iterable[str]:
-    """What a question may call the pod, apart from its own name."""
+    """Yield what a question may call the pod, apart from its own name."""
     meta = pod.metadata
     job = meta.labels.get(labels.QUESTIONED_OBJECT_KEY)
     if job:

@@ -35,8 +35,9 @@ SIBLINGS_MAX = 1_000
 
 
 def is_unreached(nanos: int) -> bool:
-    """Whether a max is none: that of the default quota is 2^63 / 5, whatever the resource, that of the roots of trees
-    2^63 / 2000."""
+    """Return whether a max is none: that of the default quota is 2^63 / 5, whatever the resource, that of the roots
+    of trees 2^63 / 2000.
+    """
     return nanos >= _UNREACHED or nanos == _MAX_OF_ROOTS
 
 
@@ -64,18 +65,19 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def above(self) -> int:
-        """How much more is used than may be."""
+        """Return how much more is used than may be."""
         return max(self.used - self.runtime, 0) if self.runtime is not None else 0
 
     @property
     def waiting(self) -> int:
-        """What is asked for and not used."""
+        """Return what is asked for and not used."""
         return max(self.request - self.used, 0) if self.request is not None else 0
 
     @property
     def is_settled(self) -> bool:
-        """Whether the figures can belong together. They are written one after the other, so that for a second after a
-        change a runtime may stand above a lowered max, and more be used than is asked for."""
+        """Return whether the figures can belong together. They are written one after the other, so that for a
+        second after a change a runtime may stand above a lowered max, and more be used than is asked for.
+        """
         if self.runtime is None or (self.max is not None and self.runtime > self.max):
             return False
         return self.request is None or self.used <= self.request
@@ -229,7 +231,7 @@ def _hang_below(
 
 
 def _why_stray(name: str, known: Mapping[str, ElasticQuota]) -> str:
-    """Why no way leads from a quota up to the root."""
+    """Return why no way leads from a quota up to the root."""
     seen: list[str] = []
     each = name
     while each not in seen:
@@ -342,7 +344,7 @@ def _add(total: Nanos, more: Nanos, sign: int) -> None:
 
 
 def _root_figures(view: TreeView, tops: Sequence[QuotaNode]) -> dict[str, Figures]:
-    """What all quotas use together; the runtime is what they share."""
+    """Return what all quotas use together; the runtime is what they share."""
     names = {name for top in tops if top.name not in RESERVED for name in top.figures}
     names |= {name for top in tops for name, each in top.figures.items() if each.used}
     names = names or view.total.keys() & {resources.CPU, resources.MEMORY}

@@ -41,7 +41,7 @@ def plugin_of(profile: Profile) -> ElasticQuota | None:
 
 
 def explain_quota(profile: Profile, pod: PodInfo, count: int = 1) -> QuotaAnswer | None:
-    """How the quota of so many pods like this one stands; None where no quota has a say."""
+    """Return how the quota of so many pods like this one stands; None where no quota has a say."""
     plugin = plugin_of(profile)
     standing = plugin.standing(pod, count) if plugin is not None else None
     place = plugin.checks.place_of(pod.pod) if plugin is not None else None
@@ -119,7 +119,7 @@ def _level(tree: QuotaTree, quota: Quota, resource: str) -> QuotaLevel:
 
 
 def _rivals_of(tree: QuotaTree, quota: Quota, resource: str) -> str:
-    """Who has what the quota lacks."""
+    """Return who has what the quota lacks."""
     siblings = _siblings(tree, quota.spec.name)
     if not siblings and len(tree.children(quota.spec.parent)) > 1:
         return "siblings"  # too many to look at
@@ -154,7 +154,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def room_in_quota(profile: Profile, pod: PodInfo, wanted: int) -> tuple[int, Status]:
-    """How many pods like this one, `wanted` at most, their quota lets in together, and why not all of them."""
+    """Return how many pods like this one, `wanted` at most, their quota lets in together, and why not all of them."""
     plugin = plugin_of(profile)
     place = plugin.checks.place_of(pod.pod) if plugin is not None else None
     if plugin is None or not isinstance(place, Place):
@@ -223,7 +223,7 @@ class WhatIf:
     # The copy
 
     def _runtime(self, change: Change) -> int:
-        """What the quota may use after a change."""
+        """Return what the quota may use after a change."""
         copy = self._place.tree.bare()
         resource = self._resource
         pool = dict(nanos_of(self._place.tree.pool))
@@ -289,7 +289,7 @@ class WhatIf:
         return [self._raised("min", name, self._quotas[name].min, value) for name, value in mins.items()]
 
     def remedies(self, count: int = 1) -> list[Remedy]:
-        """Those of the `count` pods that ask together first, then of their quota, then of others."""
+        """Return the remedies of the `count` pods that ask together first, then of their quota, then of others."""
         return [
             *self._ask_less(count),
             *self._end_own(),
@@ -419,5 +419,5 @@ def _parent(tree: QuotaTree, name: str) -> str:
 
 
 def refused_by_quota(status: Status) -> bool:
-    """Whether it is its quota that keeps a pod waiting."""
+    """Return whether it is its quota that keeps a pod waiting."""
     return status.plugin == ElasticQuota.name and status.is_rejected

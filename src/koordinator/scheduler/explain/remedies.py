@@ -82,8 +82,9 @@ def _pairs(made: Sequence[Variant]) -> list[list[Variant]]:
 
 
 def _tried(found: Survey, changes: Iterable[Sequence[Variant]]) -> list[Remedy]:
-    """Those after which some node takes the pod. A larger change is left out when a smaller one of its kind
-    does as well; most nodes first within a kind."""
+    """Return the remedies after which some node takes the pod. A larger change is left out when a smaller one of
+    its kind does as well; most nodes first within a kind.
+    """
     kept: list[Remedy] = []
     for change in changes:
         rows = _takers(found, change)
@@ -248,7 +249,7 @@ def _has_pod_slot(found: Survey) -> Mask:
 
 
 def room(found: Survey, inside: Mask | None = None) -> list[Remedy]:
-    """What to free on the nodes (rows that are `inside`) that lack least, where nothing but room is missing."""
+    """Return what to free on the nodes (rows that are `inside`) that lack least, where nothing but room is missing."""
     wanted = wanted_amounts(found)
     columns = list(wanted)
     only_fit = _only(found, "NodeResourcesFit")
@@ -321,7 +322,7 @@ def _uncordon(found: Survey) -> list[Remedy]:
 
 
 def _new_node(found: Survey) -> list[Remedy]:
-    """Whether another node, empty and otherwise like one that exists, would take the pod."""
+    """Return the remedies by which another node, empty and otherwise like one that exists, would take the pod."""
     table = found.engine.table
     row = model_row(found)
     if row is None:

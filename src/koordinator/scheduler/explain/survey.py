@@ -74,7 +74,7 @@ class Survey(msgspec.Struct, frozen=True):
         return [self.engine.table.name_of(int(row)) for row, _ in zip(rows, range(limit), strict=False)]
 
     def status_of(self, index: int, code: int) -> Status:
-        """What a code of the filter at `index` means."""
+        """Return what a code of the filter at `index` means."""
         plugin = self.filters[index]
         return plugin.refusal(self.evaluation.state_of(plugin.name), code).by(plugin.name)
 
@@ -127,7 +127,7 @@ def _codes(plugin: FilterPlugin[Any], state: Any, rows: Rows, ahead: I64) -> Rea
 
 
 def _pre_filter(profile: Profile, evaluation: Evaluation) -> tuple[list[PluginAnswer], set[str]]:
-    """What PreFilter plugins said about the pod, and whose Filter is left out for it."""
+    """Return what PreFilter plugins said about the pod, and whose Filter is left out for it."""
     answers: list[PluginAnswer] = []
     skipped: set[str] = set()
     for plugin in profile.pre_filters:
@@ -218,7 +218,7 @@ def _merged(counts: Iterable[ReasonCount]) -> list[ReasonCount]:
 
 
 def plugin_answers(found: Survey, position: int) -> list[PluginAnswer]:
-    """What each filter says about the node at `position` of `rows`."""
+    """Return what each filter says about the node at `position` of `rows`."""
     row = int(found.rows[position])
     answers = []
     for index, plugin in enumerate(found.filters):

@@ -63,7 +63,7 @@ class Tries:
 
     @property
     def booked_count(self) -> int:
-        """What Reserve plugins have booked so far."""
+        """Return what Reserve plugins have booked so far."""
         return len(self._booked)
 
     def place(self, pod: PodInfo) -> str | Status:

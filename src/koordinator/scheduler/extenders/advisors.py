@@ -80,11 +80,11 @@ class Advisors:
     # Who is asked
 
     def is_concerned(self, pod: PodInfo) -> bool:
-        """Whether the pod's attempts have to wait for answers."""
+        """Return whether the pod's attempts have to wait for answers."""
         return self.advises(pod) or self.preempts(pod)
 
     def advises(self, pod: PodInfo) -> bool:
-        """Whether nodes of the pod have to be shown to somebody."""
+        """Return whether nodes of the pod have to be shown to somebody."""
         return any(each.config.filter_verb or each.config.prioritize_verb for each in self._interested(pod))
 
     def preempts(self, pod: PodInfo) -> bool:
@@ -154,7 +154,7 @@ class Advisors:
     async def reconsider(
         self, pod: PodInfo, victims: dict[str, tuple[list[PodInfo], int]]
     ) -> dict[str, Victims] | Status:
-        """What is left of proposals (node → pods to evict, budgets violated), or why nobody can tell."""
+        """Return what is left of proposals (node → pods to evict, budgets violated), or why nobody can tell."""
         pods = {each.uid: each for chosen, _ in victims.values() for each in chosen}
         left = {
             name: Victims([each.uid for each in chosen], count) for name, (chosen, count) in victims.items()

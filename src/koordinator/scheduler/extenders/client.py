@@ -152,7 +152,7 @@ def _members(value: Any) -> Json:
 
 
 def tls_context(config: Extender, field: str) -> ssl.SSLContext | None:
-    """How to speak TLS with an extender, None for plain HTTP. As upstream, without a CA the server is not
+    """Return how to speak TLS with an extender, None for plain HTTP. As upstream, without a CA the server is not
     verified.
 
     Raises: ConfigError.

@@ -79,12 +79,12 @@ class Binder:
 
     @property
     def is_busy(self) -> bool:
-        """Whether pods are on their way to a node right now; those that wait for somebody do not count."""
+        """Return whether pods are on their way to a node right now; those that wait for somebody do not count."""
         return bool(self._ready) or self._active_count > 0
 
     @property
     def is_full(self) -> bool:
-        """Whether `start` should be left until there is `room`."""
+        """Return whether `start` should be left until there is `room`."""
         return len(self._ready) + self._active_count >= self._rules.bindings_max
 
     def open(self, group: asyncio.TaskGroup) -> None:
@@ -264,7 +264,7 @@ class Binder:
         return await extensions.apply_patch(pod, patch)
 
     def _changed_since(self, placed: Placed, profile_name: str) -> Status | None:
-        """Why a placed pod must not be bound any more."""
+        """Return why a placed pod must not be bound any more."""
         key, uid = placed.pod.key, placed.pod.pod.metadata.uid
         live = self._rules.live(placed.pod.pod)
         if live is None or live.metadata.uid != uid:
@@ -278,7 +278,7 @@ class Binder:
         return None
 
     def _is_slow(self, job: Job) -> bool:
-        """Whether a plugin waits for others before the pod can be bound (a volume to be made)."""
+        """Return whether a plugin waits for others before the pod can be bound (a volume to be made)."""
         placed = job.placed
         try:
             return any(

@@ -113,7 +113,7 @@ class EventHandlers:
             self._unassigned(info)
 
     def _known(self, pod: Pod) -> PodInfo | None:
-        """What we made of the pod's last state."""
+        """Return what we made of the pod's last state."""
         uid = pod.metadata.uid or pod.key
         place = self._table.place_of(uid)
         if place is not None:
@@ -183,7 +183,7 @@ class EventHandlers:
             self._queue.update(info, self._class_key(profile, info), self._clock.now())
 
     def _class_key(self, profile: Profile, info: PodInfo) -> Hashable:
-        """What the pod has in common with others; nothing, when a plugin raises: its cycle will say so."""
+        """Return what the pod has in common with others; nothing, when a plugin raises: its cycle will say so."""
         try:
             return profile.class_key(info)
         except Exception as error:
@@ -217,7 +217,7 @@ class EventHandlers:
 
 
 def _is_another_question(old: PodInfo, new: PodInfo) -> bool:
-    """Whether more than the status of an unassigned pod changed, claims made for it apart."""
+    """Return whether more than the status of an unassigned pod changed, claims made for it apart."""
     a, b = old.pod, new.pod
     return (
         a.spec != b.spec
@@ -227,6 +227,6 @@ def _is_another_question(old: PodInfo, new: PodInfo) -> bool:
 
 
 def _matters_to_others(old: PodInfo, new: PodInfo) -> bool:
-    """Whether pods that look at other pods may see this one differently."""
+    """Return whether pods that look at other pods may see this one differently."""
     a, b = old.pod.metadata, new.pod.metadata
     return a.labels != b.labels or (a.deletion_timestamp is None) != (b.deletion_timestamp is None)

@@ -32,7 +32,7 @@ class BarrierOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_reached(version: str, wanted: str) -> bool:
-    """Whether a resourceVersion is at or after another: the longer text is later, equal ones by their text."""
+    """Return whether a resourceVersion is at or after another: the longer text is later, equal ones by their text."""
     return (len(version), version) >= (len(wanted), wanted)
 
 

@@ -99,7 +99,7 @@ class WaitingPods:
 
     @property
     def has_decisions(self) -> bool:
-        """Whether decisions were made and not taken up."""
+        """Return whether decisions were made and not taken up."""
         return bool(self._decided)
 
     def find(self, uid: str) -> WaitingPod | None:

@@ -60,7 +60,7 @@ class PodDiagnosis(_Part, frozen=True, kw_only=True):
 
 
 def diagnose(pod: PodInfo, result: Placed | Unplaced, table: NodeTable, now_s: float) -> PodDiagnosis:
-    """What the cycle that ended with `result` found; to be asked before the next cycle."""
+    """Return what the cycle that ended with `result` found; to be asked before the next cycle."""
     evaluation = result.evaluation
     marks = pod.pod.metadata.labels
     is_refused_whole = evaluation is not None and not evaluation.status.is_success

@@ -59,7 +59,7 @@ class Probe:
         self._event = ""
 
     def is_due(self, now_s: float) -> bool:
-        """Whether to measure this cycle; counts it."""
+        """Count this cycle and return whether to measure it."""
         self._cycles += 1
         if self._cycles < SAMPLE_EVERY or 0.0 < self._next_s - now_s <= SAMPLE_GAP_S:
             return False
@@ -67,7 +67,7 @@ class Probe:
         return True
 
     def is_event_due(self) -> bool:
-        """Whether to measure the hints of this event; counts it."""
+        """Count this event and return whether to measure its hints."""
         self._events += 1
         return self._events % HINTS_EVERY == 0
 
@@ -170,7 +170,7 @@ def _plugins(found: Any) -> Iterator[Plugin[Any]]:
 
 
 def _code_of(answer: Any) -> Code:
-    """What an extension point answered that answers with a status, or with something that has one."""
+    """Return what an extension point answered that answers with a status, or with something that has one."""
     if isinstance(answer, Status):
         return answer.code
     status = getattr(answer, "status", None)

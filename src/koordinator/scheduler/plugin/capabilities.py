@@ -92,7 +92,7 @@ class SharedFailure(msgspec.Struct, frozen=True):
 
     @property
     def told(self) -> str:
-        """What is told behind the message."""
+        """Return what is told behind the message."""
         return ", ".join(filter(None, (self.post_filter_message, str(self.suggestion or ""))))
 
 
@@ -134,13 +134,13 @@ class PreemptionReviewer(Protocol):
     """Somebody outside who has a say in preemptions (HTTP extenders)."""
 
     def preempts(self, pod: PodInfo) -> bool:
-        """Whether to be asked about this pod."""
+        """Return whether to be asked about this pod."""
         ...
 
     async def reconsider(
         self, pod: PodInfo, victims: dict[str, tuple[list[PodInfo], int]]
     ) -> Mapping[str, ReviewedVictims] | Status:
-        """What is left of the options (node → pods to evict, budgets violated), or why nobody can tell."""
+        """Return what is left of the options (node → pods to evict, budgets violated), or why nobody can tell."""
         ...
 
 
@@ -185,11 +185,11 @@ class JobVerdict(Protocol):
         ...
 
     def status_of(self, row: int) -> Status:
-        """Why a node does not take the whole job; success where it does."""
+        """Return why a node does not take the whole job; success where it does."""
         ...
 
     def slots_of(self, row: int) -> int:
-        """How many members a node takes by itself."""
+        """Return how many members a node takes by itself."""
         ...
 
 
@@ -242,8 +242,9 @@ class NextPodPlugin(Plugin[S]):
         plugin is asked again: it must not name the same one for ever."""
 
     def brings_others(self, pod: PodInfo) -> bool:
-        """Whether others are tried with the pod: after a failure it then waits until its backoff is over, as
-        each attempt costs as many cycles as there are pods, whatever events there were."""
+        """Return whether others are tried with the pod: after a failure it then waits until its backoff is over, as
+        each attempt costs as many cycles as there are pods, whatever events there were.
+        """
         return False
 
 

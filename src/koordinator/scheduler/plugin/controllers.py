@@ -50,7 +50,7 @@ class ControllerFilter(msgspec.Struct, frozen=True):
         return cls(frozenset(wanted - {"*"}), frozenset(unwanted), "*" in wanted)
 
     def allows(self, plugin: str) -> bool:
-        """Whether the controllers of the plugin run."""
+        """Return whether the controllers of the plugin run."""
         if plugin in self.unwanted or "*" in self.unwanted:
             return False
         return self.all or plugin in self.wanted

@@ -44,7 +44,7 @@ def passes(rows: Rows) -> ReasonCodes:
 
 
 def is_pass(codes: ReasonCodes) -> bool:
-    """Whether `codes` are what `passes` answers."""
+    """Return whether `codes` are what `passes` answers."""
     return codes.base is _PASSES
 
 
@@ -118,7 +118,7 @@ class Plugin(abc.ABC, Generic[S]):
         return ()
 
     def live_key(self, pod: PodInfo) -> Hashable:
-        """What `class_key` cannot tell when a pod is queued: how it relates to what is in the cluster now.
+        """Return what `class_key` cannot tell when a pod is queued: how it relates to what is in the cluster now.
 
         Asked before each cycle, so it has to be fast for pods that are no concern of the plugin.
         """
@@ -142,8 +142,8 @@ class Plugin(abc.ABC, Generic[S]):
         return None
 
     def foresees(self, state: S) -> bool:
-        """Whether `filter_ahead` and `score_ahead` tell what Filter and Score will answer once more pods of the
-        class are on a row, where the pod itself is all that changes there.
+        """Return whether `filter_ahead` and `score_ahead` tell what Filter and Score will answer once more pods of
+        the class are on a row, where the pod itself is all that changes there.
 
         A keeper of columns that does more on such a placement than was foreseen logs the row as changed.
         """
@@ -153,7 +153,7 @@ class Plugin(abc.ABC, Generic[S]):
         """Before each cycle: bring columns that depend on the time up to date, logging changed rows."""
 
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:
-        """Whether an event (one of `wakes_on`) can lift this plugin's refusal of `pod`.
+        """Return whether an event (one of `wakes_on`) can lift this plugin's refusal of `pod`.
 
         True costs a cycle in vain at worst; a wrong False leaves the pod waiting for minutes. Of updates of
         the pod itself (`POD_UPDATED`), only those are asked about that `tells_apart` notices.
@@ -161,7 +161,7 @@ class Plugin(abc.ABC, Generic[S]):
         return True
 
     def tells_apart(self, old: PodInfo, new: PodInfo) -> bool:
-        """Whether an update of a waiting pod changed what this plugin looks at in it."""
+        """Return whether an update of a waiting pod changed what this plugin looks at in it."""
         return self.class_key(old) != self.class_key(new) or self.live_key(old) != self.live_key(new)
 
     def wake_index(self) -> WakeIndex | None:
@@ -183,7 +183,7 @@ class PreEnqueuePlugin(Plugin[S]):
         (`wakes_on`) for which `wakes` says yes; then it is asked again."""
 
     def look(self, pod: PodInfo) -> Status:
-        """What `pre_enqueue` would answer now. For explanations: nothing may follow from having been asked."""
+        """Return what `pre_enqueue` would answer now. For explanations: nothing may follow from having been asked."""
         return self.pre_enqueue(pod)
 
 
@@ -246,7 +246,7 @@ class FilterPlugin(Plugin[S]):
         return self.filter(state, rows)
 
     def refusal(self, state: S, code: int) -> Status:
-        """What a code means."""
+        """Return what a code means."""
         assert self.reasons is not None, f"{self.name} needs `reasons` or its own `refusal`"
         return self.reasons(code).status
 
@@ -286,11 +286,11 @@ class Diagnosis(Protocol):
     def suggestion(self) -> Suggestion | None: ...
 
     def status_of(self, row: int) -> Status:
-        """Why the node was refused in this cycle."""
+        """Return why the node was refused in this cycle."""
         ...
 
     def check(self, row: int) -> Status:
-        """What the filters say about a node as the table stands at this moment (`NodeTable.trial`)."""
+        """Return what the filters say about a node as the table stands at this moment (`NodeTable.trial`)."""
         ...
 
     def unresolvable_rows(self) -> Mask:
@@ -306,7 +306,7 @@ class Diagnosis(Protocol):
         ...
 
     def fit_error(self, post_filter_message: str) -> str:
-        """Why no node took the pod, in the words that users see."""
+        """Return why no node took the pod, in the words that users see."""
         ...
 
     def feasible_rows(self) -> Mask:
@@ -362,7 +362,7 @@ class PostFilterPlugin(Plugin[S]):
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult: ...
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
-        """What `post_filter` would do now, without doing it. Plugins that do not say are left out."""
+        """Return what `post_filter` would do now, without doing it. Plugins that do not say are left out."""
         return Outlook(PostFilterResult(SKIP))
 
 
@@ -407,7 +407,7 @@ class ReservePlugin(Plugin[S]):
     they are called for pods, too, that only a rehearsal places (`NodeTable.rehearsal`)."""
 
     def reserves(self, state: S) -> bool:
-        """Whether `reserve` may book anything for such pods. For explanations."""
+        """Return whether `reserve` may book anything for such pods. For explanations."""
         return type(self).reserve is not ReservePlugin.reserve
 
     def reserve(self, state: S, pod: PodInfo, row: int) -> Status:
@@ -435,7 +435,7 @@ class PreBindPlugin(Plugin[S]):
     """Prepares the binding; what shall be written on the pod goes into `patch`."""
 
     def is_slow(self, state: S, pod: PodInfo) -> bool:
-        """Whether `pre_bind` waits for somebody else, perhaps for minutes: others are bound meanwhile."""
+        """Return whether `pre_bind` waits for somebody else, perhaps for minutes: others are bound meanwhile."""
         return False
 
     @abc.abstractmethod

@@ -77,7 +77,9 @@ class Actions:
         return None
 
     def is_in_line(self, uid: str) -> bool:
-        """Whether a pod is in the queue, backs off, or is being tried: it sleeps behind no gate and for no event."""
+        """Return whether a pod is in the queue, backs off, or is being tried: it sleeps behind no gate and for no
+        event.
+        """
         return True
 
     def reject_waiting(self, uid: str, plugin: str, message: str) -> bool:
@@ -220,5 +222,5 @@ class ProfileParts(Protocol):
 
     @property
     def plugins(self) -> Sequence[object]:
-        """Those of the profile, in order of creation."""
+        """Return the plugins of the profile, in order of creation."""
         ...

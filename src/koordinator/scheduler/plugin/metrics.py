@@ -93,7 +93,7 @@ class Metrics:
         )
 
     def _declare_attempts(self) -> None:
-        """How pods fare: attempts, and what these look at."""
+        """Declare metrics of how pods fare: attempts, and what these look at."""
         self.attempt_duration = Histogram(
             "scheduler_scheduling_attempt_duration_seconds",
             "[STABLE] Scheduling attempt latency in seconds (scheduling algorithm + binding)",
@@ -130,7 +130,7 @@ class Metrics:
         )
 
     def _declare_framework(self) -> None:
-        """What plugins, events and waiting cost."""
+        """Declare metrics of what plugins, events and waiting cost."""
         self.point_duration = Histogram(
             "scheduler_framework_extension_point_duration_seconds",
             "[STABLE] Latency for running all plugins of a specific extension point (of sampled cycles).",
@@ -168,7 +168,7 @@ class Metrics:
         )
 
     def _declare_preemption(self) -> None:
-        """Who makes room for whom."""
+        """Declare metrics of who makes room for whom."""
         self.preemption_attempts = Counter(
             "scheduler_preemption_attempts_total",
             "[STABLE] Total preemption attempts in the cluster till now",
@@ -227,7 +227,7 @@ class Metrics:
         )
 
     def _declare_leading(self) -> None:
-        """Who leads."""
+        """Declare metrics of who leads."""
         self.master = Gauge(
             "leader_election_master_status",
             "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 "
@@ -243,7 +243,7 @@ class Metrics:
         )
 
     def of(self, profile: str) -> ProfileMetrics:
-        """What is counted for pods of a profile."""
+        """Return the metrics of pods of a profile."""
         found = self._profiles.get(profile)
         if found is None:
             found = self._profiles[profile] = ProfileMetrics(self, profile)

@@ -58,7 +58,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def free_percent(table: NodeTable, wanted: Wanted, rows: Rows, copies: int | I64 = 1) -> Scores | None:
-    """How much of each node is left with `copies` pods more, the mean over resources, rounded down.
+    """Return how much of each node is left with `copies` pods more, the mean over resources, rounded down.
 
     Shapes: `copies` one number or (rows,); returns (rows,). None where floating point would not be exact, or nodes lack
     one of the resources: who asks has to work it out otherwise.

@@ -25,7 +25,7 @@ class PodPatch:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody wants anything written."""
+        """Return whether nobody wants anything written."""
         return not (self.annotations or self.labels or self.finalizers or self.spec or self.status)
 
     def add_finalizer(self, name: str) -> None:

@@ -212,7 +212,7 @@ def build(
 
 
 def details(tree: TopologyTree) -> list[TopologyDetail]:
-    """What the status of the ClusterNetworkTopology says: all switches, each before those below it."""
+    """Return what the status of the ClusterNetworkTopology says: all switches, each before those below it."""
     counts = tree.sums(np.ones(len(tree.levels[-1]), np.int64))
     found: list[TopologyDetail] = []
 

@@ -39,7 +39,7 @@ class DefaultBinder(BindPlugin[None]):
         return SUCCESS if failure is None else error(failure.message)
 
     async def _post(self, pod: PodInfo, node_name: str) -> errors.ApiError | None:
-        """Why the binding failed."""
+        """Post the binding and return why it failed."""
         meta = pod.pod.metadata
         try:
             await self.handle.cluster.bind(meta.namespace, meta.name, node_name, uid=meta.uid)
@@ -48,7 +48,7 @@ class DefaultBinder(BindPlugin[None]):
         return None
 
     async def _fate(self, pod: PodInfo, node_name: str) -> Status | None:
-        """What became of the pod; None when it can still be bound. Raises: ApiError."""
+        """Return what became of the pod; None when it can still be bound. Raises: ApiError."""
         table = self.handle.table
         place = table.place_of(pod.uid)
         if place is not None and not place.assumed:  # the watch was faster
@@ -73,5 +73,5 @@ def _taken(pod: PodInfo, by: str, node_name: str) -> Status:
 
 
 def _is_open(failure: errors.ApiError) -> bool:
-    """Whether the pod may be bound nevertheless: nobody answered, or it is said to be bound already."""
+    """Return whether the pod may be bound nevertheless: nobody answered, or it is said to be bound already."""
     return failure.code >= 500 or isinstance(failure, errors.Conflict)

@@ -98,5 +98,5 @@ class NodePorts(PreFilterPlugin[tuple[HostPort, ...]], FilterPlugin[tuple[HostPo
 
 
 def is_taken(address: str, used: Collection[str]) -> bool:
-    """Whether a port at an address collides with its uses at others; 0.0.0.0 stands for all addresses."""
+    """Return whether a port at an address collides with its uses at others; 0.0.0.0 stands for all addresses."""
     return address in used or ANY_ADDRESS in used or (address == ANY_ADDRESS and bool(used))

@@ -330,7 +330,7 @@ class NodeResourcesFit(
     wakes_for_row = True
 
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:
-        """Whether the pod fits onto the node of the event now; of the pod itself, whether it asks for less."""
+        """Return whether the pod fits onto the node of the event now; of the pod itself, whether it asks for less."""
         if happening.event is ClusterEvent.POD_UPDATED:
             return asks_for_less(happening.old, happening.new)
         return super().wakes(happening, pod)
@@ -340,7 +340,7 @@ class NodeResourcesFit(
 
 
 def asks_for_less(old: PodInfo, new: PodInfo) -> bool:
-    """Whether a pod wants less of some resource than before."""
+    """Return whether a pod wants less of some resource than before."""
     wants = dict(new.requests)
     return any(wants.get(column, 0) < amount for column, amount in old.requests)
 

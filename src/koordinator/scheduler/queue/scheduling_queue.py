@@ -87,7 +87,7 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def backoff_s(unschedulable_count: int, error_count: int, initial_s: float, max_s: float) -> float:
-    """How long a pod waits after a failure: doubling from `initial_s` to `max_s`.
+    """Return how long a pod waits after a failure: doubling from `initial_s` to `max_s`.
 
     Errors in a row replace the count of refusals; no failures or `max_s` 0 mean no wait.
     """
@@ -172,12 +172,12 @@ class SchedulingQueue:
         return self._entries.get(uid)
 
     def is_in_line(self, uid: str) -> bool:
-        """Whether the pod is active, backs off, or is being tried."""
+        """Return whether the pod is active, backs off, or is being tried."""
         heaps = (self._active, self._backoff, self._full_backoff)
         return uid in self._in_flight or any(uid in heap for heap in heaps)
 
     def is_asleep(self, uid: str) -> bool:
-        """Whether the pod waits for an event, or for its gate to open."""
+        """Return whether the pod waits for an event, or for its gate to open."""
         return uid in self._unschedulable
 
     def next_wakeup_s(self) -> float | None:
@@ -443,7 +443,7 @@ class SchedulingQueue:
         self._sleepers.add(entry)
 
     def _wake_up(self, entry: QueuedPod) -> bool:
-        """Whether the pod slept. It has to be put somewhere else then."""
+        """Wake the pod and return whether it slept. It has to be put somewhere else then."""
         if self._unschedulable.pop(entry.pod.uid, None) is None:
             return False
         self._gated_count -= entry.gate is not None
@@ -484,7 +484,7 @@ class SchedulingQueue:
 
 
 def _is_told_otherwise(old: PodInfo, new: PodInfo) -> bool:
-    """Whether an update is more than a change of the pod's status, claims made for it apart."""
+    """Return whether an update is more than a change of the pod's status, claims made for it apart."""
     before, now = old.pod.metadata, new.pod.metadata
     return (
         old.pod.spec != new.pod.spec

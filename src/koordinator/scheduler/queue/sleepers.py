@@ -89,7 +89,7 @@ class Sleepers:
             del self._buckets[key]
 
     def woken_by(self, happening: Happening) -> list[Wakeup]:
-        """Who can be helped. Nobody is moved."""
+        """Return who can be helped. Nobody is moved."""
         found: list[Wakeup] = []
         verdicts: Verdicts = {}
         for bucket in self._buckets.values():
@@ -98,7 +98,7 @@ class Sleepers:
 
 
 def wakeup_of(sleeper: Sleeper, plugins: Plugins, happening: Happening) -> Wakeup | None:
-    """What an event does for one pod, None when nothing."""
+    """Return what an event does for one pod, None when nothing."""
     if happening.event is ClusterEvent.WILDCARD:
         return Wakeup((sleeper.pod.uid,), is_immediate=False)
     pod = sleeper.pod if happening.event is ClusterEvent.POD_UPDATED else sleeper.hint[0]
@@ -238,7 +238,7 @@ def _answers_yes(
 
 
 def _hears_of_row(plugin: Plugin[Any], happening: Happening) -> bool:
-    """Whether the event can help on the node that it is about, or nowhere."""
+    """Return whether the event can help on the node that it is about, or nowhere."""
     if happening.row is None:
         return False
     return happening.event in _ABOUT_ROW and (
@@ -247,7 +247,7 @@ def _hears_of_row(plugin: Plugin[Any], happening: Happening) -> bool:
 
 
 def _passes(plugin: Plugin[Any], happening: Happening, pod: PodInfo, verdicts: Verdicts) -> bool:
-    """Whether the plugin lets the pod onto the node of the event; asked once for all that look the same."""
+    """Return whether the plugin lets the pod onto the node of the event; asked once for all that look the same."""
     key = (plugin.name, plugin.class_key(pod), plugin.live_key(pod))
     found = verdicts.get(key)
     if found is None:

@@ -75,7 +75,7 @@ class ChangeLog:
             self._is_muted = was_muted
 
     def since(self, sequence: int) -> Changes:
-        """What changed from `sequence` on."""
+        """Return what changed from `sequence` on."""
         count = self.sequence - sequence
         if count <= RECENT_MAX:
             rows: set[int] = set()
@@ -102,7 +102,7 @@ class NodeAspect(enum.Flag):
 
 
 def aspects_of(old: Node | None, new: Node) -> NodeAspect:
-    """What differs between two states of a node; all of it for one that was not known."""
+    """Return what differs between two states of a node; all of it for one that was not known."""
     if old is None:
         return ~NodeAspect.NONE
     pairs: tuple[tuple[NodeAspect, Any, Any], ...] = (

@@ -172,7 +172,7 @@ class DomainCounts:
         return self._lowest
 
     def _count_levels(self) -> dict[int, int]:
-        """How many domains have each number of pods."""
+        """Return how many domains have each number of pods."""
         counts = self.by_value[:-1][self.layout.exists]
         self._lowest = int(counts.min()) if counts.size else 0
         levels, sizes = np.unique(counts, return_counts=True)

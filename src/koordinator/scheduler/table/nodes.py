@@ -178,7 +178,7 @@ class NodeTable:
         return self._divisor.values[: len(_NONZERO_COLUMNS)]
 
     def is_everywhere(self, column: int) -> bool:
-        """Whether all nodes have something of a resource."""
+        """Return whether all nodes have something of a resource."""
         found = self._everywhere.get(column)
         if found is None:
             found = self._everywhere[column] = bool(self.allocatable[column].take(self.rows).all())
@@ -224,7 +224,7 @@ class NodeTable:
 
     @property
     def patterns(self) -> AnswerPatterns:
-        """What evaluations share as long as no node comes or goes."""
+        """Return what evaluations share as long as no node comes or goes."""
         found = self._patterns
         if found is None or found.membership != self.membership:
             found = self._patterns = AnswerPatterns.of(self.rows, self.capacity, self.membership)
@@ -259,7 +259,7 @@ class NodeTable:
         return self._pods[row]
 
     def places(self) -> Iterable[Place]:
-        """Where all pods count."""
+        """Return where all pods count."""
         return self._places.values()
 
     def place_of(self, uid: str) -> Place | None:

@@ -43,7 +43,7 @@ class Reader(Protocol):
     """Who counts pods."""
 
     def tallies_of(self, kind: PodKind) -> Iterable[Tally]:
-        """Where pods of a new kind count."""
+        """Return where pods of a new kind count."""
         ...
 
     def kind_gone(self, kind: PodKind) -> None:
@@ -79,7 +79,7 @@ class PodKinds(RowKeeper):
             yield from group.values()
 
     def width(self, anchor: Anchor) -> int:
-        """How many kinds `under` gives."""
+        """Return how many kinds `under` gives."""
         return sum(len(group) for group in self._groups(anchor))
 
     def _groups(self, anchor: Anchor) -> Iterator[dict[Hashable, PodKind]]:

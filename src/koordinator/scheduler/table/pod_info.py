@@ -114,7 +114,7 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
         )
 
     def asks_like(self, other: "PodInfo") -> bool:
-        """Whether both hold the same amounts of the same resources."""
+        """Return whether both hold the same amounts of the same resources."""
         return self.request_amounts is other.request_amounts or self.request_key == other.request_key
 
     @property
@@ -160,7 +160,9 @@ def _nonzero(spec: PodSpec, requested: dict[int, int]) -> tuple[int, ...]:
 
 
 def _defaults(spec: PodSpec) -> dict[str, RawQuantity]:
-    """What stands in for missing requests: where the pod as a whole requests something, only what nobody names."""
+    """Return what stands in for missing requests: where the pod as a whole requests something, only what nobody
+    names.
+    """
     whole = spec.resources
     if whole is None or not any(map(pod_resources.is_pod_level, whole.requests)):
         return NONZERO_DEFAULTS

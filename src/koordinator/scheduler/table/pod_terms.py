@@ -94,7 +94,7 @@ class PodTerm(msgspec.Struct, frozen=True, eq=False):
         return self.means(pod.metadata.namespace, pod.metadata.labels, namespaces)
 
     def means(self, namespace: str, labels: Labels, namespaces: NamespaceLabels) -> bool:
-        """Whether pods of the namespace with such labels match."""
+        """Return whether pods of the namespace with such labels match."""
         return self.has_labels(labels) and (
             namespace in self.namespaces
             or (self.in_namespace is not None and self.in_namespace(namespaces.of(namespace)))

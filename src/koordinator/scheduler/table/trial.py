@@ -20,7 +20,7 @@ class Trial:
 
     @property
     def is_used(self) -> bool:
-        """Whether it moves any pod."""
+        """Return whether it moves any pod."""
         return bool(self._added or self._places)
 
     def add(self, pod: PodInfo, node_name: str) -> None:
@@ -66,8 +66,9 @@ class Trial:
 
 @contextlib.contextmanager
 def trial_of(table: NodeTable) -> Iterator[Trial]:
-    """What if pods were elsewhere? Everything that the trial changed is as before in the end, so cached
-    evaluations hold; they must not be used within."""
+    """Try pods elsewhere. Everything that the trial changed is as before in the end, so cached evaluations hold;
+    they must not be used within.
+    """
     trial = Trial(table)
     was_trial, table.is_trial = table.is_trial, True
     with table.telling(lambda keeper: keeper.in_trials), table.changes.muted():

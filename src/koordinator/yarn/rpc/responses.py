@@ -1,5 +1,4 @@
-"""Read what the server answers. Fields that we do not use are skipped, so a poll of thousands of nodes stays cheap.
-"""
+"""Read what the server answers. Fields that we do not use are skipped, so a poll of thousands of nodes stays cheap."""
 
 import enum
 

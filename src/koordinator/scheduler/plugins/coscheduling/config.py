@@ -111,8 +111,9 @@ def from_pod_group(group: PodGroup, defaults: GangDefaults) -> GangConfig:
 
 
 def problems_of(pod: Pod) -> tuple[str, ...]:
-    """What is wrong in the description of a gang that a pod gives, and what follows. Nothing for a pod whose gang a
-    PodGroup describes."""
+    """Return what is wrong in the description of a gang that a pod gives, and what follows. Nothing for a pod whose
+    gang a PodGroup describes.
+    """
     meta = pod.metadata
     if meta.labels.get(labels.POD_GROUP) or not gang_id_of(pod):
         return ()
@@ -225,7 +226,7 @@ def _match_policy(annotations: Mapping[str, str], defaults: GangDefaults) -> Gan
 
 
 def _or(default: T, read: Callable[[Mapping[str, str]], T], annotations: Mapping[str, str]) -> T:
-    """What is written, the default where it is malformed."""
+    """Return the written value, the default where it is malformed."""
     try:
         return read(annotations)
     except ProtocolError:

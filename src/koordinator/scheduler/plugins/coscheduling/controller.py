@@ -110,7 +110,7 @@ class PodGroupController:
         return handle.shared(cls, lambda first: cls(first, workers))
 
     def loops(self) -> Sequence[BackgroundController]:
-        """What runs beside scheduling."""
+        """Return the controllers that run beside scheduling."""
         return (BackgroundController(NAME, self.run),)
 
     async def run(self) -> None:

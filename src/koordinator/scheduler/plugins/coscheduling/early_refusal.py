@@ -50,11 +50,11 @@ class Shortage(msgspec.Struct, frozen=True, eq=False):
     must_layer: str = ""
 
     def status_of(self, row: int) -> Status:
-        """Why a node does not take the whole gang; success where it does."""
+        """Return why a node does not take the whole gang; success where it does."""
         return self.about.slots.status_of(row)
 
     def slots_of(self, row: int) -> int:
-        """How many members a node takes by itself."""
+        """Return how many members a node takes by itself."""
         return int(self.about.slots.counts[row]) if self.about.slots.evaluation.is_feasible(row) else 0
 
     def refusal_of(self, pod: PodInfo, *, is_for_jobs: bool) -> JobRefusal:
@@ -79,8 +79,9 @@ class EarlyRefusals:
         self._keys: OrderedDict[str, tuple[PodInfo, Hashable]] = OrderedDict()
 
     def shortage(self, pod: PodInfo) -> Shortage | None:
-        """What the gang group of a pod lacks that starts a round; None when the round may succeed, when room may be
-        made for the one member that fails it, and where nobody can tell."""
+        """Return what the gang group of a pod lacks that starts a round; None when the round may succeed, when room
+        may be made for the one member that fails it, and where nobody can tell.
+        """
         group = self._gangs.group_of(pod.pod)
         gangs = self._gangs.rounds.cache.members_of(group) if group is not None else []
         if not gangs or not self._may_judge(gangs):
@@ -111,8 +112,9 @@ class EarlyRefusals:
     # A glance
 
     def _is_ample(self, prospects: Prospects, pod: PodInfo, gangs: Iterable[Gang], total: int) -> bool:
-        """Whether there is no need to look at all members: there is a node for each one, or else nodes take enough of
-        them, or of the pod nothing else is to be said than that no node takes it."""
+        """Return whether there is no need to look at all members: there is a node for each one, or else nodes take
+        enough of them, or of the pod nothing else is to be said than that no node takes it.
+        """
         kinds = {self._lasting_key(prospects, pod): pod}
         for info in self._samples(pod, gangs):
             kinds.setdefault(self._lasting_key(prospects, info), info)
@@ -205,7 +207,7 @@ class EarlyRefusals:
         return Kind(tuple(alike), found, wanted)
 
     def _eviction(self, demand: Demand, kinds: Sequence[Kind]) -> PostFilterResult:
-        """What PostFilter plugins would come to that make room for single members; Skip when that may help."""
+        """Return what PostFilter plugins would come to that make room for single members; Skip when that may help."""
         if not any(isinstance(each, PostFilterPlugin) for each in self._others()):
             return PostFilterResult(unresolvable())
         pods = [pod for kind in kinds for pod in kind.members if pod.pod.spec.preemption_policy != "Never"]

@@ -213,7 +213,7 @@ class GangEvents:
         return Effect()
 
     def _release(self, gang: Gang) -> Effect:
-        """Those that wait may be bound. Members beyond the minimum are gated, so one of them is sent after them."""
+        """Let those that wait be bound. Members beyond the minimum are gated, so one of them is sent after them."""
         group = gang.group
         return Effect(allowed=self._take_held(group.ids), one_of=self.cache.candidates(group, gang.gang_id))
 
@@ -244,7 +244,7 @@ class GangEvents:
         return is_on_its_own(gang) or self.lacking(gang) <= 0
 
     def lacking(self, gang: Gang) -> int:
-        """How many more members must get a place before a gang that starts may be bound; 0 or less for none."""
+        """Return how many more members must get a place before a gang that starts may be bound; 0 or less for none."""
         lacking = gang.config.minimum - gang.waiting_count
         match gang.config.match_policy:
             case GangMatchPolicy.ONLY_WAITING if gang.group.once_satisfied or not gang.group.was_released:
@@ -275,5 +275,5 @@ def _id_of(pod_group: PodGroup) -> str:
 
 
 def is_on_its_own(gang: Gang) -> bool:
-    """Whether the gang has started once and its members are scheduled one by one since."""
+    """Return whether the gang has started once and its members are scheduled one by one since."""
     return gang.config.match_policy is GangMatchPolicy.ONCE_SATISFIED and gang.group.once_satisfied

@@ -28,7 +28,7 @@ def key_of(pod: Pod) -> str:
 
 
 def uid_of(pod: Pod) -> str:
-    """What tells a pod from another one of its name."""
+    """Return what tells a pod from another one of its name."""
     return pod.metadata.uid or key_of(pod)
 
 
@@ -100,12 +100,12 @@ class Gang(msgspec.Struct):
 
     @property
     def is_complete(self) -> bool:
-        """Whether enough members exist to start."""
+        """Return whether enough members exist to start."""
         return self.config.is_initialised and self.able_count >= self.config.minimum
 
     @property
     def has_started(self) -> bool:
-        """Whether the minimum is bound."""
+        """Return whether the minimum is bound."""
         return self.config.is_initialised and self.placed_count >= self.config.minimum
 
     def startable(self) -> Iterator[str]:
@@ -210,7 +210,7 @@ class GangCache:
             self.begun.pop(group.group_id, None)
 
     def _judge(self, group: GangGroup) -> None:
-        """Whether the group has started, or nothing is left of what did."""
+        """Judge whether the group has started, or nothing is left of what did."""
         gangs = [self._gangs.get(gang_id) for gang_id in group.ids]
         if group.once_satisfied or all(gang is not None and gang.has_started for gang in gangs):
             group.once_satisfied = any(gang.placed_count for gang in gangs if gang is not None)
@@ -236,7 +236,7 @@ class GangCache:
             self._judge(gang.group)
 
     def _settle(self, gang: Gang, key: str, pod: Pod) -> bool:
-        """How far the member counts still; whether that is news."""
+        """Sort the member into leaving, spent or succeeded; return whether that changed anything."""
         is_bound, phase = key in gang.bound, pod.status.phase
         is_deleted = pod.metadata.deletion_timestamp is not None
         is_news = _set(gang.leaving, key, to=not is_bound and (is_deleted or phase in FINISHED_PHASES))
@@ -316,7 +316,7 @@ class GangCache:
                 del self._orphans[gang_id]
 
     def is_current(self, pod: Pod) -> bool:
-        """Whether the member of that name is this pod, and not another one that came after it."""
+        """Return whether the member of that name is this pod, and not another one that came after it."""
         known = self.pods.get(key_of(pod))
         return known is not None and uid_of(known) == uid_of(pod)
 
@@ -341,7 +341,7 @@ class GangCache:
 
 
 def _set(members: set[str], key: str, *, to: bool) -> bool:
-    """Whether that changed anything."""
+    """Add the key or remove it; return whether that changed anything."""
     if (key in members) is to:
         return False
     if to:

@@ -210,7 +210,7 @@ class TrialGround:
         return [self._table.name_of(row) for row in (*visited, *chosen)]
 
     def _is_beyond_all(self, needed: Counter[int]) -> bool:
-        """Whether all nodes together are too small for the members of a kind."""
+        """Return whether all nodes together are too small for the members of a kind."""
         for number, count in needed.items():
             kind = self._kinds[number]
             is_useful = kind.is_free | (kind.is_open & (self._held_pods > 0))
@@ -313,7 +313,9 @@ class TrialGround:
             yield table.free[column] + held
 
     def _slots(self, kind: Kind, rows: Rows | None = None, *, with_held: bool = True) -> I64:
-        """How many such members nodes take as far as resources go: (rows,), of all table rows without `rows`."""
+        """Return how many such members nodes take as far as resources go: (rows,), of all table rows without
+        `rows`.
+        """
         table = self._table
         which: Rows | slice = slice(None) if rows is None else rows
         found: I64 = table.free_pods[which] + (self._held_pods[which] if with_held else 0)
@@ -404,7 +406,7 @@ class TrialGround:
         return True
 
     def _is_short(self, kind: Kind, row: int, more: Mapping[int, int]) -> bool:
-        """Whether resources are known to refuse such a member if so much more (column → amount) was held."""
+        """Return whether resources are known to refuse such a member if so much more (column → amount) was held."""
         if kind.fit is None:
             return False
         free = self._table.free
@@ -481,5 +483,5 @@ class TrialGround:
 
 
 def is_preempted(pod: PodInfo) -> bool:
-    """Whether a pod is leaving because it was preempted."""
+    """Return whether a pod is leaving because it was preempted."""
     return pod.pod.metadata.deletion_timestamp is not None and has_condition(pod.pod, PREEMPTION)

@@ -94,7 +94,7 @@ def _columns(kinds: Sequence[Kind]) -> set[int]:
 
 
 def lack(demand: Demand, room: HeadRoom, kinds: Sequence[Kind]) -> Lack | None:
-    """What the gangs surely lack; None when they may find room."""
+    """Return what the gangs surely lack; None when they may find room."""
     wanted = [kind.wanted for kind in kinds]
     for kind, counts in enumerate(room.counts):
         forced = demand.forced(kind)

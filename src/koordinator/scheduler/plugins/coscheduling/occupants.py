@@ -77,7 +77,7 @@ def job_name(pod: Pod) -> str:
 
 
 def may_go(pod: Pod) -> bool:
-    """Whether a pod may be evicted for a more important job at all."""
+    """Return whether a pod may be evicted for a more important job at all."""
     marks = pod.metadata.labels
     is_protected = marks.get(labels.DISABLE_PREEMPTIBLE) == "true"
     return not (is_protected or quota_labels.is_pod_non_preemptible(marks))

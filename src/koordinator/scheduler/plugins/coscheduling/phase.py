@@ -51,7 +51,7 @@ class QueueReason(enum.Enum):
 
 
 def worth_a_look(group: PodGroup, tally: Tally | None = None) -> QueueReason:
-    """Whether the status of a PodGroup may change.
+    """Return whether the status of a PodGroup may change.
 
     Without a tally the status alone decides, as in the reference. With one, a gang that is over is looked at while
     members are alive or none of those that it counted is gone: its job may have been started again. And one that
@@ -133,7 +133,7 @@ def _counted(status: PodGroupStatus, needed: int, tally: Tally, now: str) -> Pod
 
 
 def difference(old: PodGroupStatus, new: PodGroupStatus) -> dict[str, Any]:
-    """What a merge patch of the status says, by wire name; {} when they are the same."""
+    """Return what a merge patch of the status says, by wire name; {} when both are the same."""
     names = zip(PodGroupStatus.__struct_fields__, PodGroupStatus.__struct_encode_fields__, strict=True)
     return {
         wire_name: value for name, wire_name in names if (value := getattr(new, name)) != getattr(old, name)

@@ -42,18 +42,18 @@ class GangPlanning:
         self._attraction = handle.table.shared(Attraction)
 
     def lacks_tree(self) -> bool:
-        """Whether gangs that ask for a topology cannot be planned at all."""
+        """Return whether gangs that ask for a topology cannot be planned at all."""
         return self.is_aware and self._handle.network() is None
 
     def asks(self, pod: Pod) -> bool:
-        """Whether the pod is planned with its gang."""
+        """Return whether the pod is planned with its gang."""
         if not self.is_aware:
             return False
         gang = self._gangs.rounds.cache.get(gang_id_of(pod))
         return gang is not None and gang.config.topology is not None and not is_on_its_own(gang)
 
     def wakes(self, pod: Pod) -> bool:
-        """Whether another tree may help the pod: one per gang group tries."""
+        """Return whether another tree may help the pod: one per gang group tries."""
         group = self._gangs.group_of(pod) if self.asks(pod) else None
         return group is not None and group.root_cause in ("", key_of(pod))
 
@@ -122,8 +122,8 @@ class GangPlanning:
     # Explanations
 
     def outlook(self, gang: Gang) -> Generator[None, None, JobOutlook | None]:
-        """Where a gang group would go now, and what places lack; None when it asks for no topology, or there is none
-        (`lacks_tree`). Others may have their turn at each `yield`.
+        """Yield where a gang group would go now, and what places lack; None when it asks for no topology, or there
+        is none (`lacks_tree`). Others may have their turn at each `yield`.
 
         Raises: UnknownProfile.
         """
@@ -142,7 +142,7 @@ class GangPlanning:
         return tuple(sorted(set(must) - set(tree.layers)))
 
     def job_of(self, gang: Gang, first: PodInfo | None = None) -> Job:
-        """What a gang group asks for; `first` is the member without which nothing is planned."""
+        """Return what a gang group asks for; `first` is the member without which nothing is planned."""
         group = gang.group
         members = tuple(self._gangs.pending_of(group))
         assert gang.config.topology is not None, gang.gang_id

@@ -48,16 +48,16 @@ class Ground(Protocol):
     """The cluster in thought: pods leave nodes and members take their room, and nothing really happens."""
 
     def code_of(self, node: str) -> Code:
-        """What the node answered in the failed attempt."""
+        """Return what the node answered in the failed attempt."""
         ...
 
     def is_vacating(self, node: str) -> bool:
-        """Whether a pod that the job may evict is leaving the node because it was preempted."""
+        """Return whether a pod that the job may evict is leaving the node because it was preempted."""
         ...
 
     @property
     def has_victims(self) -> bool:
-        """Whether the job may evict anybody from the nodes that come into question."""
+        """Return whether the job may evict anybody from the nodes that come into question."""
         ...
 
     def clear(self, members: Sequence[JobMember]) -> Sequence[str]:
@@ -78,7 +78,7 @@ class Ground(Protocol):
         ...
 
     def put_back(self, pods: Sequence[Occupant]) -> None:
-        """Where they were."""
+        """Put the pods back where they were."""
         ...
 
     def take(self, pods: Sequence[Occupant]) -> None:
@@ -86,11 +86,11 @@ class Ground(Protocol):
         ...
 
     def holds(self, nodes: Collection[str]) -> bool:
-        """Whether the members that pods on these nodes matter to can be where they are."""
+        """Return whether the members that pods on these nodes matter to can be where they are."""
         ...
 
     def failure(self, members: Sequence[JobMember]) -> str:
-        """Why no node takes the first of these members, in words."""
+        """Return why no node takes the first of these members, in words."""
         ...
 
 
@@ -150,11 +150,11 @@ class JobPreemption(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def clears_nominations(self) -> bool:
-        """Whether all members lose the nodes that were kept for them."""
+        """Return whether all members lose the nodes that were kept for them."""
         return self.reason in (PreemptReason.NO_ROOM, PreemptReason.INCOMPLETE)
 
     def kept(self, trigger: str) -> str:
-        """What the round remembers, so that nobody tries again."""
+        """Return what the round remembers, so that nobody tries again."""
         return f"preemption already attempted by {trigger} with message {self.message}"
 
 
@@ -174,7 +174,7 @@ class JobPreemptor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def preempt(job: JobPreemptor, ground: Ground, placer: Placer | None = None) -> JobPreemption:
-    """Whom to evict so that all pending members of the job find room.
+    """Choose whom to evict so that all pending members of the job find room.
 
     Without a `placer` members go to the nodes with the cheapest victims.
     """

@@ -92,7 +92,7 @@ class GangPreemption:
 
     @property
     def is_for_jobs(self) -> bool:
-        """Whether room is made for whole jobs (`enablePreemption`)."""
+        """Return whether room is made for whole jobs (`enablePreemption`)."""
         return self._residents is not None
 
     # The gate
@@ -145,8 +145,9 @@ class GangPreemption:
         return self._carry_out(job, found, victims, diagnosis.profile_name)
 
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:
-        """Whether somebody left who could not be evicted, from a node where one more member fits once all others went
-        who can: filters only look at what is free."""
+        """Return whether somebody left who could not be evicted, from a node where one more member fits once all
+        others went who can: filters only look at what is free.
+        """
         gone, row, table = happening.old, happening.row, self._handle.table
         if self._residents is None or gone is None or row is None or table.node_at(row) is None:
             return False
@@ -160,7 +161,7 @@ class GangPreemption:
         return all(amount <= 0 for amount in left.values())
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
-        """What `post_filter` would do."""
+        """Return what `post_filter` would do."""
         if self._residents is None:
             return Outlook(PostFilterResult(unschedulable()))
         job = self._job_of(pod)
@@ -170,7 +171,7 @@ class GangPreemption:
         return Outlook(result, tuple(ways))
 
     def told(self, now: Round) -> str:
-        """What is said of preemption about members that fail because another one did."""
+        """Return what is said of preemption about members that fail because another one did."""
         message = now.preemption_message
         return f"preemption: {message}" if message and self.is_for_jobs else message
 
@@ -202,7 +203,7 @@ class GangPreemption:
         )
 
     def _lacking(self, gang: Gang) -> int:
-        """How many more members must get a place once victims are gone."""
+        """Return how many more members must get a place once victims are gone."""
         is_late = gang.config.match_policy is GangMatchPolicy.ONLY_WAITING and bool(gang.group.binding)
         return gang.config.minimum if is_late else self._gangs.rounds.lacking(gang)
 
@@ -210,7 +211,7 @@ class GangPreemption:
         return self._handle.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
 
     def _is_vacating_for(self, pod: PodInfo) -> bool:
-        """Whether somebody still has to leave a node that is kept for a member of the pod's job."""
+        """Return whether somebody still has to leave a node that is kept for a member of the pod's job."""
         # The victims are those of stock preemption here.
         job, table = self._job_of(pod), self._handle.table
         rows = {table.row_of(self._nominated_node(each)) for each in (*job.members.values(), *job.waiting)}
@@ -260,7 +261,7 @@ class GangPreemption:
         return found, victims
 
     def _is_awaited(self, job: Job, diagnosis: Diagnosis) -> bool:
-        """Whether victims of the job are on their way out of nodes where that helps."""
+        """Return whether victims of the job are on their way out of nodes where that helps."""
         places = {uid: self._handle.table.place_of(uid) for uid in self._doomed}
         self._doomed = {uid: by for uid, by in self._doomed.items() if places[uid] is not None}
         return any(
@@ -271,7 +272,7 @@ class GangPreemption:
         )
 
     def _spare(self, pod: PodInfo) -> int:
-        """How many members the pod's gang has beyond its minimum."""
+        """Return how many members the pod's gang has beyond its minimum."""
         gang = self._gangs.rounds.cache.get(gang_id_of(pod.pod))
         return gang.placed_count + gang.waiting_count - gang.config.minimum if gang is not None else 0
 

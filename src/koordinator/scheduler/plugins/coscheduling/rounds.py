@@ -40,7 +40,7 @@ class GangRounds(GangEvents):
     # The way into the queue, and the start of a cycle
 
     def pre_enqueue(self, pod: Pod) -> Gate:
-        """Whether the pod may enter the active queue: one member of each group may, once all are there."""
+        """Return whether the pod may enter the active queue: one member of each group may, once all are there."""
         gang, gate = self._looked_at(pod)
         if gang is not None and gate.is_open:
             gang.group.representative = key_of(pod)
@@ -49,7 +49,7 @@ class GangRounds(GangEvents):
         return gate
 
     def look(self, pod: Pod) -> Gate:
-        """What `pre_enqueue` would answer now; nobody comes to stand for the group by that."""
+        """Return what `pre_enqueue` would answer now; nobody comes to stand for the group by that."""
         return self._looked_at(pod)[1]
 
     def _looked_at(self, pod: Pod) -> tuple[Gang | None, Gate]:
@@ -68,7 +68,7 @@ class GangRounds(GangEvents):
         return gang, Gate(GateReason.OK)
 
     def begin(self, pod: Pod, *, has_topology: bool = True) -> Begin:
-        """Whether the pod may be tried now; the first member of a group starts its round.
+        """Return whether the pod may be tried now; the first member of a group starts its round.
 
         A round of another group that is still open is ended first.
         """
@@ -136,7 +136,7 @@ class GangRounds(GangEvents):
         return objections
 
     def is_tried_as_a_whole(self, pod: Pod) -> bool:
-        """Whether an attempt of the pod is one of its whole gang group."""
+        """Return whether an attempt of the pod is one of its whole gang group."""
         gang = self.cache.get(gang_id_of(pod))
         return gang is not None and not is_on_its_own(gang)
 
@@ -230,7 +230,7 @@ class GangRounds(GangEvents):
         return Next("", reason, rejected, len(now.tried), one_of)
 
     def _keeps_places(self, gang_ids: tuple[str, ...]) -> bool:
-        """Whether members go on waiting after a round in which the group did not get enough places."""
+        """Return whether members go on waiting after a round in which the group did not get enough places."""
         gangs = [self.cache.get(gang_id) for gang_id in gang_ids]
         return all(gang is not None and gang.config.mode is GangMode.NON_STRICT for gang in gangs)
 
@@ -283,7 +283,7 @@ class GangRounds(GangEvents):
     # The end of a cycle
 
     def permit(self, pod: Pod) -> Permit:
-        """Whether a pod that has a place may be bound: when its whole group has enough places."""
+        """Return whether a pod that has a place may be bound: when its whole group has enough places."""
         gang_id, key = gang_id_of(pod), key_of(pod)
         if not gang_id:
             return Permit(PermitReason.NO_GANG)
@@ -316,8 +316,9 @@ class GangRounds(GangEvents):
         )
 
     def _has_to_wait(self, gang: Gang, *, is_alone: bool) -> bool:
-        """Whether some gang of the group lacks members. A group that has started waits for nobody, also not for a gang
-        that is not described any more."""
+        """Return whether some gang of the group lacks members. A group that has started waits for nobody, also not
+        for a gang that is not described any more.
+        """
         if is_alone:
             return False
         if len(gang.waiting) + len(gang.bound) < gang.config.minimum:  # whatever of these counts
@@ -358,7 +359,7 @@ class GangRounds(GangEvents):
         return Rejection(message, self._take_held(gang.config.group))
 
     def is_released(self, pod: Pod) -> bool:
-        """Whether the pod is being bound together with its group."""
+        """Return whether the pod is being bound together with its group."""
         gang = self.cache.get(gang_id_of(pod))
         return gang is not None and self.cache.is_current(pod) and uid_of(pod) in gang.group.binding
 

@@ -220,7 +220,7 @@ class RunningGangs:
     # What is wrong
 
     def _look_for_problems(self, pod: Pod) -> None:
-        """Whether the pod's gang is described well, by this pod or by another one; users are told if it is not."""
+        """Look whether the pod's gang is described well, by this pod or by another one; tell users if it is not."""
         gang_id = gang_id_of(pod)
         gang = self.rounds.cache.get(gang_id)
         if gang is not None and (gang.config.source is GangSource.NOBODY or len(gang.children) == 1):
@@ -252,7 +252,7 @@ class RunningGangs:
     # What is done
 
     def pre_enqueue(self, pod: Pod) -> Gate:
-        """Whether a member may enter the queue."""
+        """Return whether a member may enter the queue."""
         return self._resting(pod) or self.rounds.pre_enqueue(pod)
 
     def look(self, pod: Pod) -> Gate:
@@ -386,7 +386,7 @@ def job_size(tried_count: int) -> str:
 
 
 def defaults_of(args: CoschedulingArgs) -> GangDefaults:
-    """What the arguments say where gangs do not; an unknown match policy is as good as none."""
+    """Return the defaults that the arguments give to gangs; an unknown match policy counts as none."""
     known = {policy.value: policy for policy in GangMatchPolicy}
     policy = known.get(args.default_match_policy, GangMatchPolicy.ONCE_SATISFIED)
     return GangDefaults(duration.parse(args.default_timeout), policy)

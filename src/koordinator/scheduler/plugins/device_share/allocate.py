@@ -121,7 +121,7 @@ def allocate(
 
 
 def wanted_of(node: NodeDevices, pod: PodDevices, device_type: str) -> PerDevice:
-    """How many devices of a type the pod wants on this node, and how much of each."""
+    """Return how many devices of a type the pod wants on this node, and how much of each."""
     asked = pod.by_type[device_type]
     devices = node.devices.get(device_type, {})
     if device_type != DeviceType.GPU:

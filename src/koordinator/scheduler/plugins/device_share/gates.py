@@ -20,7 +20,7 @@ def check_shared_gpu(
     node_labels: Mapping[str, str],
     unsupported: Mapping[str, frozenset[str]],
 ) -> Status:
-    """Whether a node can isolate shares of its GPUs as the pod wants; `unsupported` models by vendor cannot."""
+    """Return whether a node can isolate shares of its GPUs as the pod wants; `unsupported` models by vendor cannot."""
     if DeviceType.GPU not in pod.by_type or pod.is_whole_gpus:
         return SUCCESS
     provider = pod_labels.get(labels.GPU_ISOLATION_PROVIDER, "")

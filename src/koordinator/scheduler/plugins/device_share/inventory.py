@@ -39,7 +39,7 @@ class NodeDevices(msgspec.Struct, frozen=True):
     taken_vfs: Mapping[str, frozenset[str]] = {}
 
     def is_used(self, device_type: str, minor: int) -> bool:
-        """Whether any pod has a part of the device."""
+        """Return whether any pod has a part of the device."""
         return any(self.used.get(device_type, {}).get(minor, {}).values())
 
 
@@ -74,7 +74,7 @@ class VisibleDevice(msgspec.Struct, frozen=True):
         return bool(self.entry.total)
 
     def fits(self, amounts: Mapping[str, int]) -> bool:
-        """Whether anything is left, and enough of each amount that the device reports."""
+        """Return whether anything is left, and enough of each amount that the device reports."""
         if not any(self.free.values()):
             return False
         return all(amount <= self.free[name] for name, amount in amounts.items() if name in self.free)

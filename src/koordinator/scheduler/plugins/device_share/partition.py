@@ -108,7 +108,7 @@ def _is_fast(partition: GPUPartition, spec: GPUPartitionSpec) -> bool:
 
 
 def _packing(table: Table, count: int, taken: frozenset[int]) -> int:
-    """How much of the larger partitions is still whole."""
+    """Return how much of the larger partitions is still whole."""
     total = 0
     for size, weight in _PACKING_WEIGHTS.items():
         if size < count or not table.get(size):

@@ -31,7 +31,7 @@ class ReservedDevices(msgspec.Struct, frozen=True):
 
     @property
     def remainder(self) -> dict[str, dict[int, Amounts]]:
-        """What its owners left."""
+        """Return what its owners left."""
         return {
             device_type: {
                 minor: {
@@ -44,7 +44,7 @@ class ReservedDevices(msgspec.Struct, frozen=True):
         }
 
     def owned(self, device_type: str, minor: int) -> Mapping[str, int]:
-        """What owners use of one device."""
+        """Return what owners use of one device."""
         return self.used_by_owners.get(device_type, {}).get(minor, {})
 
 
@@ -97,7 +97,7 @@ def allocate_ignoring(
 
 
 def _counted_twice(reservation: ReservedDevices) -> ByType:
-    """What both the reservation and its owners are booked for."""
+    """Return what both the reservation and its owners are booked for."""
     left = reservation.remainder
     return {
         device_type: {
@@ -109,7 +109,7 @@ def _counted_twice(reservation: ReservedDevices) -> ByType:
 
 
 def within(reservation: ReservedDevices, limits: Limits, base: ByType | None = None) -> Limits:
-    """What a pod of the reservation may see: its remainder on top of what others give back (`base`)."""
+    """Return what a pod of the reservation may see: its remainder on top of what others give back (`base`)."""
     if base is None:
         owned = {t: {m: reservation.owned(t, m) for m in ms} for t, ms in reservation.reserved.items()}
         base = _sum([limits.given_back, owned])

@@ -109,7 +109,7 @@ class _Search:
         self.met_updating = False
 
     def serve(self, at: int) -> bool:
-        """Whether this ask and all later ones can be met."""
+        """Serve this ask and return whether it and all later ones can be met."""
         if at == len(self._problem.asks):
             return True
         ask = self._problem.asks[at]

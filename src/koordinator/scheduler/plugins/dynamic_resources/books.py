@@ -91,7 +91,7 @@ class Books(RowKeeper):
         return self._promises.values()
 
     def is_promised(self, uid: str) -> bool:
-        """Whether devices of the claim are on their way."""
+        """Return whether devices of the claim are on their way."""
         return uid in self._promises
 
     def promise(

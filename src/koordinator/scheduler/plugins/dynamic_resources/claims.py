@@ -26,7 +26,7 @@ class ClaimUse(msgspec.Struct, frozen=True):
 
 
 def claim_names(pod: Pod) -> tuple[tuple[str, str | None], ...]:
-    """What says which claims a pod uses, in the order of its spec: all that may change while it waits."""
+    """Return what says which claims a pod uses, in the order of its spec: all that may change while it waits."""
     made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
     return tuple(
         (each.name, each.resource_claim_name or made.get(each.name)) for each in pod.spec.resource_claims
@@ -67,7 +67,7 @@ def claims_of(pod: Pod, find: Find) -> list[tuple[ClaimUse, ResourceClaim]]:
 
 
 def objection(pod: Pod, find: Find) -> str:
-    """Why the pod's claims cannot be used; "" when they can."""
+    """Return why the pod's claims cannot be used; "" when they can."""
     try:
         claims_of(pod, find)
     except ClaimError as error:
@@ -76,7 +76,7 @@ def objection(pod: Pod, find: Find) -> str:
 
 
 def belongs_to(claim: ResourceClaim, pod: Pod) -> bool:
-    """Whether the claim was made for the pod."""
+    """Return whether the claim was made for the pod."""
     return any(
         owner.controller and owner.uid == pod.metadata.uid for owner in claim.metadata.owner_references
     )
@@ -87,5 +87,5 @@ def is_reserved_for(claim: ResourceClaim, uid: str) -> bool:
 
 
 def can_be_reserved(claim: ResourceClaim) -> bool:
-    """Whether one more pod may use the claim."""
+    """Return whether one more pod may use the claim."""
     return len(claim.status.reserved_for) < RESERVATIONS_MAX

@@ -60,7 +60,7 @@ def keys_of(pod: Pod) -> frozenset[ClaimKey]:
 
 
 def gives_back(happening: Happening) -> bool:
-    """Whether devices became free: a claim lost them, or went, or a promise was taken back."""
+    """Return whether devices became free: a claim lost them, or went, or a promise was taken back."""
     old, new = happening.old, happening.new
     if old is None and new is None:
         return True
@@ -70,7 +70,9 @@ def gives_back(happening: Happening) -> bool:
 
 
 def helps(happening: Happening, pod: Pod) -> bool:
-    """Whether news of a claim can help a pod: its own claim came or has another status, or devices became free."""
+    """Return whether news of a claim can help a pod: its own claim came or has another status, or devices became
+    free.
+    """
     if gives_back(happening):
         return True
     old, new = happening.old, happening.new

@@ -46,7 +46,7 @@ def facts(tolerations: Iterable[DeviceToleration]) -> tuple[tuple[str, str, str,
 
 
 def tolerates(tolerations: Iterable[tuple[str, str, str, str]], taint: DeviceTaint) -> bool:
-    """Whether a taint does not keep a request from a device."""
+    """Return whether a taint does not keep a request from a device."""
     if taint.effect not in _BLOCKING:
         return True
     return any(

@@ -47,14 +47,14 @@ class Supply:
         return found
 
     def answer(self, demand: Demand, row: int) -> tuple[Answer, list[int]]:
-        """What one node would give, and the numbers of its devices."""
+        """Return what one node would give, and the numbers of its devices."""
         self._refresh(demand)
         rows = np.array([row], np.intp)
         numbers = self._numbers(int(self._inventory.nodes_of(rows)[0]), self._reaches(rows)[:, 0])
         return self._search(demand, numbers, self._codes(demand)), numbers
 
     def failure(self, demand: Demand, row: int) -> str:
-        """What went wrong with selectors or pools on a node that was refused; "" when nothing did."""
+        """Return what went wrong with selectors or pools on a node that was refused; "" when nothing did."""
         self._refresh(demand)
         rows = np.array([row], np.intp)
         numbers = self._numbers(int(self._inventory.nodes_of(rows)[0]), self._reaches(rows)[:, 0])
@@ -113,7 +113,7 @@ class Supply:
         return passes
 
     def _count(self, mask: Mask, rows: Rows, reaches: Mask) -> I64:
-        """How many of the devices in a mask each row has, shared ones included."""
+        """Return how many of the devices in a mask each row has, shared ones included."""
         inventory = self._inventory
         mask = mask & inventory.is_alive
         own = inventory.node[mask & (inventory.node != NOWHERE)]
@@ -127,7 +127,7 @@ class Supply:
 
     @staticmethod
     def _is_countable(demand: Demand) -> bool:
-        """Whether enough free devices are all that it takes."""
+        """Return whether enough free devices are all that it takes."""
         problem = demand.problem
         return (
             not problem.rules

@@ -93,7 +93,7 @@ class ClaimWriter:
         raise WriteError(f"claim {namespace}/{name} is changed by others all the time")
 
     def _is_done(self, pod: PodInfo, claim: ResourceClaim, booked: Booked) -> bool:
-        """Whether a write that seemed to fail was carried out."""
+        """Return whether a write that seemed to fail was carried out."""
         if claim.metadata.uid != booked.uid or not is_reserved_for(claim, pod.uid):
             return False
         if booked.promise is not None and booked.promise.is_doubtful:

@@ -43,7 +43,7 @@ class QuotaControllers:
         self.over_use = OverUse(args, handle, book, news)
 
     def loops(self) -> list[BackgroundController]:
-        """What runs beside scheduling."""
+        """Return the controllers that run beside scheduling."""
         found = [
             BackgroundController("ElasticQuota reserved quotas", self._keep_reserved),
             BackgroundController("ElasticQuota status", self._statuses.run),
@@ -135,7 +135,7 @@ class QuotaAccounts(RowKeeper):
         return handle.shared(cls, lambda first: cls(args, first))
 
     def args_of(self, args: ElasticQuotaArgs) -> ElasticQuotaArgs:
-        """What counts in a profile with these arguments."""
+        """Return the arguments that count in a profile."""
         counting = msgspec.structs.replace(self._args, **{name: getattr(args, name) for name in OWN})
         differing = [
             field.encode_name

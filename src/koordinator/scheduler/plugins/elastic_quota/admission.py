@@ -87,7 +87,8 @@ class AdmissionDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_room(request: Nanos, quota: Quota, limit: Nanos, is_preemptible: bool = True) -> bool:
-    """Whether `admit` allows the request, for who asks about each pod; ancestors are another question (`fits`).
+    """Return whether `admit` allows the request, for who asks about each pod; ancestors are another question
+    (`fits`).
 
     `request` is the whole one of the pod; `limit` is what the quota may use now.
     """
@@ -99,8 +100,9 @@ def has_room(request: Nanos, quota: Quota, limit: Nanos, is_preemptible: bool = 
 
 
 def fits(request: Nanos, counted: Collection[str], used: Nanos, limit: Nanos) -> bool:
-    """Whether the counted resources of a request are there beside what is used. A name that `limit` lacks is not
-    limited."""
+    """Return whether the counted resources of a request are there beside what is used. A name that `limit` lacks is
+    not limited.
+    """
     return not any(
         number + used.get(name, 0) > limit[name]
         for name, number in request.items()
@@ -116,7 +118,7 @@ def admit(
     ancestors: Sequence[QuotaStanding | str] = (),
     pod_count: int = 1,
 ) -> AdmissionDecision:
-    """Whether the quota has room for a request, then whether its minimum has (for a pod that cannot be
+    """Return whether the quota has room for a request, then whether its minimum has (for a pod that cannot be
     preempted), then its ancestors.
 
     `ancestors` go from the parent up, without the root; a name stands for one that is not known. `pod_count` pods ask
@@ -156,8 +158,9 @@ def admit(
 def admit_above(
     asked: Amounts, ancestor: QuotaStanding | str, *, path: tuple[str, ...], pod_count: int = 1
 ) -> AdmissionDecision:
-    """Whether an ancestor (a name: one that is not known) of the quota at the end of `path` has room for what its
-    descendants count of a request."""
+    """Return whether an ancestor (a name: one that is not known) of the quota at the end of `path` has room for
+    what its descendants count of a request.
+    """
     if isinstance(ancestor, str):
         return AdmissionDecision(reason=AdmissionReason.ANCESTOR_MISSING, quota=ancestor, path=path)
     exceeded = exceeding(mask(add(asked, ancestor.used), asked), ancestor.limit)

@@ -40,7 +40,7 @@ def _family(name: str) -> Family:
 
 
 def nanos_per_unit(name: str) -> int:
-    """How many 10^-9 the unit has that shares are computed in: milli-cores, else whole units."""
+    """Return how many 10^-9 the unit has that shares are computed in: milli-cores, else whole units."""
     return _NANOS_PER_UNIT.get(name, NANO)
 
 
@@ -75,7 +75,7 @@ def negated(nanos: Mapping[str, int]) -> Nanos:
 
 
 def grown(after: Mapping[str, int], before: Mapping[str, int]) -> Nanos:
-    """What was added between two lists: entries that are the same are left out."""
+    """Return what was added between two lists: entries that are the same are left out."""
     changes = {name: number - before.get(name, 0) for name, number in after.items()}
     changes.update((name, -number) for name, number in before.items() if name not in after)
     return {name: number for name, number in changes.items() if number}
@@ -87,7 +87,7 @@ def larger(a: Nanos, b: Nanos) -> Nanos:
 
 
 def above(nanos: Mapping[str, int], limit: Mapping[str, int]) -> bool:
-    """Whether any entry is above the limit. A name that `limit` lacks is not limited."""
+    """Return whether any entry is above the limit. A name that `limit` lacks is not limited."""
     return any(number > limit[name] for name, number in nanos.items() if name in limit)
 
 
@@ -123,7 +123,7 @@ class SharedNames:
         self._sorted = None
 
     def names(self) -> tuple[str, ...]:
-        """Those that any quota counts, sorted."""
+        """Return the names that any quota counts, sorted."""
         if self._sorted is None:
             self._sorted = tuple(sorted(name for name, count in self._counts.items() if count))
         return self._sorted

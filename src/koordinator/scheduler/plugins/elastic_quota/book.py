@@ -96,7 +96,7 @@ class QuotaBook:
     # What is known
 
     def quota_of(self, pod: Pod) -> QuotaRef:
-        """Where a pod belongs now; `NO_QUOTA` when nowhere."""
+        """Return where a pod belongs now; `NO_QUOTA` when nowhere."""
         label, namespace = pod.metadata.labels.get(labels.QUOTA_NAME, ""), pod.metadata.namespace
         name = label
         if not name and self._has_default:
@@ -115,7 +115,7 @@ class QuotaBook:
         return self.forest.tree(ref.tree_id) if ref.name else None
 
     def counted_in(self, key: str) -> QuotaRef:
-        """Where a pod (`namespace/name`) is counted."""
+        """Return where a pod (`namespace/name`) is counted."""
         return self._refs.get(key, NO_QUOTA)
 
     def pod(self, key: str) -> Pod | None:
@@ -231,7 +231,7 @@ class QuotaBook:
             self.reserve(key)
 
     def spec_of(self, name: str) -> QuotaSpec | None:
-        """What the owner of a quota wrote; None when it is not known."""
+        """Return what the owner of a quota wrote; None when it is not known."""
         place = self.find(name)
         return place[1].spec if place is not None else None
 
@@ -373,7 +373,7 @@ class QuotaBook:
             self._hooks.pod_updated(now_in.name, None, new)
 
     def _counted(self, ref: QuotaRef, key: str) -> bool:
-        """Whether the pod takes up room where it is counted."""
+        """Return whether the pod takes up room where it is counted."""
         tree = self.tree_of(ref)
         quota = tree.get(ref.name) if tree is not None else None
         known = quota.pods.get(key) if quota is not None else None
@@ -432,7 +432,7 @@ def _policy_of(gates: FeatureGates) -> TerminatingPolicy:
 
 
 def _root_of(quota: ElasticQuota) -> TreeRoot | None:
-    """What the root quota of a tree says of it; None for other quotas, and where that is not readable."""
+    """Return what the root quota of a tree says of it; None for other quotas, and where that is not readable."""
     own = quota.metadata.labels
     if not quota_labels.is_tree_root(own):
         return None
@@ -450,7 +450,7 @@ _READ = (labels.QUOTA_SHARED_WEIGHT, labels.QUOTA_NAMESPACES, labels.QUOTA_TOTAL
 
 
 def _says_the_same(a: ElasticQuota, b: ElasticQuota) -> bool:
-    """Whether nothing that users write differs (the scheduler itself writes annotations and status)."""
+    """Return whether nothing that users write differs (the scheduler itself writes annotations and status)."""
     before, after = a.metadata, b.metadata
     return (
         a.spec == b.spec
@@ -460,7 +460,7 @@ def _says_the_same(a: ElasticQuota, b: ElasticQuota) -> bool:
 
 
 def _counts_alike(a: Pod, b: Pod) -> bool:
-    """Whether nothing that quotas look at differs between two states of a pod."""
+    """Return whether nothing that quotas look at differs between two states of a pod."""
     try:
         is_same = pod_resources.have_same_amounts(a, b)
     except QuantityError:

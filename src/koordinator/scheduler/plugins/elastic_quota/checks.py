@@ -40,12 +40,13 @@ class QuotaChecks:
         self._refresh = timed.of("RefreshRuntime", QuotaTree.bring_up_to_date)
 
     def limit_of(self, quota: Quota) -> Nanos:
-        """What a quota may use now, as far as it is up to date."""
+        """Return what a quota may use now, as far as it is up to date."""
         return limit_of(quota, has_runtime=self._has_runtime)
 
     def place_of(self, pod: Pod) -> Place | Status:
-        """Where a pod belongs, brought up to date; Skip for one without a quota, an error where its quota is out of
-        reach."""
+        """Return where a pod belongs, brought up to date; Skip for one without a quota, an error where its quota is
+        out of reach.
+        """
         place = self._places.of(pod)
         if isinstance(place, Place) and place.has_runtime:
             self._bring_up_to_date(place)
@@ -70,7 +71,7 @@ class QuotaChecks:
         return counted.request if counted is not None else nanos_of(self._book.ask_of(pod).request)
 
     def has_room(self, pod: PodInfo, place: Place) -> bool:
-        """Whether `decide` would allow the pod. Raises: QuantityError, ProtocolError."""
+        """Return whether `decide` would allow the pod. Raises: QuantityError, ProtocolError."""
         quota = place.quota
         counted = quota.pods.get(pod.key)
         request = counted.request if counted is not None else self.request_of(pod.pod, quota)
@@ -85,8 +86,9 @@ class QuotaChecks:
         )
 
     def decide(self, pod: Pod, place: Place, count: int = 1) -> AdmissionDecision:
-        """Whether there is room for so many pods like this one, with the figures. Raises: QuantityError,
-        ProtocolError."""
+        """Return whether there is room for so many pods like this one, with the figures. Raises: QuantityError,
+        ProtocolError.
+        """
         request, written = self.request_of(pod, place.quota), self._book.ask_of(pod).request
         return decide_at(
             place,
@@ -100,7 +102,7 @@ class QuotaChecks:
         return _standing(quota, has_runtime=self._has_runtime)
 
     def standing(self, pod: Pod, count: int = 1) -> PodStanding | None:
-        """What so many pods like this one meet at their quota, for people; None where no quota has a say."""
+        """Return what so many pods like this one meet at their quota, for people; None where no quota has a say."""
         place = self.place_of(pod)
         if isinstance(place, Status):
             return None
@@ -114,7 +116,7 @@ class QuotaChecks:
     # Many pods
 
     def room_for(self, pods: Iterable[PodInfo]) -> tuple[Status, list[Place]]:
-        """Whether all of these pods together fit into their quotas, and the quotas that have no room.
+        """Return whether all of these pods together fit into their quotas, and the quotas that have no room.
 
         Pods that are counted as used already hold what they need. Skip where no quota has a say.
         """
@@ -151,7 +153,7 @@ class QuotaChecks:
 
     @staticmethod
     def _have_room(group: "_Group") -> bool:
-        """Whether it is plain that `_decide_together` would allow the pods."""
+        """Return whether it is plain that `_decide_together` would allow the pods."""
         place, quota = group.place, group.place.quota
         return (
             not place.ancestors
@@ -163,7 +165,7 @@ class QuotaChecks:
         )
 
     def _decide_together(self, group: "_Group", groups: Iterable["_Group"]) -> AdmissionDecision:
-        """Whether the pods of one quota fit there, and further up with those of other quotas."""
+        """Return whether the pods of one quota fit there, and further up with those of other quotas."""
         standing = self._standing_of(group.place.quota)
         decision = admission.admit(amounts_of(group.request), standing, pod_count=group.count)
         if decision.is_allowed and group.fixed:
@@ -200,8 +202,9 @@ class QuotaChecks:
 def decide_at(
     place: Place, request: Amounts, *, has_runtime: bool, is_preemptible: bool = True, pod_count: int = 1
 ) -> AdmissionDecision:
-    """Whether there is room for a request where it belongs, brought up to date, and above. `has_runtime`: runtimes
-    limit quotas."""
+    """Return whether there is room for a request where it belongs, brought up to date, and above. `has_runtime`:
+    runtimes limit quotas.
+    """
     return admission.admit(
         request,
         _standing(place.quota, has_runtime=has_runtime, like=request),

@@ -132,7 +132,7 @@ class Columns:
         return not stays_short
 
     def keep(self, row: int, least: int) -> bool:
-        """What a child is sure of changed; whether it did in this resource."""
+        """Set what a child is sure of; return whether that changed in this resource."""
         entry = self._entries[row]
         if entry.least == least:
             return False
@@ -152,7 +152,7 @@ class Columns:
         self._unserved += sign * (entry.request > 0 >= entry.weight)
 
     def _fits(self, arrays: Arrays, entry: Entry) -> bool:
-        """Whether the arrays can take the entry in, all sums included, and weights stay as small as can be."""
+        """Return whether the arrays can take the entry in, all sums included, and weights stay as small as can be."""
         if entry.weight % arrays.divisor:
             divisor = math.gcd(arrays.divisor, entry.weight)
             arrays.weights *= arrays.divisor // divisor
@@ -208,7 +208,7 @@ class Columns:
         )
 
     def _have_enough(self, total: int, shortage: tuple[int, int] | None) -> bool:
-        """Whether it is plain that everybody gets what they ask for, and what is theirs alone."""
+        """Return whether it is plain that everybody gets what they ask for, and what is theirs alone."""
         return (
             self._enough <= total
             and not (self._unserved or self._negatives)
@@ -231,7 +231,7 @@ class Columns:
         return self._arrays
 
     def share(self, row: int) -> int:
-        """What a child gets."""
+        """Return what a child gets."""
         shares = self._shares
         if shares is None:
             return _enough(self._entries[row])

@@ -33,11 +33,13 @@ class Crowd:
         return cls(rows, weights, int(weights.sum()), int(weights.max(initial=0)))
 
     def parts(self, amount: int) -> Column:
-        """What each gets of `amount`."""
+        """Return the parts of `amount` that each gets."""
         return split_arrays(amount, self.weights, whole=self._whole, largest=self._largest)
 
     def going_on(self, short: Column) -> "tuple[Crowd, Column]":
-        """Those of them who still lack something, and what; `short` has an entry per child of the crowd."""
+        """Return the children that still lack something, and what they lack; `short` has an entry per child of the
+        crowd.
+        """
         stays = short > 0
         count = int(np.count_nonzero(stays))
         if count == short.size:
@@ -53,7 +55,7 @@ class Crowd:
         return rest, short.take(positions)
 
     def position(self, row: int) -> int:
-        """Where a row is, or would be."""
+        """Return where a row is, or would be."""
         return int(self.rows.searchsorted(row))
 
     def inserted(self, position: int, row: int, weight: int) -> "Crowd":
@@ -123,13 +125,13 @@ class Filling:
 
     @property
     def shares(self) -> Column:
-        """What each child gets, as a new array."""
+        """Return what each child gets, as a new array."""
         shares = self._settled.copy()
         shares[self._left.crowd.rows] -= self._left.wanted
         return shares
 
     def share(self, row: int) -> int:
-        """What one child gets."""
+        """Return what one child gets."""
         share, crowd = int(self._settled[row]), self._left.crowd
         position = crowd.position(row)
         if position < crowd.rows.size and crowd.rows[position] == row:

@@ -54,7 +54,7 @@ class QuotaForest:
         return self._tree_ids
 
     def set_capacity(self, capacity: Amounts) -> None:
-        """What all nodes have together."""
+        """Set what all nodes have together."""
         self._capacity = capacity
         self._share_out()
 

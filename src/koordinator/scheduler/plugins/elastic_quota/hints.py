@@ -43,7 +43,7 @@ class QueueHints:
         """Tree → pods that its snapshot knows."""
 
     def may_help(self, happening: Happening, pod: PodInfo) -> bool:
-        """Whether it is worth looking at the pod's quota again."""
+        """Return whether it is worth looking at the pod's quota again."""
         waiting, subject = self._book.quota_of(pod.pod), happening.new
         if isinstance(subject, QuotaUpdate):
             decision = requeue.on_quota_update(

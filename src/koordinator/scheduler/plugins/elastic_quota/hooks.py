@@ -27,7 +27,7 @@ class QuotaHook:
         self.key = key
 
     def is_quota_updated(self, old: ElasticQuota, new: ElasticQuota) -> bool:
-        """Whether an update matters to the hook in which nothing changed that shares are computed from."""
+        """Return whether an update matters to the hook in which nothing changed that shares are computed from."""
         return False
 
     def pre_quota_update(
@@ -44,14 +44,14 @@ class QuotaHook:
         """It is done."""
 
     def on_pod_updated(self, quota: str, old: Pod | None, new: Pod | None) -> None:
-        """What a pod with a place uses of its quota changed: it got its place, changed, or lost it."""
+        """Learn that what a pod with a place uses of its quota changed: it got its place, changed, or lost it."""
 
     def update_quota_status(self, quota: ElasticQuota, patch: dict[str, Any]) -> dict[str, Any] | None:
         """The merge patch to write instead of `patch` (which may be empty: nothing to write); None leaves it."""
         return None
 
     def check_pod(self, quota: str, pod: Pod) -> str:
-        """Why the pod may not be placed now; empty when it may."""
+        """Return why the pod may not be placed now; empty when it may."""
         return ""
 
 
@@ -60,7 +60,7 @@ Factory = Callable[[str, str, Handle], QuotaHook]
 
 
 def factories() -> Mapping[str, Callable[[], Factory]]:
-    """What installed packages offer: `factoryKey` → how to load it."""
+    """Return the factories that installed packages offer: `factoryKey` → how to load it."""
     return {entry.name: entry.load for entry in metadata.entry_points(group=ENTRY_POINTS)}
 
 
@@ -111,7 +111,7 @@ class Hooks:
         return bool(self._hooks)
 
     def see_change(self, old: ElasticQuota, new: ElasticQuota) -> bool:
-        """Whether any hook cares for the difference."""
+        """Return whether any hook cares for the difference."""
         answers = [answer for _, answer in self._ask("is_quota_updated", old, new)]
         return any(answers)
 
@@ -133,7 +133,7 @@ class Hooks:
                 self._call(hook, "post_quota_update", *change, obj, shared[hook.key, number])
 
     def pod_updated(self, quota: str, old: Pod | None, new: Pod | None) -> None:
-        """What a pod uses of its quota changed."""
+        """Tell the hooks that what a pod uses of its quota changed."""
         for _ in self._ask("on_pod_updated", quota, old, new):
             pass
 
@@ -145,7 +145,7 @@ class Hooks:
         return patch
 
     def objection(self, quota: str, pod: Pod) -> str:
-        """What the first hook says that refuses the pod; empty when none does."""
+        """Return what the first hook says that refuses the pod; empty when none does."""
         for key, answer in self._ask("check_pod", quota, pod):
             if answer:
                 return f"CheckPod failed for hook plugin {key}, err: {answer}"
@@ -156,7 +156,7 @@ class Hooks:
             yield hook.key, self._call(hook, method, *args)
 
     def _call(self, hook: QuotaHook, method: str, *args: Any) -> Any:
-        """What the hook answers, None when it raised."""
+        """Call the hook and return its answer, None when it raised."""
         began_s = self._now()
         try:
             return getattr(hook, method)(*args)

@@ -80,14 +80,14 @@ class Level:
                     is_computed = False
 
     def keeps(self, child: Quota) -> None:
-        """What a child is guaranteed changed, or its scaled minimum."""
+        """Note that what a child is guaranteed changed, or its scaled minimum."""
         row, guaranteed = self._row(child.spec.name), self._guaranteed(child)
         for name, columns in self._columns.items():
             if columns.keep(row, self._least(child, guaranteed, name, columns.per_unit)):
                 self.version += 1
 
     def set_total(self, total: Nanos) -> None:
-        """What there is to share; the same object is the same amounts."""
+        """Set what there is to share; the same object is the same amounts."""
         if total is not self._total:
             if total != self._total:
                 self.version += 1
@@ -121,7 +121,7 @@ class Level:
         return child.guaranteed if self._keeps_guarantee else {}
 
     def _least(self, child: Quota, guaranteed: Nanos, name: str, unit: int) -> int:
-        """What a child is sure of before scaling."""
+        """Return what a child is sure of before scaling."""
         return to_units(max(child.min.get(name, 0), guaranteed.get(name, 0)), unit)
 
     def _count_min(self, amounts: Nanos, sign: int) -> None:

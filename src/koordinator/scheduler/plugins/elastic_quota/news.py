@@ -28,7 +28,7 @@ class Listener:
             return
 
     def take(self) -> tuple[set[str], set[str]]:
-        """What was touched, and what drifted."""
+        """Take what was touched, and what drifted."""
         self.bell.clear()
         taken = self.touched, self.drifted
         self.touched, self.drifted = set(), set()

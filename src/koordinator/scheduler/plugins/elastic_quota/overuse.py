@@ -41,8 +41,9 @@ class OveruseCheck(msgspec.Struct, frozen=True):
 
 
 def check_overuse(last_under_s: float, now_s: float, is_above: bool, delay_s: float) -> OveruseCheck:
-    """Whether it is time to evict; after that the delay begins anew. `is_above`: the quota uses more than its runtime
-    now."""
+    """Return whether it is time to evict; after that the delay begins anew. `is_above`: the quota uses more than
+    its runtime now.
+    """
     if not is_above:
         return OveruseCheck(OveruseReason.WITHIN, now_s)
     if now_s - last_under_s > delay_s:
@@ -68,8 +69,9 @@ class OveruseTimer:
         self._under_s.clear()
 
     def is_due(self, name: str, now_s: float, seen_s: float, *, is_above: bool) -> bool:
-        """Whether it is time to evict from a quota; `seen_s`: when it was last seen within its runtime, if nothing is
-        known of it."""
+        """Return whether it is time to evict from a quota; `seen_s`: when it was last seen within its runtime, if
+        nothing is known of it.
+        """
         check = check_overuse(self._under_s.get(name, seen_s), now_s, is_above, self._delay_s)
         if check.reason is OveruseReason.WITHIN:
             self._under_s.pop(name, None)

@@ -18,7 +18,7 @@ REMEMBERED_MAX = 20_000
 
 
 def limit_of(quota: Quota, *, has_runtime: bool) -> Nanos:
-    """What a quota may use now, as far as it is up to date. `has_runtime`: whether runtimes limit quotas."""
+    """Return what a quota may use now, as far as it is up to date. `has_runtime`: whether runtimes limit quotas."""
     return quota.runtime if has_runtime and quota.spec.name not in OUTSIDE_THE_SHARES else quota.max
 
 
@@ -35,7 +35,7 @@ class Place(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def limit(self) -> Nanos:
-        """What the quota may use, as far as it is up to date."""
+        """Return what the quota may use, as far as it is up to date."""
         return self.quota.runtime if self.has_runtime else self.quota.max
 
     @property
@@ -81,7 +81,7 @@ class Places:
         return len(self._by_label) + len(self._by_namespace)
 
     def of(self, pod: Pod) -> Place | Status:
-        """Where a pod belongs; Skip for one without a quota, an error where its quota is out of reach."""
+        """Return where a pod belongs; Skip for one without a quota, an error where its quota is out of reach."""
         if self._revision != self._book.revision:
             self._forget()
         meta = pod.metadata

@@ -338,7 +338,7 @@ class ElasticQuota(
                 yield known.metadata.uid or key
 
     def standing(self, pod: PodInfo, count: int = 1) -> PodStanding | None:
-        """What so many pods like this one meet at their quota, for people; None where no quota has a say."""
+        """Return what so many pods like this one meet at their quota, for people; None where no quota has a say."""
         return self.checks.standing(pod.pod, count)
 
     # Preemption, loops, questions

@@ -19,7 +19,7 @@ class TerminatingPolicy(enum.Enum):
 def is_ignored(
     policy: TerminatingPolicy, now_s: float, deleted_s: float | None, grace_s: float | None
 ) -> bool:
-    """Whether a pod no longer counts; `deleted_s` is its deletion timestamp, None when it stays."""
+    """Return whether a pod no longer counts; `deleted_s` is its deletion timestamp, None when it stays."""
     if deleted_s is None or policy is TerminatingPolicy.COUNT:
         return False
     return policy is TerminatingPolicy.IMMEDIATE or now_s > deleted_s + (grace_s or 0)

@@ -40,7 +40,7 @@ class VictimReason(enum.Enum):
 
 
 def may_evict(pod: Rival, victim: Rival, *, protects_default: bool) -> VictimReason:
-    """Whether `victim` may be evicted for `pod`."""
+    """Return whether `victim` may be evicted for `pod`."""
     if not victim.is_preemptible:
         return VictimReason.NON_PREEMPTIBLE
     if protects_default and victim.quota == DEFAULT:
@@ -51,7 +51,7 @@ def may_evict(pod: Rival, victim: Rival, *, protects_default: bool) -> VictimRea
 
 
 def objection(pod: Rival, *, never: bool, nominated_code: Code, on_nominated_node: Iterable[Rival]) -> str:
-    """Why the pod may not preempt now, empty when it may. `on_nominated_node` is empty without nomination."""
+    """Return why the pod may not preempt now, empty when it may. `on_nominated_node` is empty without nomination."""
     if never:
         return "not eligible due to preemptionPolicy=Never."
     if nominated_code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
@@ -84,7 +84,7 @@ def choose_victims(
     limit: Amounts,
     fits: Callable[[Sequence[Rival]], bool],
 ) -> VictimChoice:
-    """Which of the pods that may be evicted from a node have to go for `request`.
+    """Choose which of the pods that may be evicted from a node have to go for `request`.
 
     `violating` and `harmless` are those pods, most important first, split by whether a disruption budget
     protects them; `used` and `limit` belong to the quota. `fits` tells whether the node holds the pod beside

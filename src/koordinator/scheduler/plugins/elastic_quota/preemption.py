@@ -66,7 +66,7 @@ class QuotaPreemption:
         return result
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
-        """What `post_filter` would do."""
+        """Return what `post_filter` would do."""
         result, best = self._decide(pod, diagnosis)
         if best is None:
             return Outlook(result)

@@ -77,7 +77,7 @@ class PodAsk(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def takes_up_room(self) -> bool:
-        """Whether it uses its quota."""
+        """Return whether it uses its quota."""
         return self.is_on_node and not self.is_over
 
 
@@ -125,7 +125,7 @@ class Sums(msgspec.Struct):
         )
 
     def minus(self, before: "Sums") -> "Sums":
-        """What was added since `before`; amounts that are the same are left out."""
+        """Return what was added since `before`; amounts that are the same are left out."""
         return Sums(
             request=grown(self.request, before.request),
             non_preemptible_request=grown(self.non_preemptible_request, before.non_preemptible_request),
@@ -134,7 +134,7 @@ class Sums(msgspec.Struct):
         )
 
     def negative(self) -> "Sums":
-        """What takes these sums away again."""
+        """Return what takes these sums away again."""
         return Sums(
             request=negated(self.request),
             non_preemptible_request=negated(self.non_preemptible_request),
@@ -193,13 +193,13 @@ class Quota(msgspec.Struct, kw_only=True):
 
     @property
     def request(self) -> Nanos:
-        """What is asked for; one that does not lend always asks for its minimum."""
+        """Return what is asked for; one that does not lend always asks for its minimum."""
         asked = self.below.request
         return asked if self.lends else larger(asked, self.min)
 
     @property
     def guaranteed(self) -> Nanos:
-        """What is never taken back: the minimum, or what was allocated already."""
+        """Return what is never taken back: the minimum, or what was allocated already."""
         return larger(self.allocated, self.min)
 
     def _limited(self) -> Nanos:
@@ -214,7 +214,7 @@ def count_pod(request: Nanos, names: Collection[str], is_preemptible: bool, is_a
 
 
 def change_of(before: Counted | None, after: Counted | None) -> Sums:
-    """What the sums of a pod's quota grow by; lists that stay the same are empty."""
+    """Return what the sums of a pod's quota grow by; lists that stay the same are empty."""
     if before is None:
         return Sums() if after is None else _sums_of(after)
     if after is None:
@@ -225,7 +225,7 @@ def change_of(before: Counted | None, after: Counted | None) -> Sums:
 
 
 def _sums_of_place(counted: Counted) -> Sums:
-    """What a pod adds when it gets its place, or takes away when it gives it up: nothing else changes."""
+    """Return what a pod adds when it gets its place, or takes away when it gives it up: nothing else changes."""
     sign = 1 if counted.is_assigned else -1
     used = {name: sign * number for name, number in counted.amounts.items() if number}
     return Sums(used=used, non_preemptible_used={} if counted.is_preemptible else used)
@@ -241,7 +241,7 @@ def _sums_of(counted: Counted) -> Sums:
 
 
 def passed_on(quota: Quota) -> Sums:
-    """What the parent of a quota sees of it; shares lists with it: to be read only."""
+    """Return what the parent of a quota sees of it; shares lists with it: to be read only."""
     below = quota.below
     return Sums(
         request=quota.limited_request,

@@ -211,7 +211,7 @@ class Ledger:
         return found
 
     def loans(self, name: str) -> tuple[tuple[Loan, ...], Amounts]:
-        """Whose minima a quota uses, nearest first, and what it uses that nobody is sure of."""
+        """Return the loans: whose minima a quota uses, nearest first, and what it uses that nobody is sure of."""
         loans: list[Loan] = []
         known = self._quotas.get(name)
         left = _over(known) if known is not None else {}
@@ -286,7 +286,7 @@ def of_path(tree: QuotaTree, tree_id: str, name: str) -> Ledger:
 
 
 def standing(ledger: Ledger, name: str, decision: AdmissionDecision) -> PodStanding:
-    """What a pod of the quota `name` meets there, or at the ancestor that `decision` names."""
+    """Return what a pod of the quota `name` meets there, or at the ancestor that `decision` names."""
     refusing = decision.quota if ledger.get(decision.quota) is not None else name
     figures = ledger.get(refusing)
     assert figures is not None, name
@@ -297,7 +297,7 @@ def standing(ledger: Ledger, name: str, decision: AdmissionDecision) -> PodStand
 
 
 def _over(quota: Figures) -> Nanos:
-    """What it uses above its minimum, of the resources that it counts."""
+    """Return what it uses above its minimum, of the resources that it counts."""
     if quota.name in (labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME):
         return {}
     least = nanos_of(quota.min)

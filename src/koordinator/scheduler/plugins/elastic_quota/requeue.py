@@ -66,7 +66,7 @@ class TreeSnapshot(msgspec.Struct, frozen=True):
         )
 
     def is_above(self, ancestor: str, quota: str) -> bool:
-        """Whether one quota is on the other's way to the root."""
+        """Return whether one quota is on the other's way to the root."""
         seen = {quota, ROOT}
         parent = self.parents.get(quota, ROOT)
         while parent not in seen:
@@ -78,7 +78,7 @@ class TreeSnapshot(msgspec.Struct, frozen=True):
 
 
 def is_relevant(old: QuotaSpec, new: QuotaSpec) -> bool:
-    """Whether an update changes anything that shares are computed from."""
+    """Return whether an update changes anything that shares are computed from."""
     return old != new
 
 

@@ -78,7 +78,7 @@ class QuotaGauge:
         return "\n".join(self._gauge.line(number, *values) for values, number in sorted(samples.items()))
 
     def _unschedulable(self, quota: Quota) -> Iterator[tuple[str, Nanos]]:
-        """What the root quota of a tree says of nodes that take no pods."""
+        """Yield what the root quota of a tree says of nodes that take no pods."""
         found = self._book.objects.get(quota.spec.name)
         if found is None or labels.QUOTA_UNSCHEDULABLE_RESOURCE not in found.metadata.annotations:
             return
@@ -93,7 +93,7 @@ class QuotaGauge:
 
 
 def fields_of(quota: Quota) -> Iterator[tuple[str, Nanos]]:
-    """What the metric tells, by field."""
+    """Yield what the metric tells, by field."""
     below = quota.below
     counted = quota.runtime if quota.spec.name == ROOT else quota.max
     yield from (
@@ -213,7 +213,7 @@ class Statuses:
         self._took.observe(max(self._handle.clock.now() - began_s, 0.0))
 
     def _is_settled(self, found: ElasticQuota) -> bool:
-        """Whether nobody admitted pods to the quota just now."""
+        """Return whether nobody admitted pods to the quota just now."""
         text = found.metadata.annotations.get(labels.QUOTA_CHILD_REQUEST, "")
         known, now_s = self._admitted.get(found.key), self._handle.clock.now()
         if known is None or known[0] != text:

@@ -93,7 +93,7 @@ class QuotaTree:
 
     @property
     def total(self) -> Amounts:
-        """What there is in all, in use by the reserved quotas or not."""
+        """Return what there is in all, in use by the reserved quotas or not."""
         return self._total
 
     @total.setter
@@ -104,7 +104,7 @@ class QuotaTree:
 
     @property
     def pool(self) -> Amounts:
-        """What the quotas share: all, less what system and default pods use. Can be negative."""
+        """Return what the quotas share: all, less what system and default pods use. Can be negative."""
         return amounts_of(self._shared())
 
     def _shared(self) -> Nanos:
@@ -205,7 +205,7 @@ class QuotaTree:
         self._unsettled.discard(name)
 
     def _from_children(self, name: str) -> Sums:
-        """What children pass on that were there before their parent."""
+        """Return what children pass on that were there before their parent."""
         sums = Sums()
         for child in self.children(name):
             sums.add(passed_on(self._quotas[child]))
@@ -288,7 +288,7 @@ class QuotaTree:
             self._guarantee(quota, before)
 
     def _reallocate(self, quota: Quota) -> None:
-        """What is allocated to a quota itself, from nothing."""
+        """Allocate anew to a quota itself, from nothing."""
         if self._keeps_guarantee:
             before, quota.allocated = quota.guaranteed, self._allocated(quota)
             if quota.spec.name != ROOT:
@@ -399,7 +399,7 @@ class QuotaTree:
     # Runtime goes down
 
     def refresh(self, name: str) -> Amounts:
-        """What the quota may use now, brought up to date from the top; only for the quotas on its path.
+        """Bring what the quota may use up to date from the top and return it; only for the quotas on its path.
 
         Empty for one that is not known. A quota whose tree is broken keeps what it had.
         """
@@ -477,7 +477,7 @@ class QuotaTree:
         return changed
 
     def _total_for(self, parent: str) -> Nanos:
-        """What the children of an up-to-date quota share."""
+        """Return what the children of an up-to-date quota share."""
         quota = self._quotas[parent]
         if parent == ROOT:
             return self._shared()

@@ -78,7 +78,7 @@ class Neighbours:
     def _pods(
         self, domains: DomainCounts, tally: Tally, row: int, slot: int, is_meant: IsMeant
     ) -> Iterator[PodInfo]:
-        """Those on the row itself first; others only where the domain has more nodes."""
+        """Yield the pods on the row itself first; others only where the domain has more nodes."""
         ids = domains.layout.ids
         others = iter(tally.rows) if domains.layout.is_shared[slot] else iter(())
         for each in itertools.chain((row,), (other for other in others if other != row)):

@@ -50,7 +50,7 @@ def namespace_helps(namespace: Namespace, wishes: Wishes, pod: PodInfo) -> bool:
 
 
 def labels_help(old: Node, new: Node, keys: frozenset[str]) -> bool:
-    """Whether a node moved to another domain of one of the keys."""
+    """Return whether a node moved to another domain of one of the keys."""
     before, after = old.metadata.labels, new.metadata.labels
     return any(before.get(key) != after.get(key) for key in keys)
 
@@ -75,14 +75,14 @@ def pod_helps(happening: Happening, wishes: Wishes, theirs: Wishes, namespaces: 
 
 
 def _near(pod: object, wishes: Wishes, namespaces: NamespaceLabels) -> bool:
-    """Whether a pod is company: it matches all required terms at once."""
+    """Return whether a pod is company: it matches all required terms at once."""
     if not wishes.together or not isinstance(pod, PodInfo):
         return False
     return all(term.pods.matches(pod.pod, namespaces) for term in wishes.together)
 
 
 def _means(term: Term, old: object, new: object, namespaces: NamespaceLabels) -> tuple[bool, bool]:
-    """Whether a term means a pod before and after the event."""
+    """Return whether a term means a pod before and after the event."""
     return (
         isinstance(old, PodInfo) and term.pods.matches(old.pod, namespaces),
         isinstance(new, PodInfo) and term.pods.matches(new.pod, namespaces),
@@ -205,7 +205,7 @@ class InterPodAffinity(
         return term.weight
 
     def epoch(self, state: PodAffinityState) -> Hashable:
-        """Whether filter and score take part at all depends on what is booked, too."""
+        """Return whether filter and score take part at all depends on what is booked, too."""
         if not (state.wishes.key or state.existing_anti or state.existing_scored):
             return None
         flips = [domains.flips for domains in self._wanted(state)]
@@ -264,7 +264,7 @@ class InterPodAffinity(
         return codes
 
     def pods_matter(self, state: PodAffinityState, rows: Rows) -> Mask:
-        """Where pods are that the pod wants near or away, or that want it away."""
+        """Return where pods are that the pod wants near or away, or that want it away."""
         wishes = state.wishes
         tallies: list[Tally] = [self._counts.count((term.pods,)) for term in wishes.apart]
         if wishes.together:
@@ -308,7 +308,7 @@ class InterPodAffinity(
         return SUCCESS if self._takes_part_in_score(state) else SKIP
 
     def _takes_part_in_score(self, state: PodAffinityState) -> bool:
-        """Whether anything is booked."""
+        """Return whether anything is booked."""
         return any(self._topology.domains(tally, key).total for tally, key, _ in self._scored(state))
 
     def score(self, state: PodAffinityState, rows: Rows) -> Scores:

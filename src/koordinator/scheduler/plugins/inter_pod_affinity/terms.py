@@ -57,7 +57,7 @@ class Wishes(msgspec.Struct, frozen=True, eq=False):
         return tuple(term.pods for term in self.together)
 
     def is_own_match(self, pod: Pod, namespaces: NamespaceLabels) -> bool:
-        """Whether the pod itself matches all of the terms that it requires to be near."""
+        """Return whether the pod itself matches all of the terms that it requires to be near."""
         return all(term.pods.matches(pod, namespaces) for term in self.together)
 
 
@@ -103,7 +103,7 @@ def wishes_of(pod: Pod) -> Wishes:
 
 
 def has_pod_affinity(pod: Pod) -> bool:
-    """Whether the pod says anything about other pods; cheap."""
+    """Return whether the pod says anything about other pods; cheap."""
     affinity = pod.spec.affinity
     return affinity is not None and (
         affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None

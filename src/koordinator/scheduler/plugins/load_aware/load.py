@@ -105,7 +105,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 def share_of(pod: AssignedPod, report: Report, zeros: Vector) -> Share:
-    """What the pod adds beyond what the report shows of it.
+    """Return what the pod adds beyond what the report shows of it.
 
     A pod that is not reported, was placed less than a report interval before the report, or has a deadline
     after it, counts with the excess of its estimate over its reported usage. What is nothing is `zeros` itself.
@@ -192,7 +192,7 @@ class NodeLoad:
 
     @property
     def shares(self) -> Mapping[str, Share]:
-        """What pods add to the sums, by uid; empty without a report."""
+        """Return what pods add to the sums, by uid; empty without a report."""
         return self._shares
 
     def pod(self, uid: str) -> AssignedPod | None:
@@ -224,7 +224,7 @@ class NodeLoad:
         return True
 
     def counts_in_full(self, uid: str) -> bool:
-        """Whether a pod adds its whole estimate and nothing else to the sums, as is assumed of the next one."""
+        """Return whether a pod adds its whole estimate and nothing else to the sums, as is assumed of the next one."""
         share, pod = self._shares[uid], self._pods[uid]
         wanted_prod = pod.estimate if pod.is_prod else self._zeros
         return (

@@ -329,7 +329,7 @@ class LoadAwareScheduling(
         self._rules.pop(row, None)
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        """What an evaluation foresees (the estimate on top) is not logged: the table tells of the pod itself."""
+        """Add the pod's estimate to its row; do not log what an evaluation foresees, as the table logs the pod itself."""
         estimated, is_prod = self._facts(pod)
         now_s = self.handle.clock.now()
         found = load.assigned_pod(pod.pod, estimated, is_prod, self.policy.args, now_s)
@@ -453,7 +453,7 @@ def _is_daemon(pod: PodInfo) -> bool:
 
 
 def _is_estimated_alike(old: PodInfo, new: PodInfo) -> bool:
-    """Whether two states of a pod agree in containers and class (being bound changes neither)."""
+    """Return whether two states of a pod agree in containers and class (being bound changes neither)."""
     a, b = old.pod, new.pod
     return (
         old.request_amounts is new.request_amounts  # so are containers: `PodInfo.updated`
@@ -465,7 +465,7 @@ def _is_estimated_alike(old: PodInfo, new: PodInfo) -> bool:
 
 
 def _is_same_to_us(old: PodInfo, new: PodInfo) -> bool:
-    """Whether nothing changed that estimates, deadlines or the class depend on."""
+    """Return whether nothing changed that estimates, deadlines or the class depend on."""
     a, b = old.pod, new.pod
     return (
         old.request_amounts is new.request_amounts

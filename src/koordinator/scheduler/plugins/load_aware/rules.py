@@ -38,7 +38,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rules_of(node: Node, policy: LoadAwarePolicy) -> Rules:
-    """What the policy and the node's own annotation say about it."""
+    """Return what the policy and the node's own annotation say about it."""
     own, names = _own_thresholds(node), policy.names
     thresholds, aggregated, prod = (
         policy.usage_thresholds,
@@ -96,7 +96,7 @@ def node_capacity(node: Node) -> ResourceList:
 
 
 def _own_thresholds(node: Node) -> node_annotations.UsageThresholds:
-    """What the node's annotation says; a malformed one is ignored, as documented."""
+    """Return what the node's annotation says; a malformed one is ignored, as documented."""
     try:
         found = node_annotations.USAGE_THRESHOLDS.read(node.metadata.annotations, f"Node {node.key}")
     except KoordinatorError as error:

@@ -150,7 +150,7 @@ class Offers:
 
     @property
     def multiple(self) -> int:
-        """What the number of all members must be a multiple of."""
+        """Return what the number of all members must be a multiple of."""
         return self._multiples[0]
 
     def candidates(self, depth: int, top: Indices, wanted: int) -> Iterator[tuple[int, int]]:
@@ -289,7 +289,7 @@ def placed(
 def no_room(
     reason: PlanReason, demand: Demand, offers: Offers, depth: int, top: Indices, wanted: int
 ) -> Plan:
-    """Why not, with what the places offer."""
+    """Return a plan that says why there is no room, with what the places offer."""
     slots = offers.slots[depth][top]
     shown = top[np.argsort(-slots, kind="stable")[:OFFERS_MAX]].tolist()
     return Plan(

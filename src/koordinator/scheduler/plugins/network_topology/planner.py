@@ -63,7 +63,7 @@ class JobPlan(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def message(self) -> str:
-        """Why there is no place; empty when there is one."""
+        """Return why there is no place; empty when there is one."""
         fit_error = (
             self.kinds[0].slots.fit_error(self.node_count) if self.kinds else diagnosis.fit_error(0, {})
         )
@@ -75,7 +75,7 @@ class JobPlan(msgspec.Struct, frozen=True, eq=False):
         return frozenset().union(*(kind.slots.rejected_by() for kind in self.kinds))
 
     def status_of(self, row: int) -> Status:
-        """Why a node does not take the whole job; success where it does."""
+        """Return why a node does not take the whole job; success where it does."""
         for kind in self.kinds:
             status = kind.slots.status_of(row)
             if not status.is_success:
@@ -83,7 +83,7 @@ class JobPlan(msgspec.Struct, frozen=True, eq=False):
         return SUCCESS
 
     def slots_of(self, row: int) -> int:
-        """How many members the node takes by itself; of members that differ, of those it takes fewest of."""
+        """Return how many members the node takes by itself; of members that differ, of those it takes fewest of."""
         return min(int(kind.slots.counts[row]) for kind in self.kinds)
 
 
@@ -103,7 +103,7 @@ class Planner:
         return self.draft(tree, job).plan(job)
 
     def draft(self, tree: TopologyTree, job: Job) -> "Draft":
-        """What nodes say to the members, before anything is decided.
+        """Ask nodes what they say to the members, before anything is decided.
 
         Raises: UnknownProfile.
         """
@@ -292,11 +292,11 @@ class Draft:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nodes have said all that matters: nothing is tried on the table any more."""
+        """Return whether nodes have said all that matters: nothing is tried on the table any more."""
         return len(self.kinds) < 2 and not any(kind.slots.looks_around for kind in self.kinds)
 
     def offers(self) -> Offers:
-        """What places take; of members that differ, as many as they take of each kind."""
+        """Return what places take; of members that differ, as many as they take of each kind."""
         nobody = np.zeros_like(self._existing)
         taken = np.minimum.reduce([kind.by_leaf for kind in self.kinds]) if self.kinds else nobody
         return Offers(self.tree, self.demand, taken, self._existing, self.bound, self._score)
@@ -319,7 +319,7 @@ class Draft:
     def _may_hold(
         self, kinds: Sequence[Kind], wanted: Sequence[Sequence[PodInfo]], depth: int, index: int
     ) -> bool:
-        """Whether the place takes all members of each kind, were there no others."""
+        """Return whether the place takes all members of each kind, were there no others."""
         first, end = self.tree.leaves_below(depth, index)
         return all(
             int(kind.by_leaf[first:end].sum()) >= len(alike)

@@ -33,11 +33,11 @@ class Slots(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def looks_around(self) -> bool:
-        """Whether a member on one node may matter to those on others, which `counts` do not know."""
+        """Return whether a member on one node may matter to those on others, which `counts` do not know."""
         return not self.foresight.is_complete
 
     def status_of(self, row: int) -> Status:
-        """Why the row does not take all members; success where it does."""
+        """Return why the row does not take all members; success where it does."""
         if row in self.tried:
             return self.tried[row]
         if not self.evaluation.is_feasible(row):
@@ -85,8 +85,9 @@ class Slots(msgspec.Struct, frozen=True, eq=False):
 def count(
     handle: Handle, prospects: Prospects, members: Sequence[PodInfo], wanted: int | None = None
 ) -> Slots:
-    """How many of `members`, who are alike and have no place, each node takes by itself; `wanted`: how many pods like
-    them to count at most, where no trial with these pods is needed."""
+    """Return how many of `members`, who are alike and have no place, each node takes by itself; `wanted`: how many
+    pods like them to count at most, where no trial with these pods is needed.
+    """
     pod, wanted = members[0], len(members) if wanted is None else wanted
     evaluation = prospects.evaluate(pod)
     counts = np.zeros(handle.table.capacity, np.int64)
@@ -164,8 +165,9 @@ def _counts_ahead(foresight: Foresight, rows: Rows, wanted: int) -> I64:
 def _try(
     handle: Handle, view: View, members: Sequence[PodInfo], row: int, most: int, *, is_open: bool = True
 ) -> tuple[int, Status]:
-    """How many members the row takes one after the other, up to `most`, and why no more. `is_open`: it takes the
-    first one."""
+    """Return how many members the row takes one after the other, up to `most`, and why no more. `is_open`: it takes
+    the first one.
+    """
     name = handle.table.name_of(row)
     with trial_of(handle.table) as what_if:
         for number, member in enumerate(members[:most]):

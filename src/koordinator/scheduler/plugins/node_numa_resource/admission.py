@@ -140,12 +140,12 @@ class Placement(msgspec.Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the pod gets nothing that has to be written down."""
+        """Return whether the pod gets nothing that has to be written down."""
         return not (self.allocation.cpus or self.allocation.numa)
 
 
 def exclusivity_of(plan: PodPlan) -> str:
-    """What the pod demands of its NUMA nodes' other pods: a pod with a policy of its own demands them alone."""
+    """Return what the pod demands of its NUMA nodes' other pods: a pod with a policy of its own demands them alone."""
     if plan.numa_policy and not plan.numa_exclusive:
         return NUMANodeExclusive.REQUIRED
     return plan.numa_exclusive
@@ -160,7 +160,7 @@ def place(
     reservations: ReservationUse = NO_USE,
     others: Sequence[OtherHints] = (),
 ) -> Placement:
-    """Whether the node can take the pod, and what the pod gets there.
+    """Return whether the node can take the pod, and what the pod gets there.
 
     `reservations` are those that the pod may use, or must; `others` have a say in which NUMA nodes are chosen.
     """
@@ -205,7 +205,7 @@ def _check(
 
 
 def check_settings(plan: PodPlan, facts: NodeFacts, merged: policy.NUMAPolicyDecision) -> Status:
-    """What the node's settings forbid, before any CPU is counted."""
+    """Return what the node's settings forbid, before any CPU is counted."""
     if not merged.status.is_success:
         return merged.status
     if policy.decide_binding(plan, facts.bind_policy).status == policy.NOT_INTEGER:

@@ -101,7 +101,7 @@ def allocate(
 
 
 def room_of(node: NodeState, request: AllocationRequest, given_back: GivenBack = NOTHING_GIVEN_BACK) -> Room:
-    """What the node has left for the pod; to be computed once where several NUMA nodes are tried."""
+    """Return what the node has left for the pod; to be computed once where several NUMA nodes are tried."""
     topology, free = node.options.cpus, free_cpus(node, given_back)
     available = given_back.required_zones
     if available is None:
@@ -131,8 +131,8 @@ def allocate_in(
 
 
 def fits_in(room: Room, node: NodeState, request: AllocationRequest, numa_nodes: NUMAMask) -> bool:
-    """Whether `allocate_in` gives the pod what it wants of these NUMA nodes; CPUs are counted, not picked, if that
-    tells.
+    """Return whether `allocate_in` gives the pod what it wants of these NUMA nodes; CPUs are counted, not picked,
+    if that tells.
 
     Picking succeeds whenever enough CPUs are usable. It keeps cores whole, too, where whole cores are picked out of
     whole cores; only other picks need to be seen.
@@ -174,12 +174,12 @@ def free_cpus(node: NodeState, given_back: GivenBack) -> FreeCPUs:
 
 
 def free_zones(node: NodeState, given_back: GivenBack) -> FreeZones:
-    """What is left of each NUMA node."""
+    """Return what is left of each NUMA node."""
     return ledgers.free_zones(node.ledger, node.options.cpus, node.zones, given_back.zones, node.cpu_ratio)
 
 
 def usable_cpus(topology: CPUTopology, cpus: CPUMask, required_policy: str) -> CPUMask:
-    """Those CPUs that can serve under a required policy: whole cores, or one CPU per core."""
+    """Return the CPUs that can serve under a required policy: whole cores, or one CPU per core."""
     if required_policy == CPUBindPolicy.FULL_PCPUS:
         return topology.whole_cores(cpus)
     if required_policy == CPUBindPolicy.SPREAD_BY_PCPUS:

@@ -66,7 +66,7 @@ class Books(RowKeeper):
         return record
 
     def placement_of(self, uid: str) -> Placement | None:
-        """What Reserve gave a pod that is not yet known to be bound."""
+        """Return what Reserve gave a pod that is not yet known to be bound."""
         return self._reserved.get(uid)
 
     def sync(self) -> None:
@@ -85,7 +85,8 @@ class Books(RowKeeper):
     # Nodes
 
     def set_report(self, name: str, options: TopologyOptions | None) -> bool:
-        """What was reported on a node, None when nothing is any more; whether that changes a node that we know.
+        """Keep what was reported on a node, None when nothing is any more; return whether that changes a node that
+        we know.
 
         A report may come before its node, and stay when the node goes.
         """
@@ -193,7 +194,7 @@ class Books(RowKeeper):
         return record.ledger.holdings.get(uid) if record is not None else None
 
     def _hold(self, row: int, holding: PodHolding) -> bool:
-        """Whether that is news."""
+        """Book what the pod holds; return whether that is news."""
         ledger = self.at(row).ledger
         if ledger.holdings.get(holding.uid) == holding:
             return False
@@ -202,7 +203,7 @@ class Books(RowKeeper):
         return True
 
     def _release(self, row: int, uid: str) -> bool:
-        """Whether the pod held anything."""
+        """Drop what the pod holds; return whether it held anything."""
         record = self._records.get(row)
         if record is None or uid not in record.ledger.holdings:
             return False

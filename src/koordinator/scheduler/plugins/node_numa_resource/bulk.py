@@ -78,7 +78,7 @@ class Demand(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether nodes without policies of their own need not be asked."""
+        """Return whether nodes without policies of their own need not be asked."""
         return not self.plan.binds_cpus and not self.own_policy
 
 
@@ -203,7 +203,7 @@ def _policies(columns: Columns, window: Window, demand: Demand) -> I64 | None:
 
 
 def _binds(demand: Demand, forced: I64 | None, count: int) -> Mask | None:
-    """Where the pod binds CPUs; None where it does nowhere."""
+    """Return where the pod binds CPUs; None where it does nowhere."""
     if demand.plan.binds_cpus:
         return np.ones(count, np.bool_)
     if forced is None or not demand.cpu_milli:
@@ -356,7 +356,7 @@ def _count_zones(
 def _amounts(
     demand: Demand, binds: Mask | None, ratio: npt.NDArray[np.float64] | None
 ) -> dict[str, int | I64]:
-    """What the pod takes of amplified capacity: bound CPUs count more."""
+    """Return what the pod takes of amplified capacity: bound CPUs count more."""
     amounts: dict[str, int | I64] = dict(demand.plan.requests)
     if demand.cpu_milli and binds is not None and ratio is not None:
         more = np.where(binds & (ratio > 1), _amplified(demand.cpu_milli, ratio), demand.cpu_milli)
@@ -394,7 +394,7 @@ def _best_slots(
 
 
 def _is_none(kinds: Kinds) -> bool:
-    """Whether no policy is required anywhere."""
+    """Return whether no policy is required anywhere."""
     return isinstance(kinds, int) and kinds == 0
 
 

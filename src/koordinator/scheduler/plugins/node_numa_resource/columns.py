@@ -164,7 +164,7 @@ class Columns:
 
     @property
     def traits(self) -> Traits:
-        """What the nodes of the table have."""
+        """Return what the nodes of the table have."""
         if self._traits is None:
             every = self.all
             self._traits = Traits(
@@ -199,7 +199,7 @@ class Columns:
     # Writing
 
     def set_facts(self, row: int, facts: NodeFacts) -> None:
-        """What stays when pods come and go; `set_view` has to follow."""
+        """Set what stays when pods come and go; `set_view` has to follow."""
         for zone in facts.zones.values():
             for name in zone:
                 self.resources.setdefault(name, len(self.resources))
@@ -222,7 +222,7 @@ class Columns:
         self._fixed_of[row] = self._fixed[:, row]
 
     def set_view(self, row: int, view: NodeView) -> None:
-        """What pods hold and leave."""
+        """Set what pods hold and leave."""
         self._changed()
         zones, slots, width = view.facts.zones, self._slots, self._width
         index_of = self.resources

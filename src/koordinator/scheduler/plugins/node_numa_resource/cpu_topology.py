@@ -73,7 +73,7 @@ class CPUTopology(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def is_valid(self) -> bool:
-        """Whether there is anything to bind."""
+        """Return whether there is anything to bind."""
         return bool(self.places)
 
     @property
@@ -94,7 +94,7 @@ class CPUTopology(msgspec.Struct, frozen=True, eq=False):
         return mask_of(cpu for cpu in cpus if cpu in self.places)
 
     def whole_cores(self, cpus: CPUMask) -> CPUMask:
-        """Those CPUs whose core is all in `cpus`."""
+        """Return the CPUs whose core is all in `cpus`."""
         if self.thread_distance:
             cores = self.first_threads
             for shift in self._shifts:
@@ -134,7 +134,7 @@ class CPUTopology(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def _shifts(self) -> range:
-        """How far the threads of a core are from the first."""
+        """Return how far the threads of a core are from the first."""
         return range(0, self.cpus_per_core * self.thread_distance, self.thread_distance)
 
     def _all_threads(self, cores: CPUMask) -> CPUMask:

@@ -26,7 +26,7 @@ PLUGIN = "NodeNUMAResource"
 
 
 def designated_for(pod: Pod, uid: str) -> PodHolding | None:
-    """What was chosen for the pod, if its hint says that this is to be followed.
+    """Return what was chosen for the pod, if its hint says that this is to be followed.
 
     Raises: ProtocolError when one of the annotations is malformed.
     """

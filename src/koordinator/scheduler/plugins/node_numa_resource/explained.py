@@ -17,7 +17,7 @@ NEAR_NODES_MAX = 3
 
 
 def facts(plan: PodPlan, terms: Terms, view: NodeView) -> tuple[str, ...]:
-    """What the pod asks for on the node, and what is free there, by NUMA node."""
+    """Return what the pod asks for on the node, and what is free there, by NUMA node."""
     return (*_wish(plan, terms), *_free(view))
 
 
@@ -60,8 +60,9 @@ class Lack(msgspec.Struct, frozen=True):
 
 
 def reliefs(nodes: Iterable[tuple[int, str, PodPlan, Terms, NodeView]]) -> list[Relief]:
-    """What to free on the nodes that lack least, so that one NUMA node can hold the pod alone, or, where no NUMA
-    policy is in force, that there are enough CPUs to bind."""
+    """Return what to free on the nodes that lack least, so that one NUMA node can hold the pod alone, or, where no
+    NUMA policy is in force, that there are enough CPUs to bind.
+    """
     lacks = [(lack_of(plan, terms, view), row, name) for row, name, plan, terms, view in nodes]
     near = sorted(
         ((lack.share, row, lack.text(name)) for lack, row, name in lacks if lack is not None),

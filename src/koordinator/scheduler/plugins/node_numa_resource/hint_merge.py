@@ -40,7 +40,7 @@ class Exclusivity(msgspec.Struct, frozen=True):
     statuses: Mapping[int, NUMAStatus] = {}
 
     def allows(self, numa_nodes: NUMAMask) -> bool:
-        """Whether several NUMA nodes disturb no pod that has one of them alone, or one is not shared."""
+        """Return whether several NUMA nodes disturb no pod that has one of them alone, or one is not shared."""
         if self.policy != NUMANodeExclusive.REQUIRED:
             return True
         refused = NUMAStatus.SINGLE if numa_nodes.bit_count() > 1 else NUMAStatus.SHARED

@@ -21,7 +21,7 @@ from koordinator.scheduler.plugins.node_numa_resource.zones import Amounts, Zone
 
 
 def holding_of(pod: Pod, uid: str) -> PodHolding | None:
-    """What the pod's `resource-status` says that it holds; None when that is nothing.
+    """Return what the pod's `resource-status` says that it holds; None when that is nothing.
 
     CPUs and NUMA nodes with ids that no machine has are left out.
     Raises: ProtocolError when the annotation is malformed.
@@ -64,7 +64,7 @@ def exclusive_of(spec: ResourceSpec) -> str:
 
 
 def held(uid: str, allocation: Allocation, exclusive: str) -> PodHolding | None:
-    """What a pod holds once it has the allocation; None when that is nothing."""
+    """Return what a pod holds once it has the allocation; None when that is nothing."""
     if not allocation.cpus and not allocation.numa:
         return None
     return PodHolding(uid, frozenset(cpus_of(allocation.cpus)), exclusive, allocation.numa)

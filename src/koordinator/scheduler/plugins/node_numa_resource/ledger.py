@@ -113,7 +113,7 @@ class Ledger:
         return self.mask & topology.all
 
     def numa_status(self, topology: CPUTopology) -> dict[int, NUMAStatus]:
-        """Who binds CPUs of each NUMA node of the machine."""
+        """Return who binds CPUs of each NUMA node of the machine."""
         statuses = dict.fromkeys(topology.numa_nodes, NUMAStatus.IDLE)
         for mask in self._masks.values():
             # Nearly all pods keep to the NUMA node of their first CPU.
@@ -168,7 +168,7 @@ def free_zones(
     reusable: Mapping[int, Mapping[str, int]],
     cpu_ratio: float = 1.0,
 ) -> FreeZones:
-    """What is left of the (amplified) zones when `reusable` is given back.
+    """Return what is left of the (amplified) zones when `reusable` is given back.
 
     Bound CPUs count amplified, since their holders recorded real ones; what shared pods requested counts as is.
     """

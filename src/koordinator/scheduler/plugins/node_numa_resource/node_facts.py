@@ -47,7 +47,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether pods that ask for nothing special need not be checked here."""
+        """Return whether pods that ask for nothing special need not be checked here."""
         return (
             self.bind_policy is NodeCPUBindPolicy.NONE
             and self.numa_policy is NUMATopologyPolicy.NONE
@@ -60,7 +60,7 @@ NO_FACTS = NodeFacts()
 
 
 def facts_of(node: Node, report: TopologyOptions | None) -> NodeFacts:
-    """What the node and its report say together."""
+    """Return what the node and its report say together."""
     meta = node.metadata
     obj = f"Node {meta.name}"
     problems: list[ProtocolError] = []

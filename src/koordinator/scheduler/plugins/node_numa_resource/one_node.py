@@ -102,7 +102,7 @@ def kind_of(facts: NodeFacts) -> tuple[object, ...]:
 
 
 def terms_of(plan: PodPlan, facts: NodeFacts) -> Terms:
-    """How the pod stands to the node's kind."""
+    """Return how the pod stands to the node's kind."""
     merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
     binding = policy.decide_binding(plan, facts.bind_policy)
     request = policy.request_of(plan, binding)
@@ -124,8 +124,9 @@ def terms_of(plan: PodPlan, facts: NodeFacts) -> Terms:
 
 
 def judge(view: NodeView, plan: PodPlan, terms: Terms, usage: CPUUsage) -> Status | None:
-    """Whether the node can take the pod: success, the refusal, or None where a trial has to tell, at least the
-    words."""
+    """Return whether the node can take the pod: success, the refusal, or None where a trial has to tell, at least
+    the words.
+    """
     if not terms.status.is_success:
         return terms.status
     ratio = view.facts.cpu_ratio
@@ -147,7 +148,7 @@ def judge(view: NodeView, plan: PodPlan, terms: Terms, usage: CPUUsage) -> Statu
 
 
 def has_room(view: NodeView, terms: Terms) -> bool:
-    """Whether all NUMA nodes together have what the pod asks for."""
+    """Return whether all NUMA nodes together have what the pod asks for."""
     for name, amount in terms.amounts:
         if sum(zone.get(name, 0) for zone in view.available.values()) < amount:
             return False
@@ -176,7 +177,7 @@ def verdict_key(view: NodeView, plan: PodPlan, terms: Terms) -> tuple[object, ..
 
 
 def _fits(view: NodeView, terms: Terms, slot: int, numa: int, *, exclusive: bool) -> bool:
-    """Whether one NUMA node can hold the pod alone."""
+    """Return whether one NUMA node can hold the pod alone."""
     if not terms.is_known:
         return False
     available = view.available[numa]
@@ -212,7 +213,7 @@ def best_numa(view: NodeView, plan: PodPlan, terms: Terms, strategies: Strategie
 
 
 def _trimmed(view: NodeView, terms: Terms, slot: int, numa: int) -> Amounts:
-    """What a NUMA node has left; no more CPU than there are usable CPUs."""
+    """Return what a NUMA node has left; no more CPU than there are usable CPUs."""
     available = view.available[numa]
     if not terms.kind or not available.get(resources.CPU, 0):
         return available
@@ -255,7 +256,7 @@ def _collapses(view: NodeView, terms: Terms) -> bool:
 def place(
     view: NodeView, ledger: Ledger, plan: PodPlan, terms: Terms, usage: CPUUsage, strategies: Strategies
 ) -> Placement | None:
-    """What the pod gets; None where a trial has to tell."""
+    """Return what the pod gets; None where a trial has to tell."""
     status = judge(view, plan, terms, usage)
     if status is None:
         return None

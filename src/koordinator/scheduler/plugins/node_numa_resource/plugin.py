@@ -164,7 +164,7 @@ class NodeNUMAResource(
         return PreFilterResult()
 
     def _is_ordinary(self, state: NUMAState) -> bool:
-        """Whether nodes without policies of their own need not be asked."""
+        """Return whether nodes without policies of their own need not be asked."""
         return state.chosen is None and self._demand(state).is_ordinary
 
     def _demand(self, state: NUMAState) -> Demand:
@@ -233,7 +233,7 @@ class NodeNUMAResource(
         return (self.books.columns.at(rows).numa_policy > 0) | (self._demand(state).own_policy > 0)
 
     def _verdict(self, state: NUMAState, row: int) -> Status:
-        """What a trial on the node says; one tells it for all nodes that are alike as far as the pod goes."""
+        """Return what a trial on the node says; one tells it for all nodes that are alike as far as the pod goes."""
         record = self.books.at(row)
         terms = self._terms(state, record)
         key = None if state.needs_trial else one_node.verdict_key(record.view, state.plan, terms)
@@ -248,7 +248,7 @@ class NodeNUMAResource(
         return found
 
     def _tried(self, state: NUMAState, row: int) -> Placement:
-        """What a trial on the node says; equal nodes share one."""
+        """Try the pod on the node; equal nodes share one trial."""
         if state.needs_trial:
             return self.trial(state, state.pod, row)
         key = (self.books.signature(row), self._usage(row))
@@ -260,7 +260,9 @@ class NodeNUMAResource(
         return found
 
     def trial(self, state: NUMAState, pod: PodInfo, row: int, *, counted: bool = False) -> Placement:
-        """What the pod would get on a node, or why nothing. `counted` when it is among the row's requests already."""
+        """Return what the pod would get on a node, or why nothing. `counted` when it is among the row's requests
+        already.
+        """
         record = self.books.at(row)
         others = [
             OtherHints(
@@ -376,7 +378,7 @@ class NodeNUMAResource(
         return SUCCESS
 
     def _reservable(self, state: NUMAState, pod: PodInfo, row: int) -> Placement:
-        """What the pod, which is among the row's requests already, gets."""
+        """Return what the pod, which is among the row's requests already, gets."""
         if not state.needs_trial:
             self.books.sync()
             record = self.books.at(row)
@@ -430,7 +432,7 @@ class NodeNUMAResource(
     # For people
 
     def facts(self, state: NUMAState, row: int) -> tuple[str, ...]:
-        """What the pod asks for there, and what is free of the node, by NUMA node."""
+        """Return what the pod asks for there, and what is free of the node, by NUMA node."""
         self.books.sync()
         record = self.books.at(row)
         return explained.facts(state.plan, self._terms(state, record), record.view)

@@ -43,7 +43,7 @@ class NUMAState:
 
     @property
     def needs_trial(self) -> bool:
-        """Whether only a trial on each node tells, wherever the plugin has a say at all."""
+        """Return whether only a trial on each node tells, wherever the plugin has a say at all."""
         return self.chosen is not None or bool(self.providers)
 
     def code_of(self, status: Status) -> int:

@@ -104,7 +104,7 @@ class CPUUsage(msgspec.Struct, frozen=True):
 def plan_pod(
     pod: Pod, default_bind_policy: str = CPUBindPolicy.FULL_PCPUS, requests: Amounts | None = None
 ) -> PodPlan:
-    """What the pod asks for; a refusal holds on every node, SKIP means that it requests nothing.
+    """Return what the pod asks for; a refusal holds on every node, SKIP means that it requests nothing.
 
     `requests` are the pod's without zeros, where the caller knows them already.
     """
@@ -181,7 +181,7 @@ def merge_numa_policies(node: NUMATopologyPolicy, pod: NUMATopologyPolicy) -> NU
 
 
 def decide_binding(plan: PodPlan, node_policy: NodeCPUBindPolicy) -> BindDecision:
-    """Whether and how the pod binds CPUs on a node; the node's policy binds whoever requests `cpu`."""
+    """Return whether and how the pod binds CPUs on a node; the node's policy binds whoever requests `cpu`."""
     forced = _FORCED.get(node_policy)
     if not plan.binds_cpus and (forced is None or plan.cpu_milli == 0):
         return BindDecision(False)
@@ -196,7 +196,7 @@ def decide_binding(plan: PodPlan, node_policy: NodeCPUBindPolicy) -> BindDecisio
 
 
 def request_of(plan: PodPlan, binding: BindDecision) -> AllocationRequest:
-    """What to allocate for a pod on a node."""
+    """Return what to allocate for a pod on a node."""
     return AllocationRequest(
         amounts=plan.requests,
         cpu_count=plan.cpu_count if binding.binds_cpus else 0,
@@ -207,7 +207,7 @@ def request_of(plan: PodPlan, binding: BindDecision) -> AllocationRequest:
 
 
 def check_amplified(cpu_milli: int, binds_cpus: bool, node: CPUUsage, ratio: float) -> Status:
-    """Whether the CPU fits on a node whose CPU is amplified; bound CPUs count amplified, new and old."""
+    """Return whether the CPU fits on a node whose CPU is amplified; bound CPUs count amplified, new and old."""
     if ratio <= 1 or cpu_milli <= 0:
         return SUCCESS
     need_milli = amplification.amplify(cpu_milli, ratio) if binds_cpus else cpu_milli
@@ -224,7 +224,7 @@ def check_node(
     node: NodeState,
     usage: CPUUsage | None = None,
 ) -> Status:
-    """Whether a node can take the pod, as far as CPUs decide; NUMA admission is the caller's next question.
+    """Return whether a node can take the pod, as far as CPUs decide; NUMA admission is the caller's next question.
 
     `usage` is needed for nodes with amplified CPU. A node without a report has no CPUs in its options.
     """
@@ -244,7 +244,7 @@ def check_node(
 
 
 def check_binding(plan: PodPlan, binding: BindDecision, cpus: CPUTopology) -> Status:
-    """Whether these CPUs can be bound as decided, however many are free."""
+    """Return whether these CPUs can be bound as decided, however many are free."""
     if not binding.binds_cpus:
         return SUCCESS
     if not cpus.is_valid:
@@ -256,7 +256,7 @@ def check_binding(plan: PodPlan, binding: BindDecision, cpus: CPUTopology) -> St
 
 
 def try_node(plan: PodPlan, binding: BindDecision, node: NodeState) -> Allocation:
-    """What the pod would get on the node, with no NUMA policy in force."""
+    """Return what the pod would get on the node, with no NUMA policy in force."""
     return allocate.allocate(node, request_of(plan, binding), None)
 
 

@@ -31,4 +31,4 @@ class NUMATopologyHintProvider(Plugin[S]):
 
     @abc.abstractmethod
     def try_numa(self, state: S, pod: PodInfo, row: int, hint: Hint) -> Status:
-        """Whether the pod gets what it asks for from the chosen NUMA nodes (None in the hint: any)."""
+        """Return whether the pod gets what it asks for from the chosen NUMA nodes (None in the hint: any)."""

@@ -203,7 +203,9 @@ def allocate_nominated(
     *,
     requires_reservation: bool = False,
 ) -> Allocation:
-    """What Reserve books: of the nominated reservation ("" is none) if it holds anything of ours, else of the node."""
+    """Return what Reserve books: of the nominated reservation ("" is none) if it holds anything of ours, else of
+    the node.
+    """
     if not nominated:
         if requires_reservation:
             return Allocation(status=NO_NOMINATION)

@@ -75,7 +75,7 @@ def _resource_score(strategy: ScoringStrategy, used: int, capacity: int) -> int:
 
 
 def demand(request: Mapping[str, int], cpu_ratio: float, *, binds_cpus: bool) -> Amounts:
-    """What the pod takes of amplified capacity: bound CPUs count more."""
+    """Return what the pod takes of amplified capacity: bound CPUs count more."""
     return amounts_of_zones.amplified(request, {resources.CPU: cpu_ratio} if binds_cpus else {})
 
 

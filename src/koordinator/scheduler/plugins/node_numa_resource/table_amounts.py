@@ -29,7 +29,7 @@ class TableAmounts:
         return self._scored
 
     def at(self, row: int) -> tuple[Amounts, Amounts]:
-        """What a node offers, and what is requested of it."""
+        """Return what a node offers, and what is requested of it."""
         table, columns = self._table, self._columns()
         return (
             {name: int(table.allocatable[column, row]) for name, column in columns},
@@ -51,7 +51,7 @@ class TableAmounts:
         return NodeCPU(at(table.allocatable[cpu], rows), at(table.requested[cpu], rows))
 
     def scored(self, requests: Amounts) -> Wanted:
-        """What counts for a pod with these requests."""
+        """Return what counts for a pod with these requests."""
         weights = {each.name: each.weight for each in self._strategy.resources}
         return Wanted.of(
             [

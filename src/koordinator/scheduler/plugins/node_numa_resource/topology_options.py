@@ -61,13 +61,13 @@ class TopologyOptions(msgspec.Struct, frozen=True):
         return self.cpus.mask_of(self.reserved)
 
     def amplified_zones(self, node_ratios: Mapping[str, float]) -> Zones:
-        """What the zones offer in amplified amounts, by the node's ratios unless the report is amplified."""
+        """Return what the zones offer in amplified amounts, by the node's ratios unless the report is amplified."""
         ratios = node_ratios if self.ratios is None else {}
         return {numa: zones.amplified(_floored(amounts), ratios) for numa, amounts in self.zones.items()}
 
 
 def options_of(report: NodeResourceTopology, topologies: Topologies | None = None) -> TopologyOptions:
-    """What the report says. `topologies` remembers machines that were seen before.
+    """Return what the report says. `topologies` remembers machines that were seen before.
 
     Raises: nothing; what is malformed is among `problems`.
     """

@@ -38,5 +38,5 @@ def total(lists: Iterable[Mapping[str, int]]) -> Amounts:
 
 
 def less(amounts: Mapping[str, int], others: Mapping[str, int]) -> Amounts:
-    """What is left of each amount, at least zero."""
+    """Return what is left of each amount, at least zero."""
     return {name: max(0, amount - others.get(name, 0)) for name, amount in amounts.items()}

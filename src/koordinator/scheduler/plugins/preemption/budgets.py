@@ -60,8 +60,9 @@ class Budgets:
         return tuple(key for key in found if meta.name not in self._budgets[key].disrupted)
 
     def violating(self, pods: Iterable[tuple[str, ...]]) -> list[bool]:
-        """Whether each pod's going would violate a budget; given the keys of the budgets that cover each of the
-        pods of one node, which use the budgets up in this order."""
+        """Return whether each pod's going would violate a budget; given the keys of the budgets that cover each of
+        the pods of one node, which use the budgets up in this order.
+        """
         left: dict[str, int] = {}
         verdicts = []
         for keys in pods:

@@ -68,7 +68,7 @@ class Eviction:
         self._under_way: set[str] = set()
 
     def is_under_way(self, uid: str) -> bool:
-        """Whether victims of this pod are still to be deleted, apart from the last one (of a job: all)."""
+        """Return whether victims of this pod are still to be deleted, apart from the last one (of a job: all)."""
         return uid in self._under_way
 
     def start(self, preemptor: PodInfo, candidate: Candidate, profile_name: str) -> None:
@@ -158,7 +158,7 @@ class _Work:
             self._handle.actions.activate([self._preemptor.uid], at_once=has_changed)
 
     def _is_woken(self, ends: Sequence[End]) -> bool:
-        """Whether no end of a pod is to be expected that would wake the preemptor."""
+        """Return whether no end of a pod is to be expected that would wake the preemptor."""
         if self._terms.is_job:
             return bool(ends) or self.has_made_room or not self._terms.awaits_others
         return bool(ends) and (End.FAILED in ends or End.DELETED not in ends)
@@ -245,7 +245,7 @@ async def _some_at_a_time(ask: Callable[[A], Awaitable[T]], about: Iterable[A]) 
 
 
 def has_condition(pod: Pod, reason: str) -> bool:
-    """Whether the pod is to be disrupted for this reason."""
+    """Return whether the pod is to be disrupted for this reason."""
     return any(
         condition.type == DISRUPTION_TARGET and condition.status == "True" and condition.reason == reason
         for condition in pod.status.conditions

@@ -149,7 +149,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
         return f"preemption: {diagnosis.fit_error(self._table.node_count, counted)}"
 
     def objection(self, pod: PodInfo, diagnosis: Diagnosis) -> str:
-        """Why the pod may not preempt; "" when it may."""
+        """Return why the pod may not preempt; "" when it may."""
         nominated = self.handle.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
         row = self._table.row_of(nominated) if nominated else None
         status = diagnosis.status_of(row) if row is not None else SUCCESS
@@ -180,8 +180,9 @@ def left_of(candidate: Candidate, uids: set[str], violations: int) -> Candidate:
 
 
 def objection(pod: PodInfo, nominated_status: Status, on_nominated_node: Iterable[PodInfo]) -> str:
-    """Why a pod may not preempt. `nominated_status` is what its nominated node got in this cycle, success
-    when it has none; `on_nominated_node` are the pods there."""
+    """Return why a pod may not preempt. `nominated_status` is what its nominated node got in this cycle, success
+    when it has none; `on_nominated_node` are the pods there.
+    """
     if pod.pod.spec.preemption_policy == "Never":
         return "not eligible due to preemptionPolicy=Never."
     if nominated_status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:

@@ -42,7 +42,7 @@ class Residents(RowKeeper):
         return found
 
     def freed(self, priority: int, columns: list[int]) -> tuple[I64, I64]:
-        """What pods below a priority hold: (columns, table rows) of resources, and (table rows,) pods."""
+        """Return what pods below a priority hold: (columns, table rows) of resources, and (table rows,) pods."""
         slots = np.flatnonzero((self.rows != NOWHERE) & (self.priorities < priority))
         rows = self.rows[slots]
         counts = np.bincount(rows, minlength=self._table.capacity)

@@ -88,7 +88,7 @@ def losses_of(
     is_protected: Mask,
     priority_offset: int,
 ) -> Losses:
-    """What each node loses. `priorities`, `starts_s` and `is_protected` are per pod."""
+    """Return what each node loses. `priorities`, `starts_s` and `is_protected` are per pod."""
     prio = np.where(must_go, priorities[order], np.iinfo(np.int64).min)
     top = prio.max(axis=1)
     is_top = must_go & (prio == top[:, None])
@@ -176,7 +176,7 @@ class Search:
     def _answers(
         self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis, outlook: "_Outlook"
     ) -> Iterator[tuple[int, Option | Status | None]]:
-        """What becomes of each row: an option, why it is none, or None when the outlook says why."""
+        """Yield what becomes of each row: an option, why it is none, or None when the outlook says why."""
         for start in range(0, rows.size, CHUNK):
             chunk = rows[start : start + CHUNK]
             plain = outlook.is_plain[start : start + CHUNK]
@@ -372,7 +372,7 @@ def _is_known(plugin: FilterPlugin[Any], state: Any, rows: Rows, codes: ReasonCo
 
 
 def _ignores_pods(plugin: Plugin[Any]) -> bool:
-    """Whether a trial with other pods on the nodes gets the same answers from the plugin."""
+    """Return whether a trial with other pods on the nodes gets the same answers from the plugin."""
     if type(plugin).epoch is not Plugin.epoch or type(plugin).live_key is not Plugin.live_key:
         return False
     is_kept_out = isinstance(plugin, RowKeeper) and not plugin.in_trials

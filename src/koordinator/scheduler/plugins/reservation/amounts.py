@@ -46,7 +46,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def available(self) -> dict[str, int]:
-        """What owners may still use, never below zero."""
+        """Return what owners may still use, never below zero."""
         return {
             name: max(amount - self.allocated.get(name, 0) - self.kept.get(name, 0), 0)
             for name, amount in self.allocatable.items()

@@ -65,7 +65,7 @@ def fit(
     *,
     skip_node: bool = False,
 ) -> Fit:
-    """Whether the pod fits by one of the matched reservations, tried in the order given.
+    """Return whether the pod fits by one of the matched reservations, tried in the order given.
 
     `skip_node`: the general fit filter has looked at the node (`SkipReservationFitsNode`); counts for one
     matched reservation at most.
@@ -95,7 +95,7 @@ def fit(
 
 
 def short_in_room(request: Ints, room: Room, ignored: Ignored, is_detailed: bool = False) -> list[str]:
-    """Why a Restricted reservation has too little of what it accounts for; with figures when `is_detailed`."""
+    """Return why a Restricted reservation has too little of what it accounts for; with figures when `is_detailed`."""
     reasons = []
     if resources.PODS in room.names:
         used = room.pods - room.preemptible.get(resources.PODS, 0)
@@ -113,12 +113,12 @@ def short_in_room(request: Ints, room: Room, ignored: Ignored, is_detailed: bool
 
 
 def node_reasons(names: Collection[str]) -> tuple[str, ...]:
-    """What the node lacks, for people."""
+    """Return what the node lacks, for people."""
     return tuple(sorted(f"Insufficient {name} by node" for name in names))
 
 
 def is_policy_conflict(incoming: str, existing: Sequence[str]) -> bool:
-    """Whether reservations with and without a policy would share a node."""
+    """Return whether reservations with and without a policy would share a node."""
     return any((policy == "") != (incoming == "") for policy in existing)
 
 

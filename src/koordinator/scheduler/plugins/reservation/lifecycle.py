@@ -130,7 +130,7 @@ def sync(reservation: Reservation, node_exists: bool, pods: Sequence[Owner], now
 
 
 def expiry_reason(reservation: Reservation, node_exists: bool, now_s: float) -> str:
-    """Why the reservation ends now without having been used; empty when it does not.
+    """Return why the reservation ends now without having been used; empty when it does not.
 
     Raises: ProtocolError.
     """
@@ -162,7 +162,7 @@ def revisit_s(reservation: Reservation, now_s: float) -> float:
 
 
 def is_garbage(reservation: Reservation, node_exists: bool, keep_s: float, now_s: float) -> bool:
-    """Whether an ended reservation can be deleted: it is old enough, or its node is gone.
+    """Return whether an ended reservation can be deleted: it is old enough, or its node is gone.
 
     Those that failed for another reason than their time are kept.
 

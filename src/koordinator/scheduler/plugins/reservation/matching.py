@@ -66,7 +66,7 @@ class Owners(msgspec.Struct, frozen=True, eq=False):
         return cls(tuple(entries))
 
     def match(self, pod: Pod) -> bool:
-        """Whether one entry fits in all that it says; an empty one fits every pod."""
+        """Return whether one entry fits in all that it says; an empty one fits every pod."""
         return any(
             (owner.object is None or _is_object(owner.object, pod))
             and (owner.controller is None or _is_controlled(owner.controller, pod))
@@ -98,7 +98,7 @@ class Wish(msgspec.Struct, frozen=True):
 
     @property
     def tolerates_unschedulable(self) -> bool:
-        """Whether reservations that take no new owners will do, too."""
+        """Return whether reservations that take no new owners will do, too."""
         return self.affinity is not None and is_tolerated(self.affinity.tolerations, UNSCHEDULABLE_TAINT)
 
 
@@ -119,7 +119,7 @@ def match(
     owners: Owners,
     node_labels: Mapping[str, str] | None,
 ) -> Match:
-    """What a matchable reservation is to a pod.
+    """Return what a matchable reservation is to a pod.
 
     `requests` are the pod's; `node_labels` None leaves the node's labels out (`OmitNodeLabelsForReservation`).
 
@@ -141,7 +141,7 @@ def match(
 
 
 def is_exact_match(names: Sequence[str], requests: Amounts, allocatable: Amounts) -> bool:
-    """Whether the pod asks for exactly what is reserved of the named resources.
+    """Return whether the pod asks for exactly what is reserved of the named resources.
 
     A name that neither side has ends the comparison as a match: so it has always been, and users rely on it.
     """
@@ -154,7 +154,7 @@ def is_exact_match(names: Sequence[str], requests: Amounts, allocatable: Amounts
 
 
 def availability(reservation: Reservation, owners: Owners, assigned: int) -> Availability:
-    """Whether a Reservation with this many owners can take another one."""
+    """Return whether a Reservation with this many owners can take another one."""
     is_deleted = reservation.metadata.deletion_timestamp is not None
     return _availability(
         objects.is_available(reservation),
@@ -173,7 +173,7 @@ def pod_availability(pod: Pod, assigned: int) -> Availability:
 
 
 def pod_owners(pod: Pod) -> Owners:
-    """Who may use a pod in operating mode Reservation."""
+    """Return who may use a pod in operating mode Reservation."""
     try:
         return Owners.of(OWNERS.read(pod.metadata.annotations, pod.key) or ())
     except ProtocolError as error:
@@ -185,7 +185,7 @@ def _availability(available: bool, unschedulable: bool, terminating: bool, barre
 
 
 def _refusal(wish: Wish, reservation: Reservation, node_labels: Mapping[str, str] | None) -> Match | None:
-    """Why a reservation that is not asked for by name is not for the pod."""
+    """Return why a reservation that is not asked for by name is not for the pod."""
     is_closed = reservation.spec.unschedulable or reservation.metadata.deletion_timestamp is not None
     if is_closed and not wish.tolerates_unschedulable:
         return Match(Outcome.UNSCHEDULABLE)
@@ -202,7 +202,7 @@ def _refusal(wish: Wish, reservation: Reservation, node_labels: Mapping[str, str
 def _is_selected(
     affinity: ReservationAffinity, reservation: Reservation, node_labels: Mapping[str, str]
 ) -> bool:
-    """Whether both selectors hold on the node's labels under the reservation's own."""
+    """Return whether both selectors hold on the node's labels under the reservation's own."""
     found = {**node_labels, **reservation.metadata.labels}
     if any(found.get(key) != value for key, value in affinity.reservation_selector.items()):
         return False

@@ -36,7 +36,7 @@ class NodeScores(msgspec.Struct, frozen=True):
 
 
 def score(request: Ints, room: Room) -> int:
-    """How full the pod would make a reservation, 0 to 100: the fuller the better; 0 for what would overflow."""
+    """Return how full the pod would make a reservation, 0 to 100: the fuller the better; 0 for what would overflow."""
     shares = []
     for name, capacity in room.allocatable.items():
         if capacity == 0:
@@ -62,7 +62,7 @@ def nominate(options: Sequence[Option], must_reserve: bool, existing: str | None
 
 
 def refusal(option: Option) -> str:
-    """Why a reservation cannot be nominated, or empty."""
+    """Return why a reservation cannot be nominated, or empty."""
     return USED_UP if option.is_once and option.assigned > 0 else ""
 
 

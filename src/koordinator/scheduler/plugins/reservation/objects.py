@@ -27,7 +27,7 @@ DEFAULT_NAMESPACE = "default"
 
 
 def invalid_reason(reservation: Reservation) -> str:
-    """Why the object is neither queued nor cached; empty when it is well."""
+    """Return why the object is neither queued nor cached; empty when it is well."""
     spec = reservation.spec
     if not spec.template:
         return "spec.template is missing"
@@ -39,34 +39,34 @@ def invalid_reason(reservation: Reservation) -> str:
 
 
 def is_terminated(reservation: Reservation) -> bool:
-    """Whether it holds nothing any more."""
+    """Return whether it holds nothing any more."""
     return reservation.status.phase in (FAILED, SUCCEEDED)
 
 
 def is_unassigned(reservation: Reservation) -> bool:
-    """Whether it waits for a node."""
+    """Return whether it waits for a node."""
     return not reservation.status.node_name and not is_terminated(reservation)
 
 
 def is_available(reservation: Reservation) -> bool:
-    """Whether it holds room on a node."""
+    """Return whether it holds room on a node."""
     return reservation.status.phase == AVAILABLE and bool(reservation.status.node_name)
 
 
 def is_active(reservation: Reservation) -> bool:
-    """Whether it is on a node and not at its end."""
+    """Return whether it is on a node and not at its end."""
     return reservation.status.phase in (AVAILABLE, WAITING) and bool(reservation.status.node_name)
 
 
 def is_expired(reservation: Reservation) -> bool:
-    """Whether it ended by its time or with its node."""
+    """Return whether it ended by its time or with its node."""
     ready = next((each for each in reservation.status.conditions if each.type == READY), None)
     is_late = ready is not None and ready.status == "False" and ready.reason == EXPIRED
     return reservation.status.phase == FAILED and is_late
 
 
 def is_once(reservation: Reservation) -> bool:
-    """Whether the first owner takes it all."""
+    """Return whether the first owner takes it all."""
     return reservation.spec.allocate_once is not False
 
 
@@ -80,7 +80,7 @@ def template_pod(reservation: Reservation) -> Pod:
 
 
 def requests(reservation: Reservation) -> Amounts:
-    """What the Reservation holds, or asks for while it holds nothing.
+    """Return what the Reservation holds, or asks for while it holds nothing.
 
     Raises: ProtocolError, QuantityError.
     """

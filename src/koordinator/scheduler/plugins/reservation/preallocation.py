@@ -55,7 +55,7 @@ def pre_allocate(
     policy: Policy,
     ignored: Ignored = NOTHING_IGNORED,
 ) -> PreAllocation:
-    """Whether a reservation fits a node by free room and by pods that leave it, tried in the order given."""
+    """Return whether a reservation fits a node by free room and by pods that leave it, tried in the order given."""
     if not policy.is_required and not candidates:
         return PreAllocation(True)  # the general fit check decides
     free_short = short_on_node(request, node, (), ignored)

@@ -51,7 +51,9 @@ def of_pod(pod: Pod) -> Constraints:
 def of_defaults(
     pod: Pod, defaults: tuple[DefaultConstraint, ...], selectors: Selectors, *, needs_keys: bool
 ) -> Constraints:
-    """Those that hold for a pod without any of its own; `selectors` say which pods belong together."""
+    """Return the constraints that hold for a pod without any of its own; `selectors` say which pods belong
+    together.
+    """
     return _constraints(pod, [(default, selectors) for default in defaults], needs_keys=needs_keys)
 
 

@@ -101,7 +101,7 @@ class Inclusions:
 
 
 def placement_key(pod: Pod, honors_affinity: bool, honors_taints: bool) -> bytes:
-    """What the inclusion policies look at in a pod."""
+    """Return what the inclusion policies look at in a pod."""
     spec = pod.spec
     parts: list[object] = []
     if honors_affinity and (spec.node_selector or spec.affinity is not None):

@@ -69,7 +69,7 @@ class Owners:
                 del self._services[_anchor(service)]
 
     def selectors_of(self, pod: Pod) -> tuple[LabelSelector, ...]:
-        """What pods like this one have in common; () when nobody selects it.
+        """Return what pods like this one have in common; () when nobody selects it.
 
         The conditions of all services that select the pod and of its controller, to be met together.
         """

@@ -82,14 +82,14 @@ def _where_any(mask: Mask) -> Mask | None:
 
 
 def _distinct(ids: Ids) -> int:
-    """How many domains; a node without the key makes one of its own, as upstream has it."""
+    """Return how many domains; a node without the key makes one of its own, as upstream has it."""
     seen = np.zeros(int(ids.max(initial=-1)) + 2, np.bool_)
     seen[ids] = True
     return int(np.count_nonzero(seen))
 
 
 def score_part(counts: Counts, domain_count: int, max_skew: int) -> Floats:
-    """What a constraint adds to the raw score: count·ln(domains + 2) + maxSkew − 1."""
+    """Return what a constraint adds to the raw score: count·ln(domains + 2) + maxSkew − 1."""
     return np.asarray(counts * math.log(domain_count + 2) + (max_skew - 1), np.float64)
 
 
@@ -268,7 +268,7 @@ class PodTopologySpread(
         return constraints.of_defaults(pod, self._defaults, selectors, needs_keys=self._needs_default_keys)
 
     def epoch(self, state: SpreadState) -> Hashable:
-        """Which domains of several nodes are too full, and how full the emptiest of all is."""
+        """Return which domains of several nodes are too full, and how full the emptiest of all is."""
         if not state.hard:
             return None
         found: list[Hashable] = []
@@ -327,7 +327,7 @@ class PodTopologySpread(
         return f"{key}={value}: {count} such pods, {of_what}; skew {skew} with this pod, maxSkew {constraint.max_skew}"
 
     def pods_matter(self, state: SpreadState, rows: Rows) -> Mask:
-        """Where pods are that a constraint counts."""
+        """Return where pods are that a constraint counts."""
         return np.isin(rows, [row for constraint, _ in state.hard for row in self._count(constraint).rows])
 
     def _limit(self, constraint: Constraint, domains: DomainCounts) -> int:
@@ -355,7 +355,7 @@ class PodTopologySpread(
         return normalized(total, frame.is_ignored)
 
     def _part(self, constraint: Constraint, included: Inclusion, frame: Frame, index: int) -> Floats:
-        """What a constraint adds to the raw score of each row; nothing where its key is lacking."""
+        """Return what a constraint adds to the raw score of each row; nothing where its key is lacking."""
         size = frame.domain_counts[index]
         if constraint.key == HOSTNAME:
             counts = at(self._topology.per_row(self._count(constraint)), frame.rows)

@@ -357,7 +357,7 @@ class VolumeBinding(
 
 
 def _objection(use: ClaimUse, claim: PersistentVolumeClaim | None, pod: PodInfo) -> str:
-    """Why a claim cannot be used; "" when it can."""
+    """Return why a claim cannot be used; "" when it can."""
     name = use.key[1]
     if claim is None and use.is_ephemeral:
         return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'

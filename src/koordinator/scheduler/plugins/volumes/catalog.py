@@ -123,8 +123,9 @@ _HELPS_BY_GOING = (CSINode, CSIDriver, VolumeAttachment)
 
 
 def helps(happening: Happening, pod: Pod, kinds: Iterable[type[Object]]) -> bool:
-    """Whether a change of storage can help a pod of a plugin that looks at these kinds: one of its claims came
-    or changed, or anything else there came, changed, or stopped to restrict. True for other events."""
+    """Return whether a change of storage can help a pod of a plugin that looks at these kinds: one of its claims
+    came or changed, or anything else there came, changed, or stopped to restrict. True for other events.
+    """
     if happening.event is not ClusterEvent.STORAGE:
         return True
     subject = happening.old if happening.new is None else happening.new
@@ -154,8 +155,9 @@ def claims_of(pod: Pod) -> tuple[ClaimUse, ...]:
 
 
 def class_key_of(pod: PodInfo) -> Hashable:
-    """What pods must have in common to be told the same about volumes: their claims; of ephemeral volumes nobody else
-    has any."""
+    """Return what pods must have in common to be told the same about volumes: their claims; of ephemeral volumes
+    nobody else has any.
+    """
     if not pod.pod.spec.volumes:
         return ()
     claims = claims_of(pod.pod)
@@ -172,7 +174,7 @@ def class_of_volume(volume: PersistentVolume) -> str:
 
 
 def is_bound(claim: PersistentVolumeClaim) -> bool:
-    """Whether claim and volume know each other for good."""
+    """Return whether claim and volume know each other for good."""
     return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
 
 
@@ -181,7 +183,7 @@ def not_found(claim: str) -> str:
 
 
 def belongs_to(claim: PersistentVolumeClaim, pod: Pod) -> bool:
-    """Whether a claim was made for a pod's ephemeral volume."""
+    """Return whether a claim was made for a pod's ephemeral volume."""
     return any(
         owner.controller and owner.uid == pod.metadata.uid for owner in claim.metadata.owner_references
     )

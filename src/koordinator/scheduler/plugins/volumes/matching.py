@@ -28,7 +28,7 @@ def size_of(volume: PersistentVolume) -> Quantity:
 
 
 def is_meant_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Whether the volume names the claim."""
+    """Return whether the volume names the claim."""
     ref, meta = volume.spec.claim_ref, claim.metadata
     return (
         ref is not None
@@ -47,7 +47,7 @@ def could_serve(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 
 
 def is_free_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Whether a volume that is nobody's may become the claim's."""
+    """Return whether a volume that is nobody's may become the claim's."""
     selector = claim.spec.selector
     return (
         volume.spec.claim_ref is None
@@ -66,12 +66,12 @@ def free_volumes(claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolum
 
 
 def can_provision(storage_class: StorageClass | None) -> bool:
-    """Whether somebody makes volumes of the class on demand."""
+    """Return whether somebody makes volumes of the class on demand."""
     return storage_class is not None and storage_class.provisioner not in ("", NO_PROVISIONER)
 
 
 def has_room(capacity: CSIStorageCapacity, storage_class: StorageClass, claim: PersistentVolumeClaim) -> bool:
-    """Whether a driver's report leaves room for the claim, on the nodes that it is about."""
+    """Return whether a driver's report leaves room for the claim, on the nodes that it is about."""
     if capacity.storage_class_name != storage_class.metadata.name:
         return False
     limit = capacity.maximum_volume_size if capacity.maximum_volume_size is not None else capacity.capacity

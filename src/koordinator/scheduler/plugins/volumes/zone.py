@@ -89,7 +89,7 @@ class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
         return ZoneState(bool(claims), tuple(zones), SUCCESS)
 
     def _zones_of(self, key: ClaimKey) -> list[Zones] | Status:
-        """Where the volume of a claim can be reached, or why nobody can tell."""
+        """Return where the volume of a claim can be reached, or why nobody can tell."""
         claim = self._catalog.claim(key)
         if claim is None:
             return unresolvable(not_found(key[1]))
