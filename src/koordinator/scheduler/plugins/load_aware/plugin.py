@@ -329,7 +329,7 @@ class LoadAwareScheduling(
         self._rules.pop(row, None)
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        """Add the pod's estimate to its row; do not log what an evaluation foresees, as the table logs the pod itself."""
+        """Add the pod to its row; do not log what an evaluation foresees, as the table logs the pod itself."""
         estimated, is_prod = self._facts(pod)
         now_s = self.handle.clock.now()
         found = load.assigned_pod(pod.pod, estimated, is_prod, self.policy.args, now_s)
