@@ -8,14 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api import labels
-from koordinator.api.core import Node, Pod
-from koordinator.api.decode import from_builtins
-from koordinator.clock import FixedClock
-from koordinator.scheduler.engine.cycle import CycleDiagnosis
-from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.engine.evaluation_cache import evaluate
 from koordinator.scheduler.engine.view import View
-from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.coscheduling.preempt import JobPreemption, PreemptReason
@@ -23,36 +16,33 @@ from koordinator.scheduler.plugins.coscheduling.preemption import Job
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import trial_of
 from tests.scheduler.coscheduling.test_preemption import with_preemption
-from tests.scheduler.world import EPOCH_S, Json, node, pod
+from tests.scheduler.small_cluster import SmallCluster
+from tests.scheduler.world import Json, node, pod
 
 PRIORITY = 10
 
 
-class Cluster:
+class Cluster(SmallCluster):
     """An engine that decides only."""
 
     def __init__(self) -> None:
-        self.engine = Engine(with_preemption(), FixedClock(EPOCH_S), plugins=installed_plugins())
-        self.table = self.engine.table
-        [self.profile] = self.engine.profiles.values()
-        self.plugin = next(each for each in self.profile.plugins if isinstance(each, Coscheduling))
+        super().__init__(with_preemption())
+        self.preemption = self.plugin(Coscheduling).preemption
 
-    def node(self, name: str, cpu: int, **parts: object) -> None:
-        self.table.set_node(from_builtins(node(name, cpu=str(cpu), **parts), Node))
+    def add_node(self, name: str, cpu: int, **parts: object) -> None:
+        self.node(node(name, cpu=str(cpu), **parts))
 
     def info(self, body: Json) -> PodInfo:
         body["metadata"]["uid"] = body["metadata"]["name"]
-        return PodInfo.of(from_builtins(body, Pod), self.table.registry)
+        return self.pod(body)
 
     def view(self, pod: PodInfo) -> View:
         return View(self.profile, self.table, self.engine.nominations, pod)
 
     def preempt(self, members: Sequence[PodInfo]) -> JobPreemption:
         trigger = members[0]
-        evaluation = evaluate(self.profile, self.table, trigger)
-        asked = CycleDiagnosis(self.view(trigger), self.profile, evaluation, {})
         job = Job(name="job", trigger=trigger, members={each.key: each for each in members}, is_gang=True)
-        return self.plugin.preemption.decide(job, asked)[0]
+        return self.preemption.decide(job, self.refused(trigger))[0]
 
     def accepts(self, members: Sequence[PodInfo], nodes: Sequence[str], gone: Sequence[str]) -> bool:
         """Whether each member fits on its node beside those before it once these pods are gone."""
@@ -74,7 +64,7 @@ def random_cluster(rng: random.Random) -> Cluster:
     names = [f"n{number}" for number in range(rng.randint(1, 4))]
     for name in names:
         taints = [{"key": "k", "effect": "NoSchedule"}] if rng.random() < 0.15 else []
-        cluster.node(name, 8, taints=taints, pods=rng.choice((4, 110)))
+        cluster.add_node(name, 8, taints=taints, pods=rng.choice((4, 110)))
     for number in range(rng.randint(0, 30)):
         body = pod(
             f"p{number}",
@@ -169,7 +159,7 @@ def test_room_for_equal_members_is_found_wherever_there_is_some(seed: int) -> No
 
 def test_columns_of_pods_follow_them() -> None:
     cluster = Cluster()
-    cluster.node("n", 8)
+    cluster.add_node("n", 8)
     residents = next(each for each in cluster.table._keepers if isinstance(each, JobResidents))
     marks = {labels.QUESTIONED_OBJECT_KEY: "job"}
 
@@ -197,7 +187,7 @@ def test_columns_of_pods_follow_them() -> None:
 
 def test_a_cluster_without_pods_has_no_victims() -> None:
     cluster = Cluster()
-    cluster.node("n", 8)
+    cluster.add_node("n", 8)
 
     found = cluster.preempt([cluster.info(pod("m", cpu="9", priority=PRIORITY))])
 

@@ -1,12 +1,11 @@
 """Preemption for whole jobs."""
 
-import random
-from collections.abc import Sequence
+from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from koordinator.scheduler.plugin.status import Code
+from koordinator.api import labels
+from koordinator.clock import rfc3339
+from koordinator.scheduler.plugins.coscheduling.ground import TrialGround
+from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents
 from koordinator.scheduler.plugins.coscheduling.preempt import (
     JobMember,
     JobPreemption,
@@ -16,90 +15,62 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
     VictimAction,
     preempt,
 )
-from tests.vectors.adapters.scheduler_gang_preemption import SmallGround
+from koordinator.scheduler.table.trial import rehearsal_of
+from tests.scheduler.small_cluster import NOW_S, SmallCluster
+from tests.scheduler.world import Json, node, pod
 
 CPU = 8
 
 
 class Cluster:
-    """Nodes of `CPU` cores; the size of a pod follows its key."""
+    """Nodes of `CPU` cores; each pod with its size."""
 
     def __init__(self, pods: list[tuple[Occupant, int]], sizes: list[int], node_count: int) -> None:
         self.nodes = [f"n{number}" for number in range(node_count)]
-        self.size = {pod.key: size for pod, size in pods}
         self.members = tuple(JobMember(key=f"m{number}") for number in range(len(sizes)))
+        self.size = {pod.key: size for pod, size in pods}
         self.size |= {member.key: size for member, size in zip(self.members, sizes, strict=True)}
         self.pods = {node: [pod for pod, _ in pods if pod.node == node] for node in self.nodes}
 
-    def fit(self, node: str, keys: Sequence[str]) -> str:
-        return "" if sum(self.size[key] for key in keys) <= CPU else "Insufficient cpu"
-
     def preempt(self, priority: int = 10) -> JobPreemption:
-        job = JobPreemptor(trigger=self.members[0], members=self.members)
-        codes = dict.fromkeys(self.nodes, Code.UNSCHEDULABLE)
-        return preempt(job, SmallGround(codes, self.pods, priority, self.fit))
+        cluster = SmallCluster.shipped(Coscheduling={"enablePreemption": True})
+        for name in self.nodes:
+            cluster.node(node(name, cpu=str(CPU)))
+        there = {pod.key: pod for pods in self.pods.values() for pod in pods}
+        for each in there.values():
+            cluster.pod(self._body(each), is_assumed=each.is_waiting)
+        members = {
+            each.key: cluster.pod(self._body(Occupant(key=each.key, node="", priority=priority)))
+            for each in self.members
+        }
+        trigger = members[self.members[0].key]
+        with rehearsal_of(cluster.table) as trial:
+            ground = TrialGround(
+                cluster.table,
+                cluster.table.shared(JobResidents),
+                trial,
+                cluster.refused(trigger),
+                trigger,
+                members,
+                members.keys(),
+                spare=lambda pod: there[pod.key].spare,
+            )
+            return preempt(JobPreemptor(trigger=self.members[0], members=self.members), ground)
+
+    def _body(self, each: Occupant) -> Json:
+        body = pod(each.key, cpu=str(self.size[each.key]), memory=None, priority=each.priority)
+        marks = {labels.QUESTIONED_OBJECT_KEY: each.job} if each.job else {}
+        if each.is_protected:
+            marks[labels.DISABLE_PREEMPTIBLE] = "true"
+        body["metadata"] = {"name": each.key, "uid": each.key, "labels": marks}
+        if each.is_terminating:
+            body["metadata"]["deletionTimestamp"] = rfc3339(NOW_S)
+        body["spec"]["nodeName"] = each.node
+        return body
 
 
-def occupant(
-    key: str,
-    node: str,
-    priority: int = 0,
-    *,
-    job: str = "",
-    spare: int = 0,
-    is_protected: bool = False,
-    is_waiting: bool = False,
-    is_terminating: bool = False,
-) -> Occupant:
-    return Occupant(
-        key=key,
-        node=node,
-        priority=priority,
-        job=job,
-        spare=spare,
-        is_protected=is_protected,
-        is_waiting=is_waiting,
-        is_terminating=is_terminating,
-    )
-
-
-@settings(deadline=None)
-@given(seed=st.integers(0, 2**32))
-def test_victims_are_less_important_and_make_room_for_all_members_or_nobody_goes(seed: int) -> None:
-    rng = random.Random(seed)
-    node_count = rng.randint(1, 4)
-    pods = [
-        (
-            occupant(
-                f"p{number}",
-                f"n{rng.randrange(node_count)}",
-                rng.choice((0, 5, 10, 15)),
-                is_protected=rng.random() < 0.2,
-            ),
-            rng.randint(1, 4),
-        )
-        for number in range(rng.randint(0, 10))
-    ]
-    cluster = Cluster(pods, [rng.randint(1, 8) for _ in range(rng.randint(1, 4))], node_count)
-
-    found = cluster.preempt()
-
-    if found.reason is not PreemptReason.SUCCESS:
-        assert not found.evictions
-        assert not found.nominations
-        return
-    gone = {each.victim.key for each in found.evictions}
-    assert all(each.victim.priority < 10 and not each.victim.is_protected for each in found.evictions)
-    assert set(found.nominations) == {member.key for member in cluster.members}
-    for node in cluster.nodes:
-        stay = [pod.key for pod in cluster.pods[node] if pod.key not in gone]
-        come = [key for key, where in found.nominations.items() if where == node]
-        used = sum(cluster.size[key] for key in (*stay, *come))
-        assert used <= CPU or not come
-        # Nobody goes who could stay.
-        assert all(
-            used + cluster.size[each.victim.key] > CPU for each in found.evictions if each.victim.node == node
-        )
+def occupant(key: str, node: str, priority: int = 0, **parts: Any) -> Occupant:
+    return Occupant(key=key, node=node, priority=priority, **parts)
 
 
 def test_members_that_do_not_fit_on_one_node_together_are_spread() -> None:

@@ -1,23 +1,26 @@
 """Areas `topology-tree`, `topology-placement`, `topology-score`."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from koordinator.api import gang_labels, labels
+from koordinator.api import labels
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.network_topology import NetworkTopologySpec
+from koordinator.scheduler.plugin.diagnosis import fit_error
 from koordinator.scheduler.plugin.topology_tree import (
     TopologySpecError,
     TopologyTree,
     build,
     details,
 )
+from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.network_topology import placement
 from koordinator.scheduler.plugins.network_topology import score as ranking
+from koordinator.scheduler.plugins.network_topology.planner import Job
+from tests.scheduler.small_cluster import SmallCluster
 
 Case = dict[str, Any]
 LAYERS = [
@@ -64,49 +67,64 @@ def same_tree(expected: Any, actual: Any) -> bool:
 
 def place(case: Case) -> Any:
     made = _tree(case)
-    annotations = {
-        pod["name"]: {labels.GANG_NETWORK_TOPOLOGY_INDEX: str(pod["index"])} if "index" in pod else {}
-        for pod in case["pods"]
-    }
-    members = sorted(annotations, key=lambda name: gang_labels.topology_order(name, annotations[name]))
-    cpu = {pod["name"]: pod["cpu"] for pod in case["pods"]}
-    selector, existing = case.get("selector"), case.get("existing") or []
-    attracting = Counter(each["node"] for each in existing if selector and each.get("selector") == selector)
-    taken: Counter[str] = Counter()
-    for each in existing:
-        taken[each["node"]] += each.get("cpu", 0)
-    slots = case.get("nodeSlots") or {
-        node["name"]: _slots(members, cpu, node["cpu"] - taken[node["name"]]) for node in case["nodes"]
-    }
+    if "nodeSlots" in case:
+        return _place_by_slots(case, made)
+    cluster = SmallCluster.shipped()
+    for node in case["nodes"]:
+        allocatable = {"cpu": str(node["cpu"]), "pods": "1000"}
+        meta = {"name": node["name"], "labels": node.get("labels") or {}}
+        cluster.node({"metadata": meta, "spec": {}, "status": {"allocatable": allocatable}})
+    for number, each in enumerate(case.get("existing") or ()):
+        cluster.pod(_pod(f"existing-{number}", each, each.get("selector")))
+    members = [cluster.pod(_pod(pod["name"], pod, case.get("selector"))) for pod in case["pods"]]
+    rules = msgspec.convert(case.get("gatherStrategy") or [], list[GatherStrategy])
+    # G10: the index orders the test only, members are assigned by name.
+    members.sort(key=lambda each: each.pod.metadata.name)
+    found = cluster.plugin(Coscheduling).planning.planner.plan(made, Job(tuple(members), tuple(rules)))
+    table = cluster.table
+    slots = {table.name_of(row): found.slots_of(row) for row in table.rows.tolist()}
+    return _answer(found.plan, slots, found.must_layer, found.message)
+
+
+def _place_by_slots(case: Case, made: TopologyTree) -> Case:
     rules = msgspec.convert(case.get("gatherStrategy") or [], list[GatherStrategy])
     demand = placement.demand_of(rules, made.layers)
-    # G10: the index orders the test only, members are assigned by name.
-    found = placement.plan(made, demand, sorted(members), made.by_leaf(slots), made.by_leaf(attracting))
-    answer: Case = {
-        "scheduled": found.is_placed,
-        "nodeSlots": slots,
-        "mustGatherLayer": demand.must_layer,
-    }
-    if found.is_placed:
-        answer["plan"] = dict(found.nodes)
-        answer["candidate"] = {"layer": found.place_layer, "name": found.place_name}
-        return answer
+    members = sorted(pod["name"] for pod in case["pods"])
+    there = Counter(each["node"] for each in case.get("existing") or () if _attracts(each, case))
+    slots = case["nodeSlots"]
+    found = placement.plan(made, demand, members, made.by_leaf(slots), made.by_leaf(there))
     short = sum(slots.get(node["name"], 0) < len(members) for node in case["nodes"])
-    answer["message"] = found.message(
-        f"0/{len(case['nodes'])} nodes are available: {short} Insufficient cpu."
-    )
-    return answer
+    message = found.message(fit_error(len(case["nodes"]), {"Insufficient cpu": short}))
+    return _answer(found, slots, demand.must_layer, message)
 
 
-def _slots(members: Sequence[str], cpu: dict[str, int], free: int) -> int:
-    """Members that fit next to each other, in order: the first that does not ends the count."""
-    count = 0
-    for name in members:
-        free -= cpu[name]
-        if free < 0:
-            break
-        count += 1
-    return count
+def _answer(plan: placement.Plan, slots: dict[str, int], must_layer: str, message: str) -> Case:
+    answer: Case = {"scheduled": plan.is_placed, "nodeSlots": slots, "mustGatherLayer": must_layer}
+    if plan.is_placed:
+        candidate = {"layer": plan.place_layer, "name": plan.place_name}
+        return {**answer, "plan": dict(plan.nodes), "candidate": candidate}
+    return {**answer, "message": message}
+
+
+def _attracts(existing: Case, case: Case) -> bool:
+    return bool(case.get("selector")) and existing.get("selector") == case["selector"]
+
+
+def _pod(name: str, pod: Case, selector: str | None) -> Case:
+    own = {
+        labels.NETWORK_TOPOLOGY_SELECTOR: selector,
+        labels.GANG_NETWORK_TOPOLOGY_INDEX: str(pod["index"]) if "index" in pod else None,
+    }
+    annotations = {key: text for key, text in own.items() if text}
+    container = {"name": "c", "resources": {"requests": {"cpu": str(pod.get("cpu", 0))}}}
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": name, "annotations": annotations},
+        "spec": {
+            "schedulerName": "koord-scheduler",
+            "nodeName": pod.get("node", ""),
+            "containers": [container],
+        },
+    }
 
 
 def same_place(expected: Any, actual: Any) -> bool:

@@ -2,24 +2,19 @@
 
 from typing import Any
 
-from koordinator.api.core import Node, Pod
+from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.clock import FixedClock, rfc3339
+from koordinator.clock import rfc3339
 from koordinator.scheduler.config import config
-from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.engine.evaluation import Evaluation
-from koordinator.scheduler.engine.post_filter import CycleDiagnosis
-from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status
-from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption, objection
 from koordinator.scheduler.plugins.preemption.victims import Candidate, Victim, choose
 from koordinator.scheduler.table.pod_info import PodInfo
+from tests.scheduler.small_cluster import NOW_S, SmallCluster
 
 Case = dict[str, Any]
-NOW_S = 1_800_000_000.0
 
 
 def candidates(case: Case) -> list[Candidate]:
@@ -28,20 +23,18 @@ def candidates(case: Case) -> list[Candidate]:
     enabled = [{"name": name} for name in (*filters, "PrioritySort", "DefaultBinder", "DefaultPreemption")]
     plugins = {"multiPoint": {"enabled": enabled, "disabled": [{"name": "*"}]}}
     profile = {"plugins": plugins, "percentageOfNodesToScore": 0}
-    engine = Engine(config.decode({"profiles": [profile]}), FixedClock(NOW_S), plugins=installed_plugins())
-    table, [profile_] = engine.table, engine.profiles.values()
-    plugin = next(each for each in profile_.plugins if isinstance(each, DefaultPreemption))
+    cluster = SmallCluster(config.decode({"profiles": [profile]}))
+    plugin = cluster.plugin(DefaultPreemption)
     for budget in case.get("pdbs") or ():
         plugin.budgets.set(from_builtins(budget, PodDisruptionBudget))
-    for node in case["nodes"]:
-        table.set_node(from_builtins(node, Node))
-    for body in case["pods"]:
-        info = PodInfo.of(from_builtins(body, Pod), table.registry)
-        table.assign(info, info.node_name)
-    pod = PodInfo.of(from_builtins(case["pod"], Pod), table.registry)
-    view = View(profile_, table, engine.nominations, pod)
-    asked = CycleDiagnosis(view, profile_, Evaluation(profile_, table, pod), {})
-    return [option.candidate() for option in plugin.dry_run(pod, table.rows, asked).options]
+    for each in case["nodes"]:
+        cluster.node(each)
+    for each in case["pods"]:
+        cluster.pod(each)
+    pod = cluster.pod(case["pod"])
+    return [
+        option.candidate() for option in plugin.dry_run(pod, cluster.table.rows, cluster.refused(pod)).options
+    ]
 
 
 def _victims(found: Candidate) -> list[str]:

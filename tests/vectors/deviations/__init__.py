@@ -154,6 +154,14 @@ TABLE = (
         derived(topology.below_first_parents),
     ),
     Deviation(
+        "slots-by-kind",
+        ("topology-placement",),
+        "a node takes of members that differ as many as of each kind, whatever their order",
+        "Network topology",
+        "members that differ",
+        derived(topology.with_slots_in_turn),
+    ),
+    Deviation(
         "unrequested-resources",
         ("quota-admission",),
         "a pod is refused for what it asks for, not for what others use too much of",

@@ -1,10 +1,15 @@
-"""What the reference answers about switches of one name, worked out from what we answer."""
+"""What the reference answers about networks, worked out from what we answer."""
 
+import bisect
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
+from koordinator.api import gang_labels
+from koordinator.api.labels import GANG_NETWORK_TOPOLOGY_INDEX
 from koordinator.api.network_topology import NetworkTopologySpec
 from koordinator.scheduler.plugin.topology_tree import Path, PathFinder, assemble, details
 from tests.vectors.adapters.scheduler_network_topology import LAYERS
@@ -34,6 +39,25 @@ def below_first_parents(case: Case, ask: Ask) -> Any:
             labels.update(zip(keys, above, strict=False))
         nodes.append({**node, "labels": labels})
     return ask({**case, "nodes": nodes}) if nodes != case["nodes"] else None
+
+
+def with_slots_in_turn(case: Case, ask: Ask) -> Any:
+    """Each node is asked how many members it takes one after the other, by index, until one does not fit."""
+    if "nodeSlots" in case or len({pod["cpu"] for pod in case["pods"]}) < 2:
+        return None
+    annotations = {
+        pod["name"]: {GANG_NETWORK_TOPOLOGY_INDEX: str(pod["index"])} if "index" in pod else {}
+        for pod in case["pods"]
+    }
+    cpu = {pod["name"]: pod["cpu"] for pod in case["pods"]}
+    in_turn = sorted(cpu, key=lambda name: gang_labels.topology_order(name, annotations[name]))
+    used = list(itertools.accumulate(cpu[name] for name in in_turn))
+    taken: Counter[str] = Counter()
+    for each in case.get("existing") or ():
+        taken[each["node"]] += each.get("cpu", 0)
+    free = {node["name"]: node["cpu"] - taken[node["name"]] for node in case["nodes"]}
+    slots = {name: bisect.bisect_right(used, left) for name, left in free.items()}
+    return ask({**case, "nodeSlots": slots})
 
 
 def _paths(case: Case) -> tuple[list[NetworkTopologySpec], list[Path]]:

@@ -447,9 +447,9 @@ class TrialGround:
         number = self._kind_of[members[0].key] if members else 0
         kind = self._kinds[number]
         rows = self._table.rows
-        if hopeless := int((~kind.is_open & ~kind.is_free)[rows].sum()):
-            reasons[NOT_HELPFUL] = hopeless
         if not members:
+            # Once nodes were tried, those that evictions cannot help are not listed, as in the reference.
+            reasons[NOT_HELPFUL] = int((~kind.is_open & ~kind.is_free)[rows].sum())
             reasons[NO_VICTIMS] = int(kind.is_open.sum())
             reasons = +reasons
             return words.fit_error(self._table.node_count, reasons)
