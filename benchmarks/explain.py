@@ -22,7 +22,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import PluginConfig, SchedulerConfig
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.explain.decide import Question, explain
+from koordinator.scheduler.explain.decide import PodQuestion, explain
 from koordinator.scheduler.explain.gang_group import group_of
 from koordinator.scheduler.explain.gangs import explain_group
 from koordinator.scheduler.plugin.topology_tree import build
@@ -99,7 +99,7 @@ def explanations() -> None:
     for name, asked in cases.items():
         info = PodInfo.of(asked, registry)
         brief_s = best_s(lambda info=info: explain(engine, info))  # type: ignore[misc]
-        full_s = best_s(lambda info=info: explain(engine, info, Question(nodes=None)), 2)  # type: ignore[misc]
+        full_s = best_s(lambda info=info: explain(engine, info, PodQuestion(nodes=None)), 2)  # type: ignore[misc]
         print(
             f"explain on {NODES:,} nodes, {name:<28} {brief_s * 1e3:>6.0f} ms; with every node in detail "
             f"{full_s * 1e3:>6.0f} ms"

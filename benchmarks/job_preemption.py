@@ -21,9 +21,9 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugins.built_in import installed_plugins
+from koordinator.scheduler.plugins.coscheduling.job_preemptor import JobPreemption
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koordinator.scheduler.plugins.coscheduling.preempt import JobPreemption
-from koordinator.scheduler.plugins.coscheduling.preemption import Job
+from koordinator.scheduler.plugins.coscheduling.preemption import PreemptorJob
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -65,7 +65,7 @@ class Cluster:
     def decision(self, member_count: int, cpu: int) -> Callable[[], JobPreemption]:
         """A gang that fits nowhere asks whom it may evict."""
         pods = [self.info(pod_body(f"member-{n}", 1_000 * cpu, priority=100)) for n in range(member_count)]
-        job = Job(name="gang", trigger=pods[0], members={pod.key: pod for pod in pods}, is_gang=True)
+        job = PreemptorJob(name="gang", trigger=pods[0], members={pod.key: pod for pod in pods}, is_gang=True)
         asked = self.diagnosis(pods[0])
         return lambda: self.gangs.preemption.decide(job, asked)[0]
 

@@ -25,7 +25,7 @@ from koordinator.scheduler.plugin.topology_tree import PathFinder, TopologyTree,
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.network_topology import placement, slots
-from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner
+from koordinator.scheduler.plugins.network_topology.planner import JobPlan, Planner, PlanningJob
 from koordinator.scheduler.plugins.network_topology.rows import TreeRows
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -113,7 +113,7 @@ class Desk:
         return tuple(self.pod(f"server-{number}", 0, "32") for number in range(count))
 
     def plan(self, tree: TopologyTree, members: Sequence[PodInfo]) -> JobPlan:
-        return self.planner.plan(tree, Job(members=tuple(members), rules=RULES))
+        return self.planner.plan(tree, PlanningJob(members=tuple(members), rules=RULES))
 
 
 def peer_ms(desk: Desk, members: Sequence[PodInfo], by_leaf: Any, tree: TopologyTree) -> float:

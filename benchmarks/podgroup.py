@@ -17,7 +17,7 @@ from koordinator.api.sigs import PodGroup, PodGroupStatus
 from koordinator.clock import LoopClock
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.plugin.handle import Handle
-from koordinator.scheduler.plugins.coscheduling.controller import GangCount, Member, PodGroupController
+from koordinator.scheduler.plugins.coscheduling.controller import GangCount, MemberState, PodGroupController
 from koordinator.scheduler.plugins.coscheduling.phase import next_status
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.simulate import virtual_time
@@ -116,7 +116,7 @@ def recounted_us(members: int) -> float:
     for _ in range(events):
         count = GangCount()
         for each in gang:
-            member = Member.of(each)
+            member = MemberState.of(each)
             assert member is not None
             count.add(member, 1)
         next_status(status, members, count.tally(), "now")

@@ -39,9 +39,15 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.elastic_quota.amounts import nanos_per_unit, to_units
-from koordinator.scheduler.plugins.elastic_quota.columns import Columns, Entry
+from koordinator.scheduler.plugins.elastic_quota.child_quotas import ChildQuota, ChildQuotas
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    DEFAULT,
+    ROOT,
+    SYSTEM,
+    QuotaPodRequest,
+    QuotaSpec,
+)
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 
 SHAPES = (
@@ -116,7 +122,7 @@ def recomputed(tree: QuotaTree, name: str) -> None:
         for resource in RESOURCES:
             unit = nanos_per_unit(resource)
             entries = [
-                Entry(
+                ChildQuota(
                     weight=to_units(child.weight.get(resource, 0), unit),
                     request=to_units(child.limited_request.get(resource, 0), unit),
                     least=to_units(child.auto_min.get(resource, 0), unit),
@@ -124,13 +130,13 @@ def recomputed(tree: QuotaTree, name: str) -> None:
                 )
                 for child in children
             ]
-            Columns(unit, entries).compute(CORES * 1000, None)
+            ChildQuotas(unit, entries).compute(CORES * 1000, None)
 
 
-def pod(key: str, rng: random.Random) -> PodAsk:
+def pod(key: str, rng: random.Random) -> QuotaPodRequest:
     """A pod of some cores."""
     request = amounts(rng.randint(1, 8), rng.randint(1, 32))
-    return PodAsk(key=key, request=request, is_on_node=rng.random() < 0.5)
+    return QuotaPodRequest(key=key, request=request, is_on_node=rng.random() < 0.5)
 
 
 def measure(shape: tuple[int, ...], *, is_odd: bool = False) -> None:

@@ -29,7 +29,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.local.cluster import install
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.loop.binding import Job
+from koordinator.scheduler.loop.binding import BindingCycle
 from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.scheduler import Scheduler
@@ -135,7 +135,7 @@ async def place_s(setting: Setting, until: Until) -> float:
     """CPU seconds per pod."""
     cluster = await filled(setting)
     scheduler = Scheduler(cluster, default_plugins.shipped_config(), gates=setting.gates)
-    released: list[Job] = []
+    released: list[BindingCycle] = []
     if until is Until.RELEASED:
         # Placements that Permit lets go end here: nothing is bound.
         scheduler._binder._begin = released.append  # type: ignore[method-assign]

@@ -16,11 +16,11 @@ from koordinator.scheduler.engine.cycle import CycleDiagnosis
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.view import View
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod
-from koordinator.scheduler.queue.sleepers import Sleepers, wakeup_of
+from koordinator.scheduler.queue.unschedulable_pods import UnschedulablePods, wakeup_of
 from koordinator.scheduler.table.pod_info import PodInfo
 
 NOW_S = 1_800_000_000.0
@@ -98,7 +98,7 @@ def events(kinds: int) -> None:
     cluster = Cluster()
     cluster.fill(1_000, 1)
     plugins = {plugin.name: plugin for plugin in cluster.profile.plugins}
-    sleepers = Sleepers(lambda _: plugins)
+    sleepers = UnschedulablePods(lambda _: plugins)
     entries = []
     for number in range(SLEEPERS):
         info = cluster.info(pod_body(f"sleeper-{number}", 1_000 + number % kinds))
@@ -107,7 +107,7 @@ def events(kinds: int) -> None:
         entries.append(QueuedPod(info, cluster.profile.name, key, 0.0, rejected_by=refused_by))
         sleepers.add(entries[-1])
     rng = random.Random(1)
-    churn = [Happening(rng.choice(CHURNED), rng.randrange(1_000)) for _ in range(EVENTS)]
+    churn = [QueueingEvent(rng.choice(CHURNED), rng.randrange(1_000)) for _ in range(EVENTS)]
     together_ms = best_ms(lambda: [sleepers.woken_by(each) for each in churn])
     sample = entries[: min(kinds, 500)]
     one = next(each for each in churn if each.event is ClusterEvent.ASSIGNED_POD_DELETED)

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from koordinator.cli import main as cli
 from koordinator.cli.quota_text import PLAIN, Options, tree_lines
-from koordinator.scheduler.explain.quota_forest import Figures, forest
+from koordinator.scheduler.explain.quota_forest import QuotaResource, forest
 from tests.scheduler import world
 from tests.scheduler.explain.test_quota_forest import STORY, nodes, quota
 
@@ -60,15 +60,21 @@ def test_yaml_says_what_json_says() -> None:
 @pytest.mark.parametrize(
     ("figures", "is_settled"),
     [
-        pytest.param(Figures(used=2, runtime=3, request=2, max=4), True, id="figures that belong together"),
         pytest.param(
-            Figures(used=2, runtime=5, request=2, max=4), False, id="a runtime of before max was lowered"
+            QuotaResource(used=2, runtime=3, request=2, max=4), True, id="figures that belong together"
         ),
-        pytest.param(Figures(used=3, runtime=3, request=2, max=4), False, id="a request of before pods came"),
-        pytest.param(Figures(used=0, max=4), False, id="no runtime yet"),
+        pytest.param(
+            QuotaResource(used=2, runtime=5, request=2, max=4),
+            False,
+            id="a runtime of before max was lowered",
+        ),
+        pytest.param(
+            QuotaResource(used=3, runtime=3, request=2, max=4), False, id="a request of before pods came"
+        ),
+        pytest.param(QuotaResource(used=0, max=4), False, id="no runtime yet"),
     ],
 )
-def test_figures_of_different_moments_are_not_settled(figures: Figures, is_settled: bool) -> None:
+def test_figures_of_different_moments_are_not_settled(figures: QuotaResource, is_settled: bool) -> None:
     assert figures.is_settled is is_settled
 
 

@@ -8,7 +8,7 @@ import pytest
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cluster import errors
 from koordinator.scheduler.engine.cycle import Placed, Unplaced
-from koordinator.scheduler.plugin.capabilities import FindOneNodePlugin, FoundNode, Plan
+from koordinator.scheduler.plugin.capabilities import FindOneNodePlugin, FoundNode, PlacementPlan
 from koordinator.scheduler.plugin.framework import (
     PermitPlugin,
     PermitResult,
@@ -57,7 +57,7 @@ class JobPlanner(
         self.log.append(f"plan {pod.pod.metadata.name}")
         members = tuple(self.pods.values()) or (pod,)
         nodes = {each.uid: self.nodes[each.pod.metadata.name] for each in members}
-        return FoundNode(SUCCESS, plan=Plan(members, nodes))
+        return FoundNode(SUCCESS, plan=PlacementPlan(members, nodes))
 
     def reserve(self, state: str | None, pod: PodInfo, row: int) -> Status:
         self.log.append(f"reserve {pod.pod.metadata.name}")

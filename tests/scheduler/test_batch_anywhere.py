@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.scheduler.engine.cycle import Placed, Unplaced
-from koordinator.scheduler.plugin.capabilities import FindOneNodePlugin, FoundNode, Plan, Quorum
+from koordinator.scheduler.plugin.capabilities import FindOneNodePlugin, FoundNode, PlacementPlan, Quorum
 from koordinator.scheduler.plugin.framework import PreFilterPlugin, PreFilterResult
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -22,7 +22,7 @@ class Planner(PreFilterPlugin[bool], FindOneNodePlugin[bool]):
     """Makes the plan of a test."""
 
     name = "Planner"
-    plan: ClassVar[Plan | None] = None
+    plan: ClassVar[PlacementPlan | None] = None
 
     def class_key(self, pod: PodInfo) -> Hashable:
         return ()
@@ -53,7 +53,7 @@ def job(*cpus: str) -> list[Json]:
 def run(desk: Desk, pods: list[Json], first: int = 0, **plan: Any) -> Placed | Unplaced:
     """Plan all pods in the cycle of one of them."""
     infos = tuple(desk.info(each) for each in pods)
-    Planner.plan = Plan(infos, **plan)
+    Planner.plan = PlacementPlan(infos, **plan)
     return desk.run(pods[first])
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.scheduler.loop.binding import DRAIN_S, Binder, BindingRules, Job
+from koordinator.scheduler.loop.binding import DRAIN_S, Binder, BindingCycle, BindingRules
 from koordinator.scheduler.plugin.framework import BindPlugin
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -56,7 +56,7 @@ class Desk:
             assert entry is not None
             self.uid = info.uid
             placed: Any = scheduler.engine.cycle.run(self._profile, info, key, 1, 0.0)
-            self.binder.start(Job(self._profile, entry, placed))
+            self.binder.start(BindingCycle(self._profile, entry, placed))
 
 
 def play(story: Callable[[], Awaitable[None]]) -> None:

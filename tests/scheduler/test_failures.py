@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 import pytest
 
 from koordinator.scheduler.plugin.capabilities import NextPodPlugin
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
-from koordinator.scheduler.plugin.failures import Failure, Handling, nomination_after
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
+from koordinator.scheduler.plugin.failures import Handling, SchedulingFailure, nomination_after
 from koordinator.scheduler.plugin.framework import (
     PermitPlugin,
     PermitResult,
@@ -22,8 +22,8 @@ from tests.scheduler.world import World, node, play, pod
 class Handler(PreFilterPlugin[None]):
     name = "Handler"
     answer: ClassVar[Handling] = Handling.GO_ON
-    asked: ClassVar[list[Failure]] = []
-    told: ClassVar[list[Failure]] = []
+    asked: ClassVar[list[SchedulingFailure]] = []
+    told: ClassVar[list[SchedulingFailure]] = []
 
     def __init__(self, args: Any, handle: Any) -> None:
         super().__init__(args, handle)
@@ -33,21 +33,21 @@ class Handler(PreFilterPlugin[None]):
     def pre_filter(self, state: None) -> PreFilterResult:
         return PreFilterResult()
 
-    def _asked(self, failure: Failure) -> Handling:
+    def _asked(self, failure: SchedulingFailure) -> Handling:
         self.asked.append(failure)
         return self.answer
 
 
 class SecondHandler(Handler):
     name = "SecondHandler"
-    asked: ClassVar[list[Failure]] = []
-    told: ClassVar[list[Failure]] = []
+    asked: ClassVar[list[SchedulingFailure]] = []
+    told: ClassVar[list[SchedulingFailure]] = []
 
 
 class RaisingHandler(Handler):
     name = "RaisingHandler"
 
-    def _asked(self, failure: Failure) -> Handling:
+    def _asked(self, failure: SchedulingFailure) -> Handling:
         raise RuntimeError("a bug")
 
 
@@ -194,7 +194,7 @@ def test_an_event_without_a_condition_moves_all_pods() -> None:
             world.api.put("Pod", pod(f"p{number}", cpu="2"))
         await world.settle(5)
         assert world.scheduler.queue.counts()["unschedulable"] == 3
-        world.scheduler.queue.happened(Happening(ClusterEvent.WILDCARD), world.clock.now())
+        world.scheduler.queue.happened(QueueingEvent(ClusterEvent.WILDCARD), world.clock.now())
         assert world.scheduler.queue.counts()["unschedulable"] == 0
 
     play(story)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from koordinator.api.resource_vector import I64
 from koordinator.clock import rfc3339
 from koordinator.scheduler.plugins.load_aware import load
-from koordinator.scheduler.plugins.load_aware.load import AssignedPod, NodeLoad, Report
+from koordinator.scheduler.plugins.load_aware.load import AssignedPod, NodeLoad, NodeMetricReport
 from tests.scheduler.world import World, play, pod
 
 AMOUNTS = st.tuples(st.integers(0, 50), st.integers(0, 50))
@@ -17,9 +17,9 @@ NAMES = [("default", f"pod-{number}") for number in range(4)]
 
 
 @st.composite
-def reports(draw: st.DrawFn) -> Report:
+def reports(draw: st.DrawFn) -> NodeMetricReport:
     reported = draw(st.dictionaries(st.sampled_from(NAMES), AMOUNTS))
-    return Report(
+    return NodeMetricReport(
         updated_s=draw(st.integers(0, 200)),
         interval_s=60.0,
         node_usage=draw(AMOUNTS),

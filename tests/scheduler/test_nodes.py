@@ -9,7 +9,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.table.changes import RECENT_MAX, Change, ChangeLog, NodeAspect
+from koordinator.scheduler.table.changes import RECENT_MAX, ChangeLog, NodeAspect, RowChange
 from koordinator.scheduler.table.columns import ColumnSpec, at
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -115,17 +115,17 @@ def test_an_unreadable_amount_names_node_and_field() -> None:
 @pytest.mark.parametrize("more", [pytest.param(0, id="soon"), pytest.param(RECENT_MAX, id="late")])
 def test_the_change_log_tells_each_row_once_and_in_order(more: int) -> None:
     log = ChangeLog(8)
-    log.add(5, Change.NODE)
+    log.add(5, RowChange.NODE)
     start = log.sequence
 
-    log.add(3, Change.PODS)
-    log.add(1, Change.USAGE)
+    log.add(3, RowChange.PODS)
+    log.add(1, RowChange.USAGE)
     for _ in range(more):
-        log.add(3, Change.PODS)
+        log.add(3, RowChange.PODS)
 
     changes = log.since(start)
     assert changes.rows.tolist() == [1, 3]
-    assert changes.kinds == Change.PODS | Change.USAGE
+    assert changes.kinds == RowChange.PODS | RowChange.USAGE
     assert log.since(log.sequence).rows.size == 0
 
 
@@ -133,10 +133,10 @@ def test_the_change_log_does_not_count_what_happens_while_muted() -> None:
     log = ChangeLog(8)
 
     with log.muted(), log.muted():
-        log.add(3, Change.PODS)
+        log.add(3, RowChange.PODS)
 
     assert log.sequence == 0
-    log.add(3, Change.PODS)
+    log.add(3, RowChange.PODS)
     assert log.sequence == 1
 
 

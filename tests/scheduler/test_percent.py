@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.plugin.percent import Wanted, floor_percent, free_percent
+from koordinator.scheduler.plugin.percent import ScoredRequest, floor_percent, free_percent
 from koordinator.scheduler.table.nodes import SMALL_AMOUNT_MAX, NodeTable
 from tests.scheduler.world import node
 
@@ -45,7 +45,7 @@ def table_of(*cpus: str) -> NodeTable:
 def test_what_is_left_is_the_weighted_mean_over_resources(copies: int) -> None:
     table = table_of("4", "8")
 
-    found = free_percent(table, Wanted.of([(0, 1_000, 1), (1, 0, 3)]), table.rows, copies)
+    found = free_percent(table, ScoredRequest.of([(0, 1_000, 1), (1, 0, 3)]), table.rows, copies)
 
     assert found is not None
     assert found.tolist() == [
@@ -61,7 +61,7 @@ def test_what_is_left_is_the_weighted_mean_over_resources(copies: int) -> None:
     ],
 )
 def test_who_asks_works_it_out_otherwise_where_floating_point_would_not_do(table: NodeTable) -> None:
-    assert free_percent(table, Wanted.of([(0, 1_000, 1)]), table.rows) is None
+    assert free_percent(table, ScoredRequest.of([(0, 1_000, 1)]), table.rows) is None
 
 
 def test_the_table_knows_again_what_is_everywhere_when_nodes_change() -> None:

@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     PermitPlugin,
@@ -175,7 +175,7 @@ class Sleepy(FilterPlugin[None]):
     def epoch(self, state: None) -> bool:
         return self.refuses
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         raise ZeroDivisionError("a bug in a hint")
 
 

@@ -11,11 +11,11 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.cluster import errors
 from koordinator.scheduler.config import config
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import PermitPlugin, PermitResult
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.plugins.preemption import victims
-from koordinator.scheduler.plugins.preemption.eviction import DISRUPTION_TARGET, PREEMPTION
+from koordinator.scheduler.plugins.preemption.executor import DISRUPTION_TARGET, PREEMPTION
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.table.nominations import Nominations
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -221,7 +221,7 @@ def test_the_last_victim_goes_after_the_others_and_until_then_the_preemptor_is_g
         world.api.delete = slowly  # type: ignore[method-assign]
         world.api.put("Pod", pod("high", cpu="4", priority=1000))
         await world.settle(0.5)
-        world.scheduler.queue.happened(Happening(ClusterEvent.WILDCARD), world.clock.now())
+        world.scheduler.queue.happened(QueueingEvent(ClusterEvent.WILDCARD), world.clock.now())
         assert world.scheduler.queue.counts()["gated"] == 1
         await world.settle(30)
 

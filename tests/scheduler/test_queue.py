@@ -11,7 +11,7 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Handle, NoArgs, Plugin
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.priority_sort import priority_key
@@ -27,7 +27,7 @@ from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import pod
 
 NO = unschedulable("0/1 nodes are available: 1 Insufficient cpu.")
-FREED = Happening(ClusterEvent.ASSIGNED_POD_DELETED)
+FREED = QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED)
 
 
 class Waker(Plugin[None]):
@@ -86,7 +86,7 @@ def test_a_refused_pod_sleeps_until_an_event_of_the_plugin_that_refused_it() -> 
     add(queue, "web")
     fail(queue, 0.0)
 
-    queue.happened(Happening(ClusterEvent.NODE_LABELS), 1.0)
+    queue.happened(QueueingEvent(ClusterEvent.NODE_LABELS), 1.0)
     assert queue.pop(100.0) is None
 
     queue.happened(FREED, 100.0)
@@ -158,7 +158,7 @@ def test_a_gated_pod_is_let_in_by_an_update_only() -> None:
     gates = ["closed"]
     queue = queue_of(gate=lambda entry: unresolvable("gate") if gates else SUCCESS)
     add(queue, "web")
-    queue.happened(Happening(ClusterEvent.WILDCARD), 1.0)
+    queue.happened(QueueingEvent(ClusterEvent.WILDCARD), 1.0)
     assert queue.pop(1_000.0) is None
 
     gates.clear()
@@ -224,7 +224,7 @@ def test_events_are_forgotten_when_nobody_in_flight_can_have_missed_them() -> No
     slow, quick = queue.pop(0.0), queue.pop(0.0)
     assert slow is not None and quick is not None
     for _ in range(3_000):
-        queue.happened(Happening(ClusterEvent.NODE_LABELS), 0.0)
+        queue.happened(QueueingEvent(ClusterEvent.NODE_LABELS), 0.0)
     late = queue.pop(0.0)
     assert late is not None
     queue.happened(FREED, 0.0)
@@ -269,7 +269,7 @@ def test_a_gate_that_hears_of_an_event_is_asked_again() -> None:
     assert queue.counts()["gated"] == 1
 
     gates.clear()
-    queue.happened(Happening(ClusterEvent.NODE_LABELS), 2.0)
+    queue.happened(QueueingEvent(ClusterEvent.NODE_LABELS), 2.0)
     assert queue.counts()["gated"] == 1
     queue.happened(FREED, 3.0)
     assert queue.counts() == {"active": 1, "backoff": 0, "unschedulable": 0, "gated": 0}

@@ -14,7 +14,7 @@ from koordinator.scheduler.config import config, default_plugins
 from koordinator.scheduler.config.config import ConfigError, PluginRef, PluginSet, SchedulerConfig
 from koordinator.scheduler.engine import registry
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.engine.registry import Registry
+from koordinator.scheduler.engine.registry import PluginRegistry
 from koordinator.scheduler.plugin.framework import ENTRY_POINTS
 from koordinator.scheduler.plugins import built_in
 
@@ -48,7 +48,7 @@ def entry(name: str, value: str) -> metadata.EntryPoint:
     return metadata.EntryPoint(name, value, ENTRY_POINTS)
 
 
-def read(*entries: tuple[str, str]) -> Registry:
+def read(*entries: tuple[str, str]) -> PluginRegistry:
     return registry.read_entries(built_in.PLUGINS, [entry(*each) for each in entries])
 
 

@@ -22,7 +22,7 @@ from koordinator.scheduler.plugin.capabilities import (
     ReservationScorePlugin,
     ReservePodProvider,
 )
-from koordinator.scheduler.plugin.failures import Failure, Handling
+from koordinator.scheduler.plugin.failures import Handling, SchedulingFailure
 from koordinator.scheduler.plugin.framework import (
     BindPlugin,
     FilterPlugin,
@@ -110,7 +110,7 @@ class Keeper(
     def delete_reservation(self, reservation: Reservation) -> None:
         self.reservations.pop(reservation.metadata.uid, None)
 
-    def _failed(self, failure: Failure) -> Handling:
+    def _failed(self, failure: SchedulingFailure) -> Handling:
         if failure.pod.uid not in self.reservations:
             return Handling.GO_ON
         self.log.append(f"told {failure.pod.uid}")

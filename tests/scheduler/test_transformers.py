@@ -15,7 +15,7 @@ from koordinator.scheduler.plugin.capabilities import (
     FilterTransformer,
     FindOneNodePlugin,
     FoundNode,
-    Plan,
+    PlacementPlan,
     PostFilterTransformer,
     PreferNodesPlugin,
     PreferredNodes,
@@ -205,7 +205,7 @@ class Planner(PreFilterPlugin[dict[str, Any] | None], FindOneNodePlugin[dict[str
         if "refuse" in state:
             return FoundNode(unschedulable(state["refuse"]))
         if "nodes" in state:
-            return FoundNode(SUCCESS, plan=Plan((pod,), state["nodes"]))
+            return FoundNode(SUCCESS, plan=PlacementPlan((pod,), state["nodes"]))
         return FoundNode(SKIP) if state.get("skip") else FoundNode(SUCCESS, node_name=state.get("node", ""))
 
 

@@ -17,10 +17,10 @@ from koordinator.cli.explain_gang_text import print_gang
 from koordinator.cli.explain_sources import Ask
 from koordinator.cli.explain_text import print_answer
 from koordinator.cli.tables import console
-from koordinator.scheduler.explain.answer import GangAnswer, PodAnswer, Verdict
+from koordinator.scheduler.explain.answer import GangAnswer, PodAnswer, PodVerdict
 
 CANNOT_BE_PLACED = 3
-PLACED = (Verdict.BOUND, Verdict.SCHEDULABLE, Verdict.FINISHED)
+PLACED = (PodVerdict.BOUND, PodVerdict.SCHEDULABLE, PodVerdict.FINISHED)
 
 
 class Asked(msgspec.Struct, frozen=True):

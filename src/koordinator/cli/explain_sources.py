@@ -27,7 +27,7 @@ from koordinator.local import selectors
 from koordinator.scheduler.config import config, default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.explain.answer import EventLine, GangAnswer, PodAnswer
-from koordinator.scheduler.explain.decide import Question, explain
+from koordinator.scheduler.explain.decide import PodQuestion, explain
 from koordinator.scheduler.explain.gang_group import gang_keys
 from koordinator.scheduler.explain.gangs import explain_gang
 from koordinator.scheduler.serve.explain_service import condition_lines, names_alike
@@ -86,7 +86,7 @@ def pod_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> P
     answer = explain(
         engine,
         PodInfo.of(wanted, engine.table.registry),
-        Question(nodes=ask.nodes, best=ask.best),
+        PodQuestion(nodes=ask.nodes, best=ask.best),
     )
     about = [each for each in found.events if _is_about(each, "Pod", wanted)]
     return msgspec.structs.replace(
@@ -147,7 +147,7 @@ def pods_from_dump(
     pods = [each for each in found.pods.values() if namespace in ("", each.metadata.namespace)]
     chosen = _chosen(wanted, pods, matches)
     _refresh(found)
-    question = Question(nodes=(), best=0)
+    question = PodQuestion(nodes=(), best=0)
     registry = found.engine.table.registry
     answers = [explain(found.engine, PodInfo.of(each, registry), question) for each in chosen[: wanted.limit]]
     return PodsFound(answers, len(chosen))

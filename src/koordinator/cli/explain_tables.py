@@ -7,18 +7,18 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from koordinator.scheduler.explain.answer import EventLine, Preemption, ReasonCount, Remedy, Verdict
+from koordinator.scheduler.explain.answer import EventLine, PodVerdict, PreemptionAnswer, ReasonCount, Remedy
 
 EVENTS_MAX = 5
 _COUNTS = ("nodes", "only this", "total", "pods", "minimum", "members", "pending", "waiting", "bound")
 _AMOUNTS = ("used", "runtime", "asked for", "min", "max")
 _STYLE = {
-    Verdict.BOUND: "green",
-    Verdict.SCHEDULABLE: "green",
-    Verdict.PREEMPTION: "yellow",
-    Verdict.WAITING: "yellow",
-    Verdict.UNDECIDED: "yellow",
-    Verdict.FINISHED: "dim",
+    PodVerdict.BOUND: "green",
+    PodVerdict.SCHEDULABLE: "green",
+    PodVerdict.PREEMPTION: "yellow",
+    PodVerdict.WAITING: "yellow",
+    PodVerdict.UNDECIDED: "yellow",
+    PodVerdict.FINISHED: "dim",
 }
 
 
@@ -30,7 +30,7 @@ def print_parts(console: Console, parts: Iterable[RenderableType | None]) -> Non
         console.print(part)
 
 
-def verdict_line(sentence: str, verdict: Verdict) -> Text:
+def verdict_line(sentence: str, verdict: PodVerdict) -> Text:
     """The first line."""
     return Text(sentence, style=f"bold {_STYLE.get(verdict, 'red')}")
 
@@ -67,7 +67,7 @@ def remedy_table(remedies: Sequence[Remedy]) -> Table | None:
     return table
 
 
-def preemption_table(preemption: Preemption | None, said: str = "") -> RenderableType | None:
+def preemption_table(preemption: PreemptionAnswer | None, said: str = "") -> RenderableType | None:
     """Return a table of the pods that would be evicted, or why none would be, unless `said` has that."""
     if preemption is None:
         return None

@@ -15,7 +15,7 @@ from koordinator.cli.explain_tables import (
     remedy_table,
     verdict_line,
 )
-from koordinator.scheduler.explain.answer import NodeAnswer, NodeScore, PodAnswer, QuotaAnswer
+from koordinator.scheduler.explain.answer import NodeAnswer, PodAnswer, QuotaAnswer, ScoredNode
 
 
 def print_answer(console: Console, answer: PodAnswer) -> None:
@@ -86,7 +86,7 @@ def _above(quota: QuotaAnswer) -> Text | None:
     return Text("\n".join(lines)) if lines else None
 
 
-def _scores(scores: list[NodeScore], chosen: str) -> Table | None:
+def _scores(scores: list[ScoredNode], chosen: str) -> Table | None:
     if not scores:
         return None
     plugins = [share.plugin for share in scores[0].shares]

@@ -9,9 +9,9 @@ from rich.text import Text
 from koordinator.api import readable
 from koordinator.api.quantity import Quantity
 from koordinator.scheduler.explain.quota_forest import (
-    Figures,
     Forest,
     QuotaNode,
+    QuotaResource,
     TreeView,
     is_unreached,
 )
@@ -55,7 +55,7 @@ class Line(msgspec.Struct, frozen=True):
 
     name: str
     resource: str
-    figures: Figures | None
+    figures: QuotaResource | None
     scale: int
     note: str
     is_root: bool = False
@@ -136,13 +136,13 @@ def _of_quota(
     return lines
 
 
-def _scale(figures: Figures, total: int | None) -> int:
+def _scale(figures: QuotaResource, total: int | None) -> int:
     """Return what a whole bar stands for: `max`, at most what the tree has."""
     known = [each for each in (figures.max, total) if each is not None]
     return max(min(known, default=0), figures.used, figures.runtime or 0, figures.min if not known else 0)
 
 
-def _loan_note(name: str, figures: Figures) -> str:
+def _loan_note(name: str, figures: QuotaResource) -> str:
     loan, said = figures.loan, []
     if figures.above:
         said.append(f"{short(name, figures.above)} above its runtime")
@@ -157,7 +157,7 @@ def _loan_note(name: str, figures: Figures) -> str:
     return ", ".join(said)
 
 
-def _lenders(name: str, figures: Figures) -> str:
+def _lenders(name: str, figures: QuotaResource) -> str:
     lenders = sorted(figures.loan.lenders.items(), key=lambda pair: (-pair[1], pair[0]))
     if not lenders:
         return ""

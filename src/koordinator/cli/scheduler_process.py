@@ -30,11 +30,11 @@ from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElection
 from koordinator.cluster.rate_limit import Rate
 from koordinator.scheduler.auditor.auditor import AuditOptions
-from koordinator.scheduler.auditor.history import Limits
+from koordinator.scheduler.auditor.history import AuditLimits
 from koordinator.scheduler.auditor.metrics import LabelClash, label_names
 from koordinator.scheduler.config import config, default_plugins, plugin_args
 from koordinator.scheduler.config.config import ConfigError, SchedulerConfig
-from koordinator.scheduler.engine.registry import Registry
+from koordinator.scheduler.engine.registry import PluginRegistry
 from koordinator.scheduler.loop import sync_barrier
 from koordinator.scheduler.observe.debugging import DebugOptions, DumpOptions
 from koordinator.scheduler.observe.monitor import MonitorOptions
@@ -136,7 +136,7 @@ def read_gates(text: str) -> FeatureGates:
     return FeatureGates.of(Component.SCHEDULER, ours)
 
 
-def known_plugins(plugins: Registry) -> frozenset[str]:
+def known_plugins(plugins: PluginRegistry) -> frozenset[str]:
     """Names that `--controller-plugins` may have: those that configurations may have."""
     return frozenset((*plugins, *plugin_args.ARGS))
 
@@ -150,7 +150,7 @@ def auditing(flags: Flags) -> AuditOptions | None:
     except LabelClash as error:
         raise Refused(f"--workload-auditor-metric-labels: {error}") from error
     return AuditOptions(
-        limits=Limits(
+        limits=AuditLimits(
             victim_reschedule_s=duration.parse(flags.workload_auditor_victim_reschedule_duration),
             victim_deletion_s=duration.parse(flags.workload_auditor_victim_deletion_duration),
             deleting_retries=flags.workload_auditor_victim_deleting_retries,

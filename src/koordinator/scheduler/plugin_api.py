@@ -19,7 +19,7 @@ from koordinator.scheduler.plugin.capabilities import (
     FoundNode,
     JobRoomPlugin,
     NextPodPlugin,
-    Plan,
+    PlacementPlan,
     PostFilterTransformer,
     PreBindExtension,
     PreferNodesPlugin,
@@ -28,7 +28,7 @@ from koordinator.scheduler.plugin.capabilities import (
     ResizePodPlugin,
 )
 from koordinator.scheduler.plugin.diagnosis import SuggestionType
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     SCORE_MAX,
     BindPlugin,
@@ -66,7 +66,7 @@ from koordinator.scheduler.plugin.status import (
     unresolvable,
     unschedulable,
 )
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import ColumnSpec, Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -81,7 +81,6 @@ __all__ = [
     "AttemptPlugin",
     "BackgroundController",
     "BindPlugin",
-    "Change",
     "ClusterEvent",
     "ColumnSpec",
     "ControllerProvider",
@@ -92,7 +91,6 @@ __all__ = [
     "FindOneNodePlugin",
     "FoundNode",
     "Handle",
-    "Happening",
     "JobRoomPlugin",
     "NextPodPlugin",
     "NoArgs",
@@ -100,7 +98,7 @@ __all__ = [
     "NodeTable",
     "PermitPlugin",
     "PermitResult",
-    "Plan",
+    "PlacementPlan",
     "Plugin",
     "Pod",
     "PodInfo",
@@ -120,11 +118,13 @@ __all__ = [
     "PreferredNodes",
     "ProtocolError",
     "QueueSortPlugin",
+    "QueueingEvent",
     "Reason",
     "ReasonCodes",
     "Relief",
     "ReservePlugin",
     "ResizePodPlugin",
+    "RowChange",
     "RowKeeper",
     "Rows",
     "SchedulerConfig",

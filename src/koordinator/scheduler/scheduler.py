@@ -23,11 +23,11 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.registry import PluginType
-from koordinator.scheduler.engine.results import Advice, Candidate, Placed, Unplaced
+from koordinator.scheduler.engine.results import ExtenderAdvice, PendingPod, Placed, Unplaced
 from koordinator.scheduler.explain.objects import ExplanationObjects
 from koordinator.scheduler.extenders.advisors import Advisors, ExtenderVoice, connect
 from koordinator.scheduler.loop.actions import RunningActions, RunningParts
-from koordinator.scheduler.loop.binding import Binder, BindingRules, Job
+from koordinator.scheduler.loop.binding import Binder, BindingCycle, BindingRules
 from koordinator.scheduler.loop.caches import Caches
 from koordinator.scheduler.loop.event_handlers import EventHandlers
 from koordinator.scheduler.loop.outcomes import Outcomes
@@ -37,7 +37,7 @@ from koordinator.scheduler.observe.observer import Observer, ObserverOptions
 from koordinator.scheduler.plugin import controllers, status
 from koordinator.scheduler.plugin.capabilities import NextPodPlugin
 from koordinator.scheduler.plugin.controllers import ControllerFilter
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Plugin
 from koordinator.scheduler.plugin.metrics import Metrics
 from koordinator.scheduler.plugin.status import SUCCESS, Status
@@ -145,7 +145,7 @@ class Scheduler:
         self._actions.attach(parts)
 
     def _network(self, cluster: Cluster) -> NetworkTopologyManager:
-        changed = Happening(ClusterEvent.NETWORK_TOPOLOGY)
+        changed = QueueingEvent(ClusterEvent.NETWORK_TOPOLOGY)
         return NetworkTopologyManager(
             cluster,
             self.clock,
@@ -241,10 +241,10 @@ class Scheduler:
                 return answer.by(plugin.name)
         return SUCCESS
 
-    def _planned(self, pod: PodInfo, planned_by: str) -> Candidate | Status:
+    def _planned(self, pod: PodInfo, planned_by: str) -> PendingPod | Status:
         """A pod of somebody's plan as it waits in the queue."""
         entry = self.queue.look_for(pod.uid, by=planned_by)
-        return entry if isinstance(entry, Status) else Candidate(entry.pod, entry.class_key)
+        return entry if isinstance(entry, Status) else PendingPod(entry.pod, entry.class_key)
 
     def _brings_others(self, pod: PodInfo) -> bool:
         return any(chooser.brings_others(pod) for chooser in self._choosers)
@@ -388,7 +388,7 @@ class Scheduler:
         if self._is_obsolete(entry):
             return
         profile, pod = self.profiles[entry.profile_name], entry.pod
-        advice: Advice | None = None
+        advice: ExtenderAdvice | None = None
         if advisors.advises(pod):
             names = self.engine.cycle.shortlist(profile, pod, entry.class_key, self.clock.now())
             advice = await advisors.advise(pod, names) if names else None
@@ -412,13 +412,13 @@ class Scheduler:
         is_placed = isinstance(result, Placed)
         batch = BatchBinding(self.metrics, count + is_placed) if count else None
         if isinstance(result, Placed):
-            self._start(Job(profile, entry, result, batch))
+            self._start(BindingCycle(profile, entry, result, batch))
         for other in result.together:
             self._start_beside(profile, other, batch)
         if isinstance(result, Unplaced):
             self.outcomes.unplaced(entry, result)
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: BindingCycle) -> None:
         placed = job.placed
         if placed.nominated_before and placed.nominated_before != placed.node_name:
             self._handlers.room_given_up(placed.pod, placed.nominated_before)
@@ -432,4 +432,4 @@ class Scheduler:
         if entry is None:
             entry = QueuedPod(pod, profile.name, profile.class_key(pod), now_s, attempt_count=1)
         self.observer.popped(entry, now_s)
-        self._start(Job(profile, entry, placed, batch))
+        self._start(BindingCycle(profile, entry, placed, batch))

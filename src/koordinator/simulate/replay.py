@@ -22,7 +22,7 @@ from koordinator.scheduler.config.config import PluginRef, Plugins, PluginSet, S
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import Placed, Unplaced
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.failures import JOB_PLUGINS
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.built_in import installed_plugins
@@ -167,7 +167,7 @@ class _Replay:
         self.infos = [self._info(each) for each in given.pods]
         self.resources = _requested(self.infos, self.engine)
 
-    def _happened(self, happening: Happening) -> None:
+    def _happened(self, happening: QueueingEvent) -> None:
         if self.queue is not None:
             self.queue.happened(happening, self.clock.now())
 
@@ -392,7 +392,7 @@ class _Timeline:
         self._replay.went(info)
         row = self._table.unassign(info.uid)
         if row is not None:
-            self._queue.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, info, None), now_s)
+            self._queue.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, info, None), now_s)
 
     def _drain(self, now_s: float) -> None:
         """Cycles until nobody is left whom the last events can help."""
@@ -440,7 +440,7 @@ class _Timeline:
         self._tried.pop(info.uid, None)
         self._queue.done(info.uid)
         row = self._table.row_of(placed.node_name)
-        self._queue.happened(Happening(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info), now_s)
+        self._queue.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info), now_s)
 
 
 def given_back_reason(status: Status) -> str:

@@ -8,27 +8,27 @@ from hypothesis import strategies as st
 
 from koordinator.scheduler.auditor.history import (
     RECORDS_MAX,
-    Finding,
-    History,
-    Limits,
+    AuditFinding,
+    AuditLimits,
+    AuditRecord,
     Measured,
-    Record,
+    WorkloadHistory,
     is_news,
     step,
 )
 from koordinator.scheduler.plugin.handle import RecordKind
 
-LIMITS = Limits()
+LIMITS = AuditLimits()
 
 
 def told(
     *records: tuple[RecordKind, float, str] | tuple[RecordKind, float, str, str],
-) -> tuple[History, list[Measured]]:
+) -> tuple[WorkloadHistory, list[Measured]]:
     """The history after all records, and what the last one told (without intervals)."""
-    history, found = History(), []
+    history, found = WorkloadHistory(), []
     for each in records:
-        history, found = step(history, Record(*each), LIMITS)
-    return history, [each for each in found if each.finding is not Finding.EVENT_INTERVAL]
+        history, found = step(history, AuditRecord(*each), LIMITS)
+    return history, [each for each in found if each.finding is not AuditFinding.EVENT_INTERVAL]
 
 
 NOMINATED = (RecordKind.PREEMPT_NOMINATED, 10.0, "n")
@@ -39,7 +39,7 @@ NOMINATED = (RecordKind.PREEMPT_NOMINATED, 10.0, "n")
     [
         pytest.param(
             [NOMINATED, (RecordKind.PREEMPT_NOMINATED, 20.0, "n")],
-            [Measured(Finding.REPEATED_PREEMPTION, 1, True)],
+            [Measured(AuditFinding.REPEATED_PREEMPTION, 1, True)],
             id="room made twice",
         ),
         pytest.param(
@@ -49,26 +49,29 @@ NOMINATED = (RecordKind.PREEMPT_NOMINATED, 10.0, "n")
         ),
         pytest.param(
             [NOMINATED, (RecordKind.PREEMPT_FAILED, 14.0, "")],
-            [Measured(Finding.PREEMPTION_INVALIDATED, 1, True), Measured(Finding.CYCLE_INTERRUPTED, 4.0)],
+            [
+                Measured(AuditFinding.PREEMPTION_INVALIDATED, 1, True),
+                Measured(AuditFinding.CYCLE_INTERRUPTED, 4.0),
+            ],
             id="room given up",
         ),
         pytest.param(
             [NOMINATED, (RecordKind.SCHEDULED, 14.0, "elsewhere", "n")],
             [
-                Measured(Finding.EVENTS_BEFORE_OUTCOME, 1),
-                Measured(Finding.PREEMPTION_INVALIDATED, 1, True),
-                Measured(Finding.CYCLE_INTERRUPTED, 4.0),
+                Measured(AuditFinding.EVENTS_BEFORE_OUTCOME, 1),
+                Measured(AuditFinding.PREEMPTION_INVALIDATED, 1, True),
+                Measured(AuditFinding.CYCLE_INTERRUPTED, 4.0),
             ],
             id="placed elsewhere",
         ),
         pytest.param(
             [NOMINATED, (RecordKind.SCHEDULED, 14.0, "n", "n")],
-            [Measured(Finding.EVENTS_BEFORE_OUTCOME, 1)],
+            [Measured(AuditFinding.EVENTS_BEFORE_OUTCOME, 1)],
             id="placed where room was made",
         ),
         pytest.param(
             [NOMINATED, (RecordKind.VICTIM_DELETING, 11.0, "n"), (RecordKind.VICTIMS_DELETED, 12.0, "n")],
-            [Measured(Finding.VICTIMS_DELETED, 2.0), Measured(Finding.DELETING_RETRIES, 1)],
+            [Measured(AuditFinding.VICTIMS_DELETED, 2.0), Measured(AuditFinding.DELETING_RETRIES, 1)],
             id="victims gone in time",
         ),
         pytest.param(
@@ -77,22 +80,31 @@ NOMINATED = (RecordKind.PREEMPT_NOMINATED, 10.0, "n")
                 *[(RecordKind.VICTIM_DELETING, 11.0, "n")] * 3,
                 (RecordKind.VICTIMS_DELETED, 41.0, "n"),
             ],
-            [Measured(Finding.VICTIMS_DELETED, 31.0, True), Measured(Finding.DELETING_RETRIES, 3, True)],
+            [
+                Measured(AuditFinding.VICTIMS_DELETED, 31.0, True),
+                Measured(AuditFinding.DELETING_RETRIES, 3, True),
+            ],
             id="victims that are slow to go",
         ),
         pytest.param(
             [(RecordKind.EVICTED, 1.0, "n"), (RecordKind.SCHEDULED, 5.0, "m")],
-            [Measured(Finding.EVENTS_BEFORE_OUTCOME, 1), Measured(Finding.VICTIM_RESCHEDULED, 4.0, True)],
+            [
+                Measured(AuditFinding.EVENTS_BEFORE_OUTCOME, 1),
+                Measured(AuditFinding.VICTIM_RESCHEDULED, 4.0, True),
+            ],
             id="a victim that has a node again at once",
         ),
         pytest.param(
             [(RecordKind.EVICTED, 1.0, "n"), (RecordKind.SCHEDULED, 61.0, "m")],
-            [Measured(Finding.EVENTS_BEFORE_OUTCOME, 1), Measured(Finding.VICTIM_RESCHEDULED, 60.0)],
+            [
+                Measured(AuditFinding.EVENTS_BEFORE_OUTCOME, 1),
+                Measured(AuditFinding.VICTIM_RESCHEDULED, 60.0),
+            ],
             id="a victim that waits",
         ),
         pytest.param(
             [NOMINATED, (RecordKind.GONE, 12.0, "")],
-            [Measured(Finding.EVENTS_BEFORE_OUTCOME, 1), Measured(Finding.CYCLE_INTERRUPTED, 2.0)],
+            [Measured(AuditFinding.EVENTS_BEFORE_OUTCOME, 1), Measured(AuditFinding.CYCLE_INTERRUPTED, 2.0)],
             id="gone although room was made",
         ),
     ],
@@ -105,17 +117,17 @@ def test_a_record_tells_what_follows_from_those_before(
 
 
 def test_a_long_silence_is_odd() -> None:
-    history, _ = step(History(), Record(RecordKind.CREATED, 0.0), LIMITS)
-    _, found = step(history, Record(RecordKind.SCHEDULE_FAILED, 301.0), LIMITS)
+    history, _ = step(WorkloadHistory(), AuditRecord(RecordKind.CREATED, 0.0), LIMITS)
+    _, found = step(history, AuditRecord(RecordKind.SCHEDULE_FAILED, 301.0), LIMITS)
 
-    assert found == [Measured(Finding.EVENT_INTERVAL, 301.0, True)]
+    assert found == [Measured(AuditFinding.EVENT_INTERVAL, 301.0, True)]
 
 
 @given(kinds=st.lists(st.sampled_from(RecordKind), max_size=60))
 def test_a_history_stays_small_and_counts_since_the_last_outcome(kinds: list[RecordKind]) -> None:
-    history, since = History(), 0
+    history, since = WorkloadHistory(), 0
     for at_s, kind in enumerate(kinds):
-        history, _ = step(history, Record(kind, float(at_s), "n"), LIMITS)
+        history, _ = step(history, AuditRecord(kind, float(at_s), "n"), LIMITS)
         since = 0 if kind in (RecordKind.SCHEDULED, RecordKind.GONE) else since + 1
 
     assert len(history.records) <= RECORDS_MAX
@@ -134,10 +146,10 @@ def test_what_all_members_of_a_gang_go_through_is_told_once_until_the_gang_takes
 
 @given(kinds=st.lists(st.sampled_from(RecordKind), max_size=60))
 def test_a_gang_takes_no_turn_twice_in_a_row(kinds: list[RecordKind]) -> None:
-    history = History()
+    history = WorkloadHistory()
     for kind in kinds:
         if is_news(history, kind):
-            history, _ = step(history, Record(kind, 0.0), LIMITS)
+            history, _ = step(history, AuditRecord(kind, 0.0), LIMITS)
 
     said = [record.kind for record in history.records]
     assert all(one is not other for one, other in itertools.pairwise(said))

@@ -18,7 +18,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import EventType
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koordinator.scheduler.plugins.preemption.eviction import PREEMPTION
+from koordinator.scheduler.plugins.preemption.executor import PREEMPTION
 from koordinator.scheduler.scheduler import Scheduler
 from tests.churn.table_differences import differences
 from tests.cluster.faulty_cluster import Faults

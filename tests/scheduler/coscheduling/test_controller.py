@@ -13,7 +13,7 @@ from koordinator.api.sigs import PodGroup
 from koordinator.cluster import errors
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.plugins.coscheduling.controller import COUNTERS_RATE
-from koordinator.scheduler.plugins.coscheduling.phase import Tally, difference, next_of
+from koordinator.scheduler.plugins.coscheduling.phase import MemberCounts, difference, next_of
 from koordinator.scheduler.scheduler import Scheduler
 from tests.scheduler.fake_cluster import FakeCluster
 from tests.scheduler.world import World, play, pod
@@ -426,11 +426,11 @@ def act(world: World, what: str, number: int, text: str, minimum: int) -> None:
             world.api.put("PodGroup", pod_group(text, minimum))
 
 
-def recounted(world: World, gang: str) -> Tally:
+def recounted(world: World, gang: str) -> MemberCounts:
     """The members as the API has them."""
     members = [each for each in world.api.pods() if each["metadata"].get("labels", {}).get(LABEL) == gang]
     phases = [each.get("status", {}).get("phase", "") for each in members]
-    return Tally(
+    return MemberCounts(
         total=len(members),
         scheduled=sum(bool(each["spec"].get("nodeName")) for each in members),
         running=phases.count("Running"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from koordinator.api.core import Pod
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.scheduler.plugins.coscheduling.decisions import EndReason, Permit
-from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals, Shortage
+from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals, GangShortage
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.coscheduling.gang_builders import condition, in_group, pod_group
@@ -355,8 +355,8 @@ CASES = st.builds(
     Case([(2, "left"), (2, "left")], (1, "left"), [("1", True)], [(["1", "1", "2"], 1, ""), (["1"], 0, "")])
 )
 def test_no_round_succeeds_that_would_have_been_refused(case: Case) -> None:
-    refused: list[Shortage | None] = []
-    wrong: list[Shortage] = []
+    refused: list[GangShortage | None] = []
+    wrong: list[GangShortage] = []
     ask, permit = EarlyRefusals.shortage, RunningGangs.permit
 
     def asking(self: EarlyRefusals, pod: PodInfo) -> None:

@@ -9,7 +9,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.plugins.coscheduling.head_room import Demand, HeadRoom, Kind, Lack, lack
+from koordinator.scheduler.plugins.coscheduling.head_room import (
+    GangDemand,
+    HeadRoom,
+    MemberClass,
+    MemberShortage,
+    lack,
+)
 
 Amounts = tuple[int, int]
 
@@ -19,10 +25,11 @@ MEMBERS = st.lists(st.integers(0, 2), min_size=1, max_size=3)
 """Of one gang: the number of the kind of each."""
 
 
-def kinds_of(wanted: Sequence[Amounts]) -> list[Kind]:
+def kinds_of(wanted: Sequence[Amounts]) -> list[MemberClass]:
     nobody: Any = None
     return [
-        Kind((), nobody, {column: amount for column, amount in enumerate(each) if amount}) for each in wanted
+        MemberClass((), nobody, {column: amount for column, amount in enumerate(each) if amount})
+        for each in wanted
     ]
 
 
@@ -41,9 +48,9 @@ def _taken(wanted: Amounts, row: tuple[int, int, int]) -> int:
     return min([row[2], *(row[column] // amount for column, amount in enumerate(wanted) if amount)])
 
 
-def demand_of(gangs: Sequence[tuple[list[int], int]]) -> Demand:
+def demand_of(gangs: Sequence[tuple[list[int], int]]) -> GangDemand:
     needed = {f"gang-{number}": max(1, len(of) - surplus) for number, (of, surplus) in enumerate(gangs)}
-    return Demand(needed, {f"gang-{number}": Counter(of) for number, (of, _) in enumerate(gangs)})
+    return GangDemand(needed, {f"gang-{number}": Counter(of) for number, (of, _) in enumerate(gangs)})
 
 
 def can_start(
@@ -115,12 +122,14 @@ def test_what_is_lacked_is_told_of_the_kind_that_lacks_it_or_of_all_together() -
     wanted, rows = [large, small], [(5, 9, 9), (5, 9, 9)]
     everywhere = set(itertools.product(range(2), range(2)))
 
-    def found(*gangs: tuple[list[int], int]) -> Lack:
-        return cast(Lack, lack(demand_of(gangs), room_of(wanted, rows, everywhere), kinds_of(wanted)))
+    def found(*gangs: tuple[list[int], int]) -> MemberShortage:
+        return cast(
+            MemberShortage, lack(demand_of(gangs), room_of(wanted, rows, everywhere), kinds_of(wanted))
+        )
 
-    assert found(([0, 0, 0], 0), ([1], 0)) == Lack(("gang-0",), 3, 2, 0)
-    assert found(([0, 0], 0), ([1], 0)) == Lack(("gang-0", "gang-1"), 3, 2, None)
-    assert found(([0, 1, 1], 0)) == Lack(("gang-0",), 3, 2, None)
+    assert found(([0, 0, 0], 0), ([1], 0)) == MemberShortage(("gang-0",), 3, 2, 0)
+    assert found(([0, 0], 0), ([1], 0)) == MemberShortage(("gang-0", "gang-1"), 3, 2, None)
+    assert found(([0, 1, 1], 0)) == MemberShortage(("gang-0",), 3, 2, None)
     # Of a mixed gang those count that it cannot do without.
-    assert found(([0, 0, 0, 1], 0)) == Lack(("gang-0",), 3, 2, 0)
-    assert found(([0, 0, 0, 1], 1)) == Lack(("gang-0",), 3, 2, None)
+    assert found(([0, 0, 0, 1], 0)) == MemberShortage(("gang-0",), 3, 2, 0)
+    assert found(([0, 0, 0, 1], 1)) == MemberShortage(("gang-0",), 3, 2, None)

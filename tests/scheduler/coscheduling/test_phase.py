@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import PodGroup, PodGroupStatus
 from koordinator.scheduler.plugins.coscheduling.phase import (
-    Phase,
+    MemberCounts,
+    PodGroupPhase,
     QueueReason,
-    Tally,
     difference,
     next_of,
     next_status,
@@ -17,16 +17,16 @@ from koordinator.scheduler.plugins.coscheduling.phase import (
 )
 
 NOW = "2026-01-01T00:00:00Z"
-OLD = {"phase": Phase.SCHEDULED, "scheduled": 2, "scheduleStartTime": "2026-01-03T00:00:01Z"}
+OLD = {"phase": PodGroupPhase.SCHEDULED, "scheduled": 2, "scheduleStartTime": "2026-01-03T00:00:01Z"}
 """The status of a gang of two that waited for two days and of which nothing runs yet."""
 
 
 @st.composite
-def tallies(draw: st.DrawFn) -> Tally:
+def tallies(draw: st.DrawFn) -> MemberCounts:
     running, succeeded, failed, waiting = (draw(st.integers(0, 3)) for _ in range(4))
     total = running + succeeded + failed + waiting
     scheduled = draw(st.integers(0, total))
-    return Tally(total=total, scheduled=scheduled, running=running, succeeded=succeeded, failed=failed)
+    return MemberCounts(total=total, scheduled=scheduled, running=running, succeeded=succeeded, failed=failed)
 
 
 def group(minimum: int = 2, **status: object) -> PodGroup:
@@ -35,7 +35,7 @@ def group(minimum: int = 2, **status: object) -> PodGroup:
 
 
 @given(minimum=st.integers(0, 5), tally=tallies())
-def test_phases_settle(minimum: int, tally: Tally) -> None:
+def test_phases_settle(minimum: int, tally: MemberCounts) -> None:
     status = PodGroupStatus()
     for _ in range(4):
         status = next_status(status, minimum, tally, NOW)
@@ -47,22 +47,25 @@ def test_phases_settle(minimum: int, tally: Tally) -> None:
     minimum=st.integers(0, 5),
     tally=tallies(),
     old=st.builds(
-        PodGroupStatus, phase=st.sampled_from(Phase), running=st.integers(0, 3), failed=st.integers(0, 3)
+        PodGroupStatus,
+        phase=st.sampled_from(PodGroupPhase),
+        running=st.integers(0, 3),
+        failed=st.integers(0, 3),
     ),
 )
 def test_a_status_that_was_written_has_no_difference_to_itself_and_nothing_runs_twice(
-    minimum: int, tally: Tally, old: PodGroupStatus
+    minimum: int, tally: MemberCounts, old: PodGroupStatus
 ) -> None:
     found = group(minimum, **msgspec.to_builtins(old))
     for _ in range(5):
         found = msgspec.structs.replace(found, status=next_of(found, tally, NOW))
 
     assert difference(found.status, next_of(found, tally, "later")) == {}
-    assert found.status.phase == Phase.PENDING or found.status.running <= tally.running
+    assert found.status.phase == PodGroupPhase.PENDING or found.status.running <= tally.running
 
 
 def test_a_gang_that_was_scheduled_after_two_days_and_does_not_run_is_left_alone() -> None:
-    waiting = Tally(total=2, scheduled=2)
+    waiting = MemberCounts(total=2, scheduled=2)
 
     assert worth_a_look(group(**OLD)) is QueueReason.STALE
     assert worth_a_look(group(**OLD), waiting) is QueueReason.STALE
@@ -70,38 +73,45 @@ def test_a_gang_that_was_scheduled_after_two_days_and_does_not_run_is_left_alone
 
 
 def test_a_gang_that_was_scheduled_after_two_days_is_told_to_run_when_it_does() -> None:
-    assert next_of(group(**OLD), Tally(total=2, scheduled=2, running=2), NOW).phase == Phase.RUNNING
+    assert (
+        next_of(group(**OLD), MemberCounts(total=2, scheduled=2, running=2), NOW).phase
+        == PodGroupPhase.RUNNING
+    )
 
 
 def test_a_gang_without_a_minimum_has_finished_when_all_its_members_have() -> None:
-    status = PodGroupStatus(phase=Phase.SCHEDULING)
+    status = PodGroupStatus(phase=PodGroupPhase.SCHEDULING)
 
-    running = next_status(status, 0, Tally(total=3, scheduled=3, running=1, succeeded=2), NOW)
-    done = next_status(running, 0, Tally(total=3, scheduled=3, succeeded=3), NOW)
+    running = next_status(status, 0, MemberCounts(total=3, scheduled=3, running=1, succeeded=2), NOW)
+    done = next_status(running, 0, MemberCounts(total=3, scheduled=3, succeeded=3), NOW)
 
-    assert (running.phase, done.phase) == (Phase.RUNNING, Phase.FINISHED)
+    assert (running.phase, done.phase) == (PodGroupPhase.RUNNING, PodGroupPhase.FINISHED)
 
 
 def test_a_job_that_is_started_again_under_its_old_pod_group_leaves_the_phase_that_it_ended_in() -> None:
     finished = group(phase="Finished", scheduled=2, succeeded=2)
 
-    assert next_of(finished, Tally(total=2, scheduled=0), NOW).phase == Phase.SCHEDULING
-    assert next_of(finished, Tally(total=2, scheduled=2, running=2), NOW).phase == Phase.RUNNING
+    assert next_of(finished, MemberCounts(total=2, scheduled=0), NOW).phase == PodGroupPhase.SCHEDULING
+    assert (
+        next_of(finished, MemberCounts(total=2, scheduled=2, running=2), NOW).phase == PodGroupPhase.RUNNING
+    )
 
 
 def test_what_a_gang_achieved_stays_when_its_pods_are_cleared_away() -> None:
     finished = group(phase="Finished", scheduled=3, running=1, succeeded=2)
 
-    assert difference(finished.status, next_of(finished, Tally(), NOW)) == {"running": 0}
-    assert difference(finished.status, next_of(finished, Tally(total=2, succeeded=2), NOW)) == {"running": 0}
+    assert difference(finished.status, next_of(finished, MemberCounts(), NOW)) == {"running": 0}
+    assert difference(finished.status, next_of(finished, MemberCounts(total=2, succeeded=2), NOW)) == {
+        "running": 0
+    }
 
 
 def test_members_that_still_run_when_enough_have_succeeded_are_counted_to_the_end() -> None:
     finished = group(phase="Finished", scheduled=3, running=1, succeeded=2)
 
-    after = next_of(finished, Tally(total=3, scheduled=3, succeeded=3), NOW)
+    after = next_of(finished, MemberCounts(total=3, scheduled=3, succeeded=3), NOW)
 
-    assert (after.phase, after.running, after.succeeded) == (Phase.FINISHED, 0, 3)
+    assert (after.phase, after.running, after.succeeded) == (PodGroupPhase.FINISHED, 0, 3)
 
 
 def test_times_that_cannot_be_read_do_not_stop_anybody() -> None:

@@ -10,7 +10,7 @@ import pytest
 from koordinator.cluster import errors
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import PluginConfig, PluginRef, PluginSet, SchedulerConfig
-from koordinator.scheduler.plugin.events import Happening
+from koordinator.scheduler.plugin.events import QueueingEvent
 from koordinator.scheduler.plugin.framework import PermitPlugin, PermitResult
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -456,7 +456,7 @@ def test_room_that_a_failed_preemption_kept_is_free_again() -> None:
         freed: list[str] = []
         happened = world.scheduler.queue.happened
 
-        def spy(happening: Happening, now_s: float) -> None:
+        def spy(happening: QueueingEvent, now_s: float) -> None:
             if isinstance(happening.old, PodInfo) and happening.old.key.startswith("default/high"):
                 freed.append(happening.old.key)
             happened(happening, now_s)

@@ -18,7 +18,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
 from koordinator.scheduler.plugins.device_share.allocate import DeviceDecision, PodDevices, allocate
 from koordinator.scheduler.plugins.device_share.hints import numa_hints
-from koordinator.scheduler.plugins.device_share.inventory import Limits, NodeDevices, devices_of
+from koordinator.scheduler.plugins.device_share.inventory import DeviceLimits, NodeDevices, devices_of
 from koordinator.scheduler.plugins.device_share.request import RefusalKind, parse, per_gpu
 from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, allocate_reserved
 
@@ -186,7 +186,7 @@ def test_every_numa_hint_can_be_allocated(asked: dict[str, int], busy: set[int])
     hints = numa_hints(machine, wish)
 
     for hint in hints.by_type.get("gpu", ()):
-        decision = allocate(machine, wish, Limits(numa_nodes=hint.numa_nodes))
+        decision = allocate(machine, wish, DeviceLimits(numa_nodes=hint.numa_nodes))
         assert decision.status.is_success
         near = {machine.devices["gpu"][p.minor].numa_node for p in decision.by_type["gpu"]}
         assert near <= set(hint.numa_nodes)

@@ -13,7 +13,7 @@ from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugins.built_in import installed_plugins
-from koordinator.scheduler.plugins.dynamic_resources.books import Books
+from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import ClaimAllocations
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.dynamic_resources.builders import Json
 from tests.scheduler.world import node
@@ -28,8 +28,8 @@ class Bench:
         self._version = 0
 
     @property
-    def books(self) -> Books:
-        return self.engine.table.shared(Books)
+    def books(self) -> ClaimAllocations:
+        return self.engine.table.shared(ClaimAllocations)
 
     def node(self, name: str, **parts: Any) -> None:
         self.engine.table.set_node(from_builtins(node(name, **parts), Node))

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from koordinator.scheduler.plugins.dynamic_resources.allocator import (
     ALL,
-    Answer,
-    Ask,
-    Outcome,
+    AllocationOutcome,
+    AllocationProblem,
+    AllocationResult,
+    ClaimRequest,
+    MatchConstraint,
     Pick,
-    Problem,
-    Rule,
     Stock,
-    Wish,
+    SubRequest,
     search,
 )
 
@@ -35,7 +35,7 @@ def stock(fits: list[tuple[bool, ...]], values: list[tuple[int, ...]], used: lis
     )
 
 
-def is_kept(problem: Problem, stock: Stock, picks: tuple[Pick, ...]) -> bool:
+def is_kept(problem: AllocationProblem, stock: Stock, picks: tuple[Pick, ...]) -> bool:
     """Whether picks obey every rule, checked one by one."""
     takers: dict[int, list[tuple[int, bool]]] = {}
     seen: dict[int, list[int]] = {}
@@ -63,7 +63,7 @@ def is_kept(problem: Problem, stock: Stock, picks: tuple[Pick, ...]) -> bool:
     return True
 
 
-def all_picks(problem: Problem, size: int) -> Iterator[tuple[Pick, ...]]:
+def all_picks(problem: AllocationProblem, size: int) -> Iterator[tuple[Pick, ...]]:
     """Every way to answer, the preferred ones first."""
     per_ask = []
     for ask in problem.asks:
@@ -77,19 +77,19 @@ def all_picks(problem: Problem, size: int) -> Iterator[tuple[Pick, ...]]:
 
 
 wishes = st.builds(
-    Wish,
+    SubRequest,
     fits=st.integers(0, SELECTIONS - 1),
     count=st.sampled_from([1, 1, 2, ALL]),
     is_admin=st.sampled_from([False, False, False, True]),
     rules=st.sets(st.integers(0, 1)).map(lambda found: tuple(sorted(found))),
 )
 asks = st.builds(
-    Ask, claim=st.integers(0, CLAIMS - 1), wishes=st.lists(wishes, min_size=1, max_size=2).map(tuple)
+    ClaimRequest, claim=st.integers(0, CLAIMS - 1), wishes=st.lists(wishes, min_size=1, max_size=2).map(tuple)
 )
 problems = st.builds(
-    Problem,
+    AllocationProblem,
     asks=st.lists(asks, min_size=1, max_size=3).map(tuple),
-    rules=st.just((Rule(0), Rule(1, is_distinct=True))),
+    rules=st.just((MatchConstraint(0), MatchConstraint(1, is_distinct=True))),
     claim_count=st.just(CLAIMS),
 )
 
@@ -107,52 +107,65 @@ def stocks(draw: st.DrawFn) -> Stock:
 @settings(max_examples=300, deadline=None)
 @given(problems, stocks())
 def test_devices_are_found_exactly_when_trying_everything_finds_some(
-    problem: Problem, given_stock: Stock
+    problem: AllocationProblem, given_stock: Stock
 ) -> None:
     answer = search(problem, given_stock, 0)
 
     possible = any(
         is_kept(problem, given_stock, picks) for picks in all_picks(problem, len(given_stock.kinds))
     )
-    assert answer.outcome is (Outcome.FOUND if possible else Outcome.NOT_FOUND)
+    assert answer.outcome is (AllocationOutcome.FOUND if possible else AllocationOutcome.NOT_FOUND)
     if possible:
         assert is_kept(problem, given_stock, answer.picks)
 
 
 @settings(max_examples=200, deadline=None)
 @given(problems, stocks())
-def test_that_equal_devices_are_tried_once_changes_no_answer(problem: Problem, given_stock: Stock) -> None:
+def test_that_equal_devices_are_tried_once_changes_no_answer(
+    problem: AllocationProblem, given_stock: Stock
+) -> None:
     all_differ = msgspec.structs.replace(given_stock, kinds=list(range(len(given_stock.kinds))))
 
     assert search(problem, given_stock, 0) == search(problem, all_differ, 0)
 
 
 def test_the_first_wish_that_lets_all_others_be_met_counts() -> None:
-    one_of_two = Ask(0, (Wish(fits=0, count=1), Wish(fits=1, count=1)))
-    needs_first = Ask(0, (Wish(fits=0, count=1),))
+    one_of_two = ClaimRequest(0, (SubRequest(fits=0, count=1), SubRequest(fits=1, count=1)))
+    needs_first = ClaimRequest(0, (SubRequest(fits=0, count=1),))
     devices = stock([(True, False), (False, True)], [(0, 0), (0, 0)], [False, False])
 
-    answer = search(Problem((one_of_two, needs_first)), devices, 0)
+    answer = search(AllocationProblem((one_of_two, needs_first)), devices, 0)
 
-    assert answer == Answer(Outcome.FOUND, (Pick(1, (1,)), Pick(0, (0,))))
+    assert answer == AllocationResult(AllocationOutcome.FOUND, (Pick(1, (1,)), Pick(0, (0,))))
 
 
 def test_a_claim_never_gets_more_devices_than_its_status_can_hold() -> None:
     count = 40
     devices = stock([(True, True)] * count, [(0, 0)] * count, [False] * count)
 
-    assert search(Problem((Ask(0, (Wish(fits=0, count=ALL),)),)), devices, 0).outcome is Outcome.NOT_FOUND
-    assert search(Problem((Ask(0, (Wish(fits=0, count=32),)),)), devices, 0).outcome is Outcome.FOUND
+    assert (
+        search(AllocationProblem((ClaimRequest(0, (SubRequest(fits=0, count=ALL),)),)), devices, 0).outcome
+        is AllocationOutcome.NOT_FOUND
+    )
+    assert (
+        search(AllocationProblem((ClaimRequest(0, (SubRequest(fits=0, count=32),)),)), devices, 0).outcome
+        is AllocationOutcome.FOUND
+    )
 
 
 def test_a_search_that_takes_too_long_ends() -> None:
     count = 24
     numbered = [(number, number) for number in range(count)]
     devices = stock([(True, True)] * count, numbered, [False] * count)
-    impossible = Problem((Ask(0, (Wish(fits=0, count=12, rules=(0,)),)),), (Rule(0, is_distinct=True),))
-    too_many = Problem((*impossible.asks, Ask(0, (Wish(fits=1, count=13, rules=(0,)),))), impossible.rules)
+    impossible = AllocationProblem(
+        (ClaimRequest(0, (SubRequest(fits=0, count=12, rules=(0,)),)),),
+        (MatchConstraint(0, is_distinct=True),),
+    )
+    too_many = AllocationProblem(
+        (*impossible.asks, ClaimRequest(0, (SubRequest(fits=1, count=13, rules=(0,)),))), impossible.rules
+    )
 
-    assert search(too_many, devices, 10_000).outcome is Outcome.TOO_MANY_STEPS
+    assert search(too_many, devices, 10_000).outcome is AllocationOutcome.TOO_MANY_STEPS
 
 
 def test_all_devices_cannot_be_told_while_a_pool_changes() -> None:
@@ -160,5 +173,11 @@ def test_all_devices_cannot_be_told_while_a_pool_changes() -> None:
         stock([(True, True)] * 2, [(0, 0)] * 2, [False] * 2), is_incomplete=[False, True]
     )
 
-    assert search(Problem((Ask(0, (Wish(fits=0, count=ALL),)),)), devices, 0).outcome is Outcome.UPDATING
-    assert search(Problem((Ask(0, (Wish(fits=0, count=2),)),)), devices, 0).outcome is Outcome.FOUND
+    assert (
+        search(AllocationProblem((ClaimRequest(0, (SubRequest(fits=0, count=ALL),)),)), devices, 0).outcome
+        is AllocationOutcome.UPDATING
+    )
+    assert (
+        search(AllocationProblem((ClaimRequest(0, (SubRequest(fits=0, count=2),)),)), devices, 0).outcome
+        is AllocationOutcome.FOUND
+    )

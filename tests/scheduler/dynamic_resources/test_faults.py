@@ -16,7 +16,7 @@ from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.local.controllers.resource_claims import ResourceClaimController
-from koordinator.scheduler.plugins.dynamic_resources.books import Books
+from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import ClaimAllocations
 from koordinator.scheduler.scheduler import Scheduler
 from tests.cluster import virtual_loop
 from tests.cluster.faulty_cluster import Faults, FaultyCluster
@@ -117,7 +117,7 @@ class Life:
         assert bound == reserved, waiting
         if len(bound) < len(pods):
             assert len(used) == len(NODES) * PER_NODE, "devices are left, and pods wait"
-        books = self.scheduler.table.shared(Books)
+        books = self.scheduler.table.shared(ClaimAllocations)
         assert not list(books.promises)
         assert len(books.inventory.used_keys) == len(used)
 

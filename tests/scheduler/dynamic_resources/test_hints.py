@@ -8,7 +8,7 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.dra import ResourceClaim
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugins.dynamic_resources import plugin
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.dynamic_resources.builders import claim, user_of
@@ -40,7 +40,7 @@ def pod(*names: str) -> PodInfo:
 )
 def test_news_of_claims(old: ResourceClaim | None, new: ResourceClaim | None, helps: bool) -> None:
     events = plugin.CLAIM_EVENTS
-    happening = Happening(events[0 if old is None else 1 if new is not None else 2], None, old, new)
+    happening = QueueingEvent(events[0 if old is None else 1 if new is not None else 2], None, old, new)
     index = plugin.ClaimIndex()
     index.put(0, pod("own"))
     index.put(1, pod("x", "y"))
@@ -49,7 +49,7 @@ def test_news_of_claims(old: ResourceClaim | None, new: ResourceClaim | None, he
     assert index.may_wake(happening, 2)[0] or not helps
     index.clear(0)
     assert index.may_wake(
-        Happening(ClusterEvent.RESOURCE_CLAIM_ADDED, None, None, made("own")), 2
+        QueueingEvent(ClusterEvent.RESOURCE_CLAIM_ADDED, None, None, made("own")), 2
     ).tolist() == [
         False,
         False,

@@ -5,7 +5,13 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, nanos_of, nanos_per_unit
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    DEFAULT,
+    ROOT,
+    SYSTEM,
+    QuotaPodRequest,
+    QuotaSpec,
+)
 
 OUTSIDE = (SYSTEM, DEFAULT)
 
@@ -16,13 +22,13 @@ class SlowQuotas:
     def __init__(self) -> None:
         self.total: Nanos = {}
         self.specs: dict[str, QuotaSpec] = {}
-        self.pods: dict[str, tuple[str, PodAsk]] = {}
+        self.pods: dict[str, tuple[str, QuotaPodRequest]] = {}
         """Pod → its quota, and what it asks for; `is_on_node` when it uses its quota."""
         self.begin()
 
     def begin(self) -> None:
         """Forget what was worked out before: something has changed."""
-        self._inside: dict[str, list[PodAsk]] = {}
+        self._inside: dict[str, list[QuotaPodRequest]] = {}
         for quota, ask in self.pods.values():
             self._inside.setdefault(quota, []).append(ask)
         self._children: dict[str, list[QuotaSpec]] = {}

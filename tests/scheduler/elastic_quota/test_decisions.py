@@ -15,9 +15,9 @@ from koordinator.scheduler.plugins.elastic_quota.admission import (
 )
 from koordinator.scheduler.plugins.elastic_quota.amounts import exceeding, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.overuse import RevokeReason, revoke
-from koordinator.scheduler.plugins.elastic_quota.preempt import Rival, choose_victims
-from koordinator.scheduler.plugins.elastic_quota.quota import PodAsk, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.quota import QuotaPodRequest, QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.victim_choice import QuotaPod, choose_victims
 
 
 def amounts(**units: int | str) -> Amounts:
@@ -29,9 +29,9 @@ def standing(name: str = "q", *, used: Amounts, limit: Amounts) -> QuotaStanding
     return QuotaStanding(name=name, max=ceiling, min={}, used=used, non_preemptible_used={}, limit=limit)
 
 
-def pods(*asks: tuple[int, Amounts]) -> list[Rival]:
+def pods(*asks: tuple[int, Amounts]) -> list[QuotaPod]:
     return [
-        Rival(name=f"p{number}", quota="q", priority=priority, request=request)
+        QuotaPod(name=f"p{number}", quota="q", priority=priority, request=request)
         for number, (priority, request) in enumerate(asks)
     ]
 
@@ -129,7 +129,7 @@ def test_the_quick_check_of_a_pod_agrees_with_the_one_that_explains(data: st.Dat
     tree.set_quota(QuotaSpec(name="q", parent="p", min=low, max=ceiling, weight=ceiling))
     for number in range(3):
         request = amounts(cpu=data.draw(numbers), memory=data.draw(numbers))
-        ask = PodAsk(
+        ask = QuotaPodRequest(
             key=str(number), request=request, is_on_node=True, is_preemptible=data.draw(st.booleans())
         )
         tree.add_pod("q", ask)

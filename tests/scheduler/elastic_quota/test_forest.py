@@ -5,7 +5,7 @@ from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.plugins.elastic_quota.amounts import nanos_of
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaForest, TreeRoot
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, SYSTEM, PodAsk, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, SYSTEM, QuotaPodRequest, QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 
 
@@ -73,7 +73,7 @@ def test_a_pod_that_changes_its_tree_counts_in_the_new_one_only() -> None:
     made = forest()
     made.set_quota(spec("a"))
     made.set_quota(spec("b"), "t")
-    pod = PodAsk(key="d/p", request=cpu(2), is_on_node=True)
+    pod = QuotaPodRequest(key="d/p", request=cpu(2), is_on_node=True)
     tree(made, "").add_pod("a", pod)
 
     made.move_pod(pod, QuotaRef("a"), QuotaRef("b", "t"))

@@ -3,8 +3,8 @@
 from typing import Any
 
 from tests.scheduler.coscheduling.test_plugin import member as gang_member
+from tests.scheduler.elastic_quota.test_lending import plugin_of
 from tests.scheduler.elastic_quota.test_plugin import PREFIX, member, placed, quota
-from tests.scheduler.elastic_quota.test_report import plugin_of
 from tests.scheduler.elastic_quota.test_waking import attempts
 from tests.scheduler.world import World, play
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import rfc3339
+from tests.scheduler.elastic_quota.test_lending import plugin_of
 from tests.scheduler.elastic_quota.test_plugin import PREFIX, member, placed, quota
-from tests.scheduler.elastic_quota.test_report import plugin_of
 from tests.scheduler.world import World, play, pod
 
 Json = dict[str, Any]

@@ -9,7 +9,13 @@ from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.plugins.elastic_quota import admission
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, above, amounts_of, nanos_of
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    DEFAULT,
+    ROOT,
+    SYSTEM,
+    QuotaPodRequest,
+    QuotaSpec,
+)
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 from tests.scheduler.elastic_quota.slow_quotas import SlowQuotas, Standing, broken_promises, total_of
 from tests.searches import examples
@@ -103,7 +109,7 @@ class Town:
         for leaf in self.rng.sample(self.leaves(), 20):
             for _ in range(self.rng.randrange(1, 8)):
                 self.count += 1
-                ask = PodAsk(
+                ask = QuotaPodRequest(
                     key=f"d/{self.count}",
                     request=amounts(self.rng.randrange(1, 6), self.rng.randrange(20)),
                     is_preemptible=self.rng.random() < 0.7,
@@ -126,7 +132,9 @@ class Town:
 
     def place(self, key: str) -> None:
         name, ask = self.slow.pods[key]
-        placed = PodAsk(key=key, request=ask.request, is_preemptible=ask.is_preemptible, is_on_node=True)
+        placed = QuotaPodRequest(
+            key=key, request=ask.request, is_preemptible=ask.is_preemptible, is_on_node=True
+        )
         self.slow.pods[key] = (name, placed)
 
     def pod_finishes(self) -> None:
@@ -141,7 +149,7 @@ class Town:
             if ask.is_preemptible or not ask.is_on_node:
                 leaf = self.rng.choice((name, self.rng.choice(self.leaves())))
                 request = amounts(self.rng.randrange(1, 6), self.rng.randrange(20))
-                ask = PodAsk(
+                ask = QuotaPodRequest(
                     key=key, request=request, is_preemptible=ask.is_preemptible, is_on_node=ask.is_on_node
                 )
                 self.tree.update_pod(leaf, ask, name)

@@ -11,13 +11,19 @@ from koordinator.api.core import Pod
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.api.sigs import ElasticQuota as ElasticQuotaObject
 from koordinator.scheduler.plugins.elastic_quota.amounts import above, nanos_of
-from koordinator.scheduler.plugins.elastic_quota.places import Place
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    DEFAULT,
+    ROOT,
+    SYSTEM,
+    QuotaPodRequest,
+    QuotaSpec,
+)
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.elastic_quota.slow_quotas import SlowQuotas, Standing, broken_promises, total_of
+from tests.scheduler.elastic_quota.test_lending import plugin_of
 from tests.scheduler.elastic_quota.test_plugin import PREFIX, fixed, member, quota
-from tests.scheduler.elastic_quota.test_report import plugin_of
 from tests.scheduler.world import World, play
 
 Json = dict[str, Any]
@@ -151,7 +157,7 @@ def seen(world: World, plugin: ElasticQuota) -> SlowQuotas:
         name = pod.metadata.labels[f"{PREFIX}/name"]
         slow.pods[pod.key] = (
             name if name in slow.specs else DEFAULT,
-            PodAsk(
+            QuotaPodRequest(
                 key=pod.key,
                 request=pod_resources.requests(pod),
                 is_on_node=bool(pod.spec.node_name),
@@ -213,7 +219,7 @@ def test_a_running_scheduler_keeps_the_promises_of_a_tree_of_200_leaves(seed: in
         assert len(waiting) < len(world.api.pods())
         for pod in waiting:
             place = plugin.checks.place_of(pod)
-            assert isinstance(place, Place)
+            assert isinstance(place, PodQuota)
             assert not plugin.checks.has_room(PodInfo.of(pod, registry), place), pod.key
 
     play(story)

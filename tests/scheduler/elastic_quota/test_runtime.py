@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.plugins.elastic_quota.columns import Columns, Entry
+from koordinator.scheduler.plugins.elastic_quota.child_quotas import ChildQuota, ChildQuotas
 from koordinator.scheduler.plugins.elastic_quota.runtime import (
     ARRAYS_FROM,
     scaled_min,
@@ -29,8 +29,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 def fair_shares(total: int, claims: Iterable[Claim]) -> dict[str, int]:
     """What each child gets of a level of these children."""
     by_name = sorted(claims, key=lambda claim: claim.name)
-    columns = Columns(
-        1, [Entry(weight=c.weight, request=c.request, least=c.floor, lends=c.lends) for c in by_name]
+    columns = ChildQuotas(
+        1, [ChildQuota(weight=c.weight, request=c.request, least=c.floor, lends=c.lends) for c in by_name]
     )
     columns.compute(total, None)
     return {claim.name: columns.share(row) for row, claim in enumerate(by_name)}
@@ -113,18 +113,18 @@ def test_scaled_minima_fit_into_what_is_there(available: int, mins: list[int]) -
     assert sum(scaled) <= max(available, 0) + rounding
 
 
-def columns_of(rng: random.Random, count: int, largest: int) -> tuple[list[Entry], Columns]:
+def columns_of(rng: random.Random, count: int, largest: int) -> tuple[list[ChildQuota], ChildQuotas]:
     entries = [entry(rng, largest) for _ in range(count)]
-    return entries, Columns(1, entries)
+    return entries, ChildQuotas(1, entries)
 
 
-def entry(rng: random.Random, largest: int) -> Entry:
+def entry(rng: random.Random, largest: int) -> ChildQuota:
     weight = rng.choice((0, 1, largest, rng.randrange(largest), rng.randrange(largest)))
     numbers = {"request": rng.randrange(largest), "least": rng.choice((0, rng.randrange(largest)))}
-    return Entry(weight=weight, lends=rng.random() < 0.7, **numbers)
+    return ChildQuota(weight=weight, lends=rng.random() < 0.7, **numbers)
 
 
-def as_few(entries: list[Entry], total: int, shortage: tuple[int, int] | None) -> list[int]:
+def as_few(entries: list[ChildQuota], total: int, shortage: tuple[int, int] | None) -> list[int]:
     """The shares of the plain form for few children."""
     return shares(
         total,
@@ -199,7 +199,7 @@ def test_rows_are_told_once_when_their_shares_have_changed() -> None:
     assert list(columns.take_changed()) == []
 
     columns.ask(5, 1_000, is_computed=False)
-    columns.insert(0, Entry(weight=1, request=3, least=0, lends=True))
+    columns.insert(0, ChildQuota(weight=1, request=3, least=0, lends=True))
     columns.compute(10**6, None)
 
     assert list(columns.take_changed()) == [0, 6]

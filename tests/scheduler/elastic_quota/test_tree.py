@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from koordinator.api import resource_list
 from koordinator.api.quantity import NANO, ZERO, Quantity
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, nanos_of
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    DEFAULT,
+    ROOT,
+    SYSTEM,
+    QuotaPodRequest,
+    QuotaSpec,
+)
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 
 LEAVES = ("a", "b", "c", "d")
@@ -28,8 +34,8 @@ def spec(name: str, *, low: int = 0, high: int = 100, parent: str = ROOT, lends:
     )  # fmt: skip
 
 
-def pod(key: str, cores: int, *, is_on_node: bool = False) -> PodAsk:
-    return PodAsk(key=key, request=cpu(cores), is_on_node=is_on_node)
+def pod(key: str, cores: int, *, is_on_node: bool = False) -> QuotaPodRequest:
+    return QuotaPodRequest(key=key, request=cpu(cores), is_on_node=is_on_node)
 
 
 def tree(total: int = 100, *, scales_min: bool = True) -> QuotaTree:
@@ -216,7 +222,7 @@ def test_runtimes_after_any_history_are_those_of_a_tree_built_anew(seed: int) ->
         anew.set_quota(quota.spec)
         for key, known in quota.pods.items():
             request = {"cpu": Quantity(known.request.get("cpu", 0))}
-            anew.add_pod(name, PodAsk(key=key, request=request, is_on_node=known.is_assigned))
+            anew.add_pod(name, QuotaPodRequest(key=key, request=request, is_on_node=known.is_assigned))
 
     for name in made.names():
         assert made.refresh(name) == anew.refresh(name)
@@ -227,7 +233,7 @@ def test_pods_are_counted_anew_when_their_quota_comes_to_count_other_resources()
     made.set_quota(spec("p"))
     made.set_quota(spec("a", parent="p"))
     request = resource_list.of({"cpu": 3, "memory": 5})
-    made.add_pod("a", PodAsk(key="x", request=request, is_on_node=True))
+    made.add_pod("a", QuotaPodRequest(key="x", request=request, is_on_node=True))
     both = resource_list.of({"cpu": 100, "memory": 100})
 
     made.set_quota(QuotaSpec(name="a", parent="p", max=both, weight=both))
@@ -280,7 +286,7 @@ def test_guarantees_after_any_history_are_those_of_a_tree_built_anew(seed: int) 
             anew.set_quota(quota.spec)
             for key, known in quota.pods.items():
                 request = {"cpu": Quantity(known.request.get("cpu", 0))}
-                anew.add_pod(name, PodAsk(key=key, request=request, is_on_node=known.is_assigned))
+                anew.add_pod(name, QuotaPodRequest(key=key, request=request, is_on_node=known.is_assigned))
 
     for name in made.names():
         quota, other = made.get(name), anew.get(name)

@@ -8,8 +8,8 @@ import pytest
 from koordinator.scheduler.plugins.elastic_quota import overuse
 from koordinator.scheduler.plugins.elastic_quota.overuse import OverUse
 from koordinator.scheduler.plugins.elastic_quota.statuses import Statuses
+from tests.scheduler.elastic_quota.test_lending import plugin_of
 from tests.scheduler.elastic_quota.test_plugin import member, placed, quota, with_args
-from tests.scheduler.elastic_quota.test_report import plugin_of
 from tests.scheduler.world import World, play
 
 

@@ -12,7 +12,7 @@ from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain.answer import GangAnswer, PodAnswer
-from koordinator.scheduler.explain.decide import Question, explain
+from koordinator.scheduler.explain.decide import PodQuestion, explain
 from koordinator.scheduler.explain.gangs import explain_gang
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -78,7 +78,7 @@ class Bench:
         return info
 
     def ask(self, pod: PodInfo, **question: Any) -> PodAnswer:
-        return explain(self.engine, pod, Question(**question))
+        return explain(self.engine, pod, PodQuestion(**question))
 
     def cycle(self, pod: PodInfo, attempt: int = 1) -> Placed | Unplaced:
         profile = self.engine.profiles[pod.pod.spec.scheduler_name]

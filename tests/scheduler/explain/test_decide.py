@@ -3,7 +3,7 @@
 from typing import Any
 
 from koordinator.scheduler.engine.cycle import Placed
-from koordinator.scheduler.explain.answer import Verdict
+from koordinator.scheduler.explain.answer import PodVerdict
 from tests.scheduler import world
 from tests.scheduler.explain.builders import Bench, stock_config
 
@@ -16,7 +16,7 @@ def test_a_pod_that_fits_is_told_its_node_with_the_shares_of_the_score() -> None
 
     answer = bench.ask(pod)
 
-    assert answer.verdict is Verdict.SCHEDULABLE
+    assert answer.verdict is PodVerdict.SCHEDULABLE
     assert (answer.node, answer.feasible_count, answer.node_count) == ("large", 2, 2)
     best = answer.scores[0]
     assert best.node == "large"
@@ -70,7 +70,7 @@ def test_preemption_is_foretold_with_victims_and_nothing_is_evicted() -> None:
 
     answer = bench.ask(pod)
 
-    assert answer.verdict is Verdict.PREEMPTION
+    assert answer.verdict is PodVerdict.PREEMPTION
     assert answer.preemption is not None
     assert answer.preemption.nominated_node == "n"
     assert answer.preemption.nodes[0].pods == ["default/batch"]
@@ -83,7 +83,7 @@ def test_a_nominated_pod_keeps_its_room_from_less_important_ones() -> None:
 
     answer = bench.ask(bench.info("late", cpu="2", priority=1), nodes=("n",))
 
-    assert answer.verdict is Verdict.UNSCHEDULABLE
+    assert answer.verdict is PodVerdict.UNSCHEDULABLE
     assert any("nominated" in line for each in answer.nodes[0].plugins for line in each.details)
 
 
@@ -107,7 +107,7 @@ def test_a_gated_pod_is_told_its_gates() -> None:
 
     answer = bench.ask(bench.info("held", schedulingGates=[{"name": "quota"}]))
 
-    assert answer.verdict is Verdict.GATED
+    assert answer.verdict is PodVerdict.GATED
     assert "quota" in answer.message
 
 
@@ -118,7 +118,7 @@ def test_a_bound_pod_is_told_which_nodes_score_better_now() -> None:
 
     answer = bench.ask(pod)
 
-    assert answer.verdict is Verdict.BOUND
+    assert answer.verdict is PodVerdict.BOUND
     assert answer.node == "busy"
     assert answer.scores[0].node == "idle"
     assert "1 of 2 nodes that fit score better now" in answer.sentence
@@ -138,7 +138,7 @@ def test_a_pod_of_another_scheduler_is_not_judged() -> None:
 
     answer = bench.ask(bench.info("web", scheduler="someone-else"))
 
-    assert answer.verdict is Verdict.FOREIGN
+    assert answer.verdict is PodVerdict.FOREIGN
     assert "someone-else" in answer.sentence and "koord-scheduler" in answer.sentence
 
 

@@ -11,7 +11,7 @@ from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim
 from koordinator.clock import rfc3339
 from koordinator.scheduler.config import config
-from koordinator.scheduler.explain.answer import PodAnswer, Remedy, Verdict
+from koordinator.scheduler.explain.answer import PodAnswer, PodVerdict, Remedy
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler import world
 from tests.scheduler.explain.builders import NOW_S, Bench, stock_config
@@ -165,7 +165,7 @@ def test_the_threshold_that_is_told_to_help_does_and_one_less_does_not() -> None
         ("raise the cpu threshold of usage to at least 84%", 1),
         ("raise the cpu threshold of usage to at least 99%", 2),
     ]
-    for threshold, verdict in ((83, Verdict.UNSCHEDULABLE), (84, Verdict.SCHEDULABLE)):
+    for threshold, verdict in ((83, PodVerdict.UNSCHEDULABLE), (84, PodVerdict.SCHEDULABLE)):
         tried = bench(threshold)
         assert tried.ask(tried.info("web", cpu="1")).verdict is verdict
 
@@ -177,7 +177,7 @@ def test_the_usage_that_is_told_to_go_is_just_enough() -> None:
     [found] = remedies(bench.ask(bench.info("web", cpu="1")), "usage")
 
     assert found.change == "lower the usage of cpu by 0.731 cores on n"
-    for cpu, verdict in (("1770m", Verdict.UNSCHEDULABLE), ("1769m", Verdict.SCHEDULABLE)):
+    for cpu, verdict in (("1770m", PodVerdict.UNSCHEDULABLE), ("1769m", PodVerdict.SCHEDULABLE)):
         feed(bench, metric("n", cpu))
         assert bench.ask(bench.info("web", cpu="1")).verdict is verdict
 
@@ -233,7 +233,7 @@ def test_numa_nodes_are_told_with_what_is_left_and_what_to_free() -> None:
     assert found[0] == "NUMA policy SingleNUMANode for 3 cores, 1 GiB of memory"
     assert found[1] == "NUMA node 0: 2 cores, 15 GiB of memory left; CPUs 0-7 not bound"
     assert free.change == "free 1 core on NUMA node 0 of n"
-    assert bench.ask(bench.of(machines.pod("web", cpu="2"))).verdict is Verdict.SCHEDULABLE
+    assert bench.ask(bench.of(machines.pod("web", cpu="2"))).verdict is PodVerdict.SCHEDULABLE
 
 
 @pytest.mark.parametrize(

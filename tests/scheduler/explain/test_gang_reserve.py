@@ -8,7 +8,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.storage import PersistentVolumeClaim, StorageClass
 from koordinator.scheduler.explain import gang_rehearsal
-from koordinator.scheduler.explain.answer import Verdict
+from koordinator.scheduler.explain.answer import PodVerdict
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from tests.scheduler.explain.builders import Bench
 from tests.scheduler.explain.test_gang_slices import live
@@ -48,7 +48,7 @@ def test_members_that_bind_cpus_count_those_that_are_free() -> None:
 
     answer = cluster.gang("job")
 
-    assert answer.verdict is Verdict.UNSCHEDULABLE
+    assert answer.verdict is PodVerdict.UNSCHEDULABLE
     assert "7 of 8 members fit; the 8th" in answer.sentence
     assert "not enough cpus available to satisfy request" in answer.sentence
     assert answer.fit is not None and answer.fit.nodes == {"b": 4, "a": 3}

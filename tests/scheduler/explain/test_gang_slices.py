@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koordinator.scheduler.config.config import decode
 from koordinator.scheduler.explain import gang_members, gang_rehearsal
-from koordinator.scheduler.explain.answer import GangAnswer, Verdict
+from koordinator.scheduler.explain.answer import GangAnswer, PodVerdict
 from koordinator.scheduler.explain.counting import spread
 from koordinator.scheduler.explain.gang_group import group_of
 from koordinator.scheduler.explain.gangs import explain_group
@@ -81,7 +81,7 @@ def test_members_that_are_counted_are_told_as_if_they_were_tried_one_by_one(shap
 
     assert counted.fit is not None and tried.fit is not None
     assert counted.verdict is tried.verdict
-    if tried.verdict is not Verdict.SCHEDULABLE:  # else it tells the nodes, among which chance decides
+    if tried.verdict is not PodVerdict.SCHEDULABLE:  # else it tells the nodes, among which chance decides
         assert counted.sentence == tried.sentence
     assert [each.change for each in counted.remedies] == [each.change for each in tried.remedies]
     same = ("members", "fitting", "is_enough", "stuck_number", "lacks", "message", "reasons")
@@ -99,7 +99,7 @@ def test_a_thousand_equal_members_are_counted_beside_the_few_that_differ() -> No
 
     answer = live(cluster, "worker")
 
-    assert answer.verdict is Verdict.SCHEDULABLE
+    assert answer.verdict is PodVerdict.SCHEDULABLE
     assert "982 of 1002 members find a place, and 982 are enough to start" in answer.sentence
     assert answer.fit is not None and answer.fit.node_count == 100
 
@@ -119,13 +119,13 @@ def test_what_takes_too_long_is_cut_short_and_told(monkeypatch: pytest.MonkeyPat
     assert group is not None
     whole = finish(explain_group(cluster.engine, group)).answer
 
-    assert answer.verdict is Verdict.UNDECIDED
+    assert answer.verdict is PodVerdict.UNDECIDED
     assert answer.fit is not None and 0 < answer.fit.untried < 20
     assert answer.fit.fitting == 20 - answer.fit.untried
     assert "it is not known whether the gang can start" in answer.sentence
     [note] = answer.notes
     assert "koordinator explain gang job -n default --dump -" in note
-    assert (whole.verdict, whole.notes) == (Verdict.SCHEDULABLE, [])
+    assert (whole.verdict, whole.notes) == (PodVerdict.SCHEDULABLE, [])
 
 
 async def test_others_have_a_turn_after_each_slice_and_one_answer_is_worked_out_at_a_time() -> None:
@@ -161,7 +161,7 @@ async def test_others_have_a_turn_after_each_slice_and_one_answer_is_worked_out_
     answers = await asyncio.gather(*both)
     task.cancel()
 
-    assert [each.verdict for each in answers] == [Verdict.SCHEDULABLE] * 2
+    assert [each.verdict for each in answers] == [PodVerdict.SCHEDULABLE] * 2
     assert turns >= len(seen) - 2 > 4
     assert seen == sorted(seen)
 
@@ -178,7 +178,7 @@ def test_a_gang_that_can_start_with_those_that_were_tried_fits(monkeypatch: pyte
 
     answer = live(cluster)
 
-    assert answer.verdict is Verdict.SCHEDULABLE
+    assert answer.verdict is PodVerdict.SCHEDULABLE
     assert "2 are enough to start" in answer.sentence and "were not tried" in answer.sentence
 
 

@@ -13,8 +13,8 @@ from koordinator.api.sigs import ElasticQuota
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import PluginConfig, SchedulerConfig
 from koordinator.scheduler.explain import gang_members
-from koordinator.scheduler.explain.answer import GangAnswer, Verdict
-from koordinator.scheduler.explain.decide import Question
+from koordinator.scheduler.explain.answer import GangAnswer, PodVerdict
+from koordinator.scheduler.explain.decide import PodQuestion
 from koordinator.scheduler.explain.gang_group import group_of
 from koordinator.scheduler.explain.gangs import ordinal
 from koordinator.scheduler.plugin.topology_tree import build
@@ -48,7 +48,7 @@ def test_the_first_member_that_does_not_fit_says_what_it_lacks() -> None:
 
     answer = cluster.gang("train")
 
-    assert answer.verdict is Verdict.UNSCHEDULABLE
+    assert answer.verdict is PodVerdict.UNSCHEDULABLE
     assert answer.sentence == (
         "Gang default/train is pending: 7 of 8 members fit; the 8th (default/train-7) lacks at least 2 "
         "nvidia.com/gpu on every node."
@@ -64,7 +64,7 @@ def test_a_gang_that_fits_says_where_and_leaves_no_trace() -> None:
 
     answer = cluster.gang("job")
 
-    assert (answer.verdict, answer.state) == (Verdict.SCHEDULABLE, "queued")
+    assert (answer.verdict, answer.state) == (PodVerdict.SCHEDULABLE, "queued")
     assert "all 3 members find a place on 2 nodes" in answer.sentence
     assert (cluster.engine.table.requested == before).all()
     assert cluster.engine.table.assumed_count == 0
@@ -79,7 +79,7 @@ def test_members_that_do_not_exist_yet_are_counted_and_nothing_is_tried() -> Non
 
     answer = cluster.gang("job")
 
-    assert (answer.verdict, answer.state) == (Verdict.GATED, "waiting for members")
+    assert (answer.verdict, answer.state) == (PodVerdict.GATED, "waiting for members")
     assert answer.sentence == "Gang default/job waits for members: default/job has 1 of at least 3 members."
     assert changes(answer) == [
         "create 2 more members of default/job",
@@ -125,7 +125,7 @@ def test_members_beyond_the_minimum_keep_nobody() -> None:
 
     answer = cluster.gang("job")
 
-    assert answer.verdict is Verdict.SCHEDULABLE
+    assert answer.verdict is PodVerdict.SCHEDULABLE
     assert "2 of 3 members find a place, and 2 are enough to start" in answer.sentence
 
 
@@ -179,7 +179,7 @@ def test_less_important_pods_are_named_when_their_eviction_is_enough() -> None:
 
     answer = cluster.gang("job")
 
-    assert answer.verdict is Verdict.PREEMPTION
+    assert answer.verdict is PodVerdict.PREEMPTION
     assert answer.preemption is not None
     assert sorted(pod for way in answer.preemption.nodes for pod in way.pods) == [
         "default/batch-0",
@@ -200,7 +200,7 @@ def test_a_gang_that_may_evict_for_all_its_members_names_everybody_at_once() -> 
 
     answer = cluster.gang("job")
 
-    assert answer.verdict is Verdict.PREEMPTION
+    assert answer.verdict is PodVerdict.PREEMPTION
     assert answer.preemption is not None
     assert sorted((way.node, *way.pods) for way in answer.preemption.nodes) == [
         ("n-0", "default/batch-0"),
@@ -215,7 +215,7 @@ def test_one_that_cannot_be_freed_for_all_names_nobody() -> None:
 
     answer = cluster.gang("job")
 
-    assert (answer.verdict, answer.preemption) == (Verdict.UNSCHEDULABLE, None)
+    assert (answer.verdict, answer.preemption) == (PodVerdict.UNSCHEDULABLE, None)
 
 
 def spines(gpus: dict[str, str]) -> Bench:
@@ -247,7 +247,7 @@ def test_a_gang_that_must_be_together_is_short_where_it_comes_nearest() -> None:
 
     answer = cluster.gang("train")
 
-    assert answer.verdict is Verdict.UNSCHEDULABLE
+    assert answer.verdict is PodVerdict.UNSCHEDULABLE
     assert answer.sentence == (
         "Gang default/train is pending: 7 of 8 members fit in SpineLayer spine-3; the 8th (default/train-7) lacks "
         "at least 2 nvidia.com/gpu on every node in SpineLayer spine-3."
@@ -262,7 +262,7 @@ def test_a_gang_that_must_be_together_is_short_where_it_comes_nearest() -> None:
     ]
     less = spines({"spine-1/a": "8", "spine-3/a": "16", "spine-3/b": "14"})
     less.pod_group("train", 7, **TOGETHER).members("train", 8, requests={GPU: "4"})
-    assert less.gang("train").verdict is Verdict.SCHEDULABLE
+    assert less.gang("train").verdict is PodVerdict.SCHEDULABLE
 
 
 def test_a_layer_that_the_network_does_not_have_holds_no_gang() -> None:
@@ -272,7 +272,7 @@ def test_a_layer_that_the_network_does_not_have_holds_no_gang() -> None:
 
     answer = cluster.gang("train")
 
-    assert answer.verdict is Verdict.UNSCHEDULABLE
+    assert answer.verdict is PodVerdict.UNSCHEDULABLE
     assert answer.sentence == (
         "Gang default/train is pending: ClusterNetworkTopology default has no RackLayer, of which it must have one "
         "place."
@@ -285,7 +285,7 @@ def test_a_gang_that_finds_its_place_in_the_network_says_which() -> None:
 
     answer = cluster.gang("train")
 
-    assert answer.verdict is Verdict.SCHEDULABLE
+    assert answer.verdict is PodVerdict.SCHEDULABLE
     assert "all 8 members find a place on 2 nodes of SpineLayer spine-3" in answer.sentence
 
 
@@ -324,7 +324,7 @@ def test_a_member_is_explained_with_its_gang() -> None:
 
     answer = cluster.ask(second)
 
-    assert answer.verdict is Verdict.UNSCHEDULABLE
+    assert answer.verdict is PodVerdict.UNSCHEDULABLE
     assert answer.sentence.startswith("Pod default/job-1 goes with its gang. Gang default/job is pending")
     assert answer.gang is not None and answer.gang.fit is not None
     assert answer.message == "0/1 nodes are available: 1 Insufficient cpu."
@@ -338,7 +338,7 @@ def test_a_member_of_an_incomplete_gang_is_gated_with_what_is_missing() -> None:
 
     answer = cluster.ask(only)
 
-    assert (answer.verdict, answer.rejected_by) == (Verdict.GATED, ["Coscheduling"])
+    assert (answer.verdict, answer.rejected_by) == (PodVerdict.GATED, ["Coscheduling"])
     assert "default/job has 1 of at least 2 members" in answer.sentence
 
 
@@ -405,7 +405,7 @@ def test_the_scheduler_does_with_a_gang_what_the_explanation_says(shape: dict[st
         bound.extend(name for name, node in world_.api.placements().items() if node)
 
     play(story, seed=shape["seed"])
-    assert bool(bound) == (answer.verdict is Verdict.SCHEDULABLE), (answer.sentence, bound)
+    assert bool(bound) == (answer.verdict is PodVerdict.SCHEDULABLE), (answer.sentence, bound)
     if bound:
         assert len(bound) >= minimum
 
@@ -424,7 +424,7 @@ def test_a_scheduler_that_is_asked_all_the_time_does_the_same(
                 for name in ("big", "small") if is_asked else ():
                     await explain_gang_live(world_.scheduler, f"default/{name}")
                 for each in world_.scheduler.caches.pods.list() if is_asked else ():
-                    await explain_live(world_.scheduler, each, Question())
+                    await explain_live(world_.scheduler, each, PodQuestion())
 
             world_.nodes(2, cpu="4")
             for gang, count, cpu in (("big", 3, "3"), ("small", 4, "1")):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import ElasticQuota
-from koordinator.scheduler.explain.answer import PodAnswer, Verdict
+from koordinator.scheduler.explain.answer import PodAnswer, PodVerdict
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler import world
 from tests.scheduler.explain.builders import Bench
@@ -61,7 +61,7 @@ def test_a_pod_above_its_quota_says_what_is_used_and_who_lends() -> None:
 
     answer = cluster.ask(cluster.pod("web", "ads", "4"))
 
-    assert answer.verdict is Verdict.UNSCHEDULABLE
+    assert answer.verdict is PodVerdict.UNSCHEDULABLE
     assert answer.sentence == (
         "Pod default/web is pending: queue at root/ads: runtime 120 cores, used 118, you ask 4; borrowed 18 from "
         "root/search."
@@ -165,7 +165,7 @@ def test_a_pod_with_room_in_its_quota_is_told_so() -> None:
 
     answer = cluster.ask(cluster.pod("small", "ads", "1"))
 
-    assert answer.verdict is Verdict.SCHEDULABLE
+    assert answer.verdict is PodVerdict.SCHEDULABLE
     assert answer.quota is not None and answer.quota.fits
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from koordinator.scheduler.explain.answer import PodAnswer, Remedy, Verdict
+from koordinator.scheduler.explain.answer import PodAnswer, PodVerdict, Remedy
 from tests.scheduler.explain.builders import Bench, stock_config
 
 TAINT = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
@@ -29,8 +29,8 @@ def test_following_the_advice_on_requests_makes_the_pod_fit() -> None:
 
     assert "at most 2.3" in remedy(bench.ask(bench.info("web", cpu="3")), "requests").change
 
-    assert bench.ask(bench.info("web", cpu="2300m")).verdict is Verdict.SCHEDULABLE
-    assert bench.ask(bench.info("web", cpu="2301m")).verdict is Verdict.UNSCHEDULABLE
+    assert bench.ask(bench.info("web", cpu="2300m")).verdict is PodVerdict.SCHEDULABLE
+    assert bench.ask(bench.info("web", cpu="2301m")).verdict is PodVerdict.UNSCHEDULABLE
 
 
 def test_two_resources_that_are_short_on_the_same_node_are_lowered_together() -> None:

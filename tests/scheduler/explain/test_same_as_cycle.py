@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.scheduler.engine.cycle import Placed, Unplaced
-from koordinator.scheduler.explain.answer import PodAnswer, Verdict
+from koordinator.scheduler.explain.answer import PodAnswer, PodVerdict
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.explain.builders import Bench, stock_config
 
@@ -85,7 +85,7 @@ def test_the_next_cycle_does_what_the_explanation_says(
         spec = parts["spec"]
         pod = bench.info(f"pod-{number}", cpu=parts["cpu"], priority=parts["priority"], **spec)
         answer = bench.ask(pod, nodes=None)
-        if answer.verdict is Verdict.GATED:
+        if answer.verdict is PodVerdict.GATED:
             continue
         result = bench.cycle(pod)
 
@@ -99,14 +99,14 @@ def test_the_next_cycle_does_what_the_explanation_says(
 
 def check(answer: PodAnswer, result: Placed | Unplaced) -> None:
     if isinstance(result, Placed):
-        assert (answer.verdict, answer.node) == (Verdict.SCHEDULABLE, result.node_name)
+        assert (answer.verdict, answer.node) == (PodVerdict.SCHEDULABLE, result.node_name)
         assert answer.feasible_count == result.feasible_count
         assert [each for each in answer.nodes if each.fits]
         return
-    assert answer.verdict in (Verdict.UNSCHEDULABLE, Verdict.PREEMPTION)
+    assert answer.verdict in (PodVerdict.UNSCHEDULABLE, PodVerdict.PREEMPTION)
     assert answer.message == result.status.message
     assert set(answer.rejected_by) == result.rejected_by
-    assert (answer.verdict is Verdict.PREEMPTION) == bool(result.nominated_node)
+    assert (answer.verdict is PodVerdict.PREEMPTION) == bool(result.nominated_node)
     if result.nominated_node:
         assert answer.preemption is not None
         assert answer.preemption.nominated_node == result.nominated_node
@@ -116,4 +116,4 @@ def check(answer: PodAnswer, result: Placed | Unplaced) -> None:
 def look_again(bench: Bench, pod: PodInfo, placed: Placed) -> None:
     """A pod that was just placed is explained as bound, on the node that it has."""
     answer = bench.ask(pod)
-    assert (answer.verdict, answer.node) == (Verdict.BOUND, placed.node_name)
+    assert (answer.verdict, answer.node) == (PodVerdict.BOUND, placed.node_name)

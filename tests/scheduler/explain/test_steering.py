@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from koordinator.scheduler.engine.cycle import Placed, Unplaced
-from koordinator.scheduler.explain.answer import Verdict
+from koordinator.scheduler.explain.answer import PodVerdict
 from koordinator.scheduler.explain.decide import explain
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler import world
@@ -48,7 +48,7 @@ def test_remedies_are_offered_although_nodes_were_preferred() -> None:
 
     answer = bench.ask(hinted(bench, ["full"], cpu="2"))
 
-    assert answer.verdict is Verdict.UNSCHEDULABLE
+    assert answer.verdict is PodVerdict.UNSCHEDULABLE
     assert any(each.kind == "requests" for each in answer.remedies)
     result = bench.cycle(hinted(bench, ["full"], cpu="2"))
     assert isinstance(result, Unplaced) and result.status.message == answer.message

@@ -6,10 +6,10 @@ import numpy as np
 
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.topology_tree import TopologyTree
-from koordinator.scheduler.plugins.network_topology.placement import Demand
+from koordinator.scheduler.plugins.network_topology.placement import TopologyRequirement
 
 
-def lowest_depth(tree: TopologyTree, demand: Demand, slots: I64, wanted: int) -> int | None:
+def lowest_depth(tree: TopologyTree, demand: TopologyRequirement, slots: I64, wanted: int) -> int | None:
     """The depth of the deepest place that can hold all members by the rules; None when no place can."""
     must = tree.depth_of(demand.must_layer) if demand.must_layer else 0
     if must is None:

@@ -14,9 +14,9 @@ from koordinator.scheduler.plugin.topology_tree import TopologyTree, build
 from koordinator.scheduler.plugins.network_topology import score
 from koordinator.scheduler.plugins.network_topology.placement import (
     OFFERS_MAX,
-    Demand,
-    Plan,
     PlanReason,
+    TopologyPlacement,
+    TopologyRequirement,
     demand_of,
     plan,
 )
@@ -57,7 +57,7 @@ def members(count: int) -> list[str]:
     return [f"m{number}" for number in range(count)]
 
 
-def places_used(tree: TopologyTree, found: Plan, layer: str) -> dict[int, int]:
+def places_used(tree: TopologyTree, found: TopologyPlacement, layer: str) -> dict[int, int]:
     """Place of a layer → members there."""
     depth = tree.depth_of(layer)
     assert depth is not None
@@ -74,7 +74,7 @@ def test_plans_keep_all_rules_and_are_found_exactly_when_there_is_one(seed: int,
     rng = random.Random(seed)
     tree = network(rng, 6)
     slots = np.array([rng.randint(0, 5) for _ in tree.levels[-1].names], np.int64)
-    demand = Demand(
+    demand = TopologyRequirement(
         rng.choice(("", "Spine", "Block", NODE_LAYER)),
         {layer: rng.randint(1, 4) for layer in rng.sample(("Spine", "Block", NODE_LAYER), 2)},
         tuple(rng.sample(("Block", NODE_LAYER), rng.randint(0, 2))),
@@ -105,7 +105,7 @@ def test_members_that_run_count_towards_multiples_and_hold_the_gang_together(see
     slots = np.array([rng.randint(0, 4) for _ in tree.levels[-1].names], np.int64)
     bound = np.zeros_like(slots)
     bound[rng.randrange(bound.size)] = rng.randint(1, 3)
-    demand = Demand("Block", {NODE_LAYER: 2})
+    demand = TopologyRequirement("Block", {NODE_LAYER: 2})
 
     found = plan(tree, demand, members(size), slots, bound, bound)
 
@@ -124,7 +124,14 @@ def test_a_replacement_completes_the_multiple_of_its_node() -> None:
     tree = of_blocks(2)
     bound = numbers(tree, b0n0=4, b0n1=3)
 
-    found = plan(tree, Demand("Block", {NODE_LAYER: 4}), ["m"], numbers(tree, b0n0=4, b0n1=4), bound, bound)
+    found = plan(
+        tree,
+        TopologyRequirement("Block", {NODE_LAYER: 4}),
+        ["m"],
+        numbers(tree, b0n0=4, b0n1=4),
+        bound,
+        bound,
+    )
 
     assert dict(found.nodes) == {"m": "b0n1"}
 
@@ -134,7 +141,9 @@ def test_multiples_that_do_not_divide_each_other_are_not_promised() -> None:
     tree = of_blocks(2, 3)
     slots = np.full(5, 4, np.int64)
 
-    found = plan(tree, Demand("", {NODE_LAYER: 4, "Block": 6}), members(12), slots, np.zeros_like(slots))
+    found = plan(
+        tree, TopologyRequirement("", {NODE_LAYER: 4, "Block": 6}), members(12), slots, np.zeros_like(slots)
+    )
 
     assert places_used(tree, found, "Block") == {1: 12}
 
@@ -143,7 +152,7 @@ def test_a_size_that_is_no_multiple_fails_at_once_and_says_so() -> None:
     tree = of_blocks(2)
     slots = np.full(2, 8, np.int64)
 
-    found = plan(tree, Demand("Block", {NODE_LAYER: 4}), members(6), slots, np.zeros_like(slots))
+    found = plan(tree, TopologyRequirement("Block", {NODE_LAYER: 4}), members(6), slots, np.zeros_like(slots))
 
     assert found.reason is PlanReason.NO_MULTIPLE
     assert found.message("fit").endswith("podCountMultiple constraints: NodeTopologyLayer=4")
@@ -162,8 +171,10 @@ def test_preferred_layers_decide_between_places_that_hold_the_gang() -> None:
     )
     slots = np.ones(9, np.int64)
 
-    plain = plan(tree, Demand("Spine"), members(4), slots, np.zeros_like(slots))
-    gathered = plan(tree, Demand("Spine", {}, ("Block",)), members(4), slots, np.zeros_like(slots))
+    plain = plan(tree, TopologyRequirement("Spine"), members(4), slots, np.zeros_like(slots))
+    gathered = plan(
+        tree, TopologyRequirement("Spine", {}, ("Block",)), members(4), slots, np.zeros_like(slots)
+    )
 
     assert plain.place_name == "tight" and len(places_used(tree, plain, "Block")) == 4
     assert gathered.place_name == "roomy" and len(places_used(tree, gathered, "Block")) == 2
@@ -172,7 +183,7 @@ def test_preferred_layers_decide_between_places_that_hold_the_gang() -> None:
 def test_switches_of_one_name_are_told_apart_by_their_parents() -> None:
     tree = build(SPECS, [("n1", {"spine": "s1", "block": "b"}), ("n2", {"spine": "s2", "block": "b"})])
 
-    found = plan(tree, Demand("Block"), members(2), np.ones(2, np.int64), np.zeros(2, np.int64))
+    found = plan(tree, TopologyRequirement("Block"), members(2), np.ones(2, np.int64), np.zeros(2, np.int64))
 
     assert "Block/s1/b: 1;topology topologyNode Block/s2/b: 1" in found.message("fit")
 
@@ -181,7 +192,7 @@ def test_a_message_does_not_name_a_whole_cluster() -> None:
     tree = of_blocks(OFFERS_MAX + 5)
     none = np.zeros(OFFERS_MAX + 5, np.int64)
 
-    text = plan(tree, Demand(NODE_LAYER), members(2), none, none).message("fit")
+    text = plan(tree, TopologyRequirement(NODE_LAYER), members(2), none, none).message("fit")
 
     assert text.count("NodeTopologyLayer/") == OFFERS_MAX
     assert ";5 more with fewer, fit" in text

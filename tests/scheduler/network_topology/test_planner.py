@@ -20,7 +20,7 @@ from koordinator.scheduler.plugin.topology_tree import TopologyTree, build
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.network_topology import slots
 from koordinator.scheduler.plugins.network_topology.outlook import outlook
-from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner
+from koordinator.scheduler.plugins.network_topology.planner import JobPlan, Planner, PlanningJob
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod
 
@@ -57,7 +57,7 @@ class Desk:
 
     def plan(self, members: Sequence[PodInfo], *rules: GatherStrategy, least: int | None = None) -> JobPlan:
         chosen = tuple(members[:least]) if least is not None else ()
-        return self.planner.plan(self.tree, Job(members=tuple(members), rules=rules, least=chosen))
+        return self.planner.plan(self.tree, PlanningJob(members=tuple(members), rules=rules, least=chosen))
 
 
 def must(layer: str, multiple: int = 0) -> GatherStrategy:
@@ -209,7 +209,7 @@ def test_why_not_is_told_for_each_node_and_for_all_together() -> None:
 
 def test_of_places_that_suit_equally_well_the_cheapest_is_taken() -> None:
     desk = Desk([(4, "s", "a"), (4, "s", "b")])
-    job = Job(members=(desk.pod("m", 1),), costs={"n0": 2})
+    job = PlanningJob(members=(desk.pod("m", 1),), costs={"n0": 2})
 
     assert dict(desk.planner.plan(desk.tree, job).plan.nodes) == {"m": "n1"}
     assert dict(desk.plan([desk.pod("m", 1)]).plan.nodes) == {"m": "n0"}
@@ -252,7 +252,7 @@ def test_members_that_differ_and_keep_each_other_away_are_tried_as_a_whole() -> 
 
 def test_explanations_tell_how_many_members_each_place_takes_and_who_is_left() -> None:
     desk = Desk([(4, "s", "b"), (2, "s", "b"), (1, "s", "b2")])
-    job = Job(members=tuple(desk.pod(f"m{number}", 2) for number in range(4)), rules=(must("Block"),))
+    job = PlanningJob(members=tuple(desk.pod(f"m{number}", 2) for number in range(4)), rules=(must("Block"),))
 
     found = finish(outlook(desk.planner.draft(desk.tree, job), job))
 
@@ -269,7 +269,9 @@ def test_explanations_tell_how_many_members_each_place_takes_and_who_is_left() -
 
 def test_explanations_tell_that_a_size_is_no_multiple() -> None:
     desk = Desk([(8, "s", "b")])
-    job = Job(members=tuple(desk.pod(f"m{number}", 1) for number in range(3)), rules=(must(NODE_LAYER, 2),))
+    job = PlanningJob(
+        members=tuple(desk.pod(f"m{number}", 1) for number in range(3)), rules=(must(NODE_LAYER, 2),)
+    )
 
     found = finish(outlook(desk.planner.draft(desk.tree, job), job))
 
@@ -282,7 +284,7 @@ def test_explanations_tell_that_a_size_is_no_multiple() -> None:
 
 def test_explanations_of_members_that_differ_try_them_together() -> None:
     desk = Desk([(4, "s", "b")])
-    job = Job(members=(desk.pod("a", 3), desk.pod("b", 1), desk.pod("c", 1)), rules=(must("Block"),))
+    job = PlanningJob(members=(desk.pod("a", 3), desk.pod("b", 1), desk.pod("c", 1)), rules=(must("Block"),))
 
     (place,) = finish(outlook(desk.planner.draft(desk.tree, job), job)).places
 

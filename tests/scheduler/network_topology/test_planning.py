@@ -16,7 +16,7 @@ from koordinator.scheduler.observe.observer import ObserverOptions
 from koordinator.scheduler.plugin.framework import FilterPlugin, ReasonCodes
 from koordinator.scheduler.plugin.status import SUCCESS, Reason, unschedulable
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows
 from tests.scheduler.coscheduling.test_plugin import member
 from tests.scheduler.network_topology.test_manager import rack, topology
@@ -372,7 +372,7 @@ class Moody(FilterPlugin[None]):
     """Turns down the fourth pod of a node, once, after the planner was told otherwise."""
 
     name = "Moody"
-    reads = Change.PODS
+    reads = RowChange.PODS
     reasons = MoodReason
     has_refused = False
 

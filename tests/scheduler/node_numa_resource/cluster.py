@@ -14,7 +14,7 @@ from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.plugins.node_numa_resource.columns import Columns
+from koordinator.scheduler.plugins.node_numa_resource.columns import NUMAColumns
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler import world
@@ -188,7 +188,7 @@ def books_of(cluster: Cluster) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def columns_of(columns: Columns, row: int) -> dict[str, Any]:
+def columns_of(columns: NUMAColumns, row: int) -> dict[str, Any]:
     """What columns say of a row, whatever order resources were met in."""
     every, index_of = columns.all, columns.resources
     names = sorted(index_of)

@@ -1,8 +1,8 @@
 """Small machines for the tests of NodeNUMAResource."""
 
-from koordinator.scheduler.plugins.node_numa_resource.allocate import NodeState
+from koordinator.scheduler.plugins.node_numa_resource.allocate import NUMANodeState
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUTopology, cpus_of, topology_of
-from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.plugins.node_numa_resource.zones import Zones
 
@@ -19,17 +19,17 @@ def machine(sockets: int = 2, numa_per_socket: int = 1, cores: int = 4, threads:
 
 def node(
     topology: CPUTopology, *holdings: PodHolding, memory_bytes: int = 1_000, ratio: float = 1.0
-) -> NodeState:
+) -> NUMANodeState:
     """A node whose zones offer all CPUs and some memory."""
     zones: Zones = {
         numa: {"cpu": 1_000 * cpus.bit_count(), "memory": memory_bytes}
         for numa, cpus in topology.numa_nodes.items()
     }
-    ledger = Ledger()
+    ledger = NodeAllocation()
     for holding in holdings:
         ledger.add(holding)
     options = TopologyOptions(topology, zones=zones)
-    return NodeState(options, ledger, options.amplified_zones({"cpu": ratio}), ratio)
+    return NUMANodeState(options, ledger, options.amplified_zones({"cpu": ratio}), ratio)
 
 
 def held(uid: str, topology: CPUTopology, cpus: int, exclusive: str = "") -> PodHolding:

@@ -14,7 +14,11 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     room_of,
 )
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
-from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, NUMAStatus, PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
+    NodeAllocation,
+    NUMAStatus,
+    PodHolding,
+)
 from tests.scheduler.node_numa_resource.machines import held, machine, node
 
 policies = st.sampled_from(("FullPCPUs", "SpreadByPCPUs"))
@@ -135,7 +139,7 @@ def test_cpus_given_back_by_a_reservation_are_used_first() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**16 - 1)), max_size=12))
 def test_a_ledger_that_everybody_left_is_empty(steps: list[tuple[int, int]]) -> None:
-    topology, ledger = machine(), Ledger()
+    topology, ledger = machine(), NodeAllocation()
 
     for uid, cpus in steps:
         ledger.update(held(f"{uid}", topology, cpus))

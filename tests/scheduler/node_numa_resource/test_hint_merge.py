@@ -11,19 +11,21 @@ from hypothesis import strategies as st
 from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
     Exclusivity,
-    Hint,
     Hints,
+    NUMATopologyHint,
     admit,
     best_hint,
     mask_text,
 )
-from koordinator.scheduler.plugins.node_numa_resource.ledger import NUMAStatus
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NUMAStatus
 
 ALL = 0b111
 
 
-def walk_everything(all_nodes: int, lists: Sequence[Sequence[Hint]], exclusivity: Exclusivity) -> Hint:
-    best = Hint(all_nodes, is_preferred=False)
+def walk_everything(
+    all_nodes: int, lists: Sequence[Sequence[NUMATopologyHint]], exclusivity: Exclusivity
+) -> NUMATopologyHint:
+    best = NUMATopologyHint(all_nodes, is_preferred=False)
     for permutation in itertools.product(*lists):
         masks = [hint.numa_nodes for hint in permutation if hint.numa_nodes is not None]
         shared = all_nodes
@@ -37,7 +39,7 @@ def walk_everything(all_nodes: int, lists: Sequence[Sequence[Hint]], exclusivity
         widest = max((mask.bit_count() for mask in masks), default=shared.bit_count())
         is_unsatisfied = is_unsatisfied or widest != shared.bit_count()
         score = sum(hint.score for hint in permutation if hint.numa_nodes == shared)
-        new = Hint(shared, is_preferred, score, is_unsatisfied)
+        new = NUMATopologyHint(shared, is_preferred, score, is_unsatisfied)
         assert best.numa_nodes is not None
         old_key, new_key = (best.numa_nodes.bit_count(), best.numa_nodes), (shared.bit_count(), shared)
         if new.is_preferred != best.is_preferred:
@@ -48,7 +50,11 @@ def walk_everything(all_nodes: int, lists: Sequence[Sequence[Hint]], exclusivity
 
 
 hints = st.builds(
-    Hint, st.none() | st.integers(1, ALL), st.booleans(), st.sampled_from((0, 0, 25, 50)), st.booleans()
+    NUMATopologyHint,
+    st.none() | st.integers(1, ALL),
+    st.booleans(),
+    st.sampled_from((0, 0, 25, 50)),
+    st.booleans(),
 )
 exclusivities = st.builds(
     Exclusivity,
@@ -60,7 +66,7 @@ exclusivities = st.builds(
 @given(st.lists(st.lists(hints, max_size=6), max_size=3), exclusivities)
 @settings(max_examples=400)
 def test_the_search_finds_what_a_walk_through_all_permutations_finds(
-    lists: list[list[Hint]], exclusivity: Exclusivity
+    lists: list[list[NUMATopologyHint]], exclusivity: Exclusivity
 ) -> None:
     assert best_hint(ALL, lists, exclusivity) == walk_everything(ALL, lists, exclusivity)
 
@@ -68,8 +74,12 @@ def test_the_search_finds_what_a_walk_through_all_permutations_finds(
 def test_eight_numa_nodes_and_three_resources_are_merged_without_walking_through_millions_of_permutations() -> (
     None
 ):
-    every = [Hint(mask, mask.bit_count() == 2, mask % 7) for mask in range(1, 256) if mask.bit_count() > 1]
-    crossed = [Hint(mask, False, mask % 5) for mask in range(1, 256)]
+    every = [
+        NUMATopologyHint(mask, mask.bit_count() == 2, mask % 7)
+        for mask in range(1, 256)
+        if mask.bit_count() > 1
+    ]
+    crossed = [NUMATopologyHint(mask, False, mask % 5) for mask in range(1, 256)]
     started = time.perf_counter()
 
     admission = admit(
@@ -97,7 +107,7 @@ def test_masks_are_written_as_users_know_them(mask: int | None, text: str) -> No
 
 
 def test_a_required_exclusive_pod_is_refused_beside_a_shared_one() -> None:
-    offered = {"cpu": [Hint(0b01)]}
+    offered = {"cpu": [NUMATopologyHint(0b01)]}
     beside = Exclusivity("Required", {0: NUMAStatus.SHARED})
 
     refused = admit(NUMATopologyPolicy.SINGLE_NUMA_NODE, 0b11, [offered], beside)
@@ -111,29 +121,43 @@ def test_a_required_exclusive_pod_is_refused_beside_a_shared_one() -> None:
     ("policy", "providers", "hint"),
     [
         pytest.param(
-            "Restricted", [{"cpu": []}], Hint(0b11, is_preferred=False), id="impossible, restricted"
+            "Restricted",
+            [{"cpu": []}],
+            NUMATopologyHint(0b11, is_preferred=False),
+            id="impossible, restricted",
         ),
         pytest.param(
-            "SingleNUMANode", [{"cpu": []}], Hint(None, is_preferred=False), id="impossible, single"
+            "SingleNUMANode",
+            [{"cpu": []}],
+            NUMATopologyHint(None, is_preferred=False),
+            id="impossible, single",
         ),
         pytest.param(
-            "SingleNUMANode", [{"cpu": [Hint(0b1, score=7)]}, {}], Hint(0b1, score=7), id="one of two"
+            "SingleNUMANode",
+            [{"cpu": [NUMATopologyHint(0b1, score=7)]}, {}],
+            NUMATopologyHint(0b1, score=7),
+            id="one of two",
         ),
-        pytest.param("SingleNUMANode", [{"cpu": [Hint(0b11, score=7)]}], Hint(None, False), id="unaligned"),
+        pytest.param(
+            "SingleNUMANode",
+            [{"cpu": [NUMATopologyHint(0b11, score=7)]}],
+            NUMATopologyHint(None, False),
+            id="unaligned",
+        ),
         pytest.param(
             "BestEffort",
-            [{"cpu": [Hint(0b11, True, 7, True)]}],
-            Hint(0b11, is_preferred=True),
+            [{"cpu": [NUMATopologyHint(0b11, True, 7, True)]}],
+            NUMATopologyHint(0b11, is_preferred=True),
             id="best effort",
         ),
     ],
 )
 def test_the_numa_nodes_told_of_a_pod_admitted_or_not(
-    policy: str, providers: list[Hints], hint: Hint
+    policy: str, providers: list[Hints], hint: NUMATopologyHint
 ) -> None:
     assert admit(NUMATopologyPolicy(policy), 0b11, providers).hint == hint
 
 
 def test_a_machine_with_one_numa_node_names_none_under_single() -> None:
-    found = admit(NUMATopologyPolicy.SINGLE_NUMA_NODE, 0b1, [{"cpu": [Hint(0b1, score=7)]}])
-    assert found.status.is_success and found.hint == Hint(None)
+    found = admit(NUMATopologyPolicy.SINGLE_NUMA_NODE, 0b1, [{"cpu": [NUMATopologyHint(0b1, score=7)]}])
+    assert found.status.is_success and found.hint == NUMATopologyHint(None)

@@ -5,7 +5,7 @@ from typing import Any
 from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.plugin.framework import FilterPlugin, Handle, ReasonCodes, passes
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
-from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Hint
+from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHint
 from koordinator.scheduler.plugins.node_numa_resource.providers import (
     NUMATopologyHintProvider,
     ProvidedHints,
@@ -29,7 +29,7 @@ class Cards(NUMATopologyHintProvider[int | None], FilterPlugin[int | None]):
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
         self.taken = set()
-        self.trials: list[Hint] = []
+        self.trials: list[NUMATopologyHint] = []
 
     def class_key(self, pod: PodInfo) -> str:
         return pod.pod.metadata.annotations.get(CARD, "")
@@ -43,9 +43,9 @@ class Cards(NUMATopologyHintProvider[int | None], FilterPlugin[int | None]):
     def numa_hints(self, state: int | None, pod: PodInfo, row: int) -> ProvidedHints:
         if not self.handle.table.name_of(row).startswith("card"):
             return ProvidedHints(status=unschedulable("no cards"))
-        return ProvidedHints({CARD: [Hint(0b10)]})
+        return ProvidedHints({CARD: [NUMATopologyHint(0b10)]})
 
-    def try_numa(self, state: int | None, pod: PodInfo, row: int, hint: Hint) -> Status:
+    def try_numa(self, state: int | None, pod: PodInfo, row: int, hint: NUMATopologyHint) -> Status:
         self.trials.append(hint)
         return unschedulable("card taken") if self.handle.table.name_of(row) in self.taken else SUCCESS
 

@@ -6,34 +6,34 @@ from hypothesis import strategies as st
 
 from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.scheduler.plugins.node_numa_resource import admission
-from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, NodeState
+from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, NUMANodeState
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
-from koordinator.scheduler.plugins.node_numa_resource.ledger import PodHolding
-from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeFacts
-from koordinator.scheduler.plugins.node_numa_resource.policy import CPUUsage, PodPlan
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeTopologyFacts
+from koordinator.scheduler.plugins.node_numa_resource.policy import BoundCPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.reservations import (
     NO_NOMINATION,
     OUT_OF_SCOPE,
     AllocatePolicy,
     ReservationUse,
-    Restored,
+    RestoredReservation,
     RestoreState,
     allocate_anywhere,
     allocate_nominated,
 )
-from koordinator.scheduler.plugins.node_numa_resource.score import Strategies
+from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategies
 from tests.scheduler.node_numa_resource.machines import held, machine, node
 
 TOPOLOGY = machine()
 RESERVED = mask_of(range(8, 16))
 
 
-def world(owned: int, policy: AllocatePolicy, others: int = 0) -> tuple[NodeState, RestoreState]:
+def world(owned: int, policy: AllocatePolicy, others: int = 0) -> tuple[NUMANodeState, RestoreState]:
     """A reservation of NUMA node 1, an owner with `owned` of its CPUs, and another pod with `others`."""
     reservation = held("reservation", TOPOLOGY, RESERVED)
     owner = held("owner", TOPOLOGY, owned)
     state = node(TOPOLOGY, reservation, *([owner] if owned else []), held("other", TOPOLOGY, others))
-    restored = Restored.of(reservation, [owner] if owned else [], TOPOLOGY, policy)
+    restored = RestoredReservation.of(reservation, [owner] if owned else [], TOPOLOGY, policy)
     assert restored is not None
     return state, RestoreState(matched=(restored,))
 
@@ -81,7 +81,7 @@ def test_what_owners_use_is_given_back_once() -> None:
     reservation = held("reservation", TOPOLOGY, RESERVED)
     owner = PodHolding("owner", numa={1: {"cpu": 3_000}})
     state = node(TOPOLOGY, reservation, owner)
-    restored = Restored.of(reservation, [owner], TOPOLOGY)
+    restored = RestoredReservation.of(reservation, [owner], TOPOLOGY)
     assert restored is not None
 
     assert RestoreState(unmatched=(restored,)).node_path().zones == {1: {"cpu": 3_000}}
@@ -127,14 +127,16 @@ def test_victims_within_a_restricted_reservation_make_room_for_a_pod() -> None:
 
 def test_a_numa_policy_is_met_within_the_reservation_that_a_pod_may_use() -> None:
     state, restore = world(0, AllocatePolicy.ALIGNED, mask_of(range(8)))
-    facts = NodeFacts(state.options, has_report=True, zones=state.zones)
+    facts = NodeTopologyFacts(state.options, has_report=True, zones=state.zones)
     plan = PodPlan(requests={"cpu": 6_000}, numa_policy=NUMATopologyPolicy.SINGLE_NUMA_NODE)
-    usage = CPUUsage(0, 0, 0)
+    usage = BoundCPUUsage(0, 0, 0)
 
-    alone = admission.place(plan, facts, state.ledger, usage, Strategies())
-    within = admission.place(plan, facts, state.ledger, usage, Strategies(), ReservationUse(restore))
+    alone = admission.place(plan, facts, state.ledger, usage, NUMAScoringStrategies())
+    within = admission.place(
+        plan, facts, state.ledger, usage, NUMAScoringStrategies(), ReservationUse(restore)
+    )
     reserved = ReservationUse(restore, nominated="reservation")
 
     assert not alone.status.is_success
     assert within.allocation.numa == {1: {"cpu": 6_000}}
-    assert admission.place(plan, facts, state.ledger, usage, Strategies(), reserved) == within
+    assert admission.place(plan, facts, state.ledger, usage, NUMAScoringStrategies(), reserved) == within

@@ -4,12 +4,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.scheduler.plugins.reservation import fit, nomination, preallocation
-from koordinator.scheduler.plugins.reservation.amounts import Ignored, NodeView, Room, added
-from koordinator.scheduler.plugins.reservation.fit import Asked, Held
+from koordinator.scheduler.plugins.reservation.amounts import (
+    Ignored,
+    ReservationAmounts,
+    ReservationNodeView,
+    added,
+)
+from koordinator.scheduler.plugins.reservation.fit import NodeReservation, ReservationRequest
 
 lists = st.dictionaries(st.sampled_from(["cpu", "memory", "x/y"]), st.integers(0, 9), max_size=3)
 rooms = st.builds(
-    lambda name, restricted, allocatable, allocated, kept: Room(
+    lambda name, restricted, allocatable, allocated, kept: ReservationAmounts(
         name=name,
         is_restricted=restricted,
         allocatable=allocatable,
@@ -25,8 +30,8 @@ rooms = st.builds(
 )
 
 
-def node(allocatable: dict[str, int], requested: dict[str, int], matched: int = 0) -> NodeView:
-    return NodeView(
+def node(allocatable: dict[str, int], requested: dict[str, int], matched: int = 0) -> ReservationNodeView:
+    return ReservationNodeView(
         allocatable={"pods": 9, **allocatable}, requested=requested, matched=matched, pods=matched
     )
 
@@ -38,10 +43,12 @@ def test_every_refusal_has_a_reason(
     request: dict[str, int],
     allocatable: dict[str, int],
     requested: dict[str, int],
-    held: list[Room],
+    held: list[ReservationAmounts],
     must: bool,
 ) -> None:
-    found = fit.fit(Asked(request=request, must_reserve=must), node(allocatable, requested, len(held)), held)
+    found = fit.fit(
+        ReservationRequest(request=request, must_reserve=must), node(allocatable, requested, len(held)), held
+    )
 
     assert found.ok is not bool(found.reasons)
     assert not must or not found.ok or found.room is not None
@@ -49,12 +56,14 @@ def test_every_refusal_has_a_reason(
 
 @given(request=lists, more=lists, held=st.lists(rooms, min_size=1, max_size=3))
 def test_who_asks_for_less_fits_as_well(
-    request: dict[str, int], more: dict[str, int], held: list[Room]
+    request: dict[str, int], more: dict[str, int], held: list[ReservationAmounts]
 ) -> None:
     view = node({"cpu": 9, "memory": 9, "x/y": 9}, {"cpu": 5, "memory": 5}, len(held))
-    larger = fit.fit(Asked(request=added(request, more), must_reserve=True), view, held)
+    larger = fit.fit(ReservationRequest(request=added(request, more), must_reserve=True), view, held)
     smaller = fit.fit(
-        Asked(request={name: request.get(name, 0) for name in added(request, more)}, must_reserve=True),
+        ReservationRequest(
+            request={name: request.get(name, 0) for name in added(request, more)}, must_reserve=True
+        ),
         view,
         held,
     )
@@ -62,7 +71,9 @@ def test_who_asks_for_less_fits_as_well(
 
 
 @given(request=lists, room=rooms)
-def test_a_restricted_reservation_never_gives_more_than_it_holds(request: dict[str, int], room: Room) -> None:
+def test_a_restricted_reservation_never_gives_more_than_it_holds(
+    request: dict[str, int], room: ReservationAmounts
+) -> None:
     if not fit.short_in_room(request, room, Ignored()):
         for name in set(room.names) & request.keys():
             assert (
@@ -72,10 +83,12 @@ def test_a_restricted_reservation_never_gives_more_than_it_holds(request: dict[s
 
 @given(
     plain=st.lists(lists, max_size=2),
-    held=st.lists(st.builds(Held, st.booleans(), lists, st.lists(lists, max_size=2).map(tuple)), max_size=3),
+    held=st.lists(
+        st.builds(NodeReservation, st.booleans(), lists, st.lists(lists, max_size=2).map(tuple)), max_size=3
+    ),
 )
 def test_what_is_given_back_is_exactly_what_is_left_out(
-    plain: list[dict[str, int]], held: list[Held]
+    plain: list[dict[str, int]], held: list[NodeReservation]
 ) -> None:
     found = fit.restore(plain, held)
 
@@ -85,13 +98,13 @@ def test_what_is_given_back_is_exactly_what_is_left_out(
 
 
 def test_an_ignored_group_does_not_cover_native_resources() -> None:
-    asked = Asked(request={"cpu": 2, "x/y": 9})
+    asked = ReservationRequest(request={"cpu": 2, "x/y": 9})
     found = fit.fit(asked, node({"cpu": 1}, {}), [], Ignored(frozenset({"cpu"}), frozenset({"x"})))
     assert found.reasons == ("Insufficient cpu by node",)
 
 
 def test_a_pod_that_needs_a_reservation_does_not_take_free_room() -> None:
-    found = fit.fit(Asked(request={"cpu": 1}, must_reserve=True), node({"cpu": 9}, {}), [])
+    found = fit.fit(ReservationRequest(request={"cpu": 1}, must_reserve=True), node({"cpu": 9}, {}), [])
     assert found.reasons == (fit.NONE_MATCHED,)
 
 
@@ -109,9 +122,9 @@ def test_required_pre_allocation_never_uses_free_room_only(
     multiple: bool,
     required: bool,
 ) -> None:
-    named = [preallocation.Candidate(str(i), each) for i, each in enumerate(candidates)]
-    room = Room(allocatable=request, names=tuple(request), is_restricted=True)
-    policy = preallocation.Policy(is_multiple=multiple, is_required=required)
+    named = [preallocation.PreAllocationCandidate(str(i), each) for i, each in enumerate(candidates)]
+    room = ReservationAmounts(allocatable=request, names=tuple(request), is_restricted=True)
+    policy = preallocation.PreAllocationPolicy(is_multiple=multiple, is_required=required)
 
     found = preallocation.pre_allocate(request, node({"cpu": 9, "memory": 9}, requested), room, named, policy)
 
@@ -120,17 +133,17 @@ def test_required_pre_allocation_never_uses_free_room_only(
 
 
 @given(request=lists, room=rooms)
-def test_a_score_is_a_percentage(request: dict[str, int], room: Room) -> None:
+def test_a_score_is_a_percentage(request: dict[str, int], room: ReservationAmounts) -> None:
     assert 0 <= nomination.score(request, room) <= nomination.SCORE_MAX
 
 
 @given(scores=st.lists(st.integers(0, 3), min_size=1, max_size=5), flip=st.booleans())
 def test_a_nomination_does_not_depend_on_the_order_of_the_cache(scores: list[int], flip: bool) -> None:
-    options = [nomination.Option(name=str(i), score=each) for i, each in enumerate(scores)]
+    options = [nomination.NominationCandidate(name=str(i), score=each) for i, each in enumerate(scores)]
     shuffled = options[::-1] if flip else options
     assert nomination.nominate(shuffled, False) == str(scores.index(max(scores)))
 
 
 def test_the_order_of_a_used_up_reservation_does_not_count() -> None:
-    used = nomination.Option(name="used", order="1", assigned=1)
-    assert nomination.nominate([used, nomination.Option(name="free")], True) == "free"
+    used = nomination.NominationCandidate(name="used", order="1", assigned=1)
+    assert nomination.nominate([used, nomination.NominationCandidate(name="free")], True) == "free"

@@ -10,8 +10,8 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.reservation import Reservation
 from koordinator.clock import parse_rfc3339
 from koordinator.scheduler.plugins.reservation import lifecycle, objects, routing
-from koordinator.scheduler.plugins.reservation.lifecycle import NotActiveError, Owner
-from koordinator.scheduler.plugins.reservation.routing import Action
+from koordinator.scheduler.plugins.reservation.lifecycle import NotActiveError, OwnerPod
+from koordinator.scheduler.plugins.reservation.routing import ReservationAction
 
 CREATED = "2026-03-01T12:00:00Z"
 CREATED_S = parse_rfc3339(CREATED)
@@ -28,8 +28,8 @@ def bound(**spec: Any) -> Reservation:
     return reservation({"phase": "Available", "nodeName": "n", "allocatable": {"cpu": "2"}}, **spec)
 
 
-def owner(uid: str = "p1", allocated: str | None = "u") -> Owner:
-    return Owner(uid, "default", f"pod-{uid}", {}, allocated)
+def owner(uid: str = "p1", allocated: str | None = "u") -> OwnerPod:
+    return OwnerPod(uid, "default", f"pod-{uid}", {}, allocated)
 
 
 def test_a_second_pass_writes_nothing() -> None:
@@ -107,12 +107,15 @@ def test_a_binding_pod_is_not_queued_again() -> None:
     meta = msgspec.structs.replace(reservation().metadata, resource_version="2")
     newer = msgspec.structs.replace(reservation(), metadata=meta)
     assert routing.updated(reservation(), newer, True, True, is_assumed=True) == []
-    assert routing.updated(reservation(), newer, True, True) == [Action.QUEUE_UPDATE]
+    assert routing.updated(reservation(), newer, True, True) == [ReservationAction.QUEUE_UPDATE]
 
 
 def test_one_that_moved_to_another_node_is_cached_anew() -> None:
     moved = reservation({"phase": "Available", "nodeName": "n2"})
-    assert routing.updated(bound(), moved, True, True) == [Action.CACHE_DELETE, Action.CACHE_ADD]
+    assert routing.updated(bound(), moved, True, True) == [
+        ReservationAction.CACHE_DELETE,
+        ReservationAction.CACHE_ADD,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,13 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.reservation import Reservation
-from koordinator.scheduler.plugins.reservation.matching import Match, Outcome, Owners, Wish, match
+from koordinator.scheduler.plugins.reservation.matching import (
+    Match,
+    MatchOutcome,
+    RequiredReservations,
+    ReservationOwners,
+    match,
+)
 
 
 def pod(affinity: str | None = None, **metadata: Any) -> Pod:
@@ -20,13 +26,15 @@ def pod(affinity: str | None = None, **metadata: Any) -> Pod:
 def outcome(of: Pod, node_labels: dict[str, str] | None = None, **spec: Any) -> Match:
     body = {"metadata": {"name": "r", "labels": {"pool": "a"}}, "spec": {"owners": [{}], **spec}}
     made = from_builtins(body, Reservation)
-    return match(of, Wish.of(of), {}, made, Owners.of(made.spec.owners), node_labels)
+    return match(
+        of, RequiredReservations.of(of), {}, made, ReservationOwners.of(made.spec.owners), node_labels
+    )
 
 
 def test_labels_of_a_reservation_hide_those_of_its_node() -> None:
     wants_a = pod('{"reservationSelector": {"pool": "a", "zone": "z"}}')
-    assert outcome(wants_a, {"pool": "b", "zone": "z"}).outcome is Outcome.MATCHED
-    assert outcome(wants_a, None).outcome is Outcome.AFFINITY_UNMATCHED
+    assert outcome(wants_a, {"pool": "b", "zone": "z"}).outcome is MatchOutcome.MATCHED
+    assert outcome(wants_a, None).outcome is MatchOutcome.AFFINITY_UNMATCHED
 
 
 def test_the_first_taint_that_is_not_borne_is_named() -> None:
@@ -35,26 +43,26 @@ def test_the_first_taint_that_is_not_borne_is_named() -> None:
         {"key": "k", "value": "v", "effect": "NoExecute"},
     ]
     found = outcome(pod("{}"), taints=taints)
-    assert found.outcome is Outcome.TAINT_UNTOLERATED
+    assert found.outcome is MatchOutcome.TAINT_UNTOLERATED
     assert found.taint is not None
     assert (found.taint.key, found.taint.value) == ("k", "v")
 
 
 def test_one_invalid_owner_makes_nobody_an_owner() -> None:
     bad = {"labelSelector": {"matchExpressions": [{"key": "k", "operator": "Is"}]}}
-    assert outcome(pod(), owners=[{}, bad]).outcome is Outcome.OWNER_UNMATCHED
+    assert outcome(pod(), owners=[{}, bad]).outcome is MatchOutcome.OWNER_UNMATCHED
 
 
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
-        ('{"key": "n", "operator": "Gt", "values": ["4"]}', Outcome.MATCHED),
-        ('{"key": "n", "operator": "Lt", "values": ["5"]}', Outcome.AFFINITY_UNMATCHED),
-        ('{"key": "none", "operator": "NotIn", "values": ["5"]}', Outcome.MATCHED),
-        ('{"key": "none", "operator": "Exists"}', Outcome.AFFINITY_UNMATCHED),
+        ('{"key": "n", "operator": "Gt", "values": ["4"]}', MatchOutcome.MATCHED),
+        ('{"key": "n", "operator": "Lt", "values": ["5"]}', MatchOutcome.AFFINITY_UNMATCHED),
+        ('{"key": "none", "operator": "NotIn", "values": ["5"]}', MatchOutcome.MATCHED),
+        ('{"key": "none", "operator": "Exists"}', MatchOutcome.AFFINITY_UNMATCHED),
     ],
 )
-def test_terms_have_the_meaning_of_node_selectors(expression: str, expected: Outcome) -> None:
+def test_terms_have_the_meaning_of_node_selectors(expression: str, expected: MatchOutcome) -> None:
     terms = f'{{"reservationSelectorTerms": [{{"matchExpressions": [{expression}]}}]}}'
     wanting = pod(f'{{"requiredDuringSchedulingIgnoredDuringExecution": {terms}}}')
     assert outcome(wanting, {"n": "5"}).outcome is expected
@@ -66,4 +74,4 @@ def test_terms_have_the_meaning_of_node_selectors(expression: str, expected: Out
 def test_a_term_that_cannot_be_is_an_error_of_the_pod(requirement: str) -> None:
     terms = f'{{"reservationSelectorTerms": [{{"matchExpressions": [{{"key": "k", "operator": {requirement}}}]}}]}}'
     with pytest.raises(ProtocolError, match=r"p: .*reservation-affinity"):
-        Wish.of(pod(f'{{"requiredDuringSchedulingIgnoredDuringExecution": {terms}}}'))
+        RequiredReservations.of(pod(f'{{"requiredDuringSchedulingIgnoredDuringExecution": {terms}}}'))

@@ -9,7 +9,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.topology.reference import HOSTNAME, REQUIRED
@@ -46,7 +46,7 @@ class Scene:
         name = "PodTopologySpread" if refused.pod.spec.topology_spread_constraints else "InterPodAffinity"
         plugin = next(p for p in self.profile.plugins if p.name == name)
         row = self.engine.table.row_of("n")
-        return event in plugin.wakes_on and plugin.wakes(Happening(event, row, old, new), refused)
+        return event in plugin.wakes_on and plugin.wakes(QueueingEvent(event, row, old, new), refused)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.view import View
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.changes import NodeAspect
 from koordinator.scheduler.table.nominations import Nominations
@@ -55,7 +55,7 @@ class Story:
         self.writer = Writer(rng)
         self.chosen = chosen
         self.cluster = Cluster()
-        self.happenings: list[Happening] = []
+        self.happenings: list[QueueingEvent] = []
         """What the last event tells the queue."""
         self.engine = Engine(
             _config(chosen),
@@ -103,14 +103,16 @@ class Story:
         self.cluster.pods[pod["metadata"]["uid"]] = (pod, name)
         info = self.info(pod)
         row = self.table.assign(info, name, assumed=self.writer.some(0.5))
-        self.happenings.append(Happening(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info))
+        self.happenings.append(QueueingEvent(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info))
 
     def unassign(self) -> None:
         if self.cluster.pods:
             uid = self.rng.choice(list(self.cluster.pods))
             pod, _ = self.cluster.pods.pop(uid)
             row = self.table.unassign(uid)
-            self.happenings.append(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, self.info(pod), None))
+            self.happenings.append(
+                QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, self.info(pod), None)
+            )
 
     def change_pod(self) -> None:
         """Other labels, or it is being deleted: also how an assumed pod is confirmed."""
@@ -125,7 +127,7 @@ class Story:
         self.cluster.pods[uid] = (pod, name)
         row = self.table.assign(self.info(pod), name)
         change = (self.info(old), self.info(pod))
-        self.happenings.append(Happening(ClusterEvent.ASSIGNED_POD_UPDATED, row, *change))
+        self.happenings.append(QueueingEvent(ClusterEvent.ASSIGNED_POD_UPDATED, row, *change))
 
     def set_node(self, name: str) -> None:
         body = self.writer.node(name)
@@ -138,7 +140,7 @@ class Story:
         aspect = self.table.set_node(node)
         row = self.table.row_of(name)
         if old is None:
-            self.happenings.append(Happening(ClusterEvent.NODE_ADDED, row, None, node))
+            self.happenings.append(QueueingEvent(ClusterEvent.NODE_ADDED, row, None, node))
             return
         before = from_builtins(old, Node)
         for flag, kind in (
@@ -146,14 +148,14 @@ class Story:
             (NodeAspect.TAINTS, ClusterEvent.NODE_TAINTS),
         ):
             if flag in aspect:
-                self.happenings.append(Happening(kind, row, before, node))
+                self.happenings.append(QueueingEvent(kind, row, before, node))
 
     def remove_node(self) -> None:
         if len(self.cluster.nodes) > 1:
             name = self.rng.choice(list(self.cluster.nodes))
             node = from_builtins(self.cluster.nodes.pop(name), Node)
             self.table.remove_node(name)
-            self.happenings.append(Happening(ClusterEvent.NODE_DELETED, None, node, None))
+            self.happenings.append(QueueingEvent(ClusterEvent.NODE_DELETED, None, node, None))
 
     def set_namespace(self, name: str) -> None:
         labels = {"team": self.rng.choice("rs")} if self.writer.some(0.8) else {}

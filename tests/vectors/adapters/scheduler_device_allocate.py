@@ -12,8 +12,8 @@ from koordinator.api.device import Device
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.plugins.device_share import inventory, request, score
 from koordinator.scheduler.plugins.device_share.allocate import (
+    AllocateOptions,
     DeviceDecision,
-    Options,
     PodDevices,
     node_score,
 )
@@ -21,7 +21,7 @@ from koordinator.scheduler.plugins.device_share.gates import check_shared_gpu, d
 from koordinator.scheduler.plugins.device_share.hints import numa_hints
 from koordinator.scheduler.plugins.device_share.inventory import (
     DeviceEntry,
-    Limits,
+    DeviceLimits,
     NodeDevices,
     VisibleDevice,
 )
@@ -32,7 +32,7 @@ from koordinator.scheduler.plugins.device_share.reservations import (
     allocate_reserved,
     within,
 )
-from koordinator.scheduler.plugins.device_share.score import ScoringStrategy
+from koordinator.scheduler.plugins.device_share.score import DeviceScoringStrategy
 from tests.vectors.adapters.scheduler_device_request import amounts_of, texts_of
 from tests.vectors.compare import exact
 
@@ -91,12 +91,14 @@ def _pod(case: Case) -> tuple[PodDevices, request.DeviceRequest]:
     return pod, parsed
 
 
-def _strategy(case: Case) -> ScoringStrategy | None:
+def _strategy(case: Case) -> DeviceScoringStrategy | None:
     if "scoring" not in case:
         return None
     weights = case["scoring"].get("weights", {})
     resources = [{"name": name, "weight": weight} for name, weight in weights.items()]
-    return msgspec.convert({"type": case["scoring"]["strategy"], "resources": resources}, ScoringStrategy)
+    return msgspec.convert(
+        {"type": case["scoring"]["strategy"], "resources": resources}, DeviceScoringStrategy
+    )
 
 
 def _templates(case: Case) -> Any:
@@ -107,8 +109,8 @@ def _templates(case: Case) -> Any:
     }
 
 
-def _limits(case: Case, node: NodeDevices) -> Limits:
-    limits = Limits(case.get("numaNodes"), _amounts_by_minor(case.get("preemptible", {})))
+def _limits(case: Case, node: NodeDevices) -> DeviceLimits:
+    limits = DeviceLimits(case.get("numaNodes"), _amounts_by_minor(case.get("preemptible", {})))
     recorded = annotation.DEVICE_ALLOCATED.read(case["pod"].get("annotations", {}))
     return designated(limits, node, recorded) if case.get("deviceHint") and recorded else limits
 
@@ -122,7 +124,7 @@ def device_allocate(case: Case) -> Any:
     if not parsed.status.is_success:
         return _refused(parsed.status)
     limits = _limits(case, node)
-    options = Options(_strategy(case), _templates(case), case.get("phase") == "Reserve")
+    options = AllocateOptions(_strategy(case), _templates(case), case.get("phase") == "Reserve")
     if case["op"] == "numaHints":
         return _hints(node, pod, limits, options)
     source = ""
@@ -173,7 +175,7 @@ def _gate(case: Case) -> Any:
     return {"ok": True} if status.is_success else _refused(status)
 
 
-def _hints(node: NodeDevices, pod: PodDevices, limits: Limits, options: Options) -> Any:
+def _hints(node: NodeDevices, pod: PodDevices, limits: DeviceLimits, options: AllocateOptions) -> Any:
     decision = numa_hints(node, pod, limits, options)
     if not decision.status.is_success:
         return _refused(decision.status)
@@ -190,7 +192,7 @@ def _hints(node: NodeDevices, pod: PodDevices, limits: Limits, options: Options)
 
 
 def device_score(case: Case) -> Any:
-    strategy = _strategy(case) or ScoringStrategy()
+    strategy = _strategy(case) or DeviceScoringStrategy()
     if case["op"] == "normalise":
         return {"scores": score.normalise(case["scores"])}
     if case["op"] == "order":
@@ -201,7 +203,7 @@ def device_score(case: Case) -> Any:
     held = [case["reservation"]] if "reservation" in case else []
     booked = _reservations(held)
     node = _node(case, booked)
-    limits = Limits(given_back=_amounts_by_minor(case.get("preemptible", {})))
+    limits = DeviceLimits(given_back=_amounts_by_minor(case.get("preemptible", {})))
     limits = within(booked[0], limits) if booked else limits
     return {"ok": True, "score": node_score(node, _pod(case)[0], strategy, limits)}
 

@@ -4,7 +4,12 @@ from typing import Any
 
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import PodGroup, PodGroupStatus
-from koordinator.scheduler.plugins.coscheduling.phase import QueueReason, Tally, next_status, worth_a_look
+from koordinator.scheduler.plugins.coscheduling.phase import (
+    MemberCounts,
+    QueueReason,
+    next_status,
+    worth_a_look,
+)
 
 Case = dict[str, Any]
 NOW = "NOW"
@@ -28,11 +33,11 @@ def phase(case: Case) -> Any:
     return {"afterOneSync": _shown(first), "settledPhase": settled.phase}
 
 
-def _tally(pods: list[Case]) -> Tally:
+def _tally(pods: list[Case]) -> MemberCounts:
     phases = [each.get("phase", "") for each in pods]
     first: Case = pods[0] if pods else {}
     namespace = first.get("namespace", "default")
-    return Tally(
+    return MemberCounts(
         total=len(pods),
         scheduled=sum(bool(each.get("nodeName")) for each in pods),
         running=phases.count("Running"),

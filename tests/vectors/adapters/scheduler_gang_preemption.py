@@ -5,9 +5,9 @@ from typing import Any
 
 from koordinator.api import labels
 from koordinator.clock import rfc3339
+from koordinator.scheduler.plugins.coscheduling.job_preemptor import JobPreemption, PreemptReason
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koordinator.scheduler.plugins.coscheduling.preempt import JobPreemption, PreemptReason
-from koordinator.scheduler.plugins.coscheduling.preemption import Job
+from koordinator.scheduler.plugins.coscheduling.preemption import PreemptorJob
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.small_cluster import NOW_S, SmallCluster
 
@@ -38,7 +38,7 @@ def preemption(case: Case) -> Any:
             plugin.gangs.rounds.on_pod_add(each.pod)
         *_, first = members.values()
         plugin.gangs.begin(first.pod)
-    job = Job(
+    job = PreemptorJob(
         name=gang.get("id", trigger.key),
         trigger=trigger,
         members={each.key: each for each in members.values()},
@@ -97,7 +97,7 @@ def _gang_annotations(gang: Case) -> dict[str, str]:
     }
 
 
-def _answer(found: JobPreemption, job: Job) -> Case:
+def _answer(found: JobPreemption, job: PreemptorJob) -> Case:
     answer: Case = {
         "outcome": "success" if found.is_success else "unschedulable",
         "message": found.message,

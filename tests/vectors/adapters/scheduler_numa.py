@@ -12,13 +12,13 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.node_labels import cpu_bind_policy
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.scheduler.plugin.status import Status
-from koordinator.scheduler.plugins.node_numa_resource import ledger, policy, score, zones
+from koordinator.scheduler.plugins.node_numa_resource import node_allocation, policy, score, zones
 from koordinator.scheduler.plugins.node_numa_resource.admission import hints_of
-from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation, NodeState, allocate
+from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation, NUMANodeState, allocate
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
-from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Exclusivity, Hint, admit
-from koordinator.scheduler.plugins.node_numa_resource.ledger import NUMAStatus
-from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, ScoringStrategy
+from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Exclusivity, NUMATopologyHint, admit
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NUMAStatus
+from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, NUMAScoringStrategy
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions, options_of
 from tests.vectors.adapters.scheduler_numa_machine import (
     ledger_of,
@@ -58,7 +58,7 @@ def topology_options(case: Case) -> Any:
 def available(case: Case) -> Any:
     topology = machine(case["topology"])
     if case["kind"] == "cpu":
-        free = ledger.free_cpus(
+        free = node_allocation.free_cpus(
             ledger_of([{"cpuset": cpus} for cpus in case["podCPUSets"]]),
             topology,
             topology.mask_of(cpuset.parse(case["reservedCPUs"])),
@@ -66,7 +66,7 @@ def available(case: Case) -> Any:
             case["maxRefCount"],
         )
         return {"available": cpuset.text_of(cpus_of(free.cpus))}
-    left = ledger.free_zones(
+    left = node_allocation.free_zones(
         ledger_of(case["pods"]),
         topology,
         zones_of(case["zones"]),
@@ -90,7 +90,7 @@ def numa_allocate(case: Case) -> Any:
     }
 
 
-def _nodes(hint: Hint) -> list[int] | None:
+def _nodes(hint: NUMATopologyHint) -> list[int] | None:
     return None if hint.numa_nodes is None else list(cpus_of(hint.numa_nodes))
 
 
@@ -99,7 +99,7 @@ def hints_generate(case: Case) -> Any:
     strategy = None
     if scoring is not None:
         resources = [{"name": name, "weight": weight} for name, weight in scoring["resources"].items()]
-        strategy = msgspec.convert({"type": scoring["type"], "resources": resources}, ScoringStrategy)
+        strategy = msgspec.convert({"type": scoring["type"], "resources": resources}, NUMAScoringStrategy)
     node, numa_policy = node_of(case), NUMATopologyPolicy(case["policy"])
     hints = hints_of(node, request_of(case), numa_policy, strategy)
     result: Case = {
@@ -142,9 +142,9 @@ def hints_merge(case: Case) -> Any:
     }
 
 
-def _hint(flat: Case) -> Hint:
+def _hint(flat: Case) -> NUMATopologyHint:
     nodes = None if flat["affinity"] is None else mask_of(flat["affinity"])
-    return Hint(nodes, flat["preferred"], flat["score"], flat["unsatisfied"])
+    return NUMATopologyHint(nodes, flat["preferred"], flat["score"], flat["unsatisfied"])
 
 
 def _refusal(status: Status) -> Case:
@@ -186,7 +186,7 @@ def _filter(case: Case) -> Any:
         return {"code": "Success"}
     if not plan.status.is_success:
         return _refusal(plan.status)
-    node = NodeState(
+    node = NUMANodeState(
         TopologyOptions(machine(case["topology"])),
         ledger_of([{"cpuset": cpus} for cpus in case.get("existingCPUSets", ())]),
         {},
@@ -215,7 +215,7 @@ def _writeback(case: Case) -> Any:
 
 
 def amplified_filter(case: Case) -> Any:
-    usage = policy.CPUUsage(
+    usage = policy.BoundCPUUsage(
         quantity.milli(case["nodeAllocatableCPU"]),
         quantity.milli(case["nodeRequestedCPU"]),
         case["pinnedCPUs"],
@@ -226,7 +226,7 @@ def amplified_filter(case: Case) -> Any:
 
 
 def numa_score(case: Case) -> Any:
-    strategy = msgspec.convert(case["strategy"], ScoringStrategy)
+    strategy = msgspec.convert(case["strategy"], NUMAScoringStrategy)
     request = zones.amounts_of(case["podRequests"])
     node = NodeUsage(
         zones.amounts_of(case["nodeAllocatable"]),

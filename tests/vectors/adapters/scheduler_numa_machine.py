@@ -5,13 +5,13 @@ from typing import Any
 from koordinator.api import cpuset, resource_vector
 from koordinator.api.resources import CPU
 from koordinator.scheduler.plugins.node_numa_resource import zones
-from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, NodeState
+from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, NUMANodeState
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     NO_TOPOLOGY,
     CPUTopology,
     topology_of,
 )
-from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.plugins.node_numa_resource.zones import Amounts, Zones
 
@@ -44,9 +44,9 @@ def zones_of(flat: Case) -> Zones:
     return {int(numa): zones.amounts_of(flat[numa]) for numa in sorted(flat, key=int)}
 
 
-def ledger_of(pods: list[Case]) -> Ledger:
+def ledger_of(pods: list[Case]) -> NodeAllocation:
     """A ledger with these pods."""
-    ledger = Ledger()
+    ledger = NodeAllocation()
     for i, pod in enumerate(pods):
         ledger.add(
             PodHolding(
@@ -56,11 +56,11 @@ def ledger_of(pods: list[Case]) -> Ledger:
     return ledger
 
 
-def node_of(case: Case) -> NodeState:
+def node_of(case: Case) -> NUMANodeState:
     """The node of a case with zones, pods and amplification."""
     ratio = case["cpuAmplificationRatio"] or 1.0
     options = TopologyOptions(machine(case["topology"]), zones=zones_of(case["numaZones"]))
-    return NodeState(
+    return NUMANodeState(
         options,
         ledger_of(case["existing"]),
         options.amplified_zones({CPU: ratio}),

@@ -9,15 +9,15 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.plugin.status import Code, Status
-from koordinator.scheduler.plugins.elastic_quota import overuse, pods, preempt, requeue
+from koordinator.scheduler.plugins.elastic_quota import overuse, pods, requeue, victim_choice
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
 from koordinator.scheduler.plugins.elastic_quota.amounts import above, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.checks import decide_at
-from koordinator.scheduler.plugins.elastic_quota.places import place_in
+from koordinator.scheduler.plugins.elastic_quota.pod_quotas import place_in
 from koordinator.scheduler.plugins.elastic_quota.pods import Binding, QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.preempt import Rival, VictimReason
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, PodAsk
+from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, QuotaPodRequest
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.victim_choice import QuotaPod, VictimReason
 from koordinator.scheduler.plugins.preemption import victims as stock
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.vectors.adapters.scheduler_quota_tree import RESERVED, Play, spec_of
@@ -117,9 +117,9 @@ def _ref(case: Case, trees: dict[str, str], gates: Sequence[str] = ()) -> QuotaR
     return pods.resolve(case.get("quotaLabel", ""), "", (), trees, has_default=has_default)
 
 
-def _rival(pod: Case, known: Sequence[str] = ()) -> Rival:
+def _rival(pod: Case, known: Sequence[str] = ()) -> QuotaPod:
     quota = pod.get("quota") or _ref(pod, dict.fromkeys(known, "")).name
-    return Rival(
+    return QuotaPod(
         name=pod.get("name", ""),
         quota=quota,
         priority=pod["priority"],
@@ -132,7 +132,7 @@ def _rival(pod: Case, known: Sequence[str] = ()) -> Rival:
 
 def _can_preempt(case: Case) -> Any:
     known = case.get("knownQuotas") or []
-    reason = preempt.may_evict(
+    reason = victim_choice.may_evict(
         _rival(case["pod"], known),
         _rival(case["victim"], known),
         protects_default=case["args"].get("disableDefaultQuotaPreemption", True),
@@ -144,7 +144,7 @@ def _eligible(case: Case) -> Any:
     known = case.get("knownQuotas") or []
     pod, codes = case["pod"], {code.word: code for code in Code}
     is_nominated = bool(pod.get("nominatedNode"))
-    message = preempt.objection(
+    message = victim_choice.objection(
         _rival(pod, known),
         never=pod.get("preemptionPolicy") == "Never",
         nominated_code=codes[case.get("nominatedNodeStatus", "Success")],
@@ -160,7 +160,7 @@ def _pdb_split(case: Case) -> Any:
         for each in case["pods"]
     ]
     budgets = [
-        stock.Budget.of(
+        stock.DisruptionBudget.of(
             from_builtins(
                 {
                     "metadata": {"name": f"budget-{number}", "namespace": each["namespace"]},
@@ -188,7 +188,7 @@ def _victims(case: Case) -> Any:
     pod, node = _rival(case["pod"]), case["node"]
     counted = set(case.get("inQuotaCache") or ())
     there = [
-        Rival(
+        QuotaPod(
             name=each["name"],
             quota=each.get("quota", "q"),
             priority=each["priority"],
@@ -201,19 +201,21 @@ def _victims(case: Case) -> Any:
     ]
     protects = (case.get("args") or {}).get("disableDefaultQuotaPreemption", True)
     allowed = [
-        each for each in there if preempt.may_evict(pod, each, protects_default=protects) is VictimReason.OK
+        each
+        for each in there
+        if victim_choice.may_evict(pod, each, protects_default=protects) is VictimReason.OK
     ]
     others = [each for each in there if each not in allowed]
     allocatable = resource_list.of(node["allocatable"])
 
-    def fits(staying: Sequence[Rival]) -> bool:
+    def fits(staying: Sequence[QuotaPod]) -> bool:
         total = resource_list.sum_of(each.request for each in (*others, *staying, pod))
         return resource_list.fits_completely(total, allocatable)
 
-    choice = preempt.choose_victims(
+    choice = victim_choice.choose_victims(
         pod.request,
         (),
-        preempt.by_importance(allowed),
+        victim_choice.by_importance(allowed),
         used=resource_list.of(case["quotaUsed"]),
         limit=resource_list.of(case["quotaLimit"]),
         fits=fits,
@@ -259,7 +261,9 @@ def requeue_hint(case: Case) -> Any:
     deleted, checks = case.get("deletedPod"), case.get("enableCheckParentQuota", False)
     gone = _ref(deleted, trees, gates) if deleted is not None else None
     if gone is not None and tree.get(gone.name) is not None:
-        tree.add_pod(gone.name, PodAsk(key="p", request={}, is_on_node=deleted.get("assigned", False)))
+        tree.add_pod(
+            gone.name, QuotaPodRequest(key="p", request={}, is_on_node=deleted.get("assigned", False))
+        )
     snapshot = requeue.TreeSnapshot.of(tree) if case.get("snapshotPresent", True) else None
     if case["kind"] == "podDelete":
         decision = requeue.on_pod_delete(waiting, gone, "p", snapshot, checks_ancestors=checks)

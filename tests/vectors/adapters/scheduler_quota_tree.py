@@ -6,9 +6,16 @@ from koordinator.api import quantity, resource_list
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.plugins.elastic_quota.amounts import amounts_of, masked
 from koordinator.scheduler.plugins.elastic_quota.book import Capacity
-from koordinator.scheduler.plugins.elastic_quota.columns import Columns, Entry
+from koordinator.scheduler.plugins.elastic_quota.child_quotas import ChildQuota, ChildQuotas
 from koordinator.scheduler.plugins.elastic_quota.pods import TerminatingPolicy, is_ignored
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, Quota, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    DEFAULT,
+    ROOT,
+    SYSTEM,
+    Quota,
+    QuotaPodRequest,
+    QuotaSpec,
+)
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 
 Case = dict[str, Any]
@@ -26,13 +33,13 @@ POLICIES = {
 
 def level(case: Case) -> Any:
     children = sorted(case["children"], key=lambda each: str(each["name"]))
-    columns = Columns(1, map(_entry, children))
+    columns = ChildQuotas(1, map(_entry, children))
     columns.compute(case["total"], None)
     return {"runtime": {each["name"]: columns.share(row) for row, each in enumerate(children)}}
 
 
-def _entry(child: Case) -> Entry:
-    return Entry(
+def _entry(child: Case) -> ChildQuota:
+    return ChildQuota(
         weight=child["weight"],
         request=child["request"],
         least=max(child.get("min", 0), child.get("guarantee", 0)),
@@ -102,11 +109,11 @@ class Play:
                 raise AssertionError(f"unknown step {other}")
         tree.total = self.capacity.total
 
-    def pod(self, pod: Case) -> PodAsk:
+    def pod(self, pod: Case) -> QuotaPodRequest:
         terminating = pod.get("terminating")
         deleted_s = NOW_S - terminating["secondsSinceDeletionTimestamp"] if terminating else None
         grace_s = terminating.get("gracePeriodSeconds") if terminating else None
-        return PodAsk(
+        return QuotaPodRequest(
             key=pod["name"],
             request=resource_list.of(pod["request"]),
             is_on_node=bool(pod.get("node")),

@@ -22,8 +22,8 @@ from koordinator.scheduler.plugins.reservation import (
     preallocation,
     routing,
 )
-from koordinator.scheduler.plugins.reservation.amounts import Ignored, NodeView, Room
-from koordinator.scheduler.plugins.reservation.matching import Owners, Wish
+from koordinator.scheduler.plugins.reservation.amounts import Ignored, ReservationAmounts, ReservationNodeView
+from koordinator.scheduler.plugins.reservation.matching import RequiredReservations, ReservationOwners
 from tests.vectors.compare import quantities, subset, tolerant
 
 Case = dict[str, Any]
@@ -37,7 +37,7 @@ def _reservation(case: Case, field: str = "reservation") -> Reservation:
 def match_area(case: Case) -> Any:
     match case["op"]:
         case "owners":
-            owners = Owners.of(from_builtins(each, ReservationOwner) for each in case["owners"])
+            owners = ReservationOwners.of(from_builtins(each, ReservationOwner) for each in case["owners"])
             return {"matched": owners.match(from_builtins(case["pod"], Pod)), "invalid": bool(owners.error)}
         case "outcome":
             return _outcome(case)
@@ -50,7 +50,9 @@ def match_area(case: Case) -> Any:
         case "affinity":
             text = case.get("annotation")
             annotations = {} if text is None else {RESERVATION_AFFINITY.key: text}
-            wish = Wish.of(from_builtins({"metadata": {"name": "p", "annotations": annotations}}, Pod))
+            wish = RequiredReservations.of(
+                from_builtins({"metadata": {"name": "p", "annotations": annotations}}, Pod)
+            )
             present = wish.affinity is not None
             return {"present": present, "tolerateUnschedulable": wish.tolerates_unschedulable}
         case "diagnose":
@@ -68,8 +70,8 @@ def _outcome(case: Case) -> Any:
     placed = msgspec.structs.replace(reservation, status=status)
     node_labels = None if case.get("omitNodeLabels") else case.get("nodeLabels") or {}
     requests = resource_list.of(case.get("podRequests") or {})
-    owners = Owners.of(reservation.spec.owners)
-    found = matching.match(pod, Wish.of(pod), requests, placed, owners, node_labels)
+    owners = ReservationOwners.of(reservation.spec.owners)
+    found = matching.match(pod, RequiredReservations.of(pod), requests, placed, owners, node_labels)
     return {"outcome": found.outcome.value}
 
 
@@ -79,7 +81,7 @@ def _matchable(case: Case) -> Any:
         found = matching.pod_availability(from_builtins(case["pod"], Pod), assigned)
     else:
         reservation = _reservation(case)
-        found = matching.availability(reservation, Owners.of(reservation.spec.owners), assigned)
+        found = matching.availability(reservation, ReservationOwners.of(reservation.spec.owners), assigned)
     return {
         "available": found.is_available,
         "unschedulable": found.is_unschedulable,
@@ -103,7 +105,7 @@ def _counts(body: Case) -> diagnosis.NodeCounts:
 def _nominate(case: Case) -> str | None:
     request = amounts.ints(case.get("podRequests") or {})
     options = [
-        nomination.Option(
+        nomination.NominationCandidate(
             name=each["name"],
             score=nomination.score(request, _room(each)),
             order=each.get("order", ""),
@@ -141,8 +143,8 @@ def _ignored(case: Case, names: str, groups: str) -> Ignored:
     return Ignored(frozenset(case.get(names) or ()), frozenset(case.get(groups) or ()))
 
 
-def _room(body: Case, preemptible: Case | None = None) -> Room:
-    return Room(
+def _room(body: Case, preemptible: Case | None = None) -> ReservationAmounts:
+    return ReservationAmounts(
         name=body.get("name", ""),
         is_restricted=body.get("policy") == "Restricted",
         allocatable=amounts.ints(body.get("allocatable") or {}),
@@ -154,8 +156,8 @@ def _room(body: Case, preemptible: Case | None = None) -> Room:
     )
 
 
-def _node(case: Case, matched: int) -> NodeView:
-    return NodeView(
+def _node(case: Case, matched: int) -> ReservationNodeView:
+    return ReservationNodeView(
         allocatable=amounts.ints(case.get("nodeAllocatable") or {}),
         requested=amounts.ints(case.get("nodeRequested") or {}),
         matched_allocated=amounts.ints(case.get("matchedAllocated") or {}),
@@ -168,7 +170,7 @@ def _node(case: Case, matched: int) -> NodeView:
 def _filter(case: Case) -> Any:
     inside = case.get("preemptibleInReservations") or {}
     rooms = [_room(each, inside.get(each["name"])) for each in case.get("reservations") or ()]
-    asked = fit.Asked(
+    asked = fit.ReservationRequest(
         request=amounts.ints(case.get("podRequests") or {}),
         must_reserve=case.get("requiredFromReservation", False),
         name=case.get("reservationName", ""),
@@ -180,13 +182,13 @@ def _filter(case: Case) -> Any:
 
 
 def _pre_allocate(case: Case) -> Any:
-    policy = preallocation.Policy(
+    policy = preallocation.PreAllocationPolicy(
         is_multiple=case.get("multiple", False),
         is_required=case.get("required", False),
         prefers_none=case.get("preferNoPreAllocated", False),
     )
     candidates = [
-        preallocation.Candidate(each["name"], amounts.ints(each.get("requests") or {}))
+        preallocation.PreAllocationCandidate(each["name"], amounts.ints(each.get("requests") or {}))
         for each in case.get("candidates") or ()
     ]
     request = amounts.ints(case["reservationRequests"])
@@ -200,7 +202,7 @@ def _pre_allocate(case: Case) -> Any:
 
 def _restore(case: Case) -> Any:
     held = [
-        fit.Held(
+        fit.NodeReservation(
             each.get("matched", False),
             amounts.ints(each.get("allocatable") or {}),
             tuple(amounts.ints(owner) for owner in each.get("owners") or ()),
@@ -305,7 +307,7 @@ def _changed_times(old: ReservationStatus, new: ReservationStatus) -> list[str]:
 
 def _sync(case: Case, reservation: Reservation, now_s: float) -> Any:
     pods = [
-        lifecycle.Owner(
+        lifecycle.OwnerPod(
             each["uid"],
             each["namespace"],
             each["name"],
@@ -326,7 +328,7 @@ def _sync(case: Case, reservation: Reservation, now_s: float) -> Any:
     }
 
 
-def _route(case: Case) -> list[routing.Action]:
+def _route(case: Case) -> list[routing.ReservationAction]:
     mine = case.get("responsible", False)
     match case["event"]:
         case "add":

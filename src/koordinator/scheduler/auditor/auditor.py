@@ -14,11 +14,11 @@ from koordinator.api.core import Pod
 from koordinator.clock import Clock
 from koordinator.prometheus import Registry
 from koordinator.scheduler.auditor.history import (
-    Finding,
-    History,
-    Limits,
+    AuditFinding,
+    AuditLimits,
+    AuditRecord,
     Measured,
-    Record,
+    WorkloadHistory,
     is_news,
     step,
 )
@@ -43,11 +43,11 @@ FOLLOWING = JOB_PLUGINS | {"Coscheduling"}
 class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`metric_labels` are labels of pods that metrics carry."""
 
-    limits: Limits = Limits()
+    limits: AuditLimits = AuditLimits()
     metric_labels: tuple[str, ...] = ()
 
 
-class Preemption(msgspec.Struct):
+class WorkloadPreemption(msgspec.Struct):
     """Victims of a workload that are not gone yet; on the way to `is_told` a job may name nodes one by one."""
 
     pod: Pod
@@ -73,12 +73,12 @@ class Auditor:
         self._clock = clock
         self._is_ours = is_ours
         self._metrics = AuditMetrics(registry, options.metric_labels)
-        self._histories: OrderedDict[str, History] = OrderedDict()
+        self._histories: OrderedDict[str, WorkloadHistory] = OrderedDict()
         self._members: dict[str, set[str]] = {}
         self._gated: set[str] = set()
         self._rooms: dict[str, str] = {}
         """Pod → the node where room was made for it."""
-        self._preemptions: dict[str, Preemption] = {}
+        self._preemptions: dict[str, WorkloadPreemption] = {}
         """By the workload that preempts."""
         self._preemptor_of: dict[str, str] = {}
 
@@ -86,9 +86,9 @@ class Auditor:
         """Workloads that are remembered."""
         return len(self._histories)
 
-    def history(self, pod: Pod) -> History:
+    def history(self, pod: Pod) -> WorkloadHistory:
         """Return what happened to the pod's workload so far."""
-        return self._histories.get(workload_of(pod), History())
+        return self._histories.get(workload_of(pod), WorkloadHistory())
 
     # The API
 
@@ -170,7 +170,7 @@ class Auditor:
         under_way = self._preemptions.get(name)
         if under_way is None or under_way.is_told:
             self._preemption_ended(name)
-            under_way = Preemption(preemptor.pod, node_name, set())
+            under_way = WorkloadPreemption(preemptor.pod, node_name, set())
         for victim in victims:
             self._preemptor_of[victim.uid] = name
             under_way.victims.add(victim.uid)
@@ -215,10 +215,10 @@ class Auditor:
 
     def _record(self, pod: Pod, kind: RecordKind, node_name: str = "", room: str = "") -> None:
         name = workload_of(pod)
-        known = self._histories.get(name, History())
+        known = self._histories.get(name, WorkloadHistory())
         if _gang_of(pod) and not is_news(known, kind):
             return
-        record = Record(kind, self._clock.now(), node_name, room)
+        record = AuditRecord(kind, self._clock.now(), node_name, room)
         history, found = step(known, record, self._options.limits)
         self._histories[name] = history
         self._histories.move_to_end(name)
@@ -249,16 +249,16 @@ def _gang_of(pod: Pod) -> str:
 
 
 _WORDS = {
-    Finding.REPEATED_PREEMPTION: "room was made for it again, and it was not scheduled since the last time",
-    Finding.PREEMPTION_INVALIDATED: "room that was made for it is not used",
-    Finding.VICTIM_RESCHEDULED: "a victim that had a node again so soon need not have been evicted",
-    Finding.DELETING_RETRIES: "it was tried in vain while its victims were being deleted",
-    Finding.VICTIMS_DELETED: "its victims were deleted slowly",
-    Finding.EVENT_INTERVAL: "nothing happened to it for long",
+    AuditFinding.REPEATED_PREEMPTION: "room was made for it again, and it was not scheduled since the last time",
+    AuditFinding.PREEMPTION_INVALIDATED: "room that was made for it is not used",
+    AuditFinding.VICTIM_RESCHEDULED: "a victim that had a node again so soon need not have been evicted",
+    AuditFinding.DELETING_RETRIES: "it was tried in vain while its victims were being deleted",
+    AuditFinding.VICTIMS_DELETED: "its victims were deleted slowly",
+    AuditFinding.EVENT_INTERVAL: "nothing happened to it for long",
 }
 
 
-def _warn(name: str, found: Measured, history: History) -> None:
+def _warn(name: str, found: Measured, history: WorkloadHistory) -> None:
     facts = {
         "workload": name,
         "finding": found.finding.value,

@@ -29,7 +29,7 @@ TURNS = frozenset(
 """After these a gang is not where it was: what happened before may happen again."""
 
 
-class Record(msgspec.Struct, frozen=True):
+class AuditRecord(msgspec.Struct, frozen=True):
     """One happening; `node` where it is about one, `room` the node where room had been made for a pod that is
     placed now."""
 
@@ -39,11 +39,11 @@ class Record(msgspec.Struct, frozen=True):
     room: str = ""
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
+class WorkloadHistory(msgspec.Struct, frozen=True, kw_only=True):
     """A workload so far. `nominated_s` is when room was made for it, None when it waits for none (any more);
     `evicted_s` when it lost a pod to others and has not been scheduled since."""
 
-    records: tuple[Record, ...] = ()
+    records: tuple[AuditRecord, ...] = ()
     event_count: int = 0
     """Since the last outcome."""
     nominated_s: float | None = None
@@ -52,7 +52,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     evicted_s: float | None = None
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class AuditLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What is still ordinary."""
 
     victim_reschedule_s: float = 10.0
@@ -62,7 +62,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     event_interval_s: float = 300.0
 
 
-class Finding(enum.StrEnum):
+class AuditFinding(enum.StrEnum):
     """What is measured, by the name of the metric."""
 
     REPEATED_PREEMPTION = "repeated_preemptions_total"
@@ -78,12 +78,12 @@ class Finding(enum.StrEnum):
 class Measured(msgspec.Struct, frozen=True):
     """A finding with its number; `is_odd` when it is beyond the limit, or should not happen at all."""
 
-    finding: Finding
+    finding: AuditFinding
     amount: float
     is_odd: bool = False
 
 
-def is_news(history: History, kind: RecordKind) -> bool:
+def is_news(history: WorkloadHistory, kind: RecordKind) -> bool:
     """Return whether a record of one member tells something of the gang: what all its members go through is told
     once, until the gang takes a turn.
     """
@@ -95,7 +95,9 @@ def is_news(history: History, kind: RecordKind) -> bool:
     return True
 
 
-def step(history: History, record: Record, limits: Limits) -> tuple[History, list[Measured]]:
+def step(
+    history: WorkloadHistory, record: AuditRecord, limits: AuditLimits
+) -> tuple[WorkloadHistory, list[Measured]]:
     """The history with one more record, and what it tells.
 
     A gang has one history for all its members: it is scheduled when the first of them is, and room that was made for it
@@ -108,7 +110,7 @@ def step(history: History, record: Record, limits: Limits) -> tuple[History, lis
     found: list[Measured] = []
     if history.records:
         gap_s = max(0.0, record.at_s - history.records[-1].at_s)
-        found.append(Measured(Finding.EVENT_INTERVAL, gap_s, gap_s > limits.event_interval_s))
+        found.append(Measured(AuditFinding.EVENT_INTERVAL, gap_s, gap_s > limits.event_interval_s))
     seen = msgspec.structs.replace(
         history,
         records=(*history.records, record)[-RECORDS_MAX:],
@@ -129,59 +131,59 @@ def step(history: History, record: Record, limits: Limits) -> tuple[History, lis
         case RecordKind.EVICTED:
             return msgspec.structs.replace(seen, evicted_s=record.at_s), found
         case RecordKind.GONE:
-            count = Measured(Finding.EVENTS_BEFORE_OUTCOME, history.event_count)
+            count = Measured(AuditFinding.EVENTS_BEFORE_OUTCOME, history.event_count)
             # A victim comes back under the same name or in the same gang: that is still to be told.
             gone = msgspec.structs.replace(_outcome(seen), evicted_s=history.evicted_s)
             return gone, [*found, count, *_interrupted(history, record.at_s)]
     return seen, found
 
 
-def _nominated(seen: History, record: Record) -> History:
+def _nominated(seen: WorkloadHistory, record: AuditRecord) -> WorkloadHistory:
     return msgspec.structs.replace(seen, nominated_s=record.at_s, deleting_retry_count=0)
 
 
-def _given_up(seen: History) -> History:
+def _given_up(seen: WorkloadHistory) -> WorkloadHistory:
     return msgspec.structs.replace(seen, nominated_s=None, deleting_retry_count=0)
 
 
-def _outcome(seen: History) -> History:
+def _outcome(seen: WorkloadHistory) -> WorkloadHistory:
     return msgspec.structs.replace(_given_up(seen), event_count=0, evicted_s=None)
 
 
-def _again(history: History) -> list[Measured]:
+def _again(history: WorkloadHistory) -> list[Measured]:
     if history.nominated_s is None:
         return []
-    return [Measured(Finding.REPEATED_PREEMPTION, 1, is_odd=True)]
+    return [Measured(AuditFinding.REPEATED_PREEMPTION, 1, is_odd=True)]
 
 
-def _deleted(history: History, seconds: float, limits: Limits) -> list[Measured]:
+def _deleted(history: WorkloadHistory, seconds: float, limits: AuditLimits) -> list[Measured]:
     retries = history.deleting_retry_count
     return [
-        Measured(Finding.VICTIMS_DELETED, max(0.0, seconds), seconds > limits.victim_deletion_s),
-        Measured(Finding.DELETING_RETRIES, retries, retries >= limits.deleting_retries),
+        Measured(AuditFinding.VICTIMS_DELETED, max(0.0, seconds), seconds > limits.victim_deletion_s),
+        Measured(AuditFinding.DELETING_RETRIES, retries, retries >= limits.deleting_retries),
     ]
 
 
-def _interrupted(history: History, now_s: float) -> list[Measured]:
+def _interrupted(history: WorkloadHistory, now_s: float) -> list[Measured]:
     if history.nominated_s is None:
         return []
-    return [Measured(Finding.CYCLE_INTERRUPTED, max(0.0, now_s - history.nominated_s))]
+    return [Measured(AuditFinding.CYCLE_INTERRUPTED, max(0.0, now_s - history.nominated_s))]
 
 
-def _invalidated(history: History, now_s: float) -> list[Measured]:
+def _invalidated(history: WorkloadHistory, now_s: float) -> list[Measured]:
     if history.nominated_s is None:
         return []
     return [
-        Measured(Finding.PREEMPTION_INVALIDATED, 1, is_odd=True),
+        Measured(AuditFinding.PREEMPTION_INVALIDATED, 1, is_odd=True),
         *_interrupted(history, now_s),
     ]
 
 
-def _scheduled(history: History, record: Record, limits: Limits) -> list[Measured]:
-    found = [Measured(Finding.EVENTS_BEFORE_OUTCOME, history.event_count)]
+def _scheduled(history: WorkloadHistory, record: AuditRecord, limits: AuditLimits) -> list[Measured]:
+    found = [Measured(AuditFinding.EVENTS_BEFORE_OUTCOME, history.event_count)]
     if record.room and record.room != record.node:
         found += _invalidated(history, record.at_s)
     if history.evicted_s is not None:
         seconds = max(0.0, record.at_s - history.evicted_s)
-        found.append(Measured(Finding.VICTIM_RESCHEDULED, seconds, seconds < limits.victim_reschedule_s))
+        found.append(Measured(AuditFinding.VICTIM_RESCHEDULED, seconds, seconds < limits.victim_reschedule_s))
     return found

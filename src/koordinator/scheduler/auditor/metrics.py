@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from koordinator.prometheus import Counter, Histogram, Registry, exponential
-from koordinator.scheduler.auditor.history import Finding, Measured
+from koordinator.scheduler.auditor.history import AuditFinding, Measured
 
 PREFIX = "scheduler_workload_auditor_"
 _SECONDS = exponential(0.1, 2, 15)
@@ -12,16 +12,19 @@ _COUNTS = exponential(1, 2, 10)
 _METHOD_S = exponential(0.000001, 2, 20)
 
 _COUNTERS = {
-    Finding.REPEATED_PREEMPTION: "Room was made again for a workload that was not scheduled since the last time.",
-    Finding.PREEMPTION_INVALIDATED: "Room that was made for a workload was given up or not used.",
+    AuditFinding.REPEATED_PREEMPTION: "Room was made again for a workload that was not scheduled since the last time.",
+    AuditFinding.PREEMPTION_INVALIDATED: "Room that was made for a workload was given up or not used.",
 }
 _HISTOGRAMS = {
-    Finding.VICTIM_RESCHEDULED: ("From the eviction of a workload's pod to its next placement.", _SECONDS),
-    Finding.DELETING_RETRIES: ("Attempts in vain while victims were being deleted.", _COUNTS),
-    Finding.VICTIMS_DELETED: ("From a nomination by preemption until all victims were gone.", _SECONDS),
-    Finding.CYCLE_INTERRUPTED: ("From a nomination by preemption until it was given up.", _SECONDS),
-    Finding.EVENTS_BEFORE_OUTCOME: ("Records of a workload until it was scheduled or gone.", _COUNTS),
-    Finding.EVENT_INTERVAL: ("Between two records of a workload.", _SECONDS),
+    AuditFinding.VICTIM_RESCHEDULED: (
+        "From the eviction of a workload's pod to its next placement.",
+        _SECONDS,
+    ),
+    AuditFinding.DELETING_RETRIES: ("Attempts in vain while victims were being deleted.", _COUNTS),
+    AuditFinding.VICTIMS_DELETED: ("From a nomination by preemption until all victims were gone.", _SECONDS),
+    AuditFinding.CYCLE_INTERRUPTED: ("From a nomination by preemption until it was given up.", _SECONDS),
+    AuditFinding.EVENTS_BEFORE_OUTCOME: ("Records of a workload until it was scheduled or gone.", _COUNTS),
+    AuditFinding.EVENT_INTERVAL: ("Between two records of a workload.", _SECONDS),
 }
 
 

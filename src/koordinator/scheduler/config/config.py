@@ -12,9 +12,14 @@ import msgspec
 
 from koordinator.api import duration, user_files, yaml_text
 from koordinator.scheduler.config import reader as config_reader
-from koordinator.scheduler.config.reader import API_VERSION, KIND, ConfigError, Duration, Problem
+from koordinator.scheduler.config.reader import API_VERSION, KIND, ConfigError, ConfigProblem, Duration
 
-__all__ = ["API_VERSION", "KIND", "ConfigError", "Problem"]  # the rest of the public names is defined here
+__all__ = [
+    "API_VERSION",
+    "KIND",
+    "ConfigError",
+    "ConfigProblem",
+]  # the rest of the public names is defined here
 
 DEFAULT_SCHEDULER_NAME = "koord-scheduler"
 STOCK_SCHEDULER_NAME = "default-scheduler"
@@ -259,7 +264,7 @@ def _named(profiles: Any) -> Any:
     return profiles
 
 
-def election_problems(election: LeaderElection) -> Iterator[Problem]:
+def election_problems(election: LeaderElection) -> Iterator[ConfigProblem]:
     """Yield what cannot work about the leader election of a file, or of flags."""
     if not election.leader_elect:
         return
@@ -268,69 +273,73 @@ def election_problems(election: LeaderElection) -> Iterator[Problem]:
     )
     for name, seconds in (("leaseDuration", lease_s), ("renewDeadline", renew_s), ("retryPeriod", retry_s)):
         if seconds <= 0:
-            yield Problem(f"leaderElection.{name}", "must be greater than zero")
+            yield ConfigProblem(f"leaderElection.{name}", "must be greater than zero")
     if lease_s <= renew_s:
-        yield Problem("leaderElection.leaseDuration", "must be greater than renewDeadline")
+        yield ConfigProblem("leaderElection.leaseDuration", "must be greater than renewDeadline")
     if renew_s <= RETRY_JITTER * retry_s:
-        yield Problem("leaderElection.renewDeadline", f"must be greater than retryPeriod × {RETRY_JITTER}")
+        yield ConfigProblem(
+            "leaderElection.renewDeadline", f"must be greater than retryPeriod × {RETRY_JITTER}"
+        )
     if election.resource_lock != "leases":
         reason = f'must be "leases", not {election.resource_lock!r}'
-        yield Problem("leaderElection.resourceLock", reason)
+        yield ConfigProblem("leaderElection.resourceLock", reason)
     for name, text in (
         ("resourceName", election.resource_name),
         ("resourceNamespace", election.resource_namespace),
     ):
         if not text:
-            yield Problem(f"leaderElection.{name}", "must not be empty")
+            yield ConfigProblem(f"leaderElection.{name}", "must not be empty")
 
 
-def _backoff_problems(config: SchedulerConfig) -> Iterator[Problem]:
+def _backoff_problems(config: SchedulerConfig) -> Iterator[ConfigProblem]:
     # 0 switches backoff off, so it is no contradiction.
     if 0 < config.pod_max_backoff_seconds < config.pod_initial_backoff_seconds:
         reason = f"must not be below podInitialBackoffSeconds ({config.pod_initial_backoff_seconds})"
-        yield Problem("podMaxBackoffSeconds", reason)
+        yield ConfigProblem("podMaxBackoffSeconds", reason)
 
 
-def _profile_problems(profiles: list[ProfileConfig]) -> Iterator[Problem]:
+def _profile_problems(profiles: list[ProfileConfig]) -> Iterator[ConfigProblem]:
     seen: dict[str, int] = {}
     for index, profile in enumerate(profiles):
         name = profile.scheduler_name
         if not name:
-            yield Problem(f"profiles[{index}].schedulerName", "must not be empty")
+            yield ConfigProblem(f"profiles[{index}].schedulerName", "must not be empty")
         elif name in seen:
             reason = f"{name!r} appears twice: it is that of profiles[{seen[name]}]"
-            yield Problem(f"profiles[{index}].schedulerName", reason)
+            yield ConfigProblem(f"profiles[{index}].schedulerName", reason)
         seen.setdefault(name, index)
         counts = Counter(entry.name for entry in profile.plugin_config)
         for position, entry in enumerate(profile.plugin_config):
             if counts[entry.name] > 1:
                 counts[entry.name] = 1  # said once
                 field = f"profiles[{index}].pluginConfig[{position}].name"
-                yield Problem(field, f"{entry.name!r} appears twice")
+                yield ConfigProblem(field, f"{entry.name!r} appears twice")
 
 
-def _extender_problems(extenders: list[Extender]) -> Iterator[Problem]:
+def _extender_problems(extenders: list[Extender]) -> Iterator[ConfigProblem]:
     binders = [index for index, each in enumerate(extenders) if each.bind_verb]
     if len(binders) > 1:
-        yield Problem(f"extenders[{binders[1]}].bindVerb", f"extenders[{binders[0]}] binds: only one can")
+        yield ConfigProblem(
+            f"extenders[{binders[1]}].bindVerb", f"extenders[{binders[0]}] binds: only one can"
+        )
     managed: dict[str, int] = {}
     for index, extender in enumerate(extenders):
         field = f"extenders[{index}]"
         if not extender.url_prefix.startswith(("http://", "https://")):
-            yield Problem(
+            yield ConfigProblem(
                 f"{field}.urlPrefix", f"{extender.url_prefix!r} is not an http:// or https:// address"
             )
         if extender.prioritize_verb and extender.weight <= 0:
-            yield Problem(f"{field}.weight", "must be positive when prioritizeVerb is set")
+            yield ConfigProblem(f"{field}.weight", "must be positive when prioritizeVerb is set")
         if duration.parse(extender.http_timeout) < 0:
-            yield Problem(f"{field}.httpTimeout", "must not be negative")
+            yield ConfigProblem(f"{field}.httpTimeout", "must not be negative")
         for position, resource in enumerate(extender.managed_resources):
             where = f"{field}.managedResources[{position}].name"
             domain, slash, _ = resource.name.partition("/")
             if not slash or domain == "kubernetes.io" or domain.endswith(".kubernetes.io"):
-                yield Problem(where, f"{resource.name!r} is no extended resource")
+                yield ConfigProblem(where, f"{resource.name!r} is no extended resource")
             elif resource.name in managed:
-                yield Problem(
+                yield ConfigProblem(
                     where, f"{resource.name!r} is managed by extenders[{managed[resource.name]}] too"
                 )
             managed.setdefault(resource.name, index)

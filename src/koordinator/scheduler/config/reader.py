@@ -19,7 +19,7 @@ API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
 
 
-class Problem(msgspec.Struct, frozen=True):
+class ConfigProblem(msgspec.Struct, frozen=True):
     """What is wrong at a place: `field` is a path such as `profiles[0].plugins.score`."""
 
     field: str
@@ -33,13 +33,13 @@ class ConfigError(KoordinatorError, ValueError):
     """The configuration cannot be used: `field` is a path in the file, `reason` what is wrong there;
     `problems` has all that were found, this one first."""
 
-    def __init__(self, field: str, reason: str, more: Iterable[Problem] = ()) -> None:
+    def __init__(self, field: str, reason: str, more: Iterable[ConfigProblem] = ()) -> None:
         super().__init__(field, reason)
         self.field, self.reason = field, reason
-        self.problems = (Problem(field, reason), *more)
+        self.problems = (ConfigProblem(field, reason), *more)
 
     @classmethod
-    def of(cls, problems: Iterable[Problem]) -> "ConfigError":
+    def of(cls, problems: Iterable[ConfigProblem]) -> "ConfigError":
         """One error for at least one problem."""
         first, *more = problems
         return cls(first.field, first.reason, more)
@@ -77,7 +77,7 @@ def check_version(body: Any, kind: str, field: str = "") -> None:
     if not isinstance(body, Mapping):
         raise ConfigError(field or "$", f"expected a mapping, got {_word_of(body)}")
     found = [
-        Problem(
+        ConfigProblem(
             f"{prefix}{name}",
             f"must be {wanted}, not {body[name]!r}" if name in body else f"is missing; write {wanted}",
         )
@@ -88,7 +88,7 @@ def check_version(body: Any, kind: str, field: str = "") -> None:
         raise ConfigError.of(found)
 
 
-def problems_of(body: Any, kind: Any, field: str) -> list[Problem]:
+def problems_of(body: Any, kind: Any, field: str) -> list[ConfigProblem]:
     """Everything in `body` that does not fit the type `kind`, in the order of the text."""
     kind, checks = _bare(kind)
     origin = typing.get_origin(kind)
@@ -126,26 +126,26 @@ def without_nulls(body: Any) -> Any:
     return body
 
 
-def _problems_of_struct(body: Any, kind: type[msgspec.Struct], field: str) -> list[Problem]:
+def _problems_of_struct(body: Any, kind: type[msgspec.Struct], field: str) -> list[ConfigProblem]:
     if not isinstance(body, Mapping):
-        return [Problem(field or "$", f"expected a mapping, got {_word_of(body)}")]
+        return [ConfigProblem(field or "$", f"expected a mapping, got {_word_of(body)}")]
     prefix = f"{field}." if field else ""
     fields = {each.encode_name: each for each in msgspec.structs.fields(kind)}
-    found: list[Problem] = []
+    found: list[ConfigProblem] = []
     for name, part in body.items():
         known = fields.get(name)
         if known is None:
             if not kind.__struct_config__.forbid_unknown_fields:
                 continue  # a view of an API object, which has more fields than we read
-            found.append(Problem(f"{prefix}{name}", f'unknown field "{name}"{_hint(name, fields)}'))
+            found.append(ConfigProblem(f"{prefix}{name}", f'unknown field "{name}"{_hint(name, fields)}'))
         else:
             found += problems_of(part, known.type, f"{prefix}{name}")
     missing = [name for name, each in fields.items() if each.required and name not in body]
-    found += [Problem(f"{prefix}{name}", "is missing") for name in missing]
+    found += [ConfigProblem(f"{prefix}{name}", "is missing") for name in missing]
     return found or _problems_of_whole(body, kind, field)
 
 
-def _problems_of_whole(body: Any, kind: type[msgspec.Struct], field: str) -> list[Problem]:
+def _problems_of_whole(body: Any, kind: type[msgspec.Struct], field: str) -> list[ConfigProblem]:
     """Return what the members of a struct break together (`__post_init__`)."""
     try:
         msgspec.convert(body, kind)
@@ -155,12 +155,12 @@ def _problems_of_whole(body: Any, kind: type[msgspec.Struct], field: str) -> lis
         member, colon, rest = why.partition(": ")
         names = {each.encode_name for each in msgspec.structs.fields(kind)}
         if colon and member.partition(".")[0].partition("[")[0] in names:
-            return [Problem(f"{field}.{member}" if field else member, rest)]
-        return [Problem(field or "$", why)]
+            return [ConfigProblem(f"{field}.{member}" if field else member, rest)]
+        return [ConfigProblem(field or "$", why)]
     return []
 
 
-def _problems_of_leaf(body: Any, kind: Any, checks: tuple[Check, ...], field: str) -> list[Problem]:
+def _problems_of_leaf(body: Any, kind: Any, checks: tuple[Check, ...], field: str) -> list[ConfigProblem]:
     try:
         msgspec.convert(body, kind)
         for check in checks:
@@ -168,7 +168,7 @@ def _problems_of_leaf(body: Any, kind: Any, checks: tuple[Check, ...], field: st
     except (msgspec.ValidationError, ValueError) as error:
         reason = str(error).rpartition(" - at ")[0] or str(error)
         return [
-            Problem(
+            ConfigProblem(
                 field or "$",
                 f"{reason}, got {body!r}" if "Expected" in reason and "got" not in reason else reason,
             )

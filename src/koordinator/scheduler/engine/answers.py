@@ -10,7 +10,7 @@ from koordinator.scheduler.engine import pick
 from koordinator.scheduler.engine.lookahead import Lookahead
 from koordinator.scheduler.engine.pick import Totals
 from koordinator.scheduler.engine.profile import Participation, Profile
-from koordinator.scheduler.engine.refusals import Refusals
+from koordinator.scheduler.engine.refusals import NodeRefusals
 from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
@@ -112,7 +112,7 @@ class Answers:
     def _forget_answers(self) -> None:
         """Forget the answers that are only worked out when somebody asks."""
         self._feasible: Rows | None = None
-        self._refusals: Refusals | None = None
+        self._refusals: NodeRefusals | None = None
         self._fit_error: dict[str, int] | None = None
 
     # Reading
@@ -248,7 +248,7 @@ class Answers:
         """Each distinct refusal with the number of nodes that it concerns."""
         return self._all_refusals().counts()
 
-    def _all_refusals(self) -> Refusals:
+    def _all_refusals(self) -> NodeRefusals:
         """Return who refused first in configured order, wide filters included: worked out when somebody asks.
 
         A wide filter may stand before the local one that refused a row, so it is asked about such rows, too.
@@ -264,7 +264,7 @@ class Answers:
                 refused = found != 0
                 refused_by[rows[refused]] = wide.index + 1
                 codes[rows[refused]] = found[refused]
-            self._refusals = Refusals(
+            self._refusals = NodeRefusals(
                 self._profile, self._table, self._states, refused_by, codes, self.narrowed_by
             )
         return self._refusals

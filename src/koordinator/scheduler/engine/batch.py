@@ -19,9 +19,9 @@ from koordinator.scheduler.engine.batch_watch import BatchWatch
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.post_filter import KeptFree
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.results import Candidate, Placed, Unplaced
+from koordinator.scheduler.engine.results import PendingPod, Placed, Unplaced
 from koordinator.scheduler.engine.steering import FREE, Steering, steer
-from koordinator.scheduler.plugin.capabilities import Plan
+from koordinator.scheduler.plugin.capabilities import PlacementPlan
 from koordinator.scheduler.plugin.status import Code, Status, unresolvable
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -29,16 +29,16 @@ from koordinator.scheduler.table.pod_info import PodInfo
 class Trigger(msgspec.Struct, frozen=True):
     """The pod in whose cycle a plan is carried out, how often it was tried, and who made the plan."""
 
-    candidate: Candidate
+    candidate: PendingPod
     attempt: int
     planned_by: str
 
 
-class Failed(msgspec.Struct, frozen=True):
+class FailedPod(msgspec.Struct, frozen=True):
     """A pod of the plan that found no place. `rejected_by` are the plugins whose events can change that; a node name is
     there when it was planned."""
 
-    candidate: Candidate
+    candidate: PendingPod
     node_name: str
     status: Status
     rejected_by: frozenset[str] = frozenset()
@@ -48,7 +48,7 @@ class Failed(msgspec.Struct, frozen=True):
         return self.candidate.pod.key
 
 
-class Booked(msgspec.Struct, frozen=True):
+class AssumedPod(msgspec.Struct, frozen=True):
     """A pod of the plan that is counted and reserved on its node; `pod` is as it counts there."""
 
     pod: PodInfo
@@ -61,9 +61,9 @@ class BatchOutcome(msgspec.Struct, frozen=True):
     as a whole, and which pod is to blame, if one is."""
 
     placed: tuple[Placed, ...] = ()
-    left_out: tuple[Failed, ...] = ()
+    left_out: tuple[FailedPod, ...] = ()
     refusal: Status | None = None
-    blamed: Failed | None = None
+    blamed: FailedPod | None = None
 
 
 class PlanSteps(Protocol):
@@ -75,7 +75,7 @@ class PlanSteps(Protocol):
 
     def is_counted(self, pod: PodInfo) -> bool: ...
 
-    def candidate(self, profile: Profile, pod: PodInfo, planned_by: str) -> Candidate | Status: ...
+    def candidate(self, profile: Profile, pod: PodInfo, planned_by: str) -> PendingPod | Status: ...
 
     def evaluate(self, profile: Profile, pod: PodInfo, class_key: Hashable) -> Evaluation: ...
 
@@ -87,7 +87,7 @@ class PlanSteps(Protocol):
 
     def assume_best(
         self, profile: Profile, pod: PodInfo, evaluation: Evaluation, steering: Steering, attempt: int
-    ) -> Booked | Unplaced: ...
+    ) -> AssumedPod | Unplaced: ...
 
     def permit(
         self, profile: Profile, pod: PodInfo, evaluation: Evaluation, node_name: str
@@ -107,15 +107,15 @@ class PlanSteps(Protocol):
 class Batch:
     """Carries one plan out."""
 
-    def __init__(self, cycle: PlanSteps, profile: Profile, plan: Plan, trigger: Trigger) -> None:
+    def __init__(self, cycle: PlanSteps, profile: Profile, plan: PlacementPlan, trigger: Trigger) -> None:
         self._cycle = cycle
         self._profile = profile
         self._plan = plan
         self._trigger = trigger
         self._watch = cycle.batch_watch
-        self._booked: list[Booked] = []
-        self._failed: list[Failed] = []
-        self._blamed: Failed | None = None
+        self._booked: list[AssumedPod] = []
+        self._failed: list[FailedPod] = []
+        self._blamed: FailedPod | None = None
         self._spare_of = {uid: index for index, quorum in enumerate(plan.quorums) for uid in quorum.uids}
         self._spare = [len(quorum.uids) - quorum.minimum for quorum in plan.quorums]
 
@@ -162,7 +162,7 @@ class Batch:
                 self._reserve_anywhere(pod)
         return self._refusal(self._blamed, total) if self._blamed is not None else None
 
-    def _is_missed(self, failed: Failed) -> bool:
+    def _is_missed(self, failed: FailedPod) -> bool:
         """Return whether the plan cannot do without the pod."""
         quorum = self._spare_of.get(failed.candidate.pod.uid)
         if quorum is None:
@@ -170,7 +170,7 @@ class Batch:
         self._spare[quorum] -= 1
         return self._spare[quorum] < 0
 
-    def _refusal(self, blamed: Failed, total: int) -> Status:
+    def _refusal(self, blamed: FailedPod, total: int) -> Status:
         # For a pod that may go anywhere, it is the first one without a node that tells what is short.
         first = blamed if blamed.node_name else next(each for each in self._failed if not each.node_name)
         code = first.status.code
@@ -189,19 +189,19 @@ class Batch:
                 self._failed.append(failed)
                 behind = unresolvable(f"{pod.key} before it failed")
                 self._failed += [
-                    Failed(Candidate(each, ()), node_name, behind) for each in pods[position + 1 :]
+                    FailedPod(PendingPod(each, ()), node_name, behind) for each in pods[position + 1 :]
                 ]
                 return
 
-    def _book(self, pod: PodInfo, node_name: str) -> Failed | None:
+    def _book(self, pod: PodInfo, node_name: str) -> FailedPod | None:
         """PreFilter, Filter, assume and Reserve on the planned node; why not, None when it worked."""
         found = self._candidate(pod)
         if isinstance(found, Status):
-            return Failed(Candidate(pod, ()), node_name, found, _by(found))
+            return FailedPod(PendingPod(pod, ()), node_name, found, _by(found))
         refusal = self._book_on(found, node_name)
-        return Failed(found, node_name, refusal, _by(refusal)) if refusal is not None else None
+        return FailedPod(found, node_name, refusal, _by(refusal)) if refusal is not None else None
 
-    def _book_on(self, candidate: Candidate, node_name: str) -> Status | None:
+    def _book_on(self, candidate: PendingPod, node_name: str) -> Status | None:
         pod, row = candidate.pod, self._cycle.row_of(node_name)
         if row is None:
             return unresolvable(f"node {node_name} is unknown")
@@ -220,7 +220,7 @@ class Batch:
         booked = self._cycle.assume(self._profile, pod, evaluation, row)
         if isinstance(booked, Status):
             return booked
-        self._booked.append(Booked(booked, evaluation, node_name))
+        self._booked.append(AssumedPod(booked, evaluation, node_name))
         return None
 
     # Anywhere
@@ -228,28 +228,28 @@ class Batch:
     def _reserve_anywhere(self, pod: PodInfo) -> None:
         found = self._candidate(pod)
         if isinstance(found, Status):
-            self._fail(Failed(Candidate(pod, ()), "", found, _by(found)))
+            self._fail(FailedPod(PendingPod(pod, ()), "", found, _by(found)))
             return
         pod = found.pod
         evaluation = self._cycle.evaluate(self._profile, pod, found.class_key)
         if evaluation.failure is not None:
-            self._fail(Failed(found, "", evaluation.failure))
+            self._fail(FailedPod(found, "", evaluation.failure))
             return
         steering = FREE
         if evaluation.status.is_success and self._profile.extensions.steers:
             steering = steer(self._profile.extensions, evaluation, pod, in_batch=True)
         booked = self._cycle.assume_best(self._profile, pod, evaluation, steering, self._trigger.attempt)
-        if isinstance(booked, Booked):
+        if isinstance(booked, AssumedPod):
             self._booked.append(booked)
         else:
-            self._fail(Failed(found, "", booked.status, booked.rejected_by))
+            self._fail(FailedPod(found, "", booked.status, booked.rejected_by))
 
-    def _fail(self, failed: Failed) -> None:
+    def _fail(self, failed: FailedPod) -> None:
         self._failed.append(failed)
         if self._is_missed(failed):
             self._blamed = failed
 
-    def _candidate(self, pod: PodInfo) -> Candidate | Status:
+    def _candidate(self, pod: PodInfo) -> PendingPod | Status:
         """The pod as it waits, or what holds it back."""
         own = self._trigger.candidate
         if pod.uid == own.pod.uid:
@@ -284,7 +284,7 @@ class Batch:
         self._booked.clear()
 
 
-def failure_message(booked: Sequence[Booked], failed_count: int, first: Failed) -> str:
+def failure_message(booked: Sequence[AssumedPod], failed_count: int, first: FailedPod) -> str:
     """Return how far the plan got, and the pod that it failed for, in upstream's words; of pods with a planned node
     that is the one whose key is smallest. Source: behaviour/gangs 17.
     """

@@ -9,21 +9,21 @@ import numpy as np
 
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.engine import pick, post_filter
-from koordinator.scheduler.engine.batch import Batch, Booked, Trigger
+from koordinator.scheduler.engine.batch import AssumedPod, Batch, Trigger
 from koordinator.scheduler.engine.batch_watch import BatchWatch
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.evaluation_cache import EvaluationCache
 from koordinator.scheduler.engine.pick import ZoneOrder
 from koordinator.scheduler.engine.post_filter import Answered, CycleDiagnosis, KeptFree
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.results import Advice, Candidate, along, pending_by, with_job
+from koordinator.scheduler.engine.results import ExtenderAdvice, PendingPod, along, pending_by, with_job
 from koordinator.scheduler.engine.results import Placed as Placed
 from koordinator.scheduler.engine.results import Unplaced as Unplaced
 from koordinator.scheduler.engine.results import refused as refused
 from koordinator.scheduler.engine.steering import FREE, Steering, steer
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin import diagnosis
-from koordinator.scheduler.plugin.capabilities import JobRefusal, Plan, SharedFailure
+from koordinator.scheduler.plugin.capabilities import JobRefusal, PlacementPlan, SharedFailure
 from koordinator.scheduler.plugin.framework import Later
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.table.columns import NOT_FEASIBLE, Rows
@@ -36,7 +36,7 @@ RESERVE_TRIES_MAX = 16
 
 B = TypeVar("B")
 
-Waiting = Callable[[PodInfo, str], Candidate | Status]
+Waiting = Callable[[PodInfo, str], PendingPod | Status]
 """A pod of a plan that was made by the plugin of that name: as it waits in the queue, or what holds it back."""
 
 
@@ -82,7 +82,7 @@ class Cycle:
         class_key: Hashable,
         attempt: int,
         now_s: float,
-        advice: Advice | None = None,
+        advice: ExtenderAdvice | None = None,
     ) -> Placed | Unplaced:
         """Find a node and book it there, minding the `advice` of others."""
         for timed in profile.refreshers:
@@ -109,7 +109,7 @@ class Cycle:
                 return self._refused(profile, pod, evaluation, steering)
             is_whole = bool(steering.planned) or not self.has_advisors
             if steering.plan is not None and profile.extensions.batches and is_whole:
-                trigger = Trigger(Candidate(pod, class_key), attempt, steering.planned_by)
+                trigger = Trigger(PendingPod(pod, class_key), attempt, steering.planned_by)
                 result = self._batch(profile, trigger, evaluation, steering.plan)
                 if result is not None:
                     return result
@@ -130,7 +130,7 @@ class Cycle:
             rows, scores = evaluation.feasible if rows is None else rows, advice.scores
         return self._place(profile, pod, evaluation, rows, chance, scores)
 
-    def _advised_against(self, evaluation: Evaluation, advice: Advice) -> KeptFree:
+    def _advised_against(self, evaluation: Evaluation, advice: ExtenderAdvice) -> KeptFree:
         """Feasible rows that somebody outside objects to."""
         found: KeptFree = {}
         for row in evaluation.feasible.tolist():
@@ -191,7 +191,7 @@ class Cycle:
         return status
 
     def _batch(
-        self, profile: Profile, trigger: Trigger, evaluation: Evaluation, plan: Plan
+        self, profile: Profile, trigger: Trigger, evaluation: Evaluation, plan: PlacementPlan
     ) -> Placed | Unplaced | None:
         """The pod and all others of its plan on their nodes, or none of them. None when the plan failed and the pod
         is to be tried as if there was none."""
@@ -360,10 +360,10 @@ class Cycle:
         """Return whether the pod is on a node already, assumed or confirmed."""
         return self._table.place_of(pod.uid) is not None
 
-    def candidate(self, profile: Profile, pod: PodInfo, planned_by: str) -> Candidate | Status:
+    def candidate(self, profile: Profile, pod: PodInfo, planned_by: str) -> PendingPod | Status:
         """A pod of a plan, or what holds it back."""
         if self.waiting is None:
-            return Candidate(pod, profile.class_key(pod))
+            return PendingPod(pod, profile.class_key(pod))
         return self.waiting(pod, planned_by)
 
     def evaluate(self, profile: Profile, pod: PodInfo, class_key: Hashable) -> Evaluation:
@@ -377,7 +377,7 @@ class Cycle:
 
     def assume_best(
         self, profile: Profile, pod: PodInfo, evaluation: Evaluation, steering: Steering, attempt: int
-    ) -> Booked | Unplaced:
+    ) -> AssumedPod | Unplaced:
         """Count and reserve on the best node that takes the pod."""
         kept_free = self.kept_free(profile, pod, evaluation) if len(self._nominations) else {}
         rows = None
@@ -389,14 +389,14 @@ class Cycle:
             found = CycleDiagnosis(view, profile, evaluation, kept_free, steering)
             return Unplaced(pod, unschedulable(found.fit_error("")), found.rejected_by, evaluation=evaluation)
 
-        def book(row: int) -> Booked | Unplaced | Status:
+        def book(row: int) -> AssumedPod | Unplaced | Status:
             booked = self._assume(profile, pod, evaluation, row)
             if isinstance(booked, PodInfo):
-                return Booked(booked, evaluation, self._table.name_of(row))
+                return AssumedPod(booked, evaluation, self._table.name_of(row))
             return booked
 
         chance = pick.chance_of(self._seed, pod.uid, attempt)
-        placed: Booked | Unplaced | Status = self._first_that(book, evaluation, rows, chance, {})
+        placed: AssumedPod | Unplaced | Status = self._first_that(book, evaluation, rows, chance, {})
         if isinstance(placed, Status):
             return refused(pod, placed, evaluation)
         return placed

@@ -30,7 +30,7 @@ from koordinator.scheduler.plugin.capabilities import (
     NextPodPlugin,
 )
 from koordinator.scheduler.plugin.controllers import ALL_CONTROLLERS, ControllerFilter
-from koordinator.scheduler.plugin.events import Happening
+from koordinator.scheduler.plugin.events import QueueingEvent
 from koordinator.scheduler.plugin.failures import FailureHandlers
 from koordinator.scheduler.plugin.framework import Actions, Handle, Plugin
 from koordinator.scheduler.plugin.metrics import Metrics
@@ -62,7 +62,7 @@ class Engine:
         seed: int = 0,
         classes_max: int = CLASSES_MAX,
         cluster: Cluster | None = None,
-        happened: Callable[[Happening], None] = lambda _: None,
+        happened: Callable[[QueueingEvent], None] = lambda _: None,
         actions: Actions | None = None,
         gates: FeatureGates | None = None,
         network: Callable[[], TopologyTree | None] = lambda: None,

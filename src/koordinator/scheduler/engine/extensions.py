@@ -51,7 +51,7 @@ States = Mapping[str, Any]
 """Plugin → the state that it prepared for the pod."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class TransformedPod(msgspec.Struct, frozen=True):
     """The pod as transformers show it, or why the attempt ends."""
 
     pod: PodInfo
@@ -117,13 +117,13 @@ class Extensions:
 
     # Transformers
 
-    def see_before_pre_filter(self, pod: PodInfo, what_if: Trial) -> Seen:
+    def see_before_pre_filter(self, pod: PodInfo, what_if: Trial) -> TransformedPod:
         """The pod after all transformers before PreFilter, each on what the one before it made."""
         return _seen(
             self.before_pre_filters, pod, lambda plugin, seen: plugin.before_pre_filter(seen, what_if)
         )
 
-    def see_before_filter(self, states: States, pod: PodInfo, what_if: Trial) -> Seen:
+    def see_before_filter(self, states: States, pod: PodInfo, what_if: Trial) -> TransformedPod:
         """The pod after all transformers before Filter."""
         return _seen(
             self.before_filters,
@@ -159,14 +159,14 @@ class Extensions:
             return found
         return Nomination(found.status.by(self.nominator.name))
 
-    def resize(self, states: States, pod: PodInfo, node_name: str) -> Seen:
+    def resize(self, states: States, pod: PodInfo, node_name: str) -> TransformedPod:
         """The pod as it shall be counted on its node."""
         for plugin in self.resizers:
             found = plugin.resize(states[plugin.name], pod, node_name)
             if isinstance(found, Status):
-                return Seen(pod, found.by(plugin.name))
+                return TransformedPod(pod, found.by(plugin.name))
             pod = found
-        return Seen(pod)
+        return TransformedPod(pod)
 
     def forget_nominated(self, uid: str) -> None:
         """The pod's nomination of a reservation is over."""
@@ -281,11 +281,13 @@ def _last(found: tuple[C, ...]) -> C | None:
     return found[-1] if found else None
 
 
-def _seen(plugins: Iterable[P], pod: PodInfo, transform: Callable[[P, PodInfo], PodInfo | Status]) -> Seen:
+def _seen(
+    plugins: Iterable[P], pod: PodInfo, transform: Callable[[P, PodInfo], PodInfo | Status]
+) -> TransformedPod:
     """The pod after all transformers, each on what the one before it made; the first failure ends it."""
     for plugin in plugins:
         found = transform(plugin, pod)
         if isinstance(found, Status):
-            return Seen(pod, found.by(plugin.name))
+            return TransformedPod(pod, found.by(plugin.name))
         pod = found
-    return Seen(pod)
+    return TransformedPod(pod)

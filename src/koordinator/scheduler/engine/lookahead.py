@@ -14,7 +14,7 @@ import numpy.typing as npt
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.engine.pick import Top, Totals
 from koordinator.scheduler.plugin.framework import FilterPlugin, ScorePlugin, Scores, is_pass
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import NOT_FEASIBLE, Rows
 
 STATES_MAX = 8_192
@@ -28,7 +28,7 @@ _WIDTH_FIRST, _DEPTH_FIRST = 32, 4
 _NONE = -1
 _NO_ROWS: Rows = np.empty(0, np.intp)
 
-BY_PLACEMENT = int(Change.PODS | Change.USAGE)
+BY_PLACEMENT = int(RowChange.PODS | RowChange.USAGE)
 """Kinds of changes that placing a pod on a row is."""
 
 LocalFilter = tuple[int, FilterPlugin[Any], Any, int]

@@ -17,10 +17,10 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.scheduler.config import default_plugins, plugin_args
 from koordinator.scheduler.config.config import (
     ConfigError,
+    ConfigProblem,
     PluginRef,
     Plugins,
     PluginSet,
-    Problem,
     ProfileConfig,
     SchedulerConfig,
     decode_args,
@@ -243,7 +243,7 @@ def read_plugins(
 
     Raises: ConfigError with all that is wrong, at its place in the file.
     """
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     points: list[dict[str, list[PluginRef]]] = []
     args: list[dict[str, Any]] = []
     for index, profile in enumerate(profiles):
@@ -251,7 +251,7 @@ def read_plugins(
             points.append(merge_plugins(profile.plugins, registry))
         except ConfigError as error:
             field = _SNAKE.sub(lambda part: part[1].upper(), error.field)
-            problems.append(Problem(f"profiles[{index}].{field}", error.reason))
+            problems.append(ConfigProblem(f"profiles[{index}].{field}", error.reason))
     try:
         args = read_args(profiles, registry)
     except ConfigError as error:
@@ -376,7 +376,7 @@ def read_args(profiles: Sequence[ProfileConfig], registry: Mapping[str, PluginTy
 
     Raises: ConfigError with all that is wrong in any of them.
     """
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     found: list[dict[str, Any]] = []
     for index, profile in enumerate(profiles):
         args: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from koordinator.scheduler.table.columns import LEFT_OUT, NO_NODE, RefusedBy, Ro
 from koordinator.scheduler.table.nodes import NodeTable
 
 
-class Refusals:
+class NodeRefusals:
     """The verdicts of one evaluation. `codes` are those of the plugin in `refused_by`."""
 
     def __init__(

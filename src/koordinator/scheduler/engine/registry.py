@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 PluginType = type[Plugin[Any]]
 
 
-class Registry(Mapping[str, PluginType]):
+class PluginRegistry(Mapping[str, PluginType]):
     """Plugins by name. `unusable` says of names that installed packages offer why they cannot be used."""
 
     def __init__(self, plugins: Mapping[str, PluginType], unusable: Mapping[str, str] | None = None) -> None:
@@ -37,7 +37,7 @@ class Registry(Mapping[str, PluginType]):
 
 def why_missing(name: str, registry: Mapping[str, PluginType], known: Iterable[str] = ()) -> str:
     """Return why a configured plugin cannot be used, with the name that was probably meant."""
-    if isinstance(registry, Registry) and name in registry.unusable:
+    if isinstance(registry, PluginRegistry) and name in registry.unusable:
         return f"plugin {name!r} is installed and cannot be used: {registry.unusable[name]}"
     text = f"no plugin is called {name!r}"
     names = sorted({*registry, *known})
@@ -48,7 +48,7 @@ def why_missing(name: str, registry: Mapping[str, PluginType], known: Iterable[s
     return f"{text}; packages offer plugins as entry points of the group {ENTRY_POINTS!r}"
 
 
-def installed(built_in: Mapping[str, PluginType]) -> Registry:
+def installed(built_in: Mapping[str, PluginType]) -> PluginRegistry:
     """The plugins of this package and those of all installed packages."""
     return read_entries(built_in, _offered())
 
@@ -59,7 +59,9 @@ def _offered() -> metadata.EntryPoints:
     return metadata.entry_points(group=ENTRY_POINTS)
 
 
-def read_entries(built_in: Mapping[str, PluginType], entries: Iterable[metadata.EntryPoint]) -> Registry:
+def read_entries(
+    built_in: Mapping[str, PluginType], entries: Iterable[metadata.EntryPoint]
+) -> PluginRegistry:
     """The plugins that entry points lead to, besides the built-in ones.
 
     An entry cannot be used when it does not import, leads to no plugin of its name, or has a name that is
@@ -81,7 +83,7 @@ def read_entries(built_in: Mapping[str, PluginType], entries: Iterable[metadata.
                 unusable[entry.name] = found
         else:
             plugins[entry.name] = found
-    return Registry(plugins, unusable)
+    return PluginRegistry(plugins, unusable)
 
 
 def _load(entry: metadata.EntryPoint) -> PluginType | str:

@@ -14,7 +14,7 @@ from koordinator.scheduler.table.pod_info import PodInfo
 NOT_ASKED = error("node(s) came into question while extenders were asked")
 
 
-class Advice(msgspec.Struct, frozen=True):
+class ExtenderAdvice(msgspec.Struct, frozen=True):
     """`asked` are the nodes that they were shown, `refused` those of them that they refuse, `scores` are to be
     added to the totals. `failure`: one that must be heard could not be."""
 
@@ -30,7 +30,7 @@ class Advice(msgspec.Struct, frozen=True):
         return self.refused.get(node_name, SUCCESS)
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class PendingPod(msgspec.Struct, frozen=True):
     """A pod that may be placed, and its `Profile.class_key`."""
 
     pod: PodInfo
@@ -74,7 +74,7 @@ class Unplaced(msgspec.Struct, frozen=True):
     """What nodes said to the whole job of the pod."""
     together: tuple[Placed, ...] = ()
     """Pods of its plan that were placed without it."""
-    about: Candidate | None = None
+    about: PendingPod | None = None
     """The pod of its plan that found no place, whose events count."""
 
 
@@ -87,7 +87,7 @@ def refused(pod: PodInfo, status: Status, evaluation: Evaluation | None = None) 
 def with_job(unplaced: Unplaced, refusal: JobRefusal, class_key: Callable[[PodInfo], Hashable]) -> Unplaced:
     """A pod that cannot be placed with its whole job."""
     about = refusal.about
-    waits_for = Candidate(about, class_key(about)) if about.uid != unplaced.pod.uid else None
+    waits_for = PendingPod(about, class_key(about)) if about.uid != unplaced.pod.uid else None
     return msgspec.structs.replace(unplaced, rejected_by=refusal.rejected_by, about=waits_for)
 
 

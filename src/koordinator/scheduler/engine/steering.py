@@ -8,7 +8,7 @@ import msgspec
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.extensions import Extensions
 from koordinator.scheduler.plugin import status
-from koordinator.scheduler.plugin.capabilities import JobVerdict, Plan
+from koordinator.scheduler.plugin.capabilities import JobVerdict, PlacementPlan
 from koordinator.scheduler.plugin.framework import PreFilterResult
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -24,7 +24,7 @@ class Steering(msgspec.Struct, frozen=True):
     planned: str = ""
     planned_by: str = ""
     preferred: tuple[str, ...] = ()
-    plan: Plan | None = None
+    plan: PlacementPlan | None = None
     rejected_by: frozenset[str] = frozenset()
     """Plugins whose events can lift a refusal, besides its author."""
     is_revisable: bool = False

@@ -8,11 +8,11 @@ BEST_NODES = 5
 """Nodes in the score table, where nobody asks for more or fewer."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class AnswerPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One piece of an answer."""
 
 
-class Verdict(enum.StrEnum):
+class PodVerdict(enum.StrEnum):
     """What comes of a pod."""
 
     BOUND = "Bound"
@@ -36,7 +36,7 @@ class Verdict(enum.StrEnum):
     """It asks for a scheduler that this one is not."""
 
 
-class ReasonCount(Part, frozen=True, kw_only=True):
+class ReasonCount(AnswerPart, frozen=True, kw_only=True):
     """One refusal and the nodes that it concerns. Nodes with several refusals count for each of them.
 
     `alone_count` counts nodes where no other plugin objects.
@@ -50,7 +50,7 @@ class ReasonCount(Part, frozen=True, kw_only=True):
     preemption_might_help: bool
 
 
-class PluginAnswer(Part, frozen=True, kw_only=True):
+class PluginAnswer(AnswerPart, frozen=True, kw_only=True):
     """What one plugin says, about the pod as a whole or about one node."""
 
     plugin: str
@@ -61,7 +61,7 @@ class PluginAnswer(Part, frozen=True, kw_only=True):
     details: list[str] = []
 
 
-class ResourceLine(Part, frozen=True, kw_only=True):
+class ResourceLine(AnswerPart, frozen=True, kw_only=True):
     """Amounts of one resource on a node as quantity texts; `short_by` is empty when there is enough."""
 
     resource: str
@@ -72,7 +72,7 @@ class ResourceLine(Part, frozen=True, kw_only=True):
     short_by: str = ""
 
 
-class NodeAnswer(Part, frozen=True, kw_only=True):
+class NodeAnswer(AnswerPart, frozen=True, kw_only=True):
     """One node: every plugin's answer, not only the first refusal."""
 
     node: str
@@ -83,7 +83,7 @@ class NodeAnswer(Part, frozen=True, kw_only=True):
     pods_max: int
 
 
-class PluginScore(Part, frozen=True, kw_only=True):
+class PluginScore(AnswerPart, frozen=True, kw_only=True):
     """A plugin's share of a node's score: weight × normalised."""
 
     plugin: str
@@ -92,7 +92,7 @@ class PluginScore(Part, frozen=True, kw_only=True):
     weight: int
 
 
-class NodeScore(Part, frozen=True, kw_only=True):
+class ScoredNode(AnswerPart, frozen=True, kw_only=True):
     """A node that fits, and how much it is preferred."""
 
     node: str
@@ -100,7 +100,7 @@ class NodeScore(Part, frozen=True, kw_only=True):
     shares: list[PluginScore]
 
 
-class Victims(Part, frozen=True, kw_only=True):
+class NodeVictims(AnswerPart, frozen=True, kw_only=True):
     """Pods (`namespace/name`) whose eviction makes room on a node."""
 
     node: str
@@ -108,15 +108,15 @@ class Victims(Part, frozen=True, kw_only=True):
     budget_violations: int
 
 
-class Preemption(Part, frozen=True, kw_only=True):
+class PreemptionAnswer(AnswerPart, frozen=True, kw_only=True):
     """What PostFilter plugins would do; `nodes` come best first."""
 
     message: str
     nominated_node: str
-    nodes: list[Victims]
+    nodes: list[NodeVictims]
 
 
-class Remedy(Part, frozen=True, kw_only=True):
+class Remedy(AnswerPart, frozen=True, kw_only=True):
     """A change and how many nodes then take the pod."""
 
     kind: str
@@ -125,7 +125,7 @@ class Remedy(Part, frozen=True, kw_only=True):
     examples: list[str]
 
 
-class EventLine(Part, frozen=True, kw_only=True):
+class EventLine(AnswerPart, frozen=True, kw_only=True):
     """An event about the pod; `time` is when it was seen last."""
 
     time: str
@@ -135,7 +135,7 @@ class EventLine(Part, frozen=True, kw_only=True):
     count: int = 1
 
 
-class ConditionLine(Part, frozen=True, kw_only=True):
+class ConditionLine(AnswerPart, frozen=True, kw_only=True):
     """A condition of the pod, as its status says."""
 
     type: str
@@ -144,7 +144,7 @@ class ConditionLine(Part, frozen=True, kw_only=True):
     message: str = ""
 
 
-class QueueLine(Part, frozen=True, kw_only=True):
+class QueueLine(AnswerPart, frozen=True, kw_only=True):
     """Where a pending pod waits in the scheduler: `active`, `backoff`, `unschedulable`, `gated`, `in a cycle`,
     `waiting for permission` or `being bound`."""
 
@@ -154,7 +154,7 @@ class QueueLine(Part, frozen=True, kw_only=True):
     """Plugins whose events bring it back."""
 
 
-class QuotaLevel(Part, frozen=True, kw_only=True):
+class QuotaLevel(AnswerPart, frozen=True, kw_only=True):
     """One resource of a quota on the way from the top to the pod's; amounts are quantity texts."""
 
     quota: str
@@ -171,7 +171,7 @@ class QuotaLevel(Part, frozen=True, kw_only=True):
     are none, or `nodes` at the top; else empty."""
 
 
-class QuotaLoan(Part, frozen=True, kw_only=True):
+class QuotaLoan(AnswerPart, frozen=True, kw_only=True):
     """What the pod's quota uses of the minimum of another one."""
 
     lender: str
@@ -179,7 +179,7 @@ class QuotaLoan(Part, frozen=True, kw_only=True):
     amounts: dict[str, str]
 
 
-class QuotaExcess(Part, frozen=True, kw_only=True):
+class QuotaExcess(AnswerPart, frozen=True, kw_only=True):
     """What a quota uses above its runtime: others want back what it has borrowed."""
 
     quota: str
@@ -187,7 +187,7 @@ class QuotaExcess(Part, frozen=True, kw_only=True):
     amounts: dict[str, str]
 
 
-class QuotaAnswer(Part, frozen=True, kw_only=True):
+class QuotaAnswer(AnswerPart, frozen=True, kw_only=True):
     """What a pod meets at its quota."""
 
     quota: str
@@ -204,7 +204,7 @@ class QuotaAnswer(Part, frozen=True, kw_only=True):
     """Where the pod's quota has room: who uses more than may be used, of what the pod asks for, most first."""
 
 
-class GangLine(Part, frozen=True, kw_only=True):
+class GangLine(AnswerPart, frozen=True, kw_only=True):
     """One gang of a group: what it is told to be, and where its members stand."""
 
     gang: str
@@ -227,7 +227,7 @@ class GangLine(Part, frozen=True, kw_only=True):
     """Of the PodGroup, where it was asked for."""
 
 
-class GangFit(Part, frozen=True, kw_only=True):
+class GangFit(AnswerPart, frozen=True, kw_only=True):
     """Members placed one beside the other, as one round of the scheduler would."""
 
     members: int
@@ -255,7 +255,7 @@ class GangFit(Part, frozen=True, kw_only=True):
     """Why nodes refuse that one, next to the members before it."""
 
 
-class DomainFit(Part, frozen=True, kw_only=True):
+class DomainFit(AnswerPart, frozen=True, kw_only=True):
     """A part of the network that could hold the gang: how many members without a place fit."""
 
     layer: str
@@ -263,13 +263,13 @@ class DomainFit(Part, frozen=True, kw_only=True):
     fitting: int
 
 
-class GangAnswer(Part, frozen=True, kw_only=True):
+class GangAnswer(AnswerPart, frozen=True, kw_only=True):
     """A gang, or a group of gangs that start together: how far it is, and what keeps it."""
 
     gang: str
     group: str
     """The gangs that are placed together, with commas."""
-    verdict: Verdict
+    verdict: PodVerdict
     sentence: str
     state: str = ""
     """`waiting for members`, `queued`, `being tried`, `holding places` or `started`."""
@@ -280,18 +280,18 @@ class GangAnswer(Part, frozen=True, kw_only=True):
     """Why the round under way has failed already."""
     fit: GangFit | None = None
     domains: list[DomainFit] = []
-    preemption: "Preemption | None" = None
+    preemption: "PreemptionAnswer | None" = None
     remedies: "list[Remedy]" = []
     events: "list[EventLine]" = []
     notes: list[str] = []
 
 
-class PodAnswer(Part, frozen=True, kw_only=True):
+class PodAnswer(AnswerPart, frozen=True, kw_only=True):
     """The whole explanation. `message` is what the scheduler writes into events and conditions."""
 
     pod: str
     uid: str = ""
-    verdict: Verdict
+    verdict: PodVerdict
     sentence: str
     message: str = ""
     scheduler_name: str = ""
@@ -306,8 +306,8 @@ class PodAnswer(Part, frozen=True, kw_only=True):
     pre_filter: list[PluginAnswer] = []
     reasons: list[ReasonCount] = []
     nodes: list[NodeAnswer] = []
-    scores: list[NodeScore] = []
-    preemption: Preemption | None = None
+    scores: list[ScoredNode] = []
+    preemption: PreemptionAnswer | None = None
     remedies: list[Remedy] = []
     queue: QueueLine | None = None
     quota: QuotaAnswer | None = None

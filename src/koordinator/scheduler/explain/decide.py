@@ -18,13 +18,13 @@ from koordinator.scheduler.explain.answer import (
     BEST_NODES,
     NodeAnswer,
     PodAnswer,
+    PodVerdict,
     Remedy,
     ResourceLine,
-    Verdict,
 )
 from koordinator.scheduler.explain.evictions import preemption_of
-from koordinator.scheduler.explain.gang_group import Group, group_of_pod
-from koordinator.scheduler.explain.gangs import Told, explain_group
+from koordinator.scheduler.explain.gang_group import GangSet, group_of_pod
+from koordinator.scheduler.explain.gangs import GangExplanation, explain_group
 from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.quotas import remedies as quota_remedies
 from koordinator.scheduler.explain.remedies import remedies, wanted_amounts
@@ -41,7 +41,7 @@ NODES_PER_SLICE = 100
 """Nodes told in detail before others have a turn, some 0.07 ms each."""
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class PodQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked beyond the verdict: details of these nodes (None: of all), how many of the best ones, and
     whether to search for remedies. `attempt` is the number of the cycle that is foreseen; ties between nodes
     fall as they will in it. `seed` is the scheduler's."""
@@ -53,7 +53,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(
-    engine: Engine, pod: PodInfo, question: Question | None = None, gang: Told | None = None
+    engine: Engine, pod: PodInfo, question: PodQuestion | None = None, gang: GangExplanation | None = None
 ) -> PodAnswer:
     """The verdict of a cycle that ran now, with everything that led to it. `gang`: what was found out about the gang of
     the pod already.
@@ -61,12 +61,12 @@ def explain(
     Columns that depend on the time must be current (`Engine.refresh`). Reserve and Permit are not asked: they
     book. Nodes that `question` names and the cluster does not have are left out.
     """
-    question = question or Question()
+    question = question or PodQuestion()
     profile = engine.profiles.get(pod.pod.spec.scheduler_name)
     base = PodAnswer(
         pod=pod.key,
         uid=pod.uid,
-        verdict=Verdict.ERROR,
+        verdict=PodVerdict.ERROR,
         sentence="",
         scheduler_name=pod.pod.spec.scheduler_name,
         priority=pod.priority,
@@ -77,7 +77,7 @@ def explain(
     )
     if pod.is_terminal or pod.pod.metadata.deletion_timestamp is not None:
         state = f"has ended ({pod.pod.status.phase})" if pod.is_terminal else "is being deleted"
-        return _with(base, Verdict.FINISHED, f"Pod {pod.key} {state}: nobody looks for a node.")
+        return _with(base, PodVerdict.FINISHED, f"Pod {pod.key} {state}: nobody looks for a node.")
     place = engine.table.place_of(pod.uid)
     if place is None:
         if profile is None:
@@ -88,13 +88,15 @@ def explain(
         answer = (gang or _told(engine, group, question)).answer
         sentence = f"Pod {pod.key} holds a place on {here} and goes with its gang. {answer.sentence}"
         base = msgspec.structs.replace(base, node=here, gang=answer)
-        return _with(base, Verdict.BOUND if answer.verdict is Verdict.BOUND else Verdict.WAITING, sentence)
+        return _with(
+            base, PodVerdict.BOUND if answer.verdict is PodVerdict.BOUND else PodVerdict.WAITING, sentence
+        )
     base = msgspec.structs.replace(base, node=here)
     if profile is None:
         names = ", ".join(sorted(engine.profiles))
         note = f"scheduler {pod.pod.spec.scheduler_name!r} placed it, which is none of ours ({names})"
         sentence = f"Pod {pod.key} is on {here}; {note}."
-        return _with(base, Verdict.BOUND, sentence)
+        return _with(base, PodVerdict.BOUND, sentence)
     with trial_of(engine.table) as trial, contextlib.ExitStack() as aside:
         trial.take(place.pod)
         rest = [aside.enter_context(plugin.aside(place.pod, place.row)) for plugin in profile.plugins]
@@ -102,11 +104,11 @@ def explain(
         return msgspec.structs.replace(found, notes=[*found.notes, *filter(None, rest)])
 
 
-def _told(engine: Engine, group: Group, question: Question) -> Told:
+def _told(engine: Engine, group: GangSet, question: PodQuestion) -> GangExplanation:
     return finish(explain_group(engine, group, with_remedies=question.with_remedies))
 
 
-def _with(base: PodAnswer, verdict: Verdict, sentence: str) -> PodAnswer:
+def _with(base: PodAnswer, verdict: PodVerdict, sentence: str) -> PodAnswer:
     return msgspec.structs.replace(base, verdict=verdict, sentence=sentence)
 
 
@@ -114,7 +116,7 @@ def _foreign(base: PodAnswer, engine: Engine) -> PodAnswer:
     names = ", ".join(sorted(engine.profiles))
     wanted = base.scheduler_name or "(none)"
     sentence = f"Pod {base.pod} asks for scheduler {wanted}; the profiles here are: {names}."
-    return _with(base, Verdict.FOREIGN, sentence)
+    return _with(base, PodVerdict.FOREIGN, sentence)
 
 
 def _requests(engine: Engine, pod: PodInfo) -> dict[str, str]:
@@ -124,7 +126,12 @@ def _requests(engine: Engine, pod: PodInfo) -> dict[str, str]:
 
 
 def _pending(
-    engine: Engine, profile: Profile, pod: PodInfo, question: Question, base: PodAnswer, gang: Told | None
+    engine: Engine,
+    profile: Profile,
+    pod: PodInfo,
+    question: PodQuestion,
+    base: PodAnswer,
+    gang: GangExplanation | None,
 ) -> PodAnswer:
     group = group_of_pod(engine, pod.pod)
     for gate in profile.pre_enqueues:
@@ -137,12 +144,12 @@ def _pending(
             )
         else:
             sentence = f"Pod {pod.key} may not enter the queue: {status.message}."
-            answer = _with(base, Verdict.GATED, sentence)
+            answer = _with(base, PodVerdict.GATED, sentence)
             return msgspec.structs.replace(answer, message=status.message, rejected_by=[gate.name])
     if engine.table.node_count == 0:
         sentence = f"Pod {pod.key} is pending: the cluster has no nodes."
         return msgspec.structs.replace(
-            _with(base, Verdict.UNSCHEDULABLE, sentence), message=diagnosis.NO_NODES
+            _with(base, PodVerdict.UNSCHEDULABLE, sentence), message=diagnosis.NO_NODES
         )
     base = msgspec.structs.replace(base, quota=explain_quota(profile, pod))
     if group is not None:
@@ -152,7 +159,7 @@ def _pending(
     failure = found.evaluation.failure
     if failure is not None:
         sentence = f"Pod {pod.key} cannot be judged: {failure.plugin} failed: {failure.message}."
-        answer = _with(base, Verdict.ERROR, sentence)
+        answer = _with(base, PodVerdict.ERROR, sentence)
         return msgspec.structs.replace(answer, message=failure.message, rejected_by=[failure.plugin])
     rows = found.takers
     steering = FREE
@@ -161,7 +168,7 @@ def _pending(
     if not (steering.status.is_success or steering.status.is_rejected):
         status = steering.status
         sentence = f"Pod {pod.key} cannot be judged: {status.plugin} failed: {status.message}."
-        answer = _with(base, Verdict.ERROR, sentence)
+        answer = _with(base, PodVerdict.ERROR, sentence)
         return msgspec.structs.replace(answer, message=status.message, rejected_by=[status.plugin])
     row = _row_among(rows, found, base.nominated_node)
     if row is None and steering.planned:
@@ -173,7 +180,12 @@ def _pending(
 
 
 def _with_gang(
-    engine: Engine, profile: Profile, pod: PodInfo, question: Question, base: PodAnswer, told: Told
+    engine: Engine,
+    profile: Profile,
+    pod: PodInfo,
+    question: PodQuestion,
+    base: PodAnswer,
+    told: GangExplanation,
 ) -> PodAnswer:
     """A member that goes with its gang or not at all: what the gang meets is what it meets."""
     answer = told.answer
@@ -185,11 +197,11 @@ def _with_gang(
         gang=answer,
         node=told.nodes.get(pod.key, ""),
         message=answer.fit.message if is_stuck and answer.fit is not None else answer.last_failure,
-        rejected_by=[] if answer.verdict is Verdict.SCHEDULABLE else [Coscheduling.name],
+        rejected_by=[] if answer.verdict is PodVerdict.SCHEDULABLE else [Coscheduling.name],
     )
 
 
-def _facts(found: Survey, question: Question, base: PodAnswer) -> PodAnswer:
+def _facts(found: Survey, question: PodQuestion, base: PodAnswer) -> PodAnswer:
     """Return what holds for pending and bound pods alike."""
     return msgspec.structs.replace(
         base,
@@ -200,7 +212,7 @@ def _facts(found: Survey, question: Question, base: PodAnswer) -> PodAnswer:
     )
 
 
-def _fits(found: Survey, rows: Rows, steering: Steering, question: Question, base: PodAnswer) -> PodAnswer:
+def _fits(found: Survey, rows: Rows, steering: Steering, question: PodQuestion, base: PodAnswer) -> PodAnswer:
     """The node that the next cycle would choose."""
     pod, table = found.pod, found.engine.table
     row = _row_among(rows, found, base.nominated_node)
@@ -230,7 +242,7 @@ def _fits(found: Survey, rows: Rows, steering: Steering, question: Question, bas
         f"Pod {pod.key} fits {rows.size} of {table.node_count} nodes; the next cycle would choose {name}."
     )
     return msgspec.structs.replace(
-        _with(base, Verdict.SCHEDULABLE, sentence),
+        _with(base, PodVerdict.SCHEDULABLE, sentence),
         node=name,
         notes=notes,
         scores=surveys.scores(found, rows, question.best, [row]),
@@ -249,14 +261,14 @@ def _sample_size(found: Survey) -> int:
     return pick.nodes_to_find(int(found.evaluation.candidates.size), percent)
 
 
-def _no_fit(found: Survey, steering: Steering, question: Question, base: PodAnswer) -> PodAnswer:
+def _no_fit(found: Survey, steering: Steering, question: PodQuestion, base: PodAnswer) -> PodAnswer:
     pod, engine, profile = found.pod, found.engine, found.profile
     view = View(profile, engine.table, engine.nominations, pod)
     asked = CycleDiagnosis(view, profile, found.evaluation, found.kept_free, steering)
     is_free = steering.status.is_success and not steering.planned
     preemption = preemption_of(found, asked)
     message = asked.fit_error(preemption.message)
-    verdict = Verdict.PREEMPTION if preemption.nodes else Verdict.UNSCHEDULABLE
+    verdict = PodVerdict.PREEMPTION if preemption.nodes else PodVerdict.UNSCHEDULABLE
     if preemption.nodes:
         best = preemption.nodes[0]
         sentence = (
@@ -326,12 +338,12 @@ def _unbound(pod: PodInfo) -> PodInfo:
 
 
 def _bound(
-    engine: Engine, profile: Profile, pod: PodInfo, here: str, question: Question, base: PodAnswer
+    engine: Engine, profile: Profile, pod: PodInfo, here: str, question: PodQuestion, base: PodAnswer
 ) -> PodAnswer:
     """A pod that has a node: whether it would get it again, and which ones are preferred now."""
     if engine.table.row_of(here) is None:
         sentence = f"Pod {pod.key} is on {here}, which is no node of the cluster any more."
-        return _with(base, Verdict.BOUND, sentence)
+        return _with(base, PodVerdict.BOUND, sentence)
     found = surveys.survey(engine, profile, pod)
     base = _facts(found, msgspec.structs.replace(question, nodes=_and(question.nodes, here)), base)
     row = engine.table.row_of(here)
@@ -354,7 +366,7 @@ def _bound(
             )
         else:
             sentence = f"Pod {pod.key} is on {here}, and no node scores better now ({rows.size} fit)."
-    return msgspec.structs.replace(_with(base, Verdict.BOUND, sentence), scores=table)
+    return msgspec.structs.replace(_with(base, PodVerdict.BOUND, sentence), scores=table)
 
 
 def _and(nodes: tuple[str, ...] | None, more: str) -> tuple[str, ...] | None:

@@ -5,13 +5,13 @@ from typing import Any
 
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis, is_over, texts_with
 from koordinator.scheduler.engine.view import View
-from koordinator.scheduler.explain.answer import Preemption, Victims
+from koordinator.scheduler.explain.answer import NodeVictims, PreemptionAnswer
 from koordinator.scheduler.explain.survey import Survey
-from koordinator.scheduler.plugin.framework import Eviction, PostFilterPlugin
+from koordinator.scheduler.plugin.framework import PostFilterPlugin, PreemptionOffer
 
 PREEMPTION_NODES_MAX = 5
 
-Ways = tuple[Eviction, ...]
+Ways = tuple[PreemptionOffer, ...]
 
 
 def preemption_of(
@@ -19,12 +19,12 @@ def preemption_of(
     asked: CycleDiagnosis,
     plugins: Sequence[PostFilterPlugin[Any]] | None = None,
     nodes_max: int | None = PREEMPTION_NODES_MAX,
-) -> Preemption:
+) -> PreemptionAnswer:
     """As the cycle asks PostFilter plugins (those of the profile, unless said otherwise): in order, until one made
     room or forbids the others to. `nodes_max` limits what is told of each."""
     texts: tuple[str, ...] = ()
     nominated = ""
-    ways: list[Eviction] = []
+    ways: list[PreemptionOffer] = []
     for plugin in found.profile.post_filters if plugins is None else plugins:
         outlook = plugin.outlook(found.pod, asked)
         status = outlook.result.status
@@ -35,13 +35,15 @@ def preemption_of(
         ways += outlook.ways[:nodes_max]
         if is_over(status):
             break
-    return Preemption(message=asked.told(", ".join(texts)), nominated_node=nominated, nodes=victims(ways))
+    return PreemptionAnswer(
+        message=asked.told(", ".join(texts)), nominated_node=nominated, nodes=victims(ways)
+    )
 
 
-def victims(ways: Sequence[Eviction]) -> list[Victims]:
+def victims(ways: Sequence[PreemptionOffer]) -> list[NodeVictims]:
     """Ways to make room as an answer has them."""
     return [
-        Victims(node=way.node_name, pods=[pod.key for pod in way.pods], budget_violations=way.violations)
+        NodeVictims(node=way.node_name, pods=[pod.key for pod in way.pods], budget_violations=way.violations)
         for way in ways
     ]
 

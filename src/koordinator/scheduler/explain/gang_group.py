@@ -18,14 +18,14 @@ from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
-class Member(msgspec.Struct, frozen=True):
+class PendingMember(msgspec.Struct, frozen=True):
     """A member without a place, in the order of trying."""
 
     gang_id: str
     pod: PodInfo
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class GangSet(msgspec.Struct, frozen=True, kw_only=True):
     """A gang with those that it is placed together with."""
 
     books: RunningGangs
@@ -60,7 +60,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         """Return how many places each gang lacks to start."""
         return {gang_id: self.short_of(gang) for gang_id, gang in self.gangs.items()}
 
-    def pending(self) -> Iterator[Member | str]:
+    def pending(self) -> Iterator[PendingMember | str]:
         """Members without a place, in the order in which a round tries them: the one that stands for the group
         first, then gang by gang, by name. Of those whose requests cannot be read the name alone."""
         first = self.gang.group.representative
@@ -70,7 +70,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         for gang_id, key in keys:
             info = self.books.info(key)
             if info is not None:
-                yield Member(gang_id, info)
+                yield PendingMember(gang_id, info)
             elif self.books.pod(key) is not None:
                 yield key
 
@@ -87,7 +87,7 @@ def gang_keys(engine: Engine) -> list[str]:
     return sorted(books.rounds.cache.gangs()) if books is not None else []
 
 
-def group_of(engine: Engine, gang_id: str) -> Group | None:
+def group_of(engine: Engine, gang_id: str) -> GangSet | None:
     """The group of a gang; None when nobody has named such a gang."""
     books = books_of(engine)
     gang = books.rounds.cache.get(gang_id) if books is not None else None
@@ -95,10 +95,10 @@ def group_of(engine: Engine, gang_id: str) -> Group | None:
         return None
     ids = gang.config.group
     known = {each: found for each in ids if (found := books.rounds.cache.get(each)) is not None}
-    return Group(books=books, gang=gang, ids=ids, gangs=known)
+    return GangSet(books=books, gang=gang, ids=ids, gangs=known)
 
 
-def group_of_pod(engine: Engine, pod: Pod) -> Group | None:
+def group_of_pod(engine: Engine, pod: Pod) -> GangSet | None:
     """The group of a pod's gang, as far as its rules apply to the pod."""
     gang_id = gang_id_of(pod)
     group = group_of(engine, gang_id) if gang_id else None

@@ -15,8 +15,8 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import Remedy
 from koordinator.scheduler.explain.counting import count
-from koordinator.scheduler.explain.gang_group import Group, Member
-from koordinator.scheduler.explain.gang_members import Counted, Job, kind_of
+from koordinator.scheduler.explain.gang_group import GangSet, PendingMember
+from koordinator.scheduler.explain.gang_members import AlikeMembers, PendingMembers, kind_of
 from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.quotas import remedies as quota_remedies
 from koordinator.scheduler.explain.remedies import room, wanted_amounts
@@ -100,7 +100,7 @@ RESUMED_US_MAX = 10_000
 Prepare = Callable[[Trial], None]
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class RehearsalOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How members are tried: on `rows` only (`where` says which these are), after `prepare` took pods away. Of the
     first that does not fit, what it lacks, unless `is_brief`. `is_live`: others wait for the end of each slice."""
 
@@ -111,13 +111,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     is_live: bool = False
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class RehearsalResult(msgspec.Struct, frozen=True, kw_only=True):
     """Members tried side by side. `survey` is what the first one that found no node met, next to those before it."""
 
-    job: Job
+    job: PendingMembers
     placed: Mapping[str, str]
     """Member → node."""
-    missed: tuple[Member, ...] = ()
+    missed: tuple[PendingMember, ...] = ()
     untried: int = 0
     """Members for whom there was no time."""
     is_enough: bool = False
@@ -144,7 +144,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.job.members.index(self.missed[0])
 
 
-def rehearse(engine: Engine, group: Group, job: Job, question: Question) -> Steps[Outcome]:
+def rehearse(
+    engine: Engine, group: GangSet, job: PendingMembers, question: RehearsalOptions
+) -> Steps[RehearsalResult]:
     """Place the members one beside the other, and undo it."""
     found = _Progress(engine, group, job, question)
     while not found.is_over:
@@ -165,7 +167,9 @@ def rehearse(engine: Engine, group: Group, job: Job, question: Question) -> Step
 class _Progress:
     """How far the members are."""
 
-    def __init__(self, engine: Engine, group: Group, job: Job, question: Question) -> None:
+    def __init__(
+        self, engine: Engine, group: GangSet, job: PendingMembers, question: RehearsalOptions
+    ) -> None:
         self.is_over = False
         self._engine = engine
         self._group = group
@@ -176,7 +180,7 @@ class _Progress:
         self._untried = 0
         self._placed: dict[str, str] = {}
         self._tried: list[tuple[PodInfo, str, bool]] = []
-        self._missed: list[Member] = []
+        self._missed: list[PendingMember] = []
         self._by_gang: Counter[str] = Counter()
         self._is_enough = self._has_all()
         self._status: Status | None = None
@@ -188,8 +192,8 @@ class _Progress:
         self._unasked: set[str] = set()
 
     @property
-    def outcome(self) -> Outcome:
-        return Outcome(
+    def outcome(self) -> RehearsalResult:
+        return RehearsalResult(
             job=self._job,
             placed=self._placed,
             missed=tuple(self._missed),
@@ -251,7 +255,7 @@ class _Progress:
         self._rooms = tuple(quota_remedies(found.profile, found.pod, needed))
         self._is_room_for_all = True
 
-    def _try(self, tries: Tries, member: Member) -> None:
+    def _try(self, tries: Tries, member: PendingMember) -> None:
         place = self._engine.table.place_of(member.pod.uid)
         if place is not None:  # by the scheduler, since the members were listed
             self._place(member, self._engine.table.name_of(place.row))
@@ -264,13 +268,13 @@ class _Progress:
             return
         self._miss(member, node)
 
-    def _place(self, member: Member, node: str) -> None:
+    def _place(self, member: PendingMember, node: str) -> None:
         self._placed[member.pod.key] = node
         self._by_gang[member.gang_id] += 1
         if not self._missed or not self._group.is_strict:
             self._is_enough = self._is_enough or self._has_all()
 
-    def _miss(self, member: Member, status: Status, survey: Survey | None = None) -> None:
+    def _miss(self, member: PendingMember, status: Status, survey: Survey | None = None) -> None:
         self._missed.append(member)
         if self._status is not None:
             return
@@ -281,7 +285,7 @@ class _Progress:
         self._lacks = _lacks(self._survey, status, self._asked)
         self._rooms = _rooms(self._survey, status, self._asked.rows)
 
-    def _count(self, counted: Counted) -> None:
+    def _count(self, counted: AlikeMembers) -> None:
         profile = self._engine.profiles[counted.pod.pod.spec.scheduler_name]
         left = [each for each in counted.members if self._engine.table.place_of(each.pod.uid) is None]
         found = count(self._engine, profile, counted.pod, len(left), self._asked.rows)
@@ -308,7 +312,7 @@ def _survey(engine: Engine, pod: PodInfo) -> Survey | None:
     return surveys.survey(engine, profile, pod) if profile is not None else None
 
 
-def _lacks(found: Survey | None, status: Status, asked: Question) -> str:
+def _lacks(found: Survey | None, status: Status, asked: RehearsalOptions) -> str:
     is_booking = found is not None and any(
         each.name == status.plugin for each in found.profile.reserves if isinstance(each, ReservePlugin)
     )

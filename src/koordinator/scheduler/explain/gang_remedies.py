@@ -15,18 +15,18 @@ from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain import survey as surveys
-from koordinator.scheduler.explain.answer import Preemption, Remedy
+from koordinator.scheduler.explain.answer import PreemptionAnswer, Remedy
 from koordinator.scheduler.explain.evictions import Ways, preemption_of, victims, ways_for
-from koordinator.scheduler.explain.gang_group import Group, Member
-from koordinator.scheduler.explain.gang_members import Job, kind_of
-from koordinator.scheduler.explain.gang_rehearsal import Outcome, Prepare, Question, rehearse
+from koordinator.scheduler.explain.gang_group import GangSet, PendingMember
+from koordinator.scheduler.explain.gang_members import PendingMembers, kind_of
+from koordinator.scheduler.explain.gang_rehearsal import Prepare, RehearsalOptions, RehearsalResult, rehearse
 from koordinator.scheduler.explain.quotas import refused_by_quota
 from koordinator.scheduler.explain.remedies import Mask, model_row, variants_of, wanted_amounts
 from koordinator.scheduler.explain.slices import Steps
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.tries import Tries
 from koordinator.scheduler.explain.variants import Variant, for_requests
-from koordinator.scheduler.plugin.framework import Eviction
+from koordinator.scheduler.plugin.framework import PreemptionOffer
 from koordinator.scheduler.plugins.coscheduling.config import GangSource
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.table.columns import Rows
@@ -48,7 +48,9 @@ FIT = "NodeResourcesFit"
 CORDONED = "node.kubernetes.io/unschedulable"
 
 
-def remedies(engine: Engine, group: Group, outcome: Outcome, *, is_live: bool) -> Steps[list[Remedy]]:
+def remedies(
+    engine: Engine, group: GangSet, outcome: RehearsalResult, *, is_live: bool
+) -> Steps[list[Remedy]]:
     """Changes of the members first, then of the gang, then of the cluster."""
     found = outcome.survey
     if found is None or outcome.status is None or not found.rows.size:
@@ -72,7 +74,7 @@ def remedies(engine: Engine, group: Group, outcome: Outcome, *, is_live: bool) -
 
 
 def remedies_together(
-    engine: Engine, group: Group, outcome: Outcome, rows: Rows, where: str, *, is_live: bool
+    engine: Engine, group: GangSet, outcome: RehearsalResult, rows: Rows, where: str, *, is_live: bool
 ) -> Steps[list[Remedy]]:
     """For a gang that must be in one part of the network, of which `rows` (called `where`) take most members."""
     found = outcome.survey
@@ -91,12 +93,12 @@ def remedies_together(
 class _Attempts:
     """The members placed anew under changed conditions."""
 
-    def __init__(self, engine: Engine, group: Group, job: Job, *, is_live: bool) -> None:
+    def __init__(self, engine: Engine, group: GangSet, job: PendingMembers, *, is_live: bool) -> None:
         self.engine, self.group, self.job = engine, group, job
         self._is_live = is_live
         self._left = max(PLACEMENTS_MAX, len(job.singly))
 
-    def changed(self, apply: Callable[[Pod], Pod]) -> Steps[Outcome | None]:
+    def changed(self, apply: Callable[[Pod], Pod]) -> Steps[RehearsalResult | None]:
         """With every member changed; None when a change makes an amount that is none, or enough was tried."""
         self._left -= len(self.job.singly)
         if self._left < 0:
@@ -107,20 +109,20 @@ class _Attempts:
             return None
         return (yield from self._tried(changed))
 
-    def as_they_are(self) -> Steps[Outcome]:
+    def as_they_are(self) -> Steps[RehearsalResult]:
         """Without any change, on all nodes."""
         return (yield from self._tried(self.job))
 
-    def prepared(self, prepare: Prepare) -> Steps[Outcome]:
+    def prepared(self, prepare: Prepare) -> Steps[RehearsalResult]:
         """With pods taken away beforehand."""
         return (yield from self._tried(self.job, prepare))
 
-    def _tried(self, job: Job, prepare: Prepare | None = None) -> Steps[Outcome]:
-        question = Question(prepare=prepare, is_brief=True, is_live=self._is_live)
+    def _tried(self, job: PendingMembers, prepare: Prepare | None = None) -> Steps[RehearsalResult]:
+        question = RehearsalOptions(prepare=prepare, is_brief=True, is_live=self._is_live)
         return (yield from rehearse(self.engine, self.group, job, question))
 
 
-def _remedy(kind: str, change: str, outcome: Outcome) -> Remedy:
+def _remedy(kind: str, change: str, outcome: RehearsalResult) -> Remedy:
     nodes = Counter(outcome.placed.values())
     best = sorted(nodes, key=lambda name: (-nodes[name], name))
     return Remedy(kind=kind, change=change, node_count=len(nodes), examples=best[:3])
@@ -138,7 +140,7 @@ def _changed_members(attempts: _Attempts, found: Survey) -> Steps[list[Remedy]]:
     return made
 
 
-def _lower_requests(attempts: _Attempts, found: Survey, outcome: Outcome) -> Steps[list[Remedy]]:
+def _lower_requests(attempts: _Attempts, found: Survey, outcome: RehearsalResult) -> Steps[list[Remedy]]:
     """Requests so low that all members fit: one resource at a time, of members that ask for the same."""
     pod = outcome.missed[0].pod
     alike = [each for each in attempts.job.members if each.pod.asks_like(pod)]
@@ -161,7 +163,7 @@ def _lower_requests(attempts: _Attempts, found: Survey, outcome: Outcome) -> Ste
     return made
 
 
-def _of_those(variant: Variant, members: Sequence[Member]) -> Callable[[Pod], Pod]:
+def _of_those(variant: Variant, members: Sequence[PendingMember]) -> Callable[[Pod], Pod]:
     keys = {each.pod.key for each in members}
     return lambda pod: variant.apply(pod) if pod.key in keys else pod
 
@@ -205,19 +207,19 @@ def _rounded(name: str, amount: int) -> int:
 # Changes of the gang
 
 
-def _short_in_all(group: Group, outcome: Outcome) -> int:
+def _short_in_all(group: GangSet, outcome: RehearsalResult) -> int:
     """Return how many more members would have to find a place."""
     placed = _placed_by_gang(group, outcome)
     return sum(group.short_of(gang, placed[gang_id]) for gang_id, gang in group.gangs.items())
 
 
-def _placed_by_gang(group: Group, outcome: Outcome) -> Counter[str]:
+def _placed_by_gang(group: GangSet, outcome: RehearsalResult) -> Counter[str]:
     return Counter(
         gang_id for gang_id, gang in group.gangs.items() for key in gang.pending if key in outcome.placed
     )
 
 
-def _start_with_less(group: Group, outcome: Outcome) -> list[Remedy]:
+def _start_with_less(group: GangSet, outcome: RehearsalResult) -> list[Remedy]:
     """For a gang that one part of the network cannot take. Nothing where it takes members by multiples only."""
     topology = group.gang.config.topology
     if topology is None or any(each.pod_count_multiple > 1 for each in topology.gather_strategy):
@@ -225,7 +227,7 @@ def _start_with_less(group: Group, outcome: Outcome) -> list[Remedy]:
     return _lower_minimum(group, outcome) if outcome.missed else []
 
 
-def _lower_minimum(group: Group, outcome: Outcome) -> list[Remedy]:
+def _lower_minimum(group: GangSet, outcome: RehearsalResult) -> list[Remedy]:
     """Return what fits before the first member that does not would start."""
     members, first = outcome.job.members, outcome.first_missed
     before = Counter(each.gang_id for each in members[:first])
@@ -308,7 +310,7 @@ def _uncordon(attempts: _Attempts, found: Survey) -> Steps[list[Remedy]]:
 
 
 def _new_nodes(
-    attempts: _Attempts, found: Survey, outcome: Outcome, inside: Mask | None = None, where: str = ""
+    attempts: _Attempts, found: Survey, outcome: RehearsalResult, inside: Mask | None = None, where: str = ""
 ) -> list[Remedy]:
     """Return how many empty nodes like one that exists would hold the members that found no place; `inside` (rows
     of `found`) of a part of the cluster.
@@ -342,7 +344,7 @@ def _new_nodes(
 # Evictions
 
 
-def preemption(engine: Engine, group: Group, outcome: Outcome) -> Steps[Preemption | None]:
+def preemption(engine: Engine, group: GangSet, outcome: RehearsalResult) -> Steps[PreemptionAnswer | None]:
     """Yield whom the scheduler would evict for the gang, and whether that is enough (then there are `nodes`)."""
     found = outcome.survey
     if found is None:
@@ -354,7 +356,7 @@ def preemption(engine: Engine, group: Group, outcome: Outcome) -> Steps[Preempti
         asked = CycleDiagnosis(view, found.profile, alone.evaluation, alone.kept_free)
         return preemption_of(alone, asked, jobs, nodes_max=None)
     ways = yield from _evicted(engine, group, outcome)
-    return Preemption(message="", nominated_node="", nodes=victims(ways)) if ways else None
+    return PreemptionAnswer(message="", nominated_node="", nodes=victims(ways)) if ways else None
 
 
 def makes_room_for_all(profile: Profile) -> bool:
@@ -363,13 +365,13 @@ def makes_room_for_all(profile: Profile) -> bool:
     return any(each.preemption.is_for_jobs for each in gangs)
 
 
-def _evicted(engine: Engine, group: Group, outcome: Outcome) -> Steps[Ways]:
+def _evicted(engine: Engine, group: GangSet, outcome: RehearsalResult) -> Steps[Ways]:
     """Room made for the members that are needed and find none, as the other PostFilter plugins would; nothing when
     that does not bring enough members to a place. Equal members go to different nodes."""
     waiting = _needed(group, outcome)
     if len(waiting) > EVICTIONS_MAX or len(outcome.placed) > BESIDE_MAX:
         return ()
-    made: list[tuple[Member, Eviction]] = []
+    made: list[tuple[PendingMember, PreemptionOffer]] = []
     for _ in range(KINDS_MAX):
         if not waiting:
             return tuple(way for _, way in made)
@@ -386,7 +388,7 @@ def _evicted(engine: Engine, group: Group, outcome: Outcome) -> Steps[Ways]:
     return ()
 
 
-def _needed(group: Group, outcome: Outcome) -> list[Member]:
+def _needed(group: GangSet, outcome: RehearsalResult) -> list[PendingMember]:
     """Members without a place, as many of each gang as it needs."""
     placed = _placed_by_gang(group, outcome)
     short = Counter({gang_id: max(need - placed[gang_id], 0) for gang_id, need in group.needs().items()})
@@ -399,7 +401,10 @@ def _needed(group: Group, outcome: Outcome) -> list[Member]:
 
 
 def _ways_beside(
-    engine: Engine, outcome: Outcome, made: Sequence[tuple[Member, Eviction]], member: Member
+    engine: Engine,
+    outcome: RehearsalResult,
+    made: Sequence[tuple[PendingMember, PreemptionOffer]],
+    member: PendingMember,
 ) -> Ways:
     """Room for a member beside those that have a place, and those for whom room was made already."""
     profile, table = engine.profiles.get(member.pod.pod.spec.scheduler_name), engine.table

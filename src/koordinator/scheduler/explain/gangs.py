@@ -19,13 +19,13 @@ from koordinator.scheduler.explain.answer import (
     GangAnswer,
     GangFit,
     GangLine,
-    Preemption,
+    PodVerdict,
+    PreemptionAnswer,
     Remedy,
-    Verdict,
 )
-from koordinator.scheduler.explain.gang_group import Group, group_of
-from koordinator.scheduler.explain.gang_members import Job, job_of
-from koordinator.scheduler.explain.gang_rehearsal import Outcome, Question, rehearse
+from koordinator.scheduler.explain.gang_group import GangSet, group_of
+from koordinator.scheduler.explain.gang_members import PendingMembers, job_of
+from koordinator.scheduler.explain.gang_rehearsal import RehearsalOptions, RehearsalResult, rehearse
 from koordinator.scheduler.explain.slices import Steps, finish
 from koordinator.scheduler.plugins.coscheduling.config import GangSource
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
@@ -40,7 +40,7 @@ NO_TREE = (
 )
 
 
-class Ground(msgspec.Struct, frozen=True, kw_only=True):
+class EligibleNodes(msgspec.Struct, frozen=True, kw_only=True):
     """What a gang that asks for a network topology may use. With `nodes` (by uid) it is planned; else `rows` are the
     nodes of the part that takes most members, `where` its name, and `message` the scheduler's words."""
 
@@ -54,33 +54,33 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-def ground_of(engine: Engine, group: Group) -> Steps[Ground | None]:
+def ground_of(engine: Engine, group: GangSet) -> Steps[EligibleNodes | None]:
     """None for a gang that asks for nothing."""
     if group.gang.config.topology is None or group.has_started:
         return None
     planning = _planning(engine)
     if planning is None:
-        return Ground(
+        return EligibleNodes(
             note="its network topology is not looked at: awareNetworkTopology of Coscheduling is off"
         )
     try:
         seen = yield from planning.outlook(group.gang)
     except KoordinatorError as error:
-        return Ground(message=str(error))
+        return EligibleNodes(message=str(error))
     if seen is None:
-        return Ground(message=NO_TREE)
+        return EligibleNodes(message=NO_TREE)
     plan = seen.found.plan
     if plan.is_placed:
         where = f"{plan.place_layer} {plan.place_name}" if plan.place_name else ""
-        return Ground(nodes=plan.nodes, where=where)
+        return EligibleNodes(nodes=plan.nodes, where=where)
     parts = [each for each in seen.places if each.name]
     unknown = planning.unknown_layers(group.gang) if not parts else ()
     if unknown:
         names = ", ".join(unknown)
-        return Ground(
+        return EligibleNodes(
             message=f"ClusterNetworkTopology {OBJECT_NAME} has no {names}, of which it must have one place"
         )
-    return Ground(
+    return EligibleNodes(
         where=f"{parts[0].layer} {parts[0].name}" if parts else "",
         rows=parts[0].rows if parts else None,
         domains=tuple(
@@ -110,7 +110,7 @@ def explain_gang(engine: Engine, gang_id: str) -> GangAnswer | None:
     return finish(explain_group(engine, group)).answer if group is not None else None
 
 
-class Told(msgspec.Struct, frozen=True):
+class GangExplanation(msgspec.Struct, frozen=True):
     """The answer, and where members went that were tried."""
 
     answer: GangAnswer
@@ -119,8 +119,8 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def explain_group(
-    engine: Engine, group: Group, *, with_remedies: bool = True, is_live: bool = False
-) -> Steps[Told]:
+    engine: Engine, group: GangSet, *, with_remedies: bool = True, is_live: bool = False
+) -> Steps[GangExplanation]:
     """All about a group of gangs. `is_live`: others wait for the end of each slice, so that what takes too long is cut
     short."""
     now = group.books.rounds.round
@@ -128,7 +128,7 @@ def explain_group(
     base = GangAnswer(
         gang=group.gang.gang_id,
         group=",".join(group.ids),
-        verdict=Verdict.ERROR,
+        verdict=PodVerdict.ERROR,
         sentence="",
         state=_state(group, is_tried=is_tried),
         gangs=[_line(group, gang_id) for gang_id in group.ids],
@@ -137,13 +137,13 @@ def explain_group(
         notes=_notes(group),
     )
     if unready := _unready(group):
-        return Told(_incomplete(base, group, unready))
+        return GangExplanation(_incomplete(base, group, unready))
     job = yield from job_of(engine, group, is_live=is_live)
     if job.unreadable:
         unreadable = f"requests that cannot be read: {_named(job.unreadable)}"
         base = msgspec.structs.replace(base, notes=[*base.notes, unreadable])
     if not len(job):
-        return Told(_nobody_pending(base, group))
+        return GangExplanation(_nobody_pending(base, group))
     ground = yield from ground_of(engine, group)
     outcome = yield from _on(engine, group, job, ground, is_live=is_live)
     fit = _fit(group, outcome, ground.where if ground is not None else "")
@@ -151,12 +151,14 @@ def explain_group(
     if ground is not None:
         base = msgspec.structs.replace(base, domains=list(ground.domains))
     if group.has_started:
-        return Told(_one_by_one(base, group, outcome, fit), dict(outcome.placed))
+        return GangExplanation(_one_by_one(base, group, outcome, fit), dict(outcome.placed))
     if outcome.is_enough:
-        return Told(_with(base, Verdict.SCHEDULABLE, _fits(group, outcome, fit), fit), dict(outcome.placed))
+        return GangExplanation(
+            _with(base, PodVerdict.SCHEDULABLE, _fits(group, outcome, fit), fit), dict(outcome.placed)
+        )
     if outcome.untried and not (outcome.missed and group.is_strict):
-        return Told(_undecided(base, group, outcome, fit))
-    base = _with(base, Verdict.UNSCHEDULABLE, "", fit)
+        return GangExplanation(_undecided(base, group, outcome, fit))
+    base = _with(base, PodVerdict.UNSCHEDULABLE, "", fit)
     if ground is not None and ground.message:
         told = _not_together(base, group, outcome, fit, ground)
         if with_remedies and ground.rows is not None and ground.where and not ground.is_about_multiples:
@@ -166,32 +168,34 @@ def explain_group(
             told = msgspec.structs.replace(told, remedies=made)
         if outcome.survey is not None and gang_remedies.makes_room_for_all(outcome.survey.profile):
             room = yield from gang_remedies.preemption(engine, group, outcome)
-            verdict = Verdict.PREEMPTION if room is not None and room.nodes else told.verdict
+            verdict = PodVerdict.PREEMPTION if room is not None and room.nodes else told.verdict
             told = msgspec.structs.replace(told, preemption=room, verdict=verdict)
-        return Told(told)
+        return GangExplanation(told)
     if with_remedies:
         made = yield from gang_remedies.remedies(engine, group, outcome, is_live=is_live)
         base = msgspec.structs.replace(base, remedies=made)
     room = yield from gang_remedies.preemption(engine, group, outcome)
-    return Told(_does_not_fit(base, group, fit, room))
+    return GangExplanation(_does_not_fit(base, group, fit, room))
 
 
-def _on(engine: Engine, group: Group, job: Job, ground: Ground | None, *, is_live: bool) -> Steps[Outcome]:
+def _on(
+    engine: Engine, group: GangSet, job: PendingMembers, ground: EligibleNodes | None, *, is_live: bool
+) -> Steps[RehearsalResult]:
     """The members on the nodes that the network leaves them."""
     if ground is not None and ground.nodes:
         placed = {
             each.pod.key: ground.nodes[each.pod.uid] for each in job.members if each.pod.uid in ground.nodes
         }
         missed = tuple(each for each in job.members if each.pod.key not in placed)
-        return Outcome(job=job, placed=placed, missed=missed, is_enough=True)
+        return RehearsalResult(job=job, placed=placed, missed=missed, is_enough=True)
     if ground is None or not ground.message:
-        return (yield from rehearse(engine, group, job, Question(is_live=is_live)))
-    question = Question(rows=ground.rows, where=ground.where, is_live=is_live)
+        return (yield from rehearse(engine, group, job, RehearsalOptions(is_live=is_live)))
+    question = RehearsalOptions(rows=ground.rows, where=ground.where, is_live=is_live)
     outcome = yield from rehearse(engine, group, job, question)
     return msgspec.structs.replace(outcome, is_enough=False)
 
 
-def _left_out(group: Group, outcome: Outcome, ground: Ground | None) -> list[str]:
+def _left_out(group: GangSet, outcome: RehearsalResult, ground: EligibleNodes | None) -> list[str]:
     """Return what was not looked at."""
     notes = [ground.note] if ground is not None and ground.note else []
     if outcome.quota_full:
@@ -209,17 +213,17 @@ def _left_out(group: Group, outcome: Outcome, ground: Ground | None) -> list[str
     return notes
 
 
-def _undecided(base: GangAnswer, group: Group, outcome: Outcome, fit: GangFit) -> GangAnswer:
+def _undecided(base: GangAnswer, group: GangSet, outcome: RehearsalResult, fit: GangFit) -> GangAnswer:
     tried = fit.members - outcome.untried
     sentence = (
         f"{_capital(group.name)}: {fit.fitting} of the first {tried} members fit, and the other {outcome.untried} "
         "were not tried: it is not known whether the gang can start."
     )
-    return _with(base, Verdict.UNDECIDED, sentence, fit)
+    return _with(base, PodVerdict.UNDECIDED, sentence, fit)
 
 
 def _not_together(
-    base: GangAnswer, group: Group, outcome: Outcome, fit: GangFit, ground: Ground
+    base: GangAnswer, group: GangSet, outcome: RehearsalResult, fit: GangFit, ground: EligibleNodes
 ) -> GangAnswer:
     """No part of the network holds all members."""
     begin = f"{_capital(group.name)} is pending"
@@ -228,14 +232,14 @@ def _not_together(
     else:
         text = f"{begin}: {ground.message.rstrip('.')}."
     fit = msgspec.structs.replace(fit, message=ground.message, is_enough=False)
-    return _with(base, Verdict.UNSCHEDULABLE, text, fit)
+    return _with(base, PodVerdict.UNSCHEDULABLE, text, fit)
 
 
-def _with(base: GangAnswer, verdict: Verdict, sentence: str, fit: GangFit | None = None) -> GangAnswer:
+def _with(base: GangAnswer, verdict: PodVerdict, sentence: str, fit: GangFit | None = None) -> GangAnswer:
     return msgspec.structs.replace(base, verdict=verdict, sentence=sentence, fit=fit)
 
 
-def _line(group: Group, gang_id: str) -> GangLine:
+def _line(group: GangSet, gang_id: str) -> GangLine:
     gang = group.gangs.get(gang_id)
     if gang is None:
         return GangLine(gang=gang_id, described_by="")
@@ -256,7 +260,7 @@ def _line(group: Group, gang_id: str) -> GangLine:
     )
 
 
-def _state(group: Group, *, is_tried: bool) -> str:
+def _state(group: GangSet, *, is_tried: bool) -> str:
     if group.has_started:
         return "started"
     if _unready(group):
@@ -268,7 +272,7 @@ def _state(group: Group, *, is_tried: bool) -> str:
     return "queued" if any(gang.pending for gang in group.gangs.values()) else "started"
 
 
-def _notes(group: Group) -> list[str]:
+def _notes(group: GangSet) -> list[str]:
     """Return what surprises people."""
     notes = []
     named = {each: gang.config.group for each, gang in group.gangs.items()}
@@ -283,7 +287,7 @@ def _notes(group: Group) -> list[str]:
     return notes
 
 
-def _unready(group: Group) -> list[str]:
+def _unready(group: GangSet) -> list[str]:
     """Return why members may not even enter the queue: gangs that are not complete."""
     if group.has_started:
         return []
@@ -299,7 +303,7 @@ def _unready(group: Group) -> list[str]:
     return reasons
 
 
-def _undescribed(group: Group, gang: Gang) -> str:
+def _undescribed(group: GangSet, gang: Gang) -> str:
     """Return what the first of its pods is missing."""
     pods = (group.books.pod(key) for key in sorted(gang.children))
     pod = next((each for each in pods if each is not None), None)
@@ -309,13 +313,13 @@ def _undescribed(group: Group, gang: Gang) -> str:
     return "its pods have no readable annotation gang.scheduling.koordinator.sh/min-available"
 
 
-def _incomplete(base: GangAnswer, group: Group, reasons: list[str]) -> GangAnswer:
+def _incomplete(base: GangAnswer, group: GangSet, reasons: list[str]) -> GangAnswer:
     sentence = f"{_capital(group.name)} waits for members: {'; '.join(reasons)}."
     base = msgspec.structs.replace(base, remedies=_complete(group))
-    return _with(base, Verdict.GATED, sentence)
+    return _with(base, PodVerdict.GATED, sentence)
 
 
-def _complete(group: Group) -> list[Remedy]:
+def _complete(group: GangSet) -> list[Remedy]:
     """Return what makes a gang complete that has too few members."""
     made = []
     for gang_id, gang in group.gangs.items():
@@ -331,7 +335,7 @@ def _complete(group: Group) -> list[Remedy]:
     return made
 
 
-def _nobody_pending(base: GangAnswer, group: Group) -> GangAnswer:
+def _nobody_pending(base: GangAnswer, group: GangSet) -> GangAnswer:
     bound = sum(len(gang.bound) for gang in group.gangs.values())
     waiting = sum(len(gang.waiting) for gang in group.gangs.values())
     if waiting:
@@ -340,10 +344,10 @@ def _nobody_pending(base: GangAnswer, group: Group) -> GangAnswer:
         sentence = f"{_capital(group.name)} is placed: all of its {bound} members have a node."
     else:
         sentence = f"{_capital(group.name)} has no members."
-    return _with(base, Verdict.BOUND if bound or waiting else Verdict.GATED, sentence)
+    return _with(base, PodVerdict.BOUND if bound or waiting else PodVerdict.GATED, sentence)
 
 
-def _fit(group: Group, outcome: Outcome, where: str) -> GangFit:
+def _fit(group: GangSet, outcome: RehearsalResult, where: str) -> GangFit:
     in_place = sum(len(gang.waiting) + len(gang.bound) for gang in group.gangs.values())
     nodes = Counter(outcome.placed.values())
     stuck = outcome.missed[0] if outcome.missed else None
@@ -364,7 +368,7 @@ def _fit(group: Group, outcome: Outcome, where: str) -> GangFit:
     )
 
 
-def _fits(group: Group, outcome: Outcome, fit: GangFit) -> str:
+def _fits(group: GangSet, outcome: RehearsalResult, fit: GangFit) -> str:
     name = _capital(group.name)
     nodes = (
         f"{fit.node_count} node{'s' if fit.node_count > 1 else ''}{f' of {fit.where}' if fit.where else ''}"
@@ -379,16 +383,18 @@ def _fits(group: Group, outcome: Outcome, fit: GangFit) -> str:
     )
 
 
-def _does_not_fit(base: GangAnswer, group: Group, fit: GangFit, preemption: Preemption | None) -> GangAnswer:
+def _does_not_fit(
+    base: GangAnswer, group: GangSet, fit: GangFit, preemption: PreemptionAnswer | None
+) -> GangAnswer:
     begin = f"{_capital(group.name)} is pending: {fit.fitting} of {fit.members} members fit"
     base = msgspec.structs.replace(base, preemption=preemption)
     if preemption is None or not preemption.nodes:
-        return _with(base, Verdict.UNSCHEDULABLE, f"{begin}; {_missing_one(fit)}.", fit)
+        return _with(base, PodVerdict.UNSCHEDULABLE, f"{begin}; {_missing_one(fit)}.", fit)
     count = sum(len(each.pods) for each in preemption.nodes)
     nodes = ", ".join(dict.fromkeys(each.node for each in preemption.nodes[:NAMED_MAX]))
     who = preemption.nodes[0].pods[0] if count == 1 else f"{count} pods"
     sentence = f"{begin}; evicting {who} from {nodes} makes room for enough of them."
-    return _with(base, Verdict.PREEMPTION, sentence, fit)
+    return _with(base, PodVerdict.PREEMPTION, sentence, fit)
 
 
 def _missing_one(fit: GangFit) -> str:
@@ -396,13 +402,13 @@ def _missing_one(fit: GangFit) -> str:
     return f"the {ordinal(fit.stuck_number)} ({fit.stuck}) {fit.lacks}"
 
 
-def _one_by_one(base: GangAnswer, group: Group, outcome: Outcome, fit: GangFit) -> GangAnswer:
+def _one_by_one(base: GangAnswer, group: GangSet, outcome: RehearsalResult, fit: GangFit) -> GangAnswer:
     """The gang has started once: there is no more together."""
     begin = f"{_capital(group.name)} has started, and its members are scheduled one by one since"
     count = len(outcome.job)
     if outcome.is_whole:
         sentence = f"{begin}: all {count} that wait find a place."
-        return _with(base, Verdict.SCHEDULABLE, sentence, fit)
+        return _with(base, PodVerdict.SCHEDULABLE, sentence, fit)
     rest = f"the other {outcome.untried} were not tried"
     if outcome.missed:
         rest = f"{fit.stuck} {fit.lacks}"
@@ -410,7 +416,7 @@ def _one_by_one(base: GangAnswer, group: Group, outcome: Outcome, fit: GangFit) 
         ask = f"what would help one of them: koordinator explain pod {name} -n {namespace}"
         base = msgspec.structs.replace(base, notes=[*base.notes, ask])
     sentence = f"{begin}: {len(outcome.placed)} of {count} that wait find a place; {rest}."
-    verdict = Verdict.UNSCHEDULABLE if outcome.missed else Verdict.UNDECIDED
+    verdict = PodVerdict.UNSCHEDULABLE if outcome.missed else PodVerdict.UNDECIDED
     return _with(base, verdict, sentence, fit)
 
 

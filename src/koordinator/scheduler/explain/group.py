@@ -25,7 +25,7 @@ from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.refusals import left_out_reason
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain.survey import Survey, survey
-from koordinator.scheduler.plugin.framework import Eviction
+from koordinator.scheduler.plugin.framework import PreemptionOffer
 from koordinator.scheduler.plugin.status import Code, Status, unresolvable
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -42,7 +42,7 @@ class Try(msgspec.Struct, frozen=True):
     stuck: Survey | None
     status: Status | None
     details: tuple[NodeFailedDetail, ...]
-    ways: tuple[Eviction, ...]
+    ways: tuple[PreemptionOffer, ...]
 
     @property
     def explanation(self) -> Explanation:
@@ -93,7 +93,7 @@ def domains(engine: Engine, key: str) -> dict[str, Rows]:
 
 def _try(engine: Engine, pods: Sequence[PodInfo], rows: Rows | None, *, with_evictions: bool) -> Try:
     placed: list[ScheduledPod] = []
-    all_ways: list[Eviction] = []
+    all_ways: list[PreemptionOffer] = []
     with trial_of(engine.table) as trial:
         for pod in pods:
             place = engine.table.place_of(pod.uid)
@@ -127,7 +127,7 @@ def _scheduled(pod: Pod, node_name: str) -> ScheduledPod:
     return ScheduledPod(namespace=meta.namespace, name=meta.name, uid=meta.uid, node_name=node_name)
 
 
-def _ways(found: Survey, rows: Rows | None) -> tuple[Eviction, ...]:
+def _ways(found: Survey, rows: Rows | None) -> tuple[PreemptionOffer, ...]:
     """Evictions that make room in the domain, best first."""
     table = found.engine.table
     view = View(found.profile, table, found.engine.nominations, found.pod)
@@ -137,7 +137,7 @@ def _ways(found: Survey, rows: Rows | None) -> tuple[Eviction, ...]:
     return tuple(way for way in ways if allowed is None or way.node_name in allowed)
 
 
-def _make_room(trial: Trial, way: Eviction) -> str:
+def _make_room(trial: Trial, way: PreemptionOffer) -> str:
     for victim in way.pods:
         trial.take(victim)
     return way.node_name
@@ -171,7 +171,7 @@ def _details(found: Survey, rows: Rows | None) -> list[NodeFailedDetail]:
     )
 
 
-def _victims(engine: Engine, ways: Iterable[Eviction]) -> list[NodePossibleVictims]:
+def _victims(engine: Engine, ways: Iterable[PreemptionOffer]) -> list[NodePossibleVictims]:
     by_node: dict[str, dict[str, PossibleVictim]] = {}
     for way in ways:
         if way.node_name not in by_node and len(by_node) >= VICTIM_NODES_MAX:

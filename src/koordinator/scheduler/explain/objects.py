@@ -22,7 +22,7 @@ from koordinator.cluster.informer import Informer
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain import group
-from koordinator.scheduler.explain.answer import Verdict
+from koordinator.scheduler.explain.answer import PodVerdict
 from koordinator.scheduler.explain.gang_group import group_of_pod
 from koordinator.scheduler.explain.gangs import explain_group
 from koordinator.scheduler.explain.quotas import explain_quota
@@ -153,7 +153,7 @@ def with_wider_reasons(
     gang = group_of_pod(engine, first.pod)
     if gang is not None:
         answer = (yield from explain_group(engine, gang, with_remedies=False, is_live=True)).answer
-        if answer.verdict in (Verdict.BOUND, Verdict.SCHEDULABLE):
+        if answer.verdict in (PodVerdict.BOUND, PodVerdict.SCHEDULABLE):
             return whole
         message = " ".join(filter(None, (answer.sentence, whole.failed_message)))
         return msgspec.structs.replace(whole, schedulable=False, failed_message=message)

@@ -18,9 +18,9 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import NANO, QuantityError, ResourceList
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
-from koordinator.scheduler.plugins.elastic_quota import report
+from koordinator.scheduler.plugins.elastic_quota import lending
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, nanos_of
-from koordinator.scheduler.plugins.elastic_quota.report import Ledger
+from koordinator.scheduler.plugins.elastic_quota.lending import LendingReport
 
 ROOT = labels.ROOT_QUOTA_NAME
 RESERVED = (labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME)
@@ -41,7 +41,7 @@ def is_unreached(nanos: int) -> bool:
     return nanos >= _UNREACHED or nanos == _MAX_OF_ROOTS
 
 
-class Loan(msgspec.Struct, frozen=True, kw_only=True):
+class QuotaBorrowing(msgspec.Struct, frozen=True, kw_only=True):
     """What a quota uses above its minimum, whose minima that is, and what others use of its own."""
 
     borrowed: int = 0
@@ -50,10 +50,10 @@ class Loan(msgspec.Struct, frozen=True, kw_only=True):
     """Quota → how much of `borrowed` comes from it; the rest is nobody's minimum."""
 
 
-NO_LOAN = Loan()
+NO_LOAN = QuotaBorrowing()
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class QuotaResource(msgspec.Struct, frozen=True, kw_only=True):
     """One resource of a quota in 10^-9 units; None where nobody has said."""
 
     used: int = 0
@@ -61,7 +61,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     request: int | None = None
     min: int = 0
     max: int | None = None
-    loan: Loan = NO_LOAN
+    loan: QuotaBorrowing = NO_LOAN
 
     @property
     def above(self) -> int:
@@ -92,7 +92,7 @@ class QuotaNode(msgspec.Struct, kw_only=True):
     """From the top, itself last."""
     is_parent: bool = False
     lends: bool = True
-    figures: dict[str, Figures] = {}
+    figures: dict[str, QuotaResource] = {}
     notes: list[str] = []
     children: list["QuotaNode"] = []
 
@@ -275,7 +275,7 @@ def _read(quota: ElasticQuota, *, is_told: bool) -> QuotaNode:
         is_parent=quota_labels.is_parent(meta.labels),
         lends=lends,
         figures={
-            name: Figures(
+            name: QuotaResource(
                 used=used.get(name, 0),
                 runtime=runtime.get(name, 0 if is_idle else None),
                 request=request.get(name),
@@ -343,7 +343,7 @@ def _add(total: Nanos, more: Nanos, sign: int) -> None:
         total[name] = total.get(name, 0) + sign * number
 
 
-def _root_figures(view: TreeView, tops: Sequence[QuotaNode]) -> dict[str, Figures]:
+def _root_figures(view: TreeView, tops: Sequence[QuotaNode]) -> dict[str, QuotaResource]:
     """Return what all quotas use together; the runtime is what they share."""
     names = {name for top in tops if top.name not in RESERVED for name in top.figures}
     names |= {name for top in tops for name, each in top.figures.items() if each.used}
@@ -354,7 +354,7 @@ def _root_figures(view: TreeView, tops: Sequence[QuotaNode]) -> dict[str, Figure
         outside = sum(top.figures[name].used for top in tops if top.name in RESERVED and name in top.figures)
         total = view.total.get(name)
         shared = [top.figures[name] for top in tops if top.name not in RESERVED and name in top.figures]
-        found[name] = Figures(
+        found[name] = QuotaResource(
             used=sum(each.used for each in of_all),
             runtime=total - outside if total is not None else None,
             min=sum(each.min for each in shared),
@@ -369,7 +369,7 @@ def _root_figures(view: TreeView, tops: Sequence[QuotaNode]) -> dict[str, Figure
 def _lend(view: TreeView) -> None:
     """Tell each quota of a tree what it borrows and lends."""
     nodes = [node for top in view.tops for node in top.walk()]
-    ledger = Ledger(_reported(node, view.tree_id) for node in nodes)
+    ledger = LendingReport(_reported(node, view.tree_id) for node in nodes)
     siblings = Counter(node.path[:-1] for node in nodes)
     rows = {row.figures.name: row for row in ledger.rows()}
     for node in nodes:
@@ -378,13 +378,13 @@ def _lend(view: TreeView) -> None:
         lenders = _lenders(ledger, node) if borrowed and siblings[node.path[:-1]] <= SIBLINGS_MAX else {}
         for name in borrowed.keys() | lent.keys():
             if name in node.figures:
-                loan = Loan(
+                loan = QuotaBorrowing(
                     borrowed=borrowed.get(name, 0), lent=lent.get(name, 0), lenders=lenders.get(name, {})
                 )
                 node.figures[name] = msgspec.structs.replace(node.figures[name], loan=loan)
 
 
-def _lenders(ledger: Ledger, node: QuotaNode) -> dict[str, dict[str, int]]:
+def _lenders(ledger: LendingReport, node: QuotaNode) -> dict[str, dict[str, int]]:
     """Resource → whose minimum → how much of it the quota uses."""
     found: dict[str, dict[str, int]] = {}
     for loan in ledger.loans(node.name)[0]:
@@ -393,14 +393,14 @@ def _lenders(ledger: Ledger, node: QuotaNode) -> dict[str, dict[str, int]]:
     return found
 
 
-def _reported(node: QuotaNode, tree_id: str) -> report.Figures:
+def _reported(node: QuotaNode, tree_id: str) -> lending.QuotaSummary:
     """The figures in the form in which loans are worked out."""
     each = node.figures
 
-    def amounts(value: Callable[[Figures], int | None]) -> Amounts:
+    def amounts(value: Callable[[QuotaResource], int | None]) -> Amounts:
         return amounts_of({name: number for name in each if (number := value(each[name])) is not None})
 
-    return report.Figures(
+    return lending.QuotaSummary(
         name=node.name,
         parent="" if node.name == ROOT else node.path[-2] if len(node.path) > 1 else ROOT,
         tree_id=tree_id,
@@ -444,7 +444,7 @@ def _node_json(node: QuotaNode) -> dict[str, Any]:
     }
 
 
-def _figures_json(name: str, each: Figures) -> dict[str, Any]:
+def _figures_json(name: str, each: QuotaResource) -> dict[str, Any]:
     said = {
         "used": each.used,
         "runtime": each.runtime,

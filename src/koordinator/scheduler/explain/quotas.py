@@ -23,10 +23,10 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import (
     nanos_of,
     nanos_per_unit,
 )
-from koordinator.scheduler.plugins.elastic_quota.places import Place
+from koordinator.scheduler.plugins.elastic_quota.lending import ROOT_SHOWN
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
-from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, PodAsk, Quota
-from koordinator.scheduler.plugins.elastic_quota.report import ROOT_SHOWN
+from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota
+from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, Quota, QuotaPodRequest
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -45,7 +45,7 @@ def explain_quota(profile: Profile, pod: PodInfo, count: int = 1) -> QuotaAnswer
     plugin = plugin_of(profile)
     standing = plugin.standing(pod, count) if plugin is not None else None
     place = plugin.checks.place_of(pod.pod) if plugin is not None else None
-    if plugin is None or standing is None or not isinstance(place, Place):
+    if plugin is None or standing is None or not isinstance(place, PodQuota):
         return None
     decision = standing.decision
     return QuotaAnswer(
@@ -63,7 +63,7 @@ def explain_quota(profile: Profile, pod: PodInfo, count: int = 1) -> QuotaAnswer
     )
 
 
-def _above(place: Place, names: Iterable[str]) -> list[QuotaExcess]:
+def _above(place: PodQuota, names: Iterable[str]) -> list[QuotaExcess]:
     """Quotas beside the path, up to the root, that use more than their runtime."""
     tree, found = place.tree, []
     for name in place.tree.path(place.ref.name)[:-1]:
@@ -91,7 +91,7 @@ def _shown_path(tree: QuotaTree, name: str) -> str:
     return "/".join(ROOT_SHOWN if each == ROOT else each for each in reversed(tree.path(name)))
 
 
-def _levels(place: Place, names: list[str]) -> list[QuotaLevel]:
+def _levels(place: PodQuota, names: list[str]) -> list[QuotaLevel]:
     levels = []
     for name in reversed(place.tree.path(place.ref.name)):
         quota = place.tree.get(name)
@@ -140,7 +140,7 @@ def _text(resource: str, nanos: int) -> str:
 # What would help
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
     """What is other than it is. Amounts of one resource in 10^-9 units; `asks` are added to what quotas ask for."""
 
     mins: Mapping[str, int] = {}
@@ -157,7 +157,7 @@ def room_in_quota(profile: Profile, pod: PodInfo, wanted: int) -> tuple[int, Sta
     """Return how many pods like this one, `wanted` at most, their quota lets in together, and why not all of them."""
     plugin = plugin_of(profile)
     place = plugin.checks.place_of(pod.pod) if plugin is not None else None
-    if plugin is None or not isinstance(place, Place):
+    if plugin is None or not isinstance(place, PodQuota):
         return wanted, SUCCESS
     decision = plugin.checks.decide(pod.pod, place, wanted)
     if decision.is_allowed:
@@ -174,7 +174,7 @@ def remedies(profile: Profile, pod: PodInfo, count: int = 1) -> list[Remedy]:
     """Changes after which the quota has room for so many pods like this one, each with the least that does."""
     plugin = plugin_of(profile)
     place = plugin.checks.place_of(pod.pod) if plugin is not None else None
-    if plugin is None or not isinstance(place, Place):
+    if plugin is None or not isinstance(place, PodQuota):
         return []
     try:
         decision = plugin.checks.decide(pod.pod, place, count)
@@ -192,7 +192,7 @@ def remedies(profile: Profile, pod: PodInfo, count: int = 1) -> list[Remedy]:
     return what_if.remedies(count) if what_if.is_faithful else []
 
 
-def _room_for_firm(place: Place, what_ifs: "Sequence[WhatIf]") -> list[Remedy]:
+def _room_for_firm(place: PodQuota, what_ifs: "Sequence[WhatIf]") -> list[Remedy]:
     """For a pod that cannot be preempted, and goes without what is lent."""
     raised = [text for each in what_ifs for text in each.raised_for_firm()]
     made = {"quota-min": f"raise {' and '.join(raised)}"}
@@ -206,7 +206,7 @@ def _room_for_firm(place: Place, what_ifs: "Sequence[WhatIf]") -> list[Remedy]:
 class WhatIf:
     """The quotas on the path of one, and those beside it, in one resource."""
 
-    def __init__(self, place: Place, resource: str, ask: int, limit_of: Callable[[Quota], Nanos]) -> None:
+    def __init__(self, place: PodQuota, resource: str, ask: int, limit_of: Callable[[Quota], Nanos]) -> None:
         self._place, self._resource, self._ask = place, resource, ask
         tree = place.tree
         self._path = [name for name in tree.path(place.ref.name) if name != ROOT]
@@ -218,11 +218,13 @@ class WhatIf:
                     self._quotas[sibling] = quota
         self._limit = limit_of(place.quota).get(resource)
         is_small = len(self._quotas) <= SIBLINGS_MAX and place.ref.name in self._quotas
-        self.is_faithful = is_small and self._limit is not None and self._runtime(Change()) == self._limit
+        self.is_faithful = (
+            is_small and self._limit is not None and self._runtime(QuotaChange()) == self._limit
+        )
 
     # The copy
 
-    def _runtime(self, change: Change) -> int:
+    def _runtime(self, change: QuotaChange) -> int:
         """Return what the quota may use after a change."""
         copy = self._place.tree.bare()
         resource = self._resource
@@ -236,7 +238,7 @@ class WhatIf:
         assert found is not None, self._place.ref.name
         return found.runtime.get(resource, 0)
 
-    def _add(self, copy: QuotaTree, name: str, change: Change) -> None:
+    def _add(self, copy: QuotaTree, name: str, change: QuotaChange) -> None:
         quota, resource = self._quotas[name], self._resource
         low, high = {resource: quota.min.get(resource, 0)}, {resource: quota.max.get(resource, 0)}
         low[resource] = change.mins.get(name, low[resource])
@@ -251,14 +253,14 @@ class WhatIf:
         is_above = name in self._path and name != self._place.ref.name
         sums = quota.own if is_above else quota.below
         asked = max(sums.request.get(resource, 0) + change.asks.get(name, 0), 0)
-        ask = PodAsk(key=f"all of {name}", request=amounts_of({resource: asked}))
+        ask = QuotaPodRequest(key=f"all of {name}", request=amounts_of({resource: asked}))
         copy.add_pod(name, ask)
 
-    def _fits(self, change: Change) -> bool:
+    def _fits(self, change: QuotaChange) -> bool:
         used = self._place.quota.below.used.get(self._resource, 0) + change.used
         return used + self._ask + change.ask <= self._runtime(change)
 
-    def _least(self, change_of: Callable[[int], Change], most: int) -> int | None:
+    def _least(self, change_of: Callable[[int], QuotaChange], most: int) -> int | None:
         """The smallest whole amount, at most `most`, with which the pod fits; None when even that does not do."""
         unit = nanos_per_unit(self._resource)
         low, high = 0, -(-most // unit)
@@ -307,7 +309,7 @@ class WhatIf:
 
     def _ask_less(self, count: int) -> list[Remedy]:
         name = self._place.ref.name
-        least = self._least(lambda less: Change(ask=-less, asks={name: -less}), self._ask)
+        least = self._least(lambda less: QuotaChange(ask=-less, asks={name: -less}), self._ask)
         if least is None or least >= self._ask:
             return []
         most = (self._ask - least) // count
@@ -320,7 +322,7 @@ class WhatIf:
 
     def _end_own(self) -> list[Remedy]:
         name, used = self._place.ref.name, self._place.quota.below.used.get(self._resource, 0)
-        least = self._least(lambda gone: Change(used=-gone, asks={name: -gone}), used)
+        least = self._least(lambda gone: QuotaChange(used=-gone, asks={name: -gone}), used)
         if least is None:
             return []
         return self._remedy(
@@ -333,7 +335,7 @@ class WhatIf:
         need = self._place.quota.below.used.get(self._resource, 0) + self._ask
         maxes: dict[str, int] = {}
         for name in self._path:
-            if self._fits(Change(maxes=maxes)):
+            if self._fits(QuotaChange(maxes=maxes)):
                 break
             quota = self._quotas[name]
             high = quota.max.get(self._resource, 0)
@@ -341,7 +343,7 @@ class WhatIf:
             if name == self._place.ref.name and grown <= 0:
                 return []
             maxes[name] = high + grown
-        if not maxes or not self._fits(Change(maxes=maxes)):
+        if not maxes or not self._fits(QuotaChange(maxes=maxes)):
             return []
         told = [self._raised("max", name, self._quotas[name].max, high) for name, high in maxes.items()]
         return self._remedy("quota-max", f"raise {' and '.join(told)}")
@@ -350,7 +352,7 @@ class WhatIf:
         """Of the quota as far as needed, and of those above it that then have too little for their children."""
         name = self._place.ref.name
         low, high = self._quotas[name].min.get(self._resource, 0), self._quotas[name].max[self._resource]
-        least = self._least(lambda more: Change(mins=self._mins(more)), high - low)
+        least = self._least(lambda more: QuotaChange(mins=self._mins(more)), high - low)
         if least is None:
             return []
         mins = self._mins(least)
@@ -403,14 +405,14 @@ class WhatIf:
     def _add_nodes(self) -> list[Remedy]:
         if self._place.ref.tree_id:
             return []
-        least = self._least(lambda more: Change(total=more), 64 * max(self._ask, 1))
+        least = self._least(lambda more: QuotaChange(total=more), 64 * max(self._ask, 1))
         if least is None:
             return []
         return self._remedy("node", f"add nodes with {self._say(least)} of {self._resource}")
 
 
-def _asks_less(name: str, less: int) -> Change:
-    return Change(asks={name: -less})
+def _asks_less(name: str, less: int) -> QuotaChange:
+    return QuotaChange(asks={name: -less})
 
 
 def _parent(tree: QuotaTree, name: str) -> str:

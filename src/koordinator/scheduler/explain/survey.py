@@ -13,7 +13,7 @@ from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.post_filter import KeptFree
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.refusals import left_out_reason
-from koordinator.scheduler.explain.answer import NodeScore, PluginAnswer, PluginScore, ReasonCount
+from koordinator.scheduler.explain.answer import PluginAnswer, PluginScore, ReasonCount, ScoredNode
 from koordinator.scheduler.plugin.framework import FilterPlugin, ReasonCodes
 from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.table.columns import Rows
@@ -238,7 +238,7 @@ def plugin_answers(found: Survey, position: int) -> list[PluginAnswer]:
     return answers
 
 
-def scores(found: Survey, rows: Rows, best_max: int, also: Iterable[int] = ()) -> list[NodeScore]:
+def scores(found: Survey, rows: Rows, best_max: int, also: Iterable[int] = ()) -> list[ScoredNode]:
     """The best of `rows`, which take part together, and the rows `also` among them, with each plugin's share."""
     if rows.size == 0:
         return []
@@ -259,7 +259,7 @@ def scores(found: Survey, rows: Rows, best_max: int, also: Iterable[int] = ()) -
     wanted = set(also)
     shown = [i for place, i in enumerate(order.tolist()) if place < best_max or int(rows[i]) in wanted]
     return [
-        NodeScore(
+        ScoredNode(
             node=found.engine.table.name_of(int(rows[i])),
             total=int(total[i]),
             shares=[

@@ -15,10 +15,10 @@ from koordinator.api.meta import Object, to_wire
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.config.config import Extender
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.engine.results import Advice
-from koordinator.scheduler.extenders.client import ExtenderClient, ExtenderError, Json, Victims
+from koordinator.scheduler.engine.results import ExtenderAdvice
+from koordinator.scheduler.extenders.client import ExtenderClient, ExtenderError, ExtenderVictims, Json
 from koordinator.scheduler.plugin.capabilities import ReviewedPreemption
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import BindPlugin, Handle, Plugin, Watch
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -95,7 +95,7 @@ class Advisors:
 
     # Filter and prioritize
 
-    async def advise(self, pod: PodInfo, names: list[str]) -> Advice:
+    async def advise(self, pod: PodInfo, names: list[str]) -> ExtenderAdvice:
         """About the nodes that passed all filters."""
         whole = await self._whole(pod)
         refused: dict[str, Status] = {}
@@ -109,7 +109,7 @@ class Advisors:
                 if client.config.ignorable:
                     log.warning("extender skipped: %s", failure)
                     continue
-                return Advice(frozenset(names), failure=error(str(failure)))
+                return ExtenderAdvice(frozenset(names), failure=error(str(failure)))
             passing = set(answer.passing)
             for name in left:
                 if name in answer.hopeless:
@@ -119,7 +119,7 @@ class Advisors:
                     refused[name] = unschedulable(reason).by(EXTENDER)
             left = [name for name in left if name not in refused]
         scores = await self._scores(pod, whole, left) if len(left) > 1 else {}
-        return Advice(frozenset(names), refused, scores)
+        return ExtenderAdvice(frozenset(names), refused, scores)
 
     async def _scores(self, pod: PodInfo, whole: Json, names: list[str]) -> dict[str, int]:
         """Sums over all extenders; the opinion of one that fails is not missed."""
@@ -153,11 +153,12 @@ class Advisors:
 
     async def reconsider(
         self, pod: PodInfo, victims: dict[str, tuple[list[PodInfo], int]]
-    ) -> dict[str, Victims] | Status:
+    ) -> dict[str, ExtenderVictims] | Status:
         """Return what is left of proposals (node → pods to evict, budgets violated), or why nobody can tell."""
         pods = {each.uid: each for chosen, _ in victims.values() for each in chosen}
         left = {
-            name: Victims([each.uid for each in chosen], count) for name, (chosen, count) in victims.items()
+            name: ExtenderVictims([each.uid for each in chosen], count)
+            for name, (chosen, count) in victims.items()
         }
         whole = await self._whole(pod)
         for client in self._interested(pod):
@@ -224,7 +225,7 @@ class ExtenderVoice(Plugin[None]):
     name = EXTENDER
     wakes_on = tuple(ClusterEvent)
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         return True
 
     def tells_apart(self, old: PodInfo, new: PodInfo) -> bool:
@@ -246,7 +247,7 @@ def connect(configs: Sequence[Extender], engine: Engine, cluster: Cluster) -> Ad
 
 
 def _preemption_args(
-    client: ExtenderClient, whole: Json, left: dict[str, Victims], pods: dict[str, PodInfo]
+    client: ExtenderClient, whole: Json, left: dict[str, ExtenderVictims], pods: dict[str, PodInfo]
 ) -> Json:
     if client.config.node_cache_capable:
         meta = {

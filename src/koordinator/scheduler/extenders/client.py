@@ -43,7 +43,7 @@ class FilterAnswer(msgspec.Struct, frozen=True):
     hopeless: dict[str, str]
 
 
-class Victims(msgspec.Struct, frozen=True):
+class ExtenderVictims(msgspec.Struct, frozen=True):
     """Uids of the pods to evict from a node, and how many budgets forbid it."""
 
     uids: list[str]
@@ -97,12 +97,12 @@ class ExtenderClient:
         except (KeyError, TypeError, ValueError) as error:
             raise ExtenderError(self._prefix, f"prioritize: {error!r}") from error
 
-    async def preempt(self, session: aiohttp.ClientSession, args: Json) -> dict[str, Victims]:
+    async def preempt(self, session: aiohttp.ClientSession, args: Json) -> dict[str, ExtenderVictims]:
         """By node, what is left to evict. Raises: ExtenderError."""
         found = _members(await self._post(session, self.config.preempt_verb, args))
         try:
             return {
-                str(node): Victims(
+                str(node): ExtenderVictims(
                     [str(_members(pod)["uid"]) for pod in _members(victims).get("pods") or []],
                     int(_members(victims).get("numpdbviolations") or 0),
                 )

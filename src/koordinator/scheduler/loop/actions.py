@@ -12,9 +12,9 @@ from koordinator.cluster.events import EventRecorder, Severity
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.auditor.auditor import Auditor
 from koordinator.scheduler.loop.event_handlers import EventHandlers
-from koordinator.scheduler.loop.pod_status import StatusWriter, Verdict
+from koordinator.scheduler.loop.pod_status import PodStatusUpdate, StatusWriter
 from koordinator.scheduler.loop.waiting import WaitingPods
-from koordinator.scheduler.plugin.events import SCHEDULING, Happening
+from koordinator.scheduler.plugin.events import SCHEDULING, QueueingEvent
 from koordinator.scheduler.plugin.framework import Actions
 from koordinator.scheduler.plugin.handle import RecordKind
 from koordinator.scheduler.queue.scheduling_queue import SchedulingQueue
@@ -49,7 +49,7 @@ class RunningActions(Actions):
         assert self._attached is not None, "the scheduler is not built yet"
         return self._attached
 
-    def happened(self, happening: Happening) -> None:
+    def happened(self, happening: QueueingEvent) -> None:
         """Wake pods whose refusals this may lift."""
         self._parts.handlers.happened(happening)
 
@@ -88,7 +88,7 @@ class RunningActions(Actions):
         return True
 
     def tell_unscheduled(self, pod: Pod, message: str, nominated_node: str | None = None) -> None:
-        self._parts.statuses.write(pod, Verdict("Unschedulable", message, nominated_node))
+        self._parts.statuses.write(pod, PodStatusUpdate("Unschedulable", message, nominated_node))
 
     def evicting(self, preemptor: PodInfo, node_name: str, victims: Sequence[PodInfo]) -> None:
         if (auditor := self._parts.auditor) is not None:

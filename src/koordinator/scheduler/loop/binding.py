@@ -25,7 +25,7 @@ DRAIN_S = 3.0
 leadership (5 s by default), so nobody else decides meanwhile."""
 
 
-class Job(msgspec.Struct, frozen=True, eq=False, gc=False):
+class BindingCycle(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A placement to carry out. `batch`: it is one of several that were placed together."""
 
     profile: Profile
@@ -46,9 +46,9 @@ class BindingRules(msgspec.Struct, frozen=True, kw_only=True):
     live: Callable[[Pod], Pod | None]
     """The pod as it is now; None when it is gone."""
     has_node: Callable[[str], bool]
-    finished: Callable[[Job, Status], None]
+    finished: Callable[[BindingCycle, Status], None]
     """Takes the outcome of a binding."""
-    interrupted: Callable[[Job], None]
+    interrupted: Callable[[BindingCycle], None]
     """Takes a placement that was not carried out because the scheduler stops."""
     ran: Callable[[str, str, Status, float], None] = lambda _point, _profile, _status, _seconds: None
     """Hears of each extension point that ran: its name, the profile's, the outcome, seconds."""
@@ -63,11 +63,11 @@ class Binder:
         self._waiting = waiting
         self._guard = Guard("binding")
         self._group: asyncio.TaskGroup | None = None
-        self._ready: deque[Job] = deque()
+        self._ready: deque[BindingCycle] = deque()
         self._parked: list[asyncio.Future[None]] = []
         self._workers: set[asyncio.Task[None]] = set()
-        self._apart: dict[Job, asyncio.Task[None]] = {}
-        self._held: dict[str, Job] = {}
+        self._apart: dict[BindingCycle, asyncio.Task[None]] = {}
+        self._held: dict[str, BindingCycle] = {}
         """Placements that Permit plugins hold, by uid."""
         self._active_count = 0
         self._room: asyncio.Future[None] | None = None
@@ -119,7 +119,7 @@ class Binder:
             self._workers.clear()
             self._group = None
 
-    def start(self, job: Job) -> None:
+    def start(self, job: BindingCycle) -> None:
         """Take a placement on."""
         placed = job.placed
         if placed.waits:
@@ -140,7 +140,7 @@ class Binder:
             else:
                 self._finish(job, decision)
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: BindingCycle) -> None:
         if self._is_slow(job):
             self._run_apart(self._carry_out(job), job)
         else:
@@ -197,7 +197,7 @@ class Binder:
 
     # One job
 
-    async def _carry_out(self, job: Job) -> None:
+    async def _carry_out(self, job: BindingCycle) -> None:
         """Bind the pod and report how it went; a plugin that raises costs its pod an attempt."""
         try:
             status = await self._bind(job)
@@ -211,24 +211,24 @@ class Binder:
         else:
             self._finish(job, status)
 
-    def _run_apart(self, work: Coroutine[Any, Any, None], job: Job) -> None:
+    def _run_apart(self, work: Coroutine[Any, Any, None], job: BindingCycle) -> None:
         """Run what waits for others beside the workers."""
         assert self._group is not None, "the binder is not open"
         task = self._apart[job] = self._group.create_task(work, name=f"bind {job.placed.pod.key}")
         task.add_done_callback(lambda _: work.close())  # cancelled before it began
 
-    def _finish(self, job: Job, status: Status) -> None:
+    def _finish(self, job: BindingCycle, status: Status) -> None:
         self._apart.pop(job, None)
         self._guard.call(self._rules.finished, job, status)
 
-    def _hand_back(self, job: Job) -> None:
+    def _hand_back(self, job: BindingCycle) -> None:
         self._apart.pop(job, None)
         uid = job.placed.pod.uid
         if self._held.pop(uid, None) is not None:
             self._waiting.discard(uid)
         self._guard.call(self._rules.interrupted, job)
 
-    async def _bind(self, job: Job) -> Status:
+    async def _bind(self, job: BindingCycle) -> Status:
         profile, placed = job.profile, job.placed
         refusal = self._changed_since(placed, profile.name)
         if refusal is not None:
@@ -248,7 +248,7 @@ class Binder:
                 return status.by(binder.name)
         return error("no Bind plugin took the pod")
 
-    async def _pre_bind(self, job: Job) -> Status:
+    async def _pre_bind(self, job: BindingCycle) -> Status:
         """Have plugins prepare the binding, and store what they write with one request."""
         profile, placed = job.profile, job.placed
         pod, node_name, extensions = placed.pod, placed.node_name, profile.extensions
@@ -277,7 +277,7 @@ class Binder:
             return error(f"node {placed.node_name} is gone")
         return None
 
-    def _is_slow(self, job: Job) -> bool:
+    def _is_slow(self, job: BindingCycle) -> bool:
         """Return whether a plugin waits for others before the pod can be bound (a volume to be made)."""
         placed = job.placed
         try:

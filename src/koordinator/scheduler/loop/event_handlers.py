@@ -11,9 +11,9 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.loop.caches import Caches
 from koordinator.scheduler.loop.waiting import WaitingPods
-from koordinator.scheduler.observe.probe import Probe
+from koordinator.scheduler.observe.probe import CycleProbe
 from koordinator.scheduler.plugin import diagnosis
-from koordinator.scheduler.plugin.events import SCHEDULING, ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import SCHEDULING, ClusterEvent, QueueingEvent
 from koordinator.scheduler.queue.scheduling_queue import SchedulingQueue
 from koordinator.scheduler.table.changes import NodeAspect
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -45,7 +45,7 @@ class EventHandlers:
         """Whether room is kept for pods that other schedulers nominated, too."""
         clock = engine.clock
         self._metrics = engine.metrics
-        self._probe = Probe(engine.metrics, clock.now)
+        self._probe = CycleProbe(engine.metrics, clock.now)
         self._table = engine.table
         self._profiles = engine.profiles
         self._nominations = engine.nominations
@@ -61,7 +61,7 @@ class EventHandlers:
         caches.nodes.add_handler(lambda node: self.node_set(None, node), self.node_set, self.node_deleted)
         caches.pods.add_handler(lambda pod: self.pod_set(None, pod), self.pod_set, self.pod_deleted)
 
-    def happened(self, happening: Happening) -> None:
+    def happened(self, happening: QueueingEvent) -> None:
         now_s = self._clock.now()
         if self._probe.is_event_due():
             with self._probe.measuring_hints(self._profiles.values(), happening.event.value):
@@ -86,15 +86,15 @@ class EventHandlers:
             return
         row = self._table.row_of(node.metadata.name)
         if NodeAspect.ADDED in aspect:
-            self.happened(Happening(ClusterEvent.NODE_ADDED, row, old, node))
+            self.happened(QueueingEvent(ClusterEvent.NODE_ADDED, row, old, node))
             return
         for flag, event in _EVENT_OF_ASPECT:
             if flag in aspect:
-                self.happened(Happening(event, row, old, node))
+                self.happened(QueueingEvent(event, row, old, node))
 
     def node_deleted(self, node: Node) -> None:
         self._table.remove_node(node.metadata.name)
-        self.happened(Happening(ClusterEvent.NODE_DELETED, None, node, None))
+        self.happened(QueueingEvent(ClusterEvent.NODE_DELETED, None, node, None))
 
     def pod_set(self, old: Pod | None, pod: Pod) -> None:
         try:
@@ -151,9 +151,9 @@ class EventHandlers:
         self._nominations.remove(info.uid)
         row = self._table.assign(info, info.node_name)
         if old is None or is_news:
-            self.happened(Happening(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info))
+            self.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info))
         elif not old.asks_like(info) or _matters_to_others(old, info):
-            self.happened(Happening(ClusterEvent.ASSIGNED_POD_UPDATED, row, old, info))
+            self.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_UPDATED, row, old, info))
 
     def _unassigned(self, info: PodInfo) -> None:
         place = self._table.place_of(info.uid)
@@ -200,7 +200,7 @@ class EventHandlers:
         """The room that was kept for a pod is free for others."""
         row = self._table.row_of(node_name)
         if row is not None:
-            self.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
+            self.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
 
     def pod_deleted(self, pod: Pod) -> None:
         uid = pod.metadata.uid or pod.key
@@ -213,7 +213,7 @@ class EventHandlers:
         if place is None:
             return
         row = self._table.unassign(uid)
-        self.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, place.pod, None))
+        self.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, place.pod, None))
 
 
 def _is_another_question(old: PodInfo, new: PodInfo) -> bool:

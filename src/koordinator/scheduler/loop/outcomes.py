@@ -11,12 +11,12 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.results import Unplaced, refused
 from koordinator.scheduler.loop import pod_status
 from koordinator.scheduler.loop.actions import RunningParts
-from koordinator.scheduler.loop.binding import Job
+from koordinator.scheduler.loop.binding import BindingCycle
 from koordinator.scheduler.loop.caches import Caches
 from koordinator.scheduler.observe.observer import Observer
 from koordinator.scheduler.plugin import diagnosis, failures, status
-from koordinator.scheduler.plugin.events import BINDING, SCHEDULING, ClusterEvent, Happening
-from koordinator.scheduler.plugin.failures import Failure, Handling
+from koordinator.scheduler.plugin.events import BINDING, SCHEDULING, ClusterEvent, QueueingEvent
+from koordinator.scheduler.plugin.failures import Handling, SchedulingFailure
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -74,7 +74,7 @@ class Outcomes:
         self._failures = engine.failure_handlers()
         self.auditor = parts.auditor
 
-    def bound(self, job: Job, outcome: Status) -> None:
+    def bound(self, job: BindingCycle, outcome: Status) -> None:
         """A binding ended."""
         pod, node_name = job.placed.pod, job.placed.node_name
         place = self._table.place_of(pod.uid)
@@ -101,9 +101,9 @@ class Outcomes:
         if outcome.plugin not in failures.JOB_PLUGINS:
             # Places that a job held for the length of its round are as free as before it: nobody who sleeps was
             # refused because of them, and two jobs would wake each other for ever.
-            self._handlers.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
+            self._handlers.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
 
-    def _placed(self, job: Job) -> None:
+    def _placed(self, job: BindingCycle) -> None:
         pod, node_name = job.placed.pod, job.placed.node_name
         self._queue.done(pod.uid)
         self._status_writer.discard(pod.pod)
@@ -116,13 +116,13 @@ class Outcomes:
         for plugin in job.profile.post_binds:
             self._guard.call(plugin.post_bind, pod, node_name)
 
-    def interrupted(self, job: Job) -> None:
+    def interrupted(self, job: BindingCycle) -> None:
         """The scheduler stops: the pod is as good as never tried. If it was bound after all, the API will say so."""
         self._forget(job)
         self._observer.interrupted(job.entry)
         self._requeue(job.entry, Unplaced(job.placed.pod, status.error("interrupted"), frozenset()))
 
-    def _forget(self, job: Job) -> int | None:
+    def _forget(self, job: BindingCycle) -> int | None:
         """Undo a placement; the row where it was, if the node is still there."""
         placed = job.placed
         self._engine.cycle.forget(job.profile, placed.pod, placed.evaluation, placed.node_name)
@@ -145,7 +145,9 @@ class Outcomes:
             result = msgspec.structs.replace(result, nominated_node=nominated)
         if self.auditor is not None:
             self.auditor.failed(entry, result)
-        failure = Failure(entry.pod, entry.profile_name, result.status, result.rejected_by, nominated)
+        failure = SchedulingFailure(
+            entry.pod, entry.profile_name, result.status, result.rejected_by, nominated
+        )
         if not (nominated or (nominated is None and self._nominated_node(entry.pod))):
             self._engine.profiles[entry.profile_name].extensions.forget_nominated(entry.pod.uid)
         handling = self._failures.before(failure)
@@ -171,7 +173,7 @@ class Outcomes:
             if about_reservations is not None:
                 note = diagnosis.event_note(about_reservations)
                 recorder.warning(live, "FailedScheduling-Reservation", note, action=SCHEDULING)
-        self._status_writer.write(live, pod_status.Verdict(reason, message, result.nominated_node))
+        self._status_writer.write(live, pod_status.PodStatusUpdate(reason, message, result.nominated_node))
 
     def _requeue(self, entry: QueuedPod, result: Unplaced) -> Pod | None:
         """The pod as it waits now; None when it has no reason to wait any more."""
@@ -204,7 +206,7 @@ class Outcomes:
         return self._engine.profiles[entry.profile_name].extensions.reserve_pod(entry.pod.uid)
 
 
-def _phase(job: Job, outcome: Status) -> str:
+def _phase(job: BindingCycle, outcome: Status) -> str:
     """The extension point at which a binding failed, told by the plugin that refused."""
     points = (("PreBind", job.profile.pre_binds), ("Permit", job.profile.permits))
     return next((name for name, plugins in points if outcome.plugin in {p.name for p in plugins}), "Bind")

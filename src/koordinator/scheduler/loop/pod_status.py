@@ -24,7 +24,7 @@ TRIES_MAX = 4
 POD_SCHEDULED = "PodScheduled"
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class PodStatusUpdate(msgspec.Struct, frozen=True):
     """What the pod's status shall say; `nominated_node` None leaves the nomination, "" clears it."""
 
     reason: str
@@ -32,7 +32,7 @@ class Verdict(msgspec.Struct, frozen=True):
     nominated_node: str | None
 
 
-def unscheduled_patch(pod: Pod, verdict: Verdict, now_s: float) -> dict[str, Any]:
+def unscheduled_patch(pod: Pod, verdict: PodStatusUpdate, now_s: float) -> dict[str, Any]:
     """The merge patch that sets the condition PodScheduled to False; empty when the pod says so already.
 
     A merge patch replaces the list of conditions, so it holds them all and is good for this version only.
@@ -72,10 +72,10 @@ class StatusWriter:
         self._cluster = cluster
         self._clock = clock
         self._live = live
-        self._pending: dict[str, tuple[Pod, Verdict]] = {}
+        self._pending: dict[str, tuple[Pod, PodStatusUpdate]] = {}
         self._filled = asyncio.Event()
 
-    def write(self, pod: Pod, verdict: Verdict) -> None:
+    def write(self, pod: Pod, verdict: PodStatusUpdate) -> None:
         """Write the verdict; what the one before said about the nomination still holds if this one says nothing."""
         waiting = self._pending.get(pod.metadata.uid)
         if waiting is not None and verdict.nominated_node is None:
@@ -109,7 +109,7 @@ class StatusWriter:
                 self.failure_count += 1
                 log.warning("pod condition not written: %s", error, extra={"pod": pod.key})
 
-    async def _write(self, pod: Pod, verdict: Verdict) -> None:
+    async def _write(self, pod: Pod, verdict: PodStatusUpdate) -> None:
         current = self._live(pod)
         for tries_left in reversed(range(TRIES_MAX)):
             if current is None or current.spec.node_name or current.metadata.uid != pod.metadata.uid:

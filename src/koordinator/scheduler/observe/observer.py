@@ -11,12 +11,12 @@ import msgspec
 
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.results import Advice, Placed, Unplaced
+from koordinator.scheduler.engine.results import ExtenderAdvice, Placed, Unplaced
 from koordinator.scheduler.observe import debugging, monitor
 from koordinator.scheduler.observe.debugging import DebugOptions, DiagnosisDump, DumpOptions
 from koordinator.scheduler.observe.monitor import Attempt, Monitor, MonitorOptions, Overdue
 from koordinator.scheduler.observe.pod_diagnosis import diagnose
-from koordinator.scheduler.observe.probe import Probe
+from koordinator.scheduler.observe.probe import CycleProbe
 from koordinator.scheduler.plugin.metrics import ERROR, SCHEDULED, UNSCHEDULABLE
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod
@@ -44,7 +44,7 @@ class Observer:
         self._engine = engine
         self._clock = engine.clock
         self._dump = DiagnosisDump(options.dump)
-        self._probe = Probe(self.metrics, engine.clock.now)
+        self._probe = CycleProbe(self.metrics, engine.clock.now)
         self._of_profile = {name: self.metrics.of(name) for name in engine.profiles}
 
     def popped(self, entry: QueuedPod, now_s: float) -> None:
@@ -53,7 +53,9 @@ class Observer:
         if pod.pod.metadata.deletion_timestamp is None:
             self.monitor.popped(pod.uid, Attempt(pod.key, entry.profile_name, now_s, entry.attempt_count))
 
-    def search(self, profile: Profile, entry: QueuedPod, advice: Advice | None = None) -> Placed | Unplaced:
+    def search(
+        self, profile: Profile, entry: QueuedPod, advice: ExtenderAdvice | None = None
+    ) -> Placed | Unplaced:
         """Run the cycle of a popped pod."""
         began_s = self._clock.now()
         pod = entry.pod
@@ -114,7 +116,7 @@ class Observer:
             self.monitor.scan(self._clock.now())
 
     def _run(
-        self, profile: Profile, entry: QueuedPod, now_s: float, advice: Advice | None
+        self, profile: Profile, entry: QueuedPod, now_s: float, advice: ExtenderAdvice | None
     ) -> Placed | Unplaced:
         cycle = self._engine.cycle
         return cycle.run(profile, entry.pod, entry.class_key, entry.attempt_count, now_s, advice)

@@ -43,7 +43,7 @@ _POINTS = (
 """(plugins of a profile, their method, name of the extension point)."""
 
 
-class Probe:
+class CycleProbe:
     """Measures every `SAMPLE_EVERY`-th cycle, but one per `SAMPLE_GAP_S` at most, and every `HINTS_EVERY`-th event.
     `tick` gives seconds."""
 

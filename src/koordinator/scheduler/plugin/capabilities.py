@@ -162,7 +162,7 @@ class Quorum(msgspec.Struct, frozen=True):
     minimum: int
 
 
-class Plan(msgspec.Struct, frozen=True):
+class PlacementPlan(msgspec.Struct, frozen=True):
     """Pods that are placed together, in the order in which they are tried. `nodes` maps uids to node names; pods
     that it leaves out go where the engine finds best.
 
@@ -203,7 +203,7 @@ class FoundNode(msgspec.Struct, frozen=True):
 
     status: Status
     node_name: str = ""
-    plan: Plan | None = None
+    plan: PlacementPlan | None = None
     rejected_by: frozenset[str] = frozenset()
     verdict: JobVerdict | None = None
     is_revisable: bool = False

@@ -36,7 +36,7 @@ class ClusterEvent(enum.Enum):
     RESOURCE_SLICE_ADDED = "ResourceSliceAdd"
     RESOURCE_SLICE_UPDATED = "ResourceSliceUpdate"
     ELASTIC_QUOTA = "ElasticQuota"
-    """Quotas changed, or may use more than before; `Happening.new` are the names of those quotas, None for any."""
+    """Quotas changed, or may use more than before; `QueueingEvent.new` are the names of those quotas, None for any."""
     NETWORK_TOPOLOGY = "ClusterNetworkTopology"
     """The tree of the network is another one."""
     DEVICE_CLASS_ADDED = "DeviceClassAdd"
@@ -58,7 +58,7 @@ NODE_EVENTS = frozenset(
 """News from one node that exists."""
 
 
-class Happening(msgspec.Struct, frozen=True):
+class QueueingEvent(msgspec.Struct, frozen=True):
     """One event. `row` is the node it concerns, None when it is not about one node; `old` and `new` are the
     objects before and after (None when there is none)."""
 

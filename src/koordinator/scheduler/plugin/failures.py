@@ -23,7 +23,7 @@ JOB_PLUGINS = frozenset((JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_PREEMPTION_FAIL
 """Whom a waiting pod's rejection is said to come from when it is for the sake of its job."""
 
 
-class Failure(msgspec.Struct, frozen=True):
+class SchedulingFailure(msgspec.Struct, frozen=True):
     """An attempt that ended without a binding. `nominated_node` None leaves the nomination, "" clears it."""
 
     pod: PodInfo
@@ -41,8 +41,8 @@ class Handling(enum.Enum):
     DONE = "the pod has left the queue, or the plugin brings it back"
 
 
-Before = Callable[[Failure], Handling]
-After = Callable[[Failure], None]
+Before = Callable[[SchedulingFailure], Handling]
+After = Callable[[SchedulingFailure], None]
 
 
 class FailureHandlers:
@@ -53,7 +53,7 @@ class FailureHandlers:
         self._after = tuple(after)
         self._guard = Guard("scheduler plugins, handling a failure")
 
-    def before(self, failure: Failure) -> Handling:
+    def before(self, failure: SchedulingFailure) -> Handling:
         """The first answer that is not GO_ON ends it. A handler that raises counts as one that goes on."""
         for handler in self._before:
             try:
@@ -65,7 +65,7 @@ class FailureHandlers:
                 return handling
         return Handling.GO_ON
 
-    def after(self, failure: Failure) -> None:
+    def after(self, failure: SchedulingFailure) -> None:
         """All are told, however the failure was handled."""
         for handler in self._after:
             self._guard.call(handler, failure)

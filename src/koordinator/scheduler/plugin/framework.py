@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.diagnosis import Suggestion, SuggestionType
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.handle import Actions as Actions
 from koordinator.scheduler.plugin.handle import Handle as Handle
 from koordinator.scheduler.plugin.handle import Watch as Watch
 from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import ColumnSpec, Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -65,7 +65,7 @@ class NoArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of plugins that have none."""
 
 
-class WakeIndex(abc.ABC):
+class QueueingHintIndex(abc.ABC):
     """Many refused pods side by side, so that an event is compared with all of them at once."""
 
     @abc.abstractmethod
@@ -77,11 +77,11 @@ class WakeIndex(abc.ABC):
         """Nobody sleeps there any more."""
 
     @abc.abstractmethod
-    def may_wake(self, happening: Happening, slot_count: int) -> Mask:
+    def may_wake(self, happening: QueueingEvent, slot_count: int) -> Mask:
         """(slot_count,): slots where `Plugin.wakes` has to be asked; the others it would refuse."""
 
 
-_BY_PLACEMENT = Change.PODS | Change.USAGE
+_BY_PLACEMENT = RowChange.PODS | RowChange.USAGE
 
 
 class Plugin(abc.ABC, Generic[S]):
@@ -94,7 +94,7 @@ class Plugin(abc.ABC, Generic[S]):
 
     name: ClassVar[str]
     args: ClassVar[type[msgspec.Struct]] = NoArgs
-    reads: ClassVar[Change] = Change.NODE
+    reads: ClassVar[RowChange] = RowChange.NODE
     wakes_on: ClassVar[tuple[ClusterEvent, ...]] = ()
     per_profile: ClassVar[bool] = False
     wakes_for_row: ClassVar[bool] = False
@@ -152,7 +152,7 @@ class Plugin(abc.ABC, Generic[S]):
     def refresh(self, now_s: float) -> None:
         """Before each cycle: bring columns that depend on the time up to date, logging changed rows."""
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         """Return whether an event (one of `wakes_on`) can lift this plugin's refusal of `pod`.
 
         True costs a cycle in vain at worst; a wrong False leaves the pod waiting for minutes. Of updates of
@@ -164,7 +164,7 @@ class Plugin(abc.ABC, Generic[S]):
         """Return whether an update of a waiting pod changed what this plugin looks at in it."""
         return self.class_key(old) != self.class_key(new) or self.live_key(old) != self.live_key(new)
 
-    def wake_index(self) -> WakeIndex | None:
+    def wake_index(self) -> QueueingHintIndex | None:
         """For plugins that refuse many different pods, and whose events are frequent."""
         return None
 
@@ -264,7 +264,7 @@ class FilterPlugin(Plugin[S]):
         guessed. Nothing when it cannot tell."""
         return ()
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         """When the event is about one node: whether this Filter lets the pod onto it now."""
         row = happening.row
         if row is None or self.handle.table.node_at(row) is None:
@@ -340,7 +340,7 @@ class PostFilterResult(msgspec.Struct, frozen=True):
 Later = Callable[[], Awaitable[PostFilterResult]]
 
 
-class Eviction(msgspec.Struct, frozen=True):
+class PreemptionOffer(msgspec.Struct, frozen=True):
     """Pods whose eviction would make room on a node; `violations` counts budgets that forbid it."""
 
     node_name: str
@@ -352,7 +352,7 @@ class Outlook(msgspec.Struct, frozen=True):
     """What `post_filter` would answer, and the ways to make room that it chose from, best first."""
 
     result: PostFilterResult
-    ways: tuple[Eviction, ...] = ()
+    ways: tuple[PreemptionOffer, ...] = ()
 
 
 class PostFilterPlugin(Plugin[S]):

@@ -11,11 +11,11 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler.plugin.events import SCHEDULING, Happening
+from koordinator.scheduler.plugin.events import SCHEDULING, QueueingEvent
 from koordinator.scheduler.plugin.failures import After, Before
 from koordinator.scheduler.plugin.metrics import Metrics
 from koordinator.scheduler.plugin.topology_tree import TopologyTree
-from koordinator.scheduler.table.columns import Column
+from koordinator.scheduler.table.columns import TableColumn
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.nominations import Nominations
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -136,9 +136,9 @@ class Handle:
         table: NodeTable,
         clock: Clock,
         *,
-        columns: Mapping[str, Column] | None = None,
+        columns: Mapping[str, TableColumn] | None = None,
         cluster: Cluster | None = None,
-        happened: Callable[[Happening], None] = lambda _: None,
+        happened: Callable[[QueueingEvent], None] = lambda _: None,
         actions: Actions | None = None,
         nominations: Nominations | None = None,
         gates: FeatureGates | None = None,

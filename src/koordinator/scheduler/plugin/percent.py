@@ -43,7 +43,7 @@ def rounded_down_mean(total: F64, count: int) -> Scores:
     return (total / count).astype(np.int64)
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ScoredRequest(msgspec.Struct, frozen=True):
     """What one pod asks for of the resources that count in a score: `amounts` is (resources, 1)."""
 
     columns: list[int]
@@ -51,13 +51,13 @@ class Wanted(msgspec.Struct, frozen=True):
     weights: list[int]
 
     @classmethod
-    def of(cls, scored: Sequence[tuple[int, int, int]]) -> "Wanted":
+    def of(cls, scored: Sequence[tuple[int, int, int]]) -> "ScoredRequest":
         """From (column, amount, weight) of each resource."""
         amounts = np.array([[amount] for _, amount, _ in scored], np.int64)
         return cls([column for column, _, _ in scored], amounts, [weight for _, _, weight in scored])
 
 
-def free_percent(table: NodeTable, wanted: Wanted, rows: Rows, copies: int | I64 = 1) -> Scores | None:
+def free_percent(table: NodeTable, wanted: ScoredRequest, rows: Rows, copies: int | I64 = 1) -> Scores | None:
     """Return how much of each node is left with `copies` pods more, the mean over resources, rounded down.
 
     Shapes: `copies` one number or (rows,); returns (rows,). None where floating point would not be exact, or nodes lack

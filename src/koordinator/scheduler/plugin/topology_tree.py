@@ -33,7 +33,7 @@ class TopologySpecError(KoordinatorError, ValueError):
         return f'topology layer "{self.layer}" not found in spec'
 
 
-class Level(msgspec.Struct, frozen=True, eq=False, dict=True):
+class TopologyLayer(msgspec.Struct, frozen=True, eq=False, dict=True):
     """All places of one layer: those below one parent are neighbours, by name.
 
     Shapes: `parents` (places,), indices of the level above; `first_child` (places + 1,), where the children of
@@ -71,7 +71,7 @@ class TopologyTree(msgspec.Struct, frozen=True, eq=False):
     tree that a manager builds.
     """
 
-    levels: tuple[Level, ...]
+    levels: tuple[TopologyLayer, ...]
     leaf_of: Mapping[str, int]
     version: int = 0
 
@@ -105,7 +105,7 @@ class TopologyTree(msgspec.Struct, frozen=True, eq=False):
         return found[::-1]
 
     @staticmethod
-    def sum_of_children(level: Level, of_children: I64) -> I64:
+    def sum_of_children(level: TopologyLayer, of_children: I64) -> I64:
         """(places,) of a level from numbers of the places below."""
         total = np.zeros(of_children.size + 1, np.int64)
         np.cumsum(of_children, out=total[1:])
@@ -176,7 +176,7 @@ def assemble(layers: Sequence[str], paths: Iterable[Path], *, version: int = 0) 
     of_depth: list[set[Path]] = [set() for _ in layers]
     for path in paths:
         of_depth[len(path)].add(path)
-    levels: list[Level] = []
+    levels: list[TopologyLayer] = []
     no_children = np.empty(0, np.intp)
     child_parents: Indices = no_children
     for depth in range(len(layers) - 1, -1, -1):
@@ -191,7 +191,7 @@ def assemble(layers: Sequence[str], paths: Iterable[Path], *, version: int = 0) 
             first_child = np.searchsorted(child_parents, np.arange(len(found) + 1))
             levels[-1] = msgspec.structs.replace(levels[-1], parents=child_parents)
         names = tuple([path[-1] for path in found]) if depth else ("",)
-        levels.append(Level(layers[depth], names, no_children, first_child))
+        levels.append(TopologyLayer(layers[depth], names, no_children, first_child))
     levels.reverse()
     return TopologyTree(tuple(levels), {name: index for index, name in enumerate(levels[-1].names)}, version)
 

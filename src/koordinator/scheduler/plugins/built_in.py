@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from koordinator.scheduler.engine.registry import Registry, installed
+from koordinator.scheduler.engine.registry import PluginRegistry, installed
 from koordinator.scheduler.plugin.framework import Plugin
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.default_binder import DefaultBinder
@@ -68,6 +68,6 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
 }
 
 
-def installed_plugins() -> Registry:
+def installed_plugins() -> PluginRegistry:
     """The plugins of this package and those of all installed packages."""
     return installed(PLUGINS)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugin.events import Happening
-from koordinator.scheduler.plugin.framework import Mask, WakeIndex
+from koordinator.scheduler.plugin.events import QueueingEvent
+from koordinator.scheduler.plugin.framework import Mask, QueueingHintIndex
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
-class FitIndex(WakeIndex):
+class FitIndex(QueueingHintIndex):
     """Requests of sleeping pods as (resources, slots), compared with what one node has left."""
 
     def __init__(self, table: NodeTable, checked: Callable[[PodInfo], tuple[tuple[int, int], ...]]) -> None:
@@ -39,7 +39,7 @@ class FitIndex(WakeIndex):
         self._wanted[:, slot] = 0
         self._is_used[slot] = False
 
-    def may_wake(self, happening: Happening, slot_count: int) -> Mask:
+    def may_wake(self, happening: QueueingEvent, slot_count: int) -> Mask:
         row = happening.row
         if row is None:
             return self._is_used[:slot_count]

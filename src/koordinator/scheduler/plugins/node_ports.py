@@ -16,7 +16,7 @@ from koordinator.scheduler.plugin.framework import (
     ReasonCodes,
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, unschedulable
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import HostPort, PodInfo
@@ -33,7 +33,7 @@ class NodePorts(PreFilterPlugin[tuple[HostPort, ...]], FilterPlugin[tuple[HostPo
     name = "NodePorts"
     fewer_pods_help = True
     reasons = PortReason
-    reads = Change.NODE | Change.PODS
+    reads = RowChange.NODE | RowChange.PODS
     wakes_on = (ClusterEvent.ASSIGNED_POD_DELETED, ClusterEvent.NODE_ADDED, ClusterEvent.POD_UPDATED)
 
     def __init__(self, args: Any, handle: Handle) -> None:

@@ -13,7 +13,7 @@ from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
 from koordinator.scheduler.plugins.node_resources_fit import CPU_AND_MEMORY, WeightedResource, is_scalar
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -42,7 +42,7 @@ class BalancedState(msgspec.Struct, frozen=True):
 class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin[BalancedState]):
     name = "NodeResourcesBalancedAllocation"
     args = BalancedArgs
-    reads = Change.NODE | Change.PODS
+    reads = RowChange.NODE | RowChange.PODS
 
     def __init__(self, args: BalancedArgs, handle: Handle) -> None:
         super().__init__(args, handle)

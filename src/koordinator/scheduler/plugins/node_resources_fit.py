@@ -11,7 +11,7 @@ import numpy as np
 
 from koordinator.api import resource_vector, resources
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     SCORE_MAX,
     FilterPlugin,
@@ -27,7 +27,7 @@ from koordinator.scheduler.plugin.framework import (
 from koordinator.scheduler.plugin.percent import floor_percent, weighted_mean
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, error
 from koordinator.scheduler.plugins.fit_index import FitIndex
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.nodes import F64, NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -79,7 +79,7 @@ class RatioParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: list[ShapePoint] = []
 
 
-class ScoringStrategy(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class FitScoringStrategy(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """How a node's fullness becomes a score."""
 
     type: Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"] = "LeastAllocated"
@@ -100,7 +100,7 @@ class FitArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
 
     ignored_resources: list[str] = []
     ignored_resource_groups: list[str] = []
-    scoring_strategy: ScoringStrategy = ScoringStrategy()
+    scoring_strategy: FitScoringStrategy = FitScoringStrategy()
 
     def __post_init__(self) -> None:
         for group in self.ignored_resource_groups:
@@ -114,7 +114,7 @@ class FitState(msgspec.Struct, frozen=True):
 
     checked: tuple[tuple[int, int], ...]
     names: tuple[str, ...]
-    scored: tuple["ScoredResource", ...]
+    scored: tuple["ScoredFitResource", ...]
     combinations: list[int]
     """Sets of reasons met so far, where they do not fit a code themselves."""
     checked_amounts: I64
@@ -127,7 +127,7 @@ class FitState(msgspec.Struct, frozen=True):
     """Whether `checked` are just these two."""
 
 
-class ScoredResource(msgspec.Struct, frozen=True):
+class ScoredFitResource(msgspec.Struct, frozen=True):
     """A resource in a score: what the pod adds, and where the nodes' figures are."""
 
     column: int
@@ -150,7 +150,7 @@ class NodeResourcesFit(
 ):
     name = "NodeResourcesFit"
     args = FitArgs
-    reads = Change.NODE | Change.PODS
+    reads = RowChange.NODE | RowChange.PODS
     wakes_on = (
         ClusterEvent.ASSIGNED_POD_DELETED,
         ClusterEvent.ASSIGNED_POD_UPDATED,
@@ -329,7 +329,7 @@ class NodeResourcesFit(
 
     wakes_for_row = True
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         """Return whether the pod fits onto the node of the event now; of the pod itself, whether it asks for less."""
         if happening.event is ClusterEvent.POD_UPDATED:
             return asks_for_less(happening.old, happening.new)
@@ -370,7 +370,7 @@ def short_of(
 
 def scored_resources(
     weights: dict[str, int], pod: PodInfo, amounts: dict[int, int], table: NodeTable
-) -> list[ScoredResource]:
+) -> list[ScoredFitResource]:
     """The configured resources that count for this pod: a scalar one only if the pod requests it."""
     scored = []
     for name, weight in weights.items():
@@ -381,7 +381,7 @@ def scored_resources(
         index = _NONZERO_INDEX.get(column)
         if index is not None:
             amount = pod.nonzero_amounts[index]
-        scored.append(ScoredResource(column, weight, amount, index))
+        scored.append(ScoredFitResource(column, weight, amount, index))
     table.widen()
     return scored
 

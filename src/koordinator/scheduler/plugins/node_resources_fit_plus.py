@@ -11,7 +11,7 @@ from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.node_resources_fit import least_allocated, most_allocated
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -34,7 +34,7 @@ class FitPlusArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resources: dict[str, ResourceStrategy] = {}
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class FitPlusRequest(msgspec.Struct, frozen=True):
     """A resource that the pod requests and that has a strategy."""
 
     column: int
@@ -43,12 +43,14 @@ class Wanted(msgspec.Struct, frozen=True):
     strategy: ResourceStrategy
 
 
-class NodeResourcesFitPlus(PreScorePlugin[tuple[Wanted, ...]], ScorePlugin[tuple[Wanted, ...]]):
+class NodeResourcesFitPlus(
+    PreScorePlugin[tuple[FitPlusRequest, ...]], ScorePlugin[tuple[FitPlusRequest, ...]]
+):
     """Init containers count as in the standard sum of requests, with defaults for cpu and memory."""
 
     name = "NodeResourcesFitPlus"
     args = FitPlusArgs
-    reads = Change.NODE | Change.PODS
+    reads = RowChange.NODE | RowChange.PODS
 
     def __init__(self, args: FitPlusArgs, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -57,7 +59,7 @@ class NodeResourcesFitPlus(PreScorePlugin[tuple[Wanted, ...]], ScorePlugin[tuple
     def class_key(self, pod: PodInfo) -> Hashable:
         return pod.request_key
 
-    def prepare(self, pod: PodInfo) -> tuple[Wanted, ...]:
+    def prepare(self, pod: PodInfo) -> tuple[FitPlusRequest, ...]:
         names = self.handle.table.registry.names
         wanted = []
         for column, amount in pod.requests:
@@ -66,22 +68,22 @@ class NodeResourcesFitPlus(PreScorePlugin[tuple[Wanted, ...]], ScorePlugin[tuple
                 continue
             index = _NONZERO_INDEX.get(column)
             counted = amount if index is None else pod.nonzero_amounts[index]
-            wanted.append(Wanted(column, counted, index, strategy))
+            wanted.append(FitPlusRequest(column, counted, index, strategy))
         return tuple(wanted)
 
-    def pre_score(self, state: tuple[Wanted, ...]) -> Status:
+    def pre_score(self, state: tuple[FitPlusRequest, ...]) -> Status:
         return SUCCESS
 
-    def foresees(self, state: tuple[Wanted, ...]) -> bool:
+    def foresees(self, state: tuple[FitPlusRequest, ...]) -> bool:
         return True
 
-    def score(self, state: tuple[Wanted, ...], rows: Rows) -> Scores:
+    def score(self, state: tuple[FitPlusRequest, ...], rows: Rows) -> Scores:
         return self._score(state, rows, 1)
 
-    def score_ahead(self, state: tuple[Wanted, ...], rows: Rows, ahead: I64) -> Scores:
+    def score_ahead(self, state: tuple[FitPlusRequest, ...], rows: Rows, ahead: I64) -> Scores:
         return self._score(state, rows, ahead + 1)
 
-    def _score(self, state: tuple[Wanted, ...], rows: Rows, copies: int | I64) -> Scores:
+    def _score(self, state: tuple[FitPlusRequest, ...], rows: Rows, copies: int | I64) -> Scores:
         table = self.handle.table
         weights = sum(wanted.strategy.weight for wanted in state)
         if not weights:

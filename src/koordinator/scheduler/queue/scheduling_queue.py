@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Plugin
 from koordinator.scheduler.plugin.status import Status, unresolvable
 from koordinator.scheduler.queue.keyed_heap import KeyedHeap
-from koordinator.scheduler.queue.sleepers import Sleepers, Wakeup, wakeup_of
+from koordinator.scheduler.queue.unschedulable_pods import UnschedulablePods, Wakeup, wakeup_of
 from koordinator.scheduler.table.pod_info import PodInfo
 
 UNSCHEDULABLE_S_MAX = 300.0
@@ -113,13 +113,13 @@ class SchedulingQueue:
         """Refused pods and those with a closed gate."""
         self._gated_count = 0
         self._rejections: Counter[tuple[str, str]] = Counter()
-        self._sleepers = Sleepers(policy.plugins)
+        self._sleepers = UnschedulablePods(policy.plugins)
         """What events are compared with: the pods in `_unschedulable`."""
         self._next_overdue_check_s = 0.0
         self._in_flight: dict[str, int] = {}
         self._updated_in_flight: dict[str, tuple[PodInfo, Hashable]] = {}
         self._activated_in_flight: set[str] = set()
-        self._events: list[Happening] = []
+        self._events: list[QueueingEvent] = []
         self._events_dropped = 0
         self._cause = ""
         self.incoming: Counter[tuple[str, str]] = Counter()
@@ -212,7 +212,7 @@ class SchedulingQueue:
             self._sleep(entry)  # what we say ourselves in the status of gated pods must not let them in
         elif entry.gate is not None:
             self._enter(entry, now_s)
-        elif wakeup := self._wakeup(entry, Happening(ClusterEvent.POD_UPDATED, None, old, pod)):
+        elif wakeup := self._wakeup(entry, QueueingEvent(ClusterEvent.POD_UPDATED, None, old, pod)):
             self._leave(entry, now_s, wakeup)
         else:
             self._sleep(entry)
@@ -341,7 +341,7 @@ class SchedulingQueue:
 
     # Events
 
-    def happened(self, happening: Happening, now_s: float) -> None:
+    def happened(self, happening: QueueingEvent, now_s: float) -> None:
         """Move the pods whose refusal the event can lift."""
         if self._in_flight:
             self._events.append(happening)
@@ -451,7 +451,7 @@ class SchedulingQueue:
         self._sleepers.discard(entry.pod.uid)
         return True
 
-    def _wakeup(self, entry: QueuedPod, happening: Happening) -> Wakeup | None:
+    def _wakeup(self, entry: QueuedPod, happening: QueueingEvent) -> Wakeup | None:
         return wakeup_of(entry, self._policy.plugins(entry.profile_name), happening)
 
     def _activate(self, entry: QueuedPod) -> None:

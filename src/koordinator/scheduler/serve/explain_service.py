@@ -11,9 +11,9 @@ from aiohttp import web
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.scheduler.explain.answer import BEST_NODES, ConditionLine, GangAnswer, PodAnswer, QueueLine
-from koordinator.scheduler.explain.decide import Question, every_node, explain
-from koordinator.scheduler.explain.gang_group import Group, gang_keys, group_of, group_of_pod
-from koordinator.scheduler.explain.gangs import Told, explain_group
+from koordinator.scheduler.explain.decide import PodQuestion, every_node, explain
+from koordinator.scheduler.explain.gang_group import GangSet, gang_keys, group_of, group_of_pod
+from koordinator.scheduler.explain.gangs import GangExplanation, explain_group
 from koordinator.scheduler.explain.slices import in_turns
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -45,7 +45,7 @@ def handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.Respo
         unknown = [each for each in wanted or () if scheduler.table.row_of(each) is None]
         if unknown:
             return _json({"message": f"cannot find node {unknown[0]}"}, 404)
-        question = Question(nodes=wanted, best=max(0, min(best, BEST_MAX)))
+        question = PodQuestion(nodes=wanted, best=max(0, min(best, BEST_MAX)))
         try:
             return _json(await explain_live(scheduler, pod, question))
         except ProtocolError as error:
@@ -74,7 +74,7 @@ async def explain_gang_live(scheduler: Scheduler, key: str) -> GangAnswer | None
     return (await _told_live(scheduler, group)).answer if group is not None else None
 
 
-async def _told_live(scheduler: Scheduler, group: Group, *, with_remedies: bool = True) -> Told:
+async def _told_live(scheduler: Scheduler, group: GangSet, *, with_remedies: bool = True) -> GangExplanation:
     engine = scheduler.engine
     for profile in engine.profiles.values():
         engine.refresh(profile, scheduler.clock.now())
@@ -82,7 +82,7 @@ async def _told_live(scheduler: Scheduler, group: Group, *, with_remedies: bool 
     return await in_turns(steps, engine)
 
 
-async def explain_live(scheduler: Scheduler, pod: Pod, question: Question) -> PodAnswer:
+async def explain_live(scheduler: Scheduler, pod: Pod, question: PodQuestion) -> PodAnswer:
     """The explanation of a pod that a running scheduler knows, with where it waits; that of its gang slice by slice.
 
     Raises: ProtocolError when the pod's requests cannot be read.

@@ -17,7 +17,7 @@ RECENT_MAX = 32
 """Changes kept one by one. Who is further behind compares a number per row instead: a few µs at 5,000 rows."""
 
 
-class Change(enum.IntFlag):
+class RowChange(enum.IntFlag):
     """What changed on a row; plugins say which kinds their Filter and Score read (`Plugin.reads`)."""
 
     NODE = 1
@@ -28,7 +28,7 @@ class Change(enum.IntFlag):
     """Its measured usage."""
 
 
-_NUMBER = {kind: int(kind) for kind in Change}
+_NUMBER = {kind: int(kind) for kind in RowChange}
 
 
 class Changes(msgspec.Struct, frozen=True, eq=False):
@@ -54,7 +54,7 @@ class ChangeLog:
         missing = capacity - self._last_at.size
         self._last_at = np.concatenate([self._last_at, np.full(missing, -1, np.int64)])
 
-    def add(self, row: int, kind: Change) -> None:
+    def add(self, row: int, kind: RowChange) -> None:
         if self._is_muted:
             return
         # Plain integers: this is the hot path, and flags are slow.

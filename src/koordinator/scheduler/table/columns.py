@@ -44,7 +44,7 @@ class ColumnSpec(msgspec.Struct, frozen=True):
     fill: Any = 0
 
 
-class Column:
+class TableColumn:
     """Numbers of all rows: `values` is (rows,) or (width, rows), and is replaced when the table grows."""
 
     __slots__ = ("spec", "values")

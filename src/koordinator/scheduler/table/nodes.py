@@ -18,8 +18,8 @@ from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_vector import I64, ResourceRegistry
-from koordinator.scheduler.table.changes import Change, ChangeLog, NodeAspect, aspects_of
-from koordinator.scheduler.table.columns import AnswerPatterns, Column, ColumnSpec, Rows
+from koordinator.scheduler.table.changes import ChangeLog, NodeAspect, RowChange, aspects_of
+from koordinator.scheduler.table.columns import AnswerPatterns, ColumnSpec, Rows, TableColumn
 from koordinator.scheduler.table.pod_info import PodInfo
 
 SMALL_AMOUNT_MAX = 1 << 46
@@ -68,7 +68,7 @@ class RowKeeper:
 K = TypeVar("K", bound=RowKeeper)
 
 
-class Place(msgspec.Struct):
+class PodLocation(msgspec.Struct):
     """Where a pod counts. `assumed`: we decided it, the API has not confirmed yet."""
 
     row: int
@@ -86,7 +86,7 @@ class NodeTable:
         self.membership = 0
         """Grows when a node comes or goes, or the table itself grows: cached row sets are void."""
         self._patterns: AnswerPatterns | None = None
-        self._columns: dict[str, Column] = {}
+        self._columns: dict[str, TableColumn] = {}
         self._keepers: list[RowKeeper] = []
         self._node_keepers: list[RowKeeper] = []
         self._pod_keepers: list[RowKeeper] = []
@@ -98,7 +98,7 @@ class NodeTable:
         self._names: list[str] = []
         self._nodes: list[Node | None] = []
         self._pods: list[dict[str, PodInfo]] = []
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, PodLocation] = {}
         self.assumed_count = 0
         """Pods that count on nodes without the API having said so."""
         self._alive_rows: Rows | None = None
@@ -189,10 +189,10 @@ class NodeTable:
         """(rows,): `spec.unschedulable`."""
         return self._is_unschedulable.values
 
-    def add_column(self, spec: ColumnSpec) -> Column:
+    def add_column(self, spec: ColumnSpec) -> TableColumn:
         """A column that grows with the table and is cleared when a row is freed; one per name."""
         assert spec.name not in self._columns, spec.name
-        column = self._columns[spec.name] = Column(spec, self.capacity)
+        column = self._columns[spec.name] = TableColumn(spec, self.capacity)
         return column
 
     def add_keeper(self, keeper: RowKeeper) -> None:
@@ -258,11 +258,11 @@ class NodeTable:
         """Pods that count on a row, by uid."""
         return self._pods[row]
 
-    def places(self) -> Iterable[Place]:
+    def places(self) -> Iterable[PodLocation]:
         """Return where all pods count."""
         return self._places.values()
 
-    def place_of(self, uid: str) -> Place | None:
+    def place_of(self, uid: str) -> PodLocation | None:
         return self._places.get(uid)
 
     # Nodes
@@ -300,7 +300,7 @@ class NodeTable:
             self.has_small_amounts = False
         for keeper in self._node_keepers:
             keeper.node_changed(row, node)
-        self.changes.add(row, Change.NODE)
+        self.changes.add(row, RowChange.NODE)
         return aspect
 
     def remove_node(self, name: str) -> None:
@@ -313,7 +313,7 @@ class NodeTable:
         self._alive_rows = None
         self._everywhere.clear()
         self.membership += 1
-        self.changes.add(row, Change.NODE)
+        self.changes.add(row, RowChange.NODE)
         self._free_if_unused(row)
 
     # Pods
@@ -328,13 +328,13 @@ class NodeTable:
             self.unassign(pod.uid)
         self.widen()
         row = self._row_for(node_name)
-        self._places[pod.uid] = Place(row, pod, assumed)
+        self._places[pod.uid] = PodLocation(row, pod, assumed)
         self.assumed_count += assumed
         self._pods[row][pod.uid] = pod
         self._count(row, pod, 1)
         for keeper in self._pod_keepers:
             keeper.pod_assigned(row, pod)
-        self.changes.add(row, Change.PODS)
+        self.changes.add(row, RowChange.PODS)
         return row
 
     def unassign(self, uid: str) -> int | None:
@@ -348,7 +348,7 @@ class NodeTable:
         self._count(row, place.pod, -1)
         for keeper in self._pod_keepers:
             keeper.pod_unassigned(row, place.pod)
-        self.changes.add(row, Change.PODS)
+        self.changes.add(row, RowChange.PODS)
         self._free_if_unused(row)
         return row
 
@@ -361,7 +361,7 @@ class NodeTable:
         finally:
             self._pod_keepers = keepers
 
-    def _refresh(self, place: Place, pod: PodInfo, assumed: bool) -> None:
+    def _refresh(self, place: PodLocation, pod: PodInfo, assumed: bool) -> None:
         """The same pod on the same node, perhaps with other contents."""
         self.assumed_count += assumed - place.assumed
         old, place.pod, place.assumed = place.pod, pod, assumed
@@ -369,7 +369,7 @@ class NodeTable:
         if not old.asks_like(pod) or old.host_ports != pod.host_ports:
             self._count(place.row, old, -1)
             self._count(place.row, pod, 1)
-            self.changes.add(place.row, Change.PODS)
+            self.changes.add(place.row, RowChange.PODS)
         for keeper in self._pod_keepers:
             keeper.pod_changed(place.row, old, pod)
 

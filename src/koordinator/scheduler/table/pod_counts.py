@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Protocol, TypeVar
 
 from koordinator.api.core import Pod
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.domain_counts import Tally
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -108,7 +108,7 @@ class PodKinds(RowKeeper):
         self._take(self._kinds[before], row)
         self._add(self._kind_of(new), row)
         # Labels are nothing that the table looks at, but answers for the row may differ now.
-        self._table.changes.add(row, Change.PODS)
+        self._table.changes.add(row, RowChange.PODS)
 
     def _add(self, kind: PodKind, row: int) -> None:
         kind.rows[row] = kind.rows.get(row, 0) + 1

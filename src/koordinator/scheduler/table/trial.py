@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from koordinator.scheduler.table.changes import ChangeLog
-from koordinator.scheduler.table.nodes import NodeTable, Place
+from koordinator.scheduler.table.nodes import NodeTable, PodLocation
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
@@ -16,7 +16,7 @@ class Trial:
         self._is_rehearsal = is_rehearsal
         self._added: list[PodInfo] = []
         self._taken: dict[int, Mapping[str, PodInfo]] = {}
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, PodLocation] = {}
 
     @property
     def is_used(self) -> bool:

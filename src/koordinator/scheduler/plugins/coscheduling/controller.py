@@ -21,7 +21,7 @@ from koordinator.cluster.rate_limit import Rate, TokenBucket
 from koordinator.scheduler.plugin.capabilities import BackgroundController
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
-from koordinator.scheduler.plugins.coscheduling.phase import Tally, difference, next_of
+from koordinator.scheduler.plugins.coscheduling.phase import MemberCounts, difference, next_of
 
 NAME = "PodGroupController"
 COUNTERS_PERIOD_S = 1.0
@@ -34,7 +34,7 @@ TIMER_S = 1e-3
 """Timers may go off early by less than this: what is due so soon is due."""
 
 
-class Member(msgspec.Struct, frozen=True):
+class MemberState(msgspec.Struct, frozen=True):
     """What a pod adds to the counts of its gang."""
 
     gang_id: str
@@ -43,7 +43,7 @@ class Member(msgspec.Struct, frozen=True):
     occupied_by: str = ""
 
     @classmethod
-    def of(cls, pod: Pod) -> "Member | None":
+    def of(cls, pod: Pod) -> "MemberState | None":
         """None for a pod of no gang."""
         gang_id = gang_id_of(pod)
         if not gang_id:
@@ -62,7 +62,7 @@ class GangCount:
         self._phases: Counter[str] = Counter()
         self._owners: dict[str, int] = {}
 
-    def add(self, member: Member, number: int) -> None:
+    def add(self, member: MemberState, number: int) -> None:
         """One more (1) or one less (-1)."""
         self.total += number
         self._bound += number * member.is_bound
@@ -73,9 +73,9 @@ class GangCount:
         else:
             del self._owners[member.occupied_by]
 
-    def tally(self) -> Tally:
+    def tally(self) -> MemberCounts:
         phases = self._phases
-        return Tally(
+        return MemberCounts(
             total=self.total,
             scheduled=self._bound,
             running=phases["Running"],
@@ -139,18 +139,18 @@ class PodGroupController:
         self._due_s.pop(group.key, None)
 
     def _pod_added(self, pod: Pod) -> None:
-        self._count(Member.of(pod), 1)
+        self._count(MemberState.of(pod), 1)
 
     def _pod_updated(self, old: Pod, pod: Pod) -> None:
-        before, now = Member.of(old), Member.of(pod)
+        before, now = MemberState.of(old), MemberState.of(pod)
         if before != now:
             self._count(now, 1)
             self._count(before, -1)
 
     def _pod_deleted(self, pod: Pod) -> None:
-        self._count(Member.of(pod), -1)
+        self._count(MemberState.of(pod), -1)
 
-    def _count(self, member: Member | None, number: int) -> None:
+    def _count(self, member: MemberState | None, number: int) -> None:
         if member is None:
             return
         gang_id = member.gang_id
@@ -173,7 +173,7 @@ class PodGroupController:
         if group is None:
             return None
         count = self._counts.get(gang_id)
-        tally = count.tally() if count is not None else Tally()
+        tally = count.tally() if count is not None else MemberCounts()
         wanted = next_of(group, tally, rfc3339(self._handle.clock.now()))
         changed = difference(group.status, wanted)
         if not changed:

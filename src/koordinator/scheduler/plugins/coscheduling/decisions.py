@@ -75,7 +75,7 @@ class Begin(msgspec.Struct, frozen=True):
     ended: Next = Next()
 
 
-class Failure(msgspec.Struct, frozen=True):
+class MemberFailure(msgspec.Struct, frozen=True):
     """What follows when no node holds a member."""
 
     group_message: str = ""

@@ -21,8 +21,8 @@ from koordinator.scheduler.plugin.status import SKIP, Status, unresolvable, unsc
 from koordinator.scheduler.plugins.coscheduling import head_room
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of
-from koordinator.scheduler.plugins.coscheduling.head_room import Demand, Kind, Lack
-from koordinator.scheduler.plugins.coscheduling.preempt import PreemptReason
+from koordinator.scheduler.plugins.coscheduling.head_room import GangDemand, MemberClass, MemberShortage
+from koordinator.scheduler.plugins.coscheduling.job_preemptor import PreemptReason
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
 from koordinator.scheduler.plugins.network_topology import slots
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
@@ -37,11 +37,11 @@ KEYS_MAX = 65_536
 """Members whose kinds are remembered."""
 
 
-class Shortage(msgspec.Struct, frozen=True, eq=False):
+class GangShortage(msgspec.Struct, frozen=True, eq=False):
     """What a gang lacks, and what is told of it. `about` is the kind whose events can help."""
 
     text: str
-    about: Kind
+    about: MemberClass
     rejected_by: frozenset[str]
     filters: frozenset[str]
     """Filters that the member that is tried has to pass."""
@@ -78,7 +78,7 @@ class EarlyRefusals:
         self._is_for_jobs = is_for_jobs
         self._keys: OrderedDict[str, tuple[PodInfo, Hashable]] = OrderedDict()
 
-    def shortage(self, pod: PodInfo) -> Shortage | None:
+    def shortage(self, pod: PodInfo) -> GangShortage | None:
         """Return what the gang group of a pod lacks that starts a round; None when the round may succeed, when room
         may be made for the one member that fails it, and where nobody can tell.
         """
@@ -149,13 +149,13 @@ class EarlyRefusals:
 
     def _look(
         self, prospects: Prospects, pod: PodInfo, gangs: Sequence[Gang], needed: Mapping[str, int]
-    ) -> Shortage | None:
+    ) -> GangShortage | None:
         sorted_out = self._by_kind(prospects, pod, gangs)
         if sorted_out is None:
             return None
         alike, members = sorted_out
-        demand = Demand(needed, members)
-        kinds: list[Kind] = []
+        demand = GangDemand(needed, members)
+        kinds: list[MemberClass] = []
         for (lasting_key, _), pods in alike.items():
             kind = self._kind(prospects, lasting_key, pods, demand.total)
             if kind is None:
@@ -194,7 +194,7 @@ class EarlyRefusals:
 
     def _kind(
         self, prospects: Prospects, lasting_key: Hashable, alike: Sequence[PodInfo], total: int
-    ) -> Kind | None:
+    ) -> MemberClass | None:
         """None when nodes may take more of them than anybody can tell."""
         evaluation = prospects.evaluate(alike[0], lasting_key)
         found = slots.bound(self._handle, prospects, evaluation, total)
@@ -204,9 +204,9 @@ class EarlyRefusals:
         wanted = next(
             (dict(state.checked) for each, state in filters if isinstance(each, NodeResourcesFit)), None
         )
-        return Kind(tuple(alike), found, wanted)
+        return MemberClass(tuple(alike), found, wanted)
 
-    def _eviction(self, demand: Demand, kinds: Sequence[Kind]) -> PostFilterResult:
+    def _eviction(self, demand: GangDemand, kinds: Sequence[MemberClass]) -> PostFilterResult:
         """Return what PostFilter plugins would come to that make room for single members; Skip when that may help."""
         if not any(isinstance(each, PostFilterPlugin) for each in self._others()):
             return PostFilterResult(unresolvable())
@@ -236,12 +236,12 @@ class EarlyRefusals:
 
 
 def _told(
-    missing: Lack,
+    missing: MemberShortage,
     gangs: Sequence[Gang],
-    kinds: Sequence[Kind],
+    kinds: Sequence[MemberClass],
     filters: frozenset[str],
     eviction: PostFilterResult | None,
-) -> Shortage:
+) -> GangShortage:
     by_id = {gang.gang_id: gang for gang in gangs}
     concerned = [by_id[gang_id] for gang_id in missing.gangs]
     # Of all kinds together, the one that most nodes take hears of most of what can help.
@@ -259,4 +259,4 @@ def _told(
         f"{needs} {missing.needed} {more}member{'s' * (missing.needed > 1)}{like}, "
         f"at most {missing.fitting} fit{'s' * (missing.fitting == 1)} now"
     )
-    return Shortage(text, about, about.slots.rejected_by(), filters, eviction)
+    return GangShortage(text, about, about.slots.rejected_by(), filters, eviction)

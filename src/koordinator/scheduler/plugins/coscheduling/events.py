@@ -25,7 +25,7 @@ from koordinator.scheduler.plugins.coscheduling.gangs import (
 )
 
 
-class Round(msgspec.Struct):
+class GangRound(msgspec.Struct):
     """The group that is being scheduled now."""
 
     first: str
@@ -60,7 +60,7 @@ class GangEvents:
         is_in_line: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.cache = GangCache()
-        self.round: Round | None = None
+        self.round: GangRound | None = None
         self._defaults = defaults or GangDefaults()
         self._patches_conditions = patches_conditions
         self._is_in_line = is_in_line

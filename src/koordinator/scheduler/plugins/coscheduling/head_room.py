@@ -20,7 +20,7 @@ Amounts = Mapping[int, int]
 """Column → what one member asks for."""
 
 
-class Demand(msgspec.Struct, frozen=True):
+class GangDemand(msgspec.Struct, frozen=True):
     """By gang: how many members more have to get a place, and how many there are of each kind without one."""
 
     needed: Mapping[str, int]
@@ -40,7 +40,7 @@ class Demand(msgspec.Struct, frozen=True):
         return found
 
 
-class Kind(msgspec.Struct, frozen=True, eq=False):
+class MemberClass(msgspec.Struct, frozen=True, eq=False):
     """Members that are alike. Nodes take no more of them than `slots` say; `wanted` is what one of them asks for, None
     where nodes are not asked about amounts."""
 
@@ -58,7 +58,7 @@ class HeadRoom(msgspec.Struct, frozen=True, eq=False):
     free_pods: I64
 
 
-class Lack(msgspec.Struct, frozen=True):
+class MemberShortage(msgspec.Struct, frozen=True):
     """Of `needed` members of the gangs no more than `fitting` could get a place; `kind` None: of all kinds."""
 
     gangs: tuple[str, ...]
@@ -67,13 +67,15 @@ class Lack(msgspec.Struct, frozen=True):
     kind: int | None
 
 
-def as_is(table: NodeTable, kinds: Sequence[Kind]) -> HeadRoom:
+def as_is(table: NodeTable, kinds: Sequence[MemberClass]) -> HeadRoom:
     """The room that there is."""
     counts = np.array([kind.slots.counts for kind in kinds])
     return HeadRoom(counts, {column: table.free[column] for column in _columns(kinds)}, table.free_pods)
 
 
-def without(table: NodeTable, kinds: Sequence[Kind], held: Mapping[int, I64], held_pods: I64) -> HeadRoom:
+def without(
+    table: NodeTable, kinds: Sequence[MemberClass], held: Mapping[int, I64], held_pods: I64
+) -> HeadRoom:
     """The room that there would be if pods were gone that hold so much: `held` (rows,) per column, `held_pods` (rows,)
     of them. Filters other than that for amounts are taken to let members pass then where evictions may help."""
     now = as_is(table, kinds)
@@ -89,24 +91,24 @@ def without(table: NodeTable, kinds: Sequence[Kind], held: Mapping[int, I64], he
     return HeadRoom(counts, free, free_pods)
 
 
-def _columns(kinds: Sequence[Kind]) -> set[int]:
+def _columns(kinds: Sequence[MemberClass]) -> set[int]:
     return {column for kind in kinds for column in kind.wanted or ()}
 
 
-def lack(demand: Demand, room: HeadRoom, kinds: Sequence[Kind]) -> Lack | None:
+def lack(demand: GangDemand, room: HeadRoom, kinds: Sequence[MemberClass]) -> MemberShortage | None:
     """Return what the gangs surely lack; None when they may find room."""
     wanted = [kind.wanted for kind in kinds]
     for kind, counts in enumerate(room.counts):
         forced = demand.forced(kind)
         needed, fitting = sum(forced.values()), int(counts.sum())
         if fitting < needed:
-            return Lack(tuple(forced), needed, fitting, kind)
+            return MemberShortage(tuple(forced), needed, fitting, kind)
     known = [amounts for amounts in wanted if amounts is not None]
     if len(wanted) < 2 or len(known) < len(wanted):
         return None
     fitting = min(_mixed(room, known), _by_amounts(demand, room, known))
     if fitting < demand.total:
-        return Lack(tuple(demand.needed), demand.total, fitting, None)
+        return MemberShortage(tuple(demand.needed), demand.total, fitting, None)
     return None
 
 
@@ -120,7 +122,7 @@ def _mixed(room: HeadRoom, wanted: Sequence[Amounts]) -> int:
     return int(np.maximum(counts, 0).sum())
 
 
-def _by_amounts(demand: Demand, room: HeadRoom, wanted: Sequence[Amounts]) -> int:
+def _by_amounts(demand: GangDemand, room: HeadRoom, wanted: Sequence[Amounts]) -> int:
     """Members, the most modest of each gang, that the free amounts of all rows together would do for."""
     fitting = demand.total
     rows: Rows = np.flatnonzero(room.counts.any(axis=0))
@@ -135,7 +137,7 @@ def _by_amounts(demand: Demand, room: HeadRoom, wanted: Sequence[Amounts]) -> in
     return fitting
 
 
-def _most_modest(demand: Demand, wanted: Sequence[Amounts], column: int) -> Counter[int]:
+def _most_modest(demand: GangDemand, wanted: Sequence[Amounts], column: int) -> Counter[int]:
     """Amount → members that ask for it, of those of each gang that ask for least."""
     found: Counter[int] = Counter()
     for gang, needed in demand.needed.items():

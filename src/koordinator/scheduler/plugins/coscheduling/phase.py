@@ -12,7 +12,7 @@ STALE_S = 48 * 3600.0
 """A gang that took this long to be scheduled and of which nothing runs is left alone."""
 
 
-class Phase(enum.StrEnum):
+class PodGroupPhase(enum.StrEnum):
     """How far a gang is."""
 
     PENDING = "Pending"
@@ -24,7 +24,7 @@ class Phase(enum.StrEnum):
     FAILED = "Failed"
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
+class MemberCounts(msgspec.Struct, frozen=True, kw_only=True):
     """The members of a gang, counted."""
 
     total: int = 0
@@ -50,7 +50,7 @@ class QueueReason(enum.Enum):
     STALE = "scheduled long ago, and nothing runs"
 
 
-def worth_a_look(group: PodGroup, tally: Tally | None = None) -> QueueReason:
+def worth_a_look(group: PodGroup, tally: MemberCounts | None = None) -> QueueReason:
     """Return whether the status of a PodGroup may change.
 
     Without a tally the status alone decides, as in the reference. With one, a gang that is over is looked at while
@@ -58,7 +58,7 @@ def worth_a_look(group: PodGroup, tally: Tally | None = None) -> QueueReason:
     waited for two days is looked at as soon as a member runs.
     """
     status = group.status
-    if status.phase in (Phase.FINISHED, Phase.FAILED):
+    if status.phase in (PodGroupPhase.FINISHED, PodGroupPhase.FAILED):
         counted = status.running + status.succeeded + status.failed
         is_new = tally is not None and (tally.alive > 0 or tally.total >= counted)
         return QueueReason.OK if is_new else QueueReason.OVER
@@ -79,7 +79,7 @@ def _took_long(group: PodGroup) -> bool:
         return False  # nobody can tell how long it took
 
 
-def next_of(group: PodGroup, tally: Tally, now: str) -> PodGroupStatus:
+def next_of(group: PodGroup, tally: MemberCounts, now: str) -> PodGroupStatus:
     """The status of a PodGroup one step later; itself where nothing has happened. `now` is a timestamp (RFC 3339)."""
     match worth_a_look(group, tally):
         case QueueReason.OK:
@@ -91,36 +91,38 @@ def next_of(group: PodGroup, tally: Tally, now: str) -> PodGroupStatus:
             return group.status
 
 
-def next_status(status: PodGroupStatus, minimum: int, tally: Tally, now: str) -> PodGroupStatus:
+def next_status(status: PodGroupStatus, minimum: int, tally: MemberCounts, now: str) -> PodGroupStatus:
     """The status one step later; unchanged when nothing has happened. `now` is a timestamp (RFC 3339).
 
     Without a minimum the gang is as far as all of its members are. In the reference, 0 is reached at once and so the
     gang has finished.
     """
     if not status.phase:
-        return msgspec.structs.replace(status, phase=Phase.PENDING.value)
-    if status.phase == Phase.PENDING:
+        return msgspec.structs.replace(status, phase=PodGroupPhase.PENDING.value)
+    if status.phase == PodGroupPhase.PENDING:
         if minimum <= 0 or tally.total < minimum:
             return status
         occupied_by = tally.occupied_by or status.occupied_by
-        return msgspec.structs.replace(status, phase=Phase.PRE_SCHEDULING.value, occupied_by=occupied_by)
+        return msgspec.structs.replace(
+            status, phase=PodGroupPhase.PRE_SCHEDULING.value, occupied_by=occupied_by
+        )
     if not tally.total:
-        return msgspec.structs.replace(status, phase=Phase.PENDING.value)
+        return msgspec.structs.replace(status, phase=PodGroupPhase.PENDING.value)
     needed = minimum if minimum > 0 else tally.total
     return _counted(status, needed, tally, now)
 
 
-def _counted(status: PodGroupStatus, needed: int, tally: Tally, now: str) -> PodGroupStatus:
-    phase, started = Phase.SCHEDULED, status.schedule_start_time
+def _counted(status: PodGroupStatus, needed: int, tally: MemberCounts, now: str) -> PodGroupStatus:
+    phase, started = PodGroupPhase.SCHEDULED, status.schedule_start_time
     running, succeeded, failed = tally.running, tally.succeeded, tally.failed
     if tally.scheduled < needed:
-        phase, started = Phase.SCHEDULING, started or now
+        phase, started = PodGroupPhase.SCHEDULING, started or now
     elif succeeded + running >= needed:
-        phase = Phase.RUNNING
+        phase = PodGroupPhase.RUNNING
     if failed and failed + running + succeeded >= needed:
-        phase = Phase.FAILED
+        phase = PodGroupPhase.FAILED
     if succeeded >= needed:
-        phase = Phase.FINISHED
+        phase = PodGroupPhase.FINISHED
     return msgspec.structs.replace(
         status,
         phase=phase.value,

@@ -10,18 +10,28 @@ import numpy as np
 
 from koordinator.api.core import Pod
 from koordinator.scheduler.plugin import status
-from koordinator.scheduler.plugin.capabilities import FoundNode, Plan
+from koordinator.scheduler.plugin.capabilities import FoundNode, PlacementPlan
 from koordinator.scheduler.plugin.framework import Handle, Scores
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
-from koordinator.scheduler.plugins.coscheduling.events import Round, is_on_its_own
+from koordinator.scheduler.plugins.coscheduling.events import GangRound, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup, key_of
-from koordinator.scheduler.plugins.coscheduling.preempt import Ground, JobMember, Placer, Placing
+from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
+    JobMember,
+    Placer,
+    Placing,
+    PreemptionCluster,
+)
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.plugins.network_topology import score
 from koordinator.scheduler.plugins.network_topology.outlook import JobOutlook, outlook
 from koordinator.scheduler.plugins.network_topology.placement import MUST_GATHER
-from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner, UnknownProfile
+from koordinator.scheduler.plugins.network_topology.planner import (
+    JobPlan,
+    Planner,
+    PlanningJob,
+    UnknownProfile,
+)
 from koordinator.scheduler.plugins.network_topology.rows import Attraction, TreeRows
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -75,7 +85,7 @@ class GangPlanning:
             return FoundNode(status.error("no planned pods"))
         return self._plan(pod, now)
 
-    def _plan(self, pod: PodInfo, now: Round) -> FoundNode:
+    def _plan(self, pod: PodInfo, now: GangRound) -> FoundNode:
         tree, gang = self._handle.network(), self._gangs.rounds.cache.get(now.gang_id)
         if tree is None or gang is None:
             return FoundNode(unschedulable("no cluster network topology"))
@@ -91,7 +101,7 @@ class GangPlanning:
         by_uid = {member.uid: member for member in job.members}
         planned = [by_uid[uid] for uid in found.plan.nodes]
         self._gangs.rounds.plan({key_of(each.pod): found.plan.nodes[each.uid] for each in planned})
-        return FoundNode(SUCCESS, plan=Plan(tuple(planned), found.plan.nodes), is_revisable=True)
+        return FoundNode(SUCCESS, plan=PlacementPlan(tuple(planned), found.plan.nodes), is_revisable=True)
 
     # Preemption for the whole gang
 
@@ -104,7 +114,7 @@ class GangPlanning:
             return lambda members, ground: Placing(failure=PLAN_INVALID)
         return self._place
 
-    def _place(self, members: Sequence[JobMember], ground: Ground) -> Placing:
+    def _place(self, members: Sequence[JobMember], ground: PreemptionCluster) -> Placing:
         """Clear the cheapest nodes, more each time, until the gang can be planned on what is there then."""
         infos = {member.key: info for member in members if (info := self._gangs.info(member.key)) is not None}
         tree = self._handle.network()
@@ -141,12 +151,12 @@ class GangPlanning:
         must = (rule.layer for rule in spec.gather_strategy if rule.strategy == MUST_GATHER)
         return tuple(sorted(set(must) - set(tree.layers)))
 
-    def job_of(self, gang: Gang, first: PodInfo | None = None) -> Job:
+    def job_of(self, gang: Gang, first: PodInfo | None = None) -> PlanningJob:
         """Return what a gang group asks for; `first` is the member without which nothing is planned."""
         group = gang.group
         members = tuple(self._gangs.pending_of(group))
         assert gang.config.topology is not None, gang.gang_id
-        return Job(
+        return PlanningJob(
             members=members,
             rules=tuple(gang.config.topology.gather_strategy),
             least=self._least(group, members, first),
@@ -203,7 +213,7 @@ class GangPlanning:
 
 
 def _settle(
-    found: JobPlan, members: Sequence[JobMember], infos: Mapping[str, PodInfo], ground: Ground
+    found: JobPlan, members: Sequence[JobMember], infos: Mapping[str, PodInfo], ground: PreemptionCluster
 ) -> Placing:
     nodes = {member.key: found.plan.nodes[infos[member.key].uid] for member in members}
     for member in members:

@@ -25,13 +25,13 @@ from koordinator.scheduler.plugin.capabilities import (
     JobRefusal,
     JobRoomPlugin,
     NextPodPlugin,
-    Plan,
+    PlacementPlan,
     PostFilterTransformer,
     Quorum,
     SharedFailure,
 )
 from koordinator.scheduler.plugin.diagnosis import fit_error
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     Handle,
@@ -71,14 +71,14 @@ GROUPS_MAX = 10_000
 """Groups that fail for ever and are gone some day: who was not told of for longest is forgotten."""
 
 
-class _Told(msgspec.Struct):
+class _ReportedFailure(msgspec.Struct):
     text: str
     since_s: float
     members: dict[str, str] = {}
     """By `namespace/name`, with their uids."""
 
 
-class ToldFailures:
+class ReportedFailures:
     """The last failure of each gang group, and which members know of it.
 
     When a round fails for the same reason again, there is nothing new to tell, and the members need not be tried.
@@ -86,13 +86,13 @@ class ToldFailures:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._groups: OrderedDict[str, _Told] = OrderedDict()
+        self._groups: OrderedDict[str, _ReportedFailure] = OrderedDict()
 
     def tell(self, group_id: str, text: str, key: str, uid: str) -> None:
         """A member is told."""
         found = self._groups.get(group_id)
         if found is None or found.text != text or self._is_old(found):
-            found = self._groups[group_id] = _Told(text, self._clock.now())
+            found = self._groups[group_id] = _ReportedFailure(text, self._clock.now())
             self._groups.move_to_end(group_id)
             if len(self._groups) > GROUPS_MAX:
                 self._groups.popitem(last=False)
@@ -107,11 +107,11 @@ class ToldFailures:
         """Members were told something else."""
         self._groups.pop(group_id, None)
 
-    def _is_old(self, told: _Told) -> bool:
+    def _is_old(self, told: _ReportedFailure) -> bool:
         return not 0.0 <= self._clock.now() - told.since_s < TOLD_S
 
 
-def whole_group(gangs: RunningGangs, pod: PodInfo, *, falls_back: bool = False) -> Plan | None:
+def whole_group(gangs: RunningGangs, pod: PodInfo, *, falls_back: bool = False) -> PlacementPlan | None:
     """All members that have no place, the pod first, then in the order of a round. None unless the pod starts a round,
     and for groups that cannot be planned: those of a topology have planners of their own, and members of several
     schedulers or profiles are tried one by one.
@@ -133,7 +133,7 @@ def whole_group(gangs: RunningGangs, pod: PodInfo, *, falls_back: bool = False) 
         quorums.append(Quorum(frozenset(info.uid for info in found), max(0, gangs.rounds.lacking(gang))))
     if len(members) == 1:
         return None
-    return Plan(tuple(members), quorums=tuple(quorums), falls_back=falls_back)
+    return PlacementPlan(tuple(members), quorums=tuple(quorums), falls_back=falls_back)
 
 
 KEPT_S = 60.0
@@ -149,7 +149,7 @@ class GangState(msgspec.Struct, frozen=True):
     is_planned: bool = False
 
 
-class Kept(msgspec.Struct):
+class RetainedPlace(msgspec.Struct):
     """Room of a member whose binding failed; times on the loop's clock."""
 
     first_s: float
@@ -197,9 +197,9 @@ class Coscheduling(
             is_for_jobs=self.preemption.is_for_jobs,
         )
         self._pod_groups = PodGroupController.of(handle, args.controller_workers)
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, RetainedPlace] = {}
         """Rooms of members whose binding failed, by uid."""
-        self._told = ToldFailures(handle.clock)
+        self._told = ReportedFailures(handle.clock)
         self._refused_as_a_whole = ""
         """The pod whose attempt under way failed because limits, or nodes, have no room for its group."""
         self._eviction: PostFilterResult | None = None
@@ -304,7 +304,7 @@ class Coscheduling(
             return FoundNode(SUCCESS, plan=group) if group is not None else found
         return found
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         if happening.event is ClusterEvent.ASSIGNED_POD_DELETED:
             return self.preemption.wakes(happening, pod)
         return self.planning.wakes(pod.pod)
@@ -365,7 +365,7 @@ class Coscheduling(
         """Keep the room of a member whose binding failed for its next attempt."""
         now_s, kept = asyncio.get_running_loop().time(), self._kept.get(pod.uid)
         if kept is None:
-            kept = self._kept[pod.uid] = Kept(now_s, now_s, node_name)
+            kept = self._kept[pod.uid] = RetainedPlace(now_s, now_s, node_name)
             if not self.handle.actions.spawn(self._let_go(pod, kept), "room of a gang"):
                 del self._kept[pod.uid]
                 return
@@ -373,7 +373,7 @@ class Coscheduling(
         if now_s < kept.first_s + KEPT_LONGEST_S:
             self.handle.nominations.set(pod, node_name)
 
-    async def _let_go(self, pod: PodInfo, kept: Kept) -> None:
+    async def _let_go(self, pod: PodInfo, kept: RetainedPlace) -> None:
         """Room that was kept is for all some time after the last attempt: the member may never come back."""
         loop = asyncio.get_running_loop()
         try:
@@ -383,7 +383,7 @@ class Coscheduling(
             del self._kept[pod.uid]
         nominations, row = self.handle.nominations, self.handle.table.row_of(kept.node_name)
         if nominations.node_of(pod.uid) == kept.node_name and nominations.remove(pod.uid) and row is not None:
-            self.handle.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
+            self.handle.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
 
     def permit(self, state: GangState | None, pod: PodInfo, node_name: str) -> PermitResult:
         permit = self.gangs.permit(pod.pod)

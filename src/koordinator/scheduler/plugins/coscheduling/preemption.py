@@ -14,17 +14,16 @@ from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.prometheus import Histogram, exponential
 from koordinator.scheduler.config.plugin_args import CoschedulingArgs
 from koordinator.scheduler.plugin.capabilities import JobRoomPlugin
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.failures import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT
 from koordinator.scheduler.plugin.framework import Diagnosis, Handle, Outlook, PostFilterResult
-from koordinator.scheduler.plugin.framework import Eviction as EvictionWay
+from koordinator.scheduler.plugin.framework import PreemptionOffer as EvictionWay
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
-from koordinator.scheduler.plugins.coscheduling.events import Round, is_on_its_own
+from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import DryRunCluster, is_preempted
+from koordinator.scheduler.plugins.coscheduling.events import GangRound, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
-from koordinator.scheduler.plugins.coscheduling.ground import TrialGround, is_preempted
-from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents, may_go
-from koordinator.scheduler.plugins.coscheduling.preempt import (
+from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     JobMember,
     JobPreemption,
     JobPreemptor,
@@ -33,8 +32,9 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
     VictimAction,
     preempt,
 )
+from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents, may_go
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
-from koordinator.scheduler.plugins.preemption.eviction import Eviction, Terms
+from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor, PreemptionTerms
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import rehearsal_of
 
@@ -44,7 +44,7 @@ JOBS_MEASURED_MAX = 1_000
 OTHER_JOBS = "others"
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class PreemptorJob(msgspec.Struct, frozen=True, kw_only=True):
     """A preemptor: a gang group, or a single pod."""
 
     name: str
@@ -75,7 +75,7 @@ class GangPreemption:
         self._handle = handle
         self._gangs = gangs
         self._residents = handle.table.shared(JobResidents) if args.enable_preemption else None
-        self._eviction = Eviction(handle)
+        self._eviction = PreemptionExecutor(handle)
         self._evicting: dict[str, str] = {}
         """Gang group → the member whose victims are being deleted."""
         self._doomed: dict[str, str] = {}
@@ -144,7 +144,7 @@ class GangPreemption:
             diagnosis.wake_by(NAME)
         return self._carry_out(job, found, victims, diagnosis.profile_name)
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         """Return whether somebody left who could not be evicted, from a node where one more member fits once all
         others went who can: filters only look at what is free.
         """
@@ -170,7 +170,7 @@ class GangPreemption:
         ways = [EvictionWay(node, tuple(pods)) for node, pods in victims.items()]
         return Outlook(result, tuple(ways))
 
-    def told(self, now: Round) -> str:
+    def told(self, now: GangRound) -> str:
         """Return what is said of preemption about members that fail because another one did."""
         message = now.preemption_message
         return f"preemption: {message}" if message and self.is_for_jobs else message
@@ -180,10 +180,10 @@ class GangPreemption:
         gang = self._gangs.rounds.cache.get(gang_id_of(pod.pod))
         return None if gang is None or is_on_its_own(gang) else gang
 
-    def _job_of(self, pod: PodInfo) -> Job:
+    def _job_of(self, pod: PodInfo) -> PreemptorJob:
         gang = self._gang_of(pod)
         if gang is None:
-            return Job(name=pod.key, trigger=pod, members={pod.key: pod})
+            return PreemptorJob(name=pod.key, trigger=pod, members={pod.key: pod})
         members = {each.key: each for each in self._gangs.pending_of(gang.group)} | {pod.key: pod}
         needed = {each.key for each in self._gangs.needed_with(pod.pod)}
         gangs = self._gangs.rounds.cache.members_of(gang.group)
@@ -191,7 +191,7 @@ class GangPreemption:
             if each.config.match_policy is GangMatchPolicy.ONLY_WAITING:  # only as many go on as go together
                 for key in each.pending.keys() - needed:
                     members.pop(key, None)
-        return Job(
+        return PreemptorJob(
             name=gang.group.group_id,
             trigger=pod,
             # Large members first: small ones find room between them.
@@ -223,7 +223,7 @@ class GangPreemption:
         )
 
     def decide(
-        self, job: Job, diagnosis: Diagnosis, earlier: str = ""
+        self, job: PreemptorJob, diagnosis: Diagnosis, earlier: str = ""
     ) -> tuple[JobPreemption, Mapping[str, Sequence[PodInfo]]]:
         """The decision, and on success whom to evict from each node."""
         assert self._residents is not None
@@ -241,7 +241,7 @@ class GangPreemption:
         )
         own = {pod.uid for pod in (*job.members.values(), *job.waiting)}
         with self._without_nominations(job), rehearsal_of(table) as trial:
-            ground = TrialGround(
+            ground = DryRunCluster(
                 table,
                 self._residents,
                 trial,
@@ -260,7 +260,7 @@ class GangPreemption:
                     victims.setdefault(each.victim.node, []).append(ground.info(each.victim))
         return found, victims
 
-    def _is_awaited(self, job: Job, diagnosis: Diagnosis) -> bool:
+    def _is_awaited(self, job: PreemptorJob, diagnosis: Diagnosis) -> bool:
         """Return whether victims of the job are on their way out of nodes where that helps."""
         places = {uid: self._handle.table.place_of(uid) for uid in self._doomed}
         self._doomed = {uid: by for uid, by in self._doomed.items() if places[uid] is not None}
@@ -286,7 +286,7 @@ class GangPreemption:
         return JobMember(key=pod.key, nominated=self._nominated_node(pod), is_needed=is_needed)
 
     @contextlib.contextmanager
-    def _without_nominations(self, job: Job) -> Iterator[None]:
+    def _without_nominations(self, job: PreemptorJob) -> Iterator[None]:
         """Members do not keep room from each other while all of them look for a node."""
         nominations = self._handle.nominations
         kept = [(pod, nominations.node_of(pod.uid)) for pod in (*job.members.values(), *job.waiting)]
@@ -300,7 +300,7 @@ class GangPreemption:
 
     # Carrying out
 
-    def _result(self, job: Job, found: JobPreemption) -> PostFilterResult:
+    def _result(self, job: PreemptorJob, found: JobPreemption) -> PostFilterResult:
         if found.is_success:
             return PostFilterResult(SUCCESS, nominated_node=found.nominations[job.trigger.key])
         text = f"preemption: {found.message}"
@@ -309,7 +309,11 @@ class GangPreemption:
         return PostFilterResult(status, nominated_node="" if found.clears_nominations else None)
 
     def _carry_out(
-        self, job: Job, found: JobPreemption, victims: Mapping[str, Sequence[PodInfo]], profile_name: str
+        self,
+        job: PreemptorJob,
+        found: JobPreemption,
+        victims: Mapping[str, Sequence[PodInfo]],
+        profile_name: str,
     ) -> PostFilterResult:
         if found.is_success:
             self._make_room(job, found, victims, profile_name)
@@ -318,7 +322,11 @@ class GangPreemption:
         return self._result(job, found)
 
     def _make_room(
-        self, job: Job, found: JobPreemption, victims: Mapping[str, Sequence[PodInfo]], profile_name: str
+        self,
+        job: PreemptorJob,
+        found: JobPreemption,
+        victims: Mapping[str, Sequence[PodInfo]],
+        profile_name: str,
     ) -> None:
         trigger = job.trigger
         others = [pod for pod in job.members.values() if pod.uid != trigger.uid]
@@ -329,7 +337,7 @@ class GangPreemption:
         def evicted(victim: PodInfo) -> None:
             self._doomed[victim.uid] = job.name
 
-        terms = Terms(
+        terms = PreemptionTerms(
             accommodates=f"higher priority pods, preemptor: {job.name}, triggerPod: {trigger.key}",
             plugin=JOB_REJECT,
             nominations=tuple(_news(promised)),
@@ -343,13 +351,13 @@ class GangPreemption:
         for pod in job.waiting:
             self._handle.actions.reject_waiting(pod.uid, JOB_PREEMPTION_SUCCESS, found.message)
 
-    def _give_up(self, job: Job, message: str) -> None:
+    def _give_up(self, job: PreemptorJob, message: str) -> None:
         nominations, table = self._handle.nominations, self._handle.table
         pods = (*job.members.values(), *job.waiting)
         for pod in pods:
             row = table.row_of(nominations.node_of(pod.uid))
             if nominations.remove(pod.uid) is not None and row is not None:
-                self._handle.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
+                self._handle.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
         # Of the trigger and of members that give their places back, outcomes of their attempts tell.
         told = [(pod, "") for pod in job.members.values() if pod.uid != job.trigger.uid]
         self._eviction.renominate(_news(told), f"preemption by {job.name}")
@@ -358,7 +366,7 @@ class GangPreemption:
         for pod in job.waiting:
             self._handle.actions.reject_waiting(pod.uid, JOB_PREEMPTION_FAILURE, why)
 
-    def _measure(self, job: Job, found: JobPreemption, began_s: float) -> None:
+    def _measure(self, job: PreemptorJob, found: JobPreemption, began_s: float) -> None:
         name = job.name
         if name not in self._measured:
             if len(self._measured) < JOBS_MEASURED_MAX:

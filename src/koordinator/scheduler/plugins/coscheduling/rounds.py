@@ -15,15 +15,15 @@ from koordinator.scheduler.plugins.coscheduling.decisions import (
     Begin,
     Effect,
     EndReason,
-    Failure,
     Gate,
     GateReason,
+    MemberFailure,
     Next,
     Permit,
     PermitReason,
     Rejection,
 )
-from koordinator.scheduler.plugins.coscheduling.events import GangEvents, Round, is_on_its_own
+from koordinator.scheduler.plugins.coscheduling.events import GangEvents, GangRound, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of, uid_of
 
 OPEN = Gate(GateReason.OK)
@@ -94,7 +94,7 @@ class GangRounds(GangEvents):
             return Begin(Gate(GateReason.NO_TOPOLOGY, "no cluster network topology"))
         ended = self._end(EndReason.OTHER_GROUP) if now is not None else Next()
         group.representative = ""
-        self.round = Round(
+        self.round = GangRound(
             key, gang.gang_id, gang.config.group, group.group_id, {key}, version=self.cache.version
         )
         return Begin(Gate(GateReason.OK), has_started=True, ended=ended)
@@ -192,13 +192,13 @@ class GangRounds(GangEvents):
             for gang in self._gangs_of(now):
                 now.tried.update(key for key in gang.pending if members.get(key) == gang.children[key])
 
-    def _gangs_of(self, now: Round) -> Iterator[Gang]:
+    def _gangs_of(self, now: GangRound) -> Iterator[Gang]:
         for gang_id in now.gangs:
             gang = self.cache.get(gang_id)
             if gang is not None:
                 yield gang
 
-    def _untried(self, now: Round) -> list[tuple[str, str]]:
+    def _untried(self, now: GangRound) -> list[tuple[str, str]]:
         """Members to be tried, with their gangs: those that gangs lack before those beyond a minimum, who might take
         their room."""
         first: list[tuple[str, str]] = []
@@ -211,7 +211,7 @@ class GangRounds(GangEvents):
             others += keys[count:]
         return first + others
 
-    def _is_untried(self, now: Round, key: str, gang_id: str) -> bool:
+    def _is_untried(self, now: GangRound, key: str, gang_id: str) -> bool:
         gang = self.cache.get(gang_id)
         is_startable = gang is not None and key in gang.pending and key not in gang.leaving
         return is_startable and key not in now.tried
@@ -254,11 +254,11 @@ class GangRounds(GangEvents):
             now.failure = failure
         return failure
 
-    def filter_failed(self, pod: Pod, fit_error: str, *, is_root_cause: bool) -> Failure:
+    def filter_failed(self, pod: Pod, fit_error: str, *, is_root_cause: bool) -> MemberFailure:
         """No node holds the pod: in a strict gang everybody gives its place back."""
         gang = self.cache.get(gang_id_of(pod))
         if gang is None or is_on_its_own(gang):
-            return Failure()
+            return MemberFailure()
         key, now = key_of(pod), self.round
         in_round = now is not None and now.group_id == gang.group.group_id
         message = self.fail_round(pod, fit_error)
@@ -268,12 +268,12 @@ class GangRounds(GangEvents):
             if self._patches_conditions:
                 patched = tuple(each for each, _ in self._untried(now) if each != key)
         if gang.config.mode is not GangMode.STRICT:
-            return Failure(group_message=message, condition_patches=patched)
+            return MemberFailure(group_message=message, condition_patches=patched)
         rejected = self._take_held(gang.config.group)
         if sum(len(each.waiting) for each in self.cache.members_of(gang.group)) <= len(rejected):
             gang.group.waiting_gangs.clear()
             gang.group.binding = frozenset()
-        return Failure(
+        return MemberFailure(
             group_message=message,
             message=f'Gang "{gang.gang_id}" gets rejected due to pod is unschedulable',
             rejected=rejected,

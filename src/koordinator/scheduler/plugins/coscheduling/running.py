@@ -30,7 +30,7 @@ from koordinator.scheduler.plugins.coscheduling.decisions import (
     Permit,
     PermitReason,
 )
-from koordinator.scheduler.plugins.coscheduling.events import Round
+from koordinator.scheduler.plugins.coscheduling.events import GangRound
 from koordinator.scheduler.plugins.coscheduling.gangs import GangGroup, key_of, uid_of
 from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -161,7 +161,7 @@ class RunningGangs:
         gang = self.rounds.cache.get(gang_id_of(pod))
         return gang.group if gang is not None else None
 
-    def round_of(self, pod: Pod) -> Round | None:
+    def round_of(self, pod: Pod) -> GangRound | None:
         """The round under way, if it is that of the pod's group."""
         now, group = self.rounds.round, self.group_of(pod)
         return now if now is not None and group is not None and now.group_id == group.group_id else None

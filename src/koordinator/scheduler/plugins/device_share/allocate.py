@@ -19,18 +19,18 @@ from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, u
 from koordinator.scheduler.plugins.device_share import partition, topology
 from koordinator.scheduler.plugins.device_share.inventory import (
     NO_LIMITS,
-    Limits,
+    DeviceLimits,
     NodeDevices,
     View,
     VisibleDevice,
     view_of,
 )
 from koordinator.scheduler.plugins.device_share.pick import (
+    DeviceCountRequest,
     PickDecision,
     Picked,
     Scorer,
     VFChoice,
-    Wish,
     pick,
 )
 from koordinator.scheduler.plugins.device_share.request import (
@@ -41,7 +41,7 @@ from koordinator.scheduler.plugins.device_share.request import (
     per_gpu,
     with_gpu_memory,
 )
-from koordinator.scheduler.plugins.device_share.score import ScoringStrategy, device_score, type_score
+from koordinator.scheduler.plugins.device_share.score import DeviceScoringStrategy, device_score, type_score
 
 JOINT_VIOLATION = unschedulable("node(s) Device Joint-Allocate rules violation")
 MISSING_TREE = unresolvable("node(s) missing GPU Device Topology Tree")
@@ -74,10 +74,10 @@ class PodDevices(msgspec.Struct, frozen=True):
         return asked is not None and not per_gpu(asked).is_shared
 
 
-class Options(msgspec.Struct, frozen=True):
+class AllocateOptions(msgspec.Struct, frozen=True):
     """How to choose. Without a strategy all devices score the same."""
 
-    strategy: ScoringStrategy | None = None
+    strategy: DeviceScoringStrategy | None = None
     templates: Templates | None = None
     """None when nobody configured any."""
     is_reserve: bool = False
@@ -99,13 +99,16 @@ class _Preference(msgspec.Struct, frozen=True):
 
 
 def allocate(
-    node: NodeDevices, pod: PodDevices, limits: Limits = NO_LIMITS, options: Options | None = None
+    node: NodeDevices,
+    pod: PodDevices,
+    limits: DeviceLimits = NO_LIMITS,
+    options: AllocateOptions | None = None,
 ) -> DeviceDecision:
     """The pod's devices of all types on the node, or why not.
 
     Raises: ProtocolError when the node's partition table is malformed.
     """
-    options = options or Options()
+    options = options or AllocateOptions()
     wanted: dict[str, PerDevice] = {}
     for device_type in pod.by_type:
         each = wanted_of(node, pod, device_type)
@@ -133,7 +136,7 @@ def wanted_of(node: NodeDevices, pod: PodDevices, device_type: str) -> PerDevice
 
 
 def node_score(
-    node: NodeDevices, pod: PodDevices, strategy: ScoringStrategy, limits: Limits = NO_LIMITS
+    node: NodeDevices, pod: PodDevices, strategy: DeviceScoringStrategy, limits: DeviceLimits = NO_LIMITS
 ) -> int:
     """Sum over the requested types, so that it may exceed 100 before nodes are compared; 0 without devices."""
     total = 0
@@ -167,8 +170,8 @@ class _Attempt:
         self,
         node: NodeDevices,
         pod: PodDevices,
-        limits: Limits,
-        options: Options,
+        limits: DeviceLimits,
+        options: AllocateOptions,
         wanted: Mapping[str, PerDevice],
     ) -> None:
         self.node, self.pod, self.limits, self.options, self.wanted = node, pod, limits, options, wanted
@@ -232,7 +235,7 @@ class _Attempt:
             return PickDecision(status=unresolvable(f"Insufficient {device_type} VirtualFunctions"))
         view = view_of(self.node, device_type, self.limits, hint.selector)
         score = self._scorer(wanted.amounts)
-        wish = Wish(
+        wish = DeviceCountRequest(
             max(wanted.count, preference.count_min),
             wanted.amounts,
             self.limits.preferred.get(device_type, frozenset()),
@@ -309,7 +312,7 @@ class _Attempt:
         if wanted.is_shared and wanted.count > 1:
             return PickDecision(status=MULTI_SHARED) if scope else None
         level = TOPOLOGY_SCOPE_LEVELS.get(scope, 0)
-        asked = topology.Wanted(wanted.count, wanted.amounts, wanted.is_shared, level)
+        asked = topology.GPURequest(wanted.count, wanted.amounts, wanted.is_shared, level)
         minors = topology.closest(view, asked, used, self._tree_scorer(wanted.amounts))
         if minors:
             return _picked(minors, wanted)

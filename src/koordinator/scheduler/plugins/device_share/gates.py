@@ -8,7 +8,7 @@ from koordinator.api import labels
 from koordinator.api.annotations.device import DeviceAllocation, DeviceAllocations, DeviceType
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable
 from koordinator.scheduler.plugins.device_share.allocate import PodDevices
-from koordinator.scheduler.plugins.device_share.inventory import Limits, NodeDevices, amounts_of
+from koordinator.scheduler.plugins.device_share.inventory import DeviceLimits, NodeDevices, amounts_of
 from koordinator.scheduler.plugins.device_share.request import Amounts, with_gpu_memory
 
 NO_HAMI_CORE = error("GPUIsolationProviderHAMICore not found on the node")
@@ -32,7 +32,7 @@ def check_shared_gpu(
     return SUCCESS
 
 
-def designated(limits: Limits, node: NodeDevices, recorded: DeviceAllocations) -> Limits:
+def designated(limits: DeviceLimits, node: NodeDevices, recorded: DeviceAllocations) -> DeviceLimits:
     """Limits to exactly the devices, amounts and virtual functions that were recorded.
 
     Raises: QuantityError when an amount is no quantity.

@@ -8,13 +8,13 @@ import msgspec
 from koordinator.api.annotations.device import DeviceType
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.device_share.allocate import (
+    AllocateOptions,
     DeviceDecision,
-    Options,
     PodDevices,
     allocate,
     wanted_of,
 )
-from koordinator.scheduler.plugins.device_share.inventory import NO_LIMITS, Limits, NodeDevices
+from koordinator.scheduler.plugins.device_share.inventory import NO_LIMITS, DeviceLimits, NodeDevices
 
 SAME_GPUS_SCORE = 500
 """Of NUMA nodes that give the GPUs which would be chosen among all: more than CPUs can score."""
@@ -34,7 +34,7 @@ class DeviceHint(msgspec.Struct, frozen=True):
     score: int
 
 
-class HintDecision(msgspec.Struct, frozen=True):
+class DeviceHintDecision(msgspec.Struct, frozen=True):
     """Hints by type of device, smaller sets first; none where the node does not know where devices are."""
 
     by_type: Mapping[str, Sequence[DeviceHint]] = {}
@@ -42,8 +42,11 @@ class HintDecision(msgspec.Struct, frozen=True):
 
 
 def numa_hints(
-    node: NodeDevices, pod: PodDevices, limits: Limits = NO_LIMITS, options: Options | None = None
-) -> HintDecision:
+    node: NodeDevices,
+    pod: PodDevices,
+    limits: DeviceLimits = NO_LIMITS,
+    options: AllocateOptions | None = None,
+) -> DeviceHintDecision:
     """The sets of NUMA nodes from which the pod can get its devices.
 
     `limits.required` stands for devices that were chosen beforehand: their NUMA nodes are the only hint.
@@ -59,10 +62,10 @@ def numa_hints(
         }
     )
     if not ids:
-        return HintDecision()
+        return DeviceHintDecision()
     widest = _try(node, pod, tuple(ids), limits, options)
     if not widest.status.is_success:
-        return HintDecision(status=widest.status)
+        return DeviceHintDecision(status=widest.status)
     feasible: dict[tuple[int, ...], DeviceDecision] = {}
     for subset in _subsets(ids):
         decision = widest if len(subset) == len(ids) else _try(node, pod, subset, limits, options)
@@ -77,7 +80,7 @@ def numa_hints(
         )
         for subset, decision in feasible.items()
     ]
-    return HintDecision(dict.fromkeys(pod.by_type, hints))
+    return DeviceHintDecision(dict.fromkeys(pod.by_type, hints))
 
 
 def _subsets(ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -86,7 +89,11 @@ def _subsets(ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _try(
-    node: NodeDevices, pod: PodDevices, subset: tuple[int, ...], limits: Limits, options: Options | None
+    node: NodeDevices,
+    pod: PodDevices,
+    subset: tuple[int, ...],
+    limits: DeviceLimits,
+    options: AllocateOptions | None,
 ) -> DeviceDecision:
     for device_type in pod.by_type:
         wanted = wanted_of(node, pod, device_type)
@@ -106,14 +113,14 @@ def _gpus(decision: DeviceDecision) -> list[int]:
     return [picked.minor for picked in decision.by_type.get(DeviceType.GPU, ())]
 
 
-def _designated(node: NodeDevices, pod: PodDevices, limits: Limits) -> HintDecision:
+def _designated(node: NodeDevices, pod: PodDevices, limits: DeviceLimits) -> DeviceHintDecision:
     """Exactly the NUMA nodes of the devices that were chosen beforehand."""
     ids: set[int] = set()
     for device_type, minors in limits.required.items():
         for minor in minors:
             entry = node.devices.get(device_type, {}).get(minor)
             if entry is None or not entry.has_topology or entry.numa_node < 0:
-                return HintDecision(status=NO_NUMA_NODE)
+                return DeviceHintDecision(status=NO_NUMA_NODE)
             ids.add(entry.numa_node)
     hint = DeviceHint(tuple(sorted(ids)), True, SAME_GPUS_SCORE)
-    return HintDecision({device_type: [hint] for device_type in pod.by_type})
+    return DeviceHintDecision({device_type: [hint] for device_type in pod.by_type})

@@ -43,7 +43,7 @@ class NodeDevices(msgspec.Struct, frozen=True):
         return any(self.used.get(device_type, {}).get(minor, {}).values())
 
 
-class Limits(msgspec.Struct, frozen=True):
+class DeviceLimits(msgspec.Struct, frozen=True):
     """What a pod may see, and what others give back for it; all by type of device."""
 
     numa_nodes: Collection[int] | None = None
@@ -55,7 +55,7 @@ class Limits(msgspec.Struct, frozen=True):
     """Only these VFs of each minor, for the types that are named."""
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = DeviceLimits()
 
 
 class VisibleDevice(msgspec.Struct, frozen=True):
@@ -143,7 +143,7 @@ def _entry(info: DeviceInfo) -> DeviceEntry:
 
 
 def view_of(
-    node: NodeDevices, device_type: str, limits: Limits, selector: LabelSelector | None = None
+    node: NodeDevices, device_type: str, limits: DeviceLimits, selector: LabelSelector | None = None
 ) -> View:
     """The devices of a type that a pod may see; none when nothing is left of any."""
     required = limits.required.get(device_type)
@@ -164,7 +164,7 @@ def _is_near(entry: DeviceEntry, numa_nodes: Collection[int]) -> bool:
     return entry.has_topology and (entry.numa_node == -1 or entry.numa_node in numa_nodes)
 
 
-def _visible(node: NodeDevices, device_type: str, entry: DeviceEntry, limits: Limits) -> VisibleDevice:
+def _visible(node: NodeDevices, device_type: str, entry: DeviceEntry, limits: DeviceLimits) -> VisibleDevice:
     used = node.used.get(device_type, {}).get(entry.minor, {})
     back = limits.given_back.get(device_type, {}).get(entry.minor, {})
     held = {name: max(0, amount - back.get(name, 0)) for name, amount in used.items()}

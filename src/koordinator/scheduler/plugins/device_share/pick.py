@@ -30,7 +30,7 @@ class PickDecision(msgspec.Struct, frozen=True):
     status: Status = SUCCESS
 
 
-class Wish(msgspec.Struct, frozen=True):
+class DeviceCountRequest(msgspec.Struct, frozen=True):
     """How many devices, and which rather than others."""
 
     count: int
@@ -62,7 +62,11 @@ class VFChoice(msgspec.Struct, frozen=True):
 
 
 def pick(
-    device_type: str, view: View, wish: Wish, score: Scorer | None = None, vfs: VFChoice | None = None
+    device_type: str,
+    view: View,
+    wish: DeviceCountRequest,
+    score: Scorer | None = None,
+    vfs: VFChoice | None = None,
 ) -> PickDecision:
     """The first devices in order that have enough left (and a virtual function, where one is wanted)."""
     count_max = max(wish.count, len(wish.preferred_pcies))

@@ -5,11 +5,16 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from koordinator.scheduler.plugin.status import unschedulable
-from koordinator.scheduler.plugins.device_share.allocate import DeviceDecision, Options, PodDevices, allocate
+from koordinator.scheduler.plugins.device_share.allocate import (
+    AllocateOptions,
+    DeviceDecision,
+    PodDevices,
+    allocate,
+)
 from koordinator.scheduler.plugins.device_share.inventory import (
     NO_LIMITS,
     AmountsByMinor,
-    Limits,
+    DeviceLimits,
     NodeDevices,
     add,
 )
@@ -61,8 +66,8 @@ def allocate_reserved(
     reservations: Sequence[ReservedDevices],
     *,
     is_required: bool = False,
-    limits: Limits = NO_LIMITS,
-    options: Options | None = None,
+    limits: DeviceLimits = NO_LIMITS,
+    options: AllocateOptions | None = None,
 ) -> ReservedDecision:
     """From the first matched reservation that has enough, else from the node unless one is required."""
     matched = [r for r in reservations if r.is_matched]
@@ -86,8 +91,8 @@ def allocate_ignoring(
     node: NodeDevices,
     pod: PodDevices,
     reservations: Sequence[ReservedDevices],
-    limits: Limits = NO_LIMITS,
-    options: Options | None = None,
+    limits: DeviceLimits = NO_LIMITS,
+    options: AllocateOptions | None = None,
 ) -> DeviceDecision:
     """For a pod that reservations do not keep away: only what pods really use counts."""
     back = _sum(
@@ -108,7 +113,7 @@ def _counted_twice(reservation: ReservedDevices) -> ByType:
     }
 
 
-def within(reservation: ReservedDevices, limits: Limits, base: ByType | None = None) -> Limits:
+def within(reservation: ReservedDevices, limits: DeviceLimits, base: ByType | None = None) -> DeviceLimits:
     """Return what a pod of the reservation may see: its remainder on top of what others give back (`base`)."""
     if base is None:
         owned = {t: {m: reservation.owned(t, m) for m in ms} for t, ms in reservation.reserved.items()}

@@ -11,7 +11,7 @@ from koordinator.scheduler.plugins.device_share.request import Amounts
 SCORE_MAX = 100
 
 
-class ScoredResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScoredDeviceResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A resource that counts in a score."""
 
     name: str
@@ -21,15 +21,15 @@ class ScoredResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _SCORED = (resources.GPU_MEMORY_RATIO, resources.GPU_MEMORY, resources.RDMA, resources.FPGA)
 
 
-class ScoringStrategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DeviceScoringStrategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether devices in use (MostAllocated) or idle ones are preferred, and by which resources."""
 
     type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
-    resources: tuple[ScoredResource, ...] = tuple(ScoredResource(name) for name in _SCORED)
+    resources: tuple[ScoredDeviceResource, ...] = tuple(ScoredDeviceResource(name) for name in _SCORED)
 
 
 def device_score(
-    strategy: ScoringStrategy,
+    strategy: DeviceScoringStrategy,
     request: Mapping[str, int],
     total: Mapping[str, int],
     free: Mapping[str, int],
@@ -47,14 +47,14 @@ def device_score(
     return points // weights if weights else 0
 
 
-def _resource_score(strategy: ScoringStrategy, used: int, capacity: int) -> int:
+def _resource_score(strategy: DeviceScoringStrategy, used: int, capacity: int) -> int:
     if strategy.type == "MostAllocated":
         return min(used, capacity) * SCORE_MAX // capacity
     return max(0, capacity - used) * SCORE_MAX // capacity
 
 
 def type_score(
-    strategy: ScoringStrategy, request: Mapping[str, int], devices: Iterable[tuple[Amounts, Amounts]]
+    strategy: DeviceScoringStrategy, request: Mapping[str, int], devices: Iterable[tuple[Amounts, Amounts]]
 ) -> int:
     """Score of all devices of a type on a node, each as (total, free), with one device's request added."""
     total: Amounts = {}

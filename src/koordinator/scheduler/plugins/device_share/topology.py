@@ -10,7 +10,7 @@ from koordinator.scheduler.plugins.device_share.inventory import View, VisibleDe
 Scorer = Callable[[VisibleDevice], int]
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class GPURequest(msgspec.Struct, frozen=True):
     """How many GPUs with how much left; `level` is the widest scope that will do (see the annotation)."""
 
     count: int
@@ -33,7 +33,7 @@ class _Scope(msgspec.Struct, frozen=True):
 
 
 def closest(
-    view: View, wanted: Wanted, used: Collection[int], score: Scorer | None = None
+    view: View, wanted: GPURequest, used: Collection[int], score: Scorer | None = None
 ) -> tuple[int, ...]:
     """The minors in the smallest scope with enough of them; empty when no scope will do."""
     found = _search(_tree(view.values()), wanted, used, score, 0, 0)
@@ -56,7 +56,7 @@ def _tree(devices: Iterable[VisibleDevice]) -> _Scope:
 
 
 def _search(
-    scope: _Scope, wanted: Wanted, used: Collection[int], score: Scorer | None, depth: int, in_use: int
+    scope: _Scope, wanted: GPURequest, used: Collection[int], score: Scorer | None, depth: int, in_use: int
 ) -> _Found | None:
     if len(scope.devices) < wanted.count:
         return None
@@ -76,7 +76,7 @@ def _rank(found: _Found) -> tuple[int, int, int]:
     return found.depth, found.in_use, found.score
 
 
-def _take(scope: _Scope, wanted: Wanted, score: Scorer | None, depth: int, in_use: int) -> _Found | None:
+def _take(scope: _Scope, wanted: GPURequest, score: Scorer | None, depth: int, in_use: int) -> _Found | None:
     fitting = [d for d in scope.devices if d.is_healthy and d.fits(wanted.amounts)]
     if len(fitting) < wanted.count:
         return None

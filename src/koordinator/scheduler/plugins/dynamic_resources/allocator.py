@@ -16,7 +16,7 @@ ALL = 0
 """As a count: all devices that fit, at least one."""
 
 
-class Wish(msgspec.Struct, frozen=True):
+class SubRequest(msgspec.Struct, frozen=True):
     """`fits` is the index of a list in `Stock.fits`; `rules` are indices of those that the devices have to keep."""
 
     fits: int
@@ -25,23 +25,23 @@ class Wish(msgspec.Struct, frozen=True):
     rules: tuple[int, ...] = ()
 
 
-class Ask(msgspec.Struct, frozen=True):
+class ClaimRequest(msgspec.Struct, frozen=True):
     """One request of a claim (by index)."""
 
     claim: int
-    wishes: tuple[Wish, ...]
+    wishes: tuple[SubRequest, ...]
 
 
-class Rule(msgspec.Struct, frozen=True):
+class MatchConstraint(msgspec.Struct, frozen=True):
     """Values of an attribute (index of a list in `Stock.values`) have to be equal, or all different."""
 
     values: int
     is_distinct: bool = False
 
 
-class Problem(msgspec.Struct, frozen=True):
-    asks: tuple[Ask, ...]
-    rules: tuple[Rule, ...] = ()
+class AllocationProblem(msgspec.Struct, frozen=True):
+    asks: tuple[ClaimRequest, ...]
+    rules: tuple[MatchConstraint, ...] = ()
     claim_count: int = 1
 
 
@@ -57,7 +57,7 @@ class Stock(msgspec.Struct, frozen=True):
     is_invalid: Sequence[bool]
 
 
-class Outcome(enum.IntEnum):
+class AllocationOutcome(enum.IntEnum):
     FOUND = 0
     NOT_FOUND = 1
     TOO_MANY_STEPS = 2
@@ -72,10 +72,10 @@ class Pick(msgspec.Struct, frozen=True):
     devices: tuple[int, ...]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AllocationResult(msgspec.Struct, frozen=True):
     """`picks` has one entry per ask when they were FOUND, else none."""
 
-    outcome: Outcome
+    outcome: AllocationOutcome
     picks: tuple[Pick, ...] = ()
 
 
@@ -83,20 +83,20 @@ class _TooManySteps(Exception):
     pass
 
 
-def search(problem: Problem, stock: Stock, steps_max: int) -> Answer:
+def search(problem: AllocationProblem, stock: Stock, steps_max: int) -> AllocationResult:
     """Devices for all asks at once. `steps_max` bounds the devices tried; 0 does not."""
     run = _Search(problem, stock, steps_max)
     try:
         is_found = run.serve(0)
     except _TooManySteps:
-        return Answer(Outcome.TOO_MANY_STEPS)
+        return AllocationResult(AllocationOutcome.TOO_MANY_STEPS)
     if is_found:
-        return Answer(Outcome.FOUND, tuple(run.picks))
-    return Answer(Outcome.UPDATING if run.met_updating else Outcome.NOT_FOUND)
+        return AllocationResult(AllocationOutcome.FOUND, tuple(run.picks))
+    return AllocationResult(AllocationOutcome.UPDATING if run.met_updating else AllocationOutcome.NOT_FOUND)
 
 
 class _Search:
-    def __init__(self, problem: Problem, stock: Stock, steps_max: int) -> None:
+    def __init__(self, problem: AllocationProblem, stock: Stock, steps_max: int) -> None:
         self._problem = problem
         self._stock = stock
         self._steps_left = steps_max if steps_max else -1
@@ -123,7 +123,7 @@ class _Search:
                 return True
         return False
 
-    def _serve_all(self, at: int, ask: Ask, index: int, wish: Wish) -> bool:
+    def _serve_all(self, at: int, ask: ClaimRequest, index: int, wish: SubRequest) -> bool:
         stock = self._stock
         if any(stock.is_incomplete) or any(stock.is_invalid):
             self.met_updating = True
@@ -145,7 +145,9 @@ class _Search:
         self._counts[ask.claim] -= len(taken)
         return False
 
-    def _serve_some(self, at: int, ask: Ask, index: int, wish: Wish, first: int, taken: list[int]) -> bool:
+    def _serve_some(
+        self, at: int, ask: ClaimRequest, index: int, wish: SubRequest, first: int, taken: list[int]
+    ) -> bool:
         """Choose devices from `first` on, until there are enough."""
         if len(taken) == wish.count:
             return self._go_on(at, index, taken)
@@ -166,7 +168,7 @@ class _Search:
         self.picks.pop()
         return False
 
-    def _candidates(self, ask: Ask, wish: Wish, first: int) -> Iterator[int]:
+    def _candidates(self, ask: ClaimRequest, wish: SubRequest, first: int) -> Iterator[int]:
         """Devices that can be taken next; of those that are alike only the first, as the others fail with it."""
         kinds, fits = self._stock.kinds, self._stock.fits[wish.fits]
         tried: set[int] = set()
@@ -184,7 +186,7 @@ class _Search:
             raise _TooManySteps
         self._steps_left -= 1
 
-    def _may_take(self, ask: Ask, wish: Wish, device: int) -> bool:
+    def _may_take(self, ask: ClaimRequest, wish: SubRequest, device: int) -> bool:
         takers = self._takers[device]
         if wish.is_admin:
             if ask.claim in takers:
@@ -198,13 +200,13 @@ class _Search:
                 return False
         return True
 
-    def _take(self, ask: Ask, wish: Wish, device: int) -> None:
+    def _take(self, ask: ClaimRequest, wish: SubRequest, device: int) -> None:
         self._takers[device].append(ask.claim)
         self._counts[ask.claim] += 1
         for number in wish.rules:
             self._rules[number].append(self._stock.values[self._problem.rules[number].values][device])
 
-    def _give_back(self, wish: Wish, device: int) -> None:
+    def _give_back(self, wish: SubRequest, device: int) -> None:
         self._takers[device].pop()
         for number in wish.rules:
             self._rules[number].pop()

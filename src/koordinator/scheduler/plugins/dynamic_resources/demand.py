@@ -18,12 +18,18 @@ from koordinator.api.dra import (
     ResourceClaim,
 )
 from koordinator.scheduler.plugins.dynamic_resources import selection
-from koordinator.scheduler.plugins.dynamic_resources.allocator import ALL, Ask, Problem, Rule, Wish
+from koordinator.scheduler.plugins.dynamic_resources.allocator import (
+    ALL,
+    AllocationProblem,
+    ClaimRequest,
+    MatchConstraint,
+    SubRequest,
+)
 from koordinator.scheduler.plugins.dynamic_resources.selection import (
     AttributeColumn,
-    Selection,
+    DeviceSelection,
+    DeviceSelections,
     SelectionKey,
-    Selections,
     SelectorError,
 )
 
@@ -35,7 +41,7 @@ class DemandError(Exception):
     """Why a claim cannot be given devices anywhere."""
 
 
-class Wanted(msgspec.Struct, frozen=True, eq=False):
+class SubRequestTerms(msgspec.Struct, frozen=True, eq=False):
     """The words of a wish: `request` is its name in the result."""
 
     request: str
@@ -43,18 +49,18 @@ class Wanted(msgspec.Struct, frozen=True, eq=False):
     tolerations: tuple[DeviceToleration, ...]
 
 
-class Demand(msgspec.Struct, frozen=True, eq=False):
+class ClaimDemand(msgspec.Struct, frozen=True, eq=False):
     """`problem` in numbers: `selections` and `attributes` are what its indices stand for; `wanted` has the words of
     each wish of each ask."""
 
     claims: tuple[ResourceClaim, ...]
-    problem: Problem
-    selections: tuple[Selection, ...]
+    problem: AllocationProblem
+    selections: tuple[DeviceSelection, ...]
     attributes: tuple[AttributeColumn, ...]
-    wanted: tuple[tuple[Wanted, ...], ...]
+    wanted: tuple[tuple[SubRequestTerms, ...], ...]
 
 
-def read(claims: Sequence[ResourceClaim], find_class: FindClass, selections: Selections) -> Demand:
+def read(claims: Sequence[ResourceClaim], find_class: FindClass, selections: DeviceSelections) -> ClaimDemand:
     """Raises: DemandError."""
     reader = _Reader(find_class, selections)
     for index, claim in enumerate(claims):
@@ -62,9 +68,9 @@ def read(claims: Sequence[ResourceClaim], find_class: FindClass, selections: Sel
             reader.read(index, claim)
         except SelectorError as error:
             raise DemandError(str(error).replace(selection.CLAIM, claim.key)) from error
-    return Demand(
+    return ClaimDemand(
         claims=tuple(claims),
-        problem=Problem(tuple(reader.asks), tuple(reader.rules), len(claims)),
+        problem=AllocationProblem(tuple(reader.asks), tuple(reader.rules), len(claims)),
         selections=tuple(reader.selections),
         attributes=tuple(reader.attributes),
         wanted=tuple(reader.wanted),
@@ -72,14 +78,14 @@ def read(claims: Sequence[ResourceClaim], find_class: FindClass, selections: Sel
 
 
 class _Reader:
-    def __init__(self, find_class: FindClass, selections: Selections) -> None:
+    def __init__(self, find_class: FindClass, selections: DeviceSelections) -> None:
         self._find_class = find_class
         self._known = selections
-        self.asks: list[Ask] = []
-        self.rules: list[Rule] = []
-        self.selections: list[Selection] = []
+        self.asks: list[ClaimRequest] = []
+        self.rules: list[MatchConstraint] = []
+        self.selections: list[DeviceSelection] = []
         self.attributes: list[AttributeColumn] = []
-        self.wanted: list[tuple[Wanted, ...]] = []
+        self.wanted: list[tuple[SubRequestTerms, ...]] = []
 
     def read(self, index: int, claim: ResourceClaim) -> None:
         devices = claim.spec.devices
@@ -99,8 +105,8 @@ class _Reader:
                 )
                 device_class = self._class(name, wish.device_class_name)
                 wishes.append(self._wish(claim, name, wish, device_class, rules))
-                words.append(Wanted(name, device_class, tuple(wish.tolerations)))
-            self.asks.append(Ask(index, tuple(wishes)))
+                words.append(SubRequestTerms(name, device_class, tuple(wish.tolerations)))
+            self.asks.append(ClaimRequest(index, tuple(wishes)))
             self.wanted.append(tuple(words))
             least += min(wish.count for wish in wishes)
         if least > RESULTS_MAX:
@@ -108,14 +114,16 @@ class _Reader:
                 f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of {RESULTS_MAX}"
             )
 
-    def _rule(self, claim: ResourceClaim, number: int, constraint: DeviceConstraint) -> Rule:
+    def _rule(self, claim: ResourceClaim, number: int, constraint: DeviceConstraint) -> MatchConstraint:
         name = constraint.match_attribute or constraint.distinct_attribute
         if not name:
             raise DemandError(
                 f"claim {claim.key}, constraint #{number}: empty constraint (unsupported constraint type?)"
             )
         column = self._known.attribute(name)
-        return Rule(_index(self.attributes, column), is_distinct=constraint.match_attribute is None)
+        return MatchConstraint(
+            _index(self.attributes, column), is_distinct=constraint.match_attribute is None
+        )
 
     def _class(self, request: str, name: str) -> DeviceClass:
         if not name:
@@ -132,7 +140,7 @@ class _Reader:
         wish: ExactDeviceRequest | DeviceSubRequest,
         device_class: DeviceClass,
         rules: tuple[int, ...],
-    ) -> Wish:
+    ) -> SubRequest:
         if wish.capacity:
             raise DemandError(f"claim {claim.key}, request {name}: capacity requirements are not supported")
         mode = wish.allocation_mode or EXACT_COUNT
@@ -144,7 +152,7 @@ class _Reader:
             more=selection.texts(wish.selectors),
             tolerations=selection.facts(wish.tolerations),
         )
-        return Wish(
+        return SubRequest(
             fits=_index(self.selections, self._known.of(key)),
             count=ALL if mode == ALL_DEVICES else max(1, wish.count),
             is_admin=isinstance(wish, ExactDeviceRequest) and bool(wish.admin_access),

@@ -33,7 +33,7 @@ NOWHERE = -1
 _SIZE_INITIAL = 64
 
 
-class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
+class SliceDevice(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A device and where it comes from. `reach` is None for a device of one node."""
 
     key: DeviceKey
@@ -108,7 +108,7 @@ class Inventory(RowKeeper):
         self._table = table
         self.version = 0
         self.stamp_now = 0
-        self.entries: list[Entry | None] = []
+        self.entries: list[SliceDevice | None] = []
         self.number_of: dict[DeviceKey, int] = {}
         self.invalid: dict[PoolKey, str] = {}
         """Pools that are not to be used, and why."""
@@ -226,7 +226,7 @@ class Inventory(RowKeeper):
             self.is_alive, self.stamp = _grown(self.is_alive, False), _grown(self.stamp, 0)
         return size - 1
 
-    def _place(self, number: int, entry: Entry, touched: set[int], groups: set[int]) -> None:
+    def _place(self, number: int, entry: SliceDevice, touched: set[int], groups: set[int]) -> None:
         self.entries[number] = entry
         self.number_of[entry.key] = number
         self.is_alive[number] = True
@@ -325,7 +325,7 @@ class Inventory(RowKeeper):
         self.version += 1
 
 
-def entries_of(a_slice: ResourceSlice) -> list[Entry]:
+def entries_of(a_slice: ResourceSlice) -> list[SliceDevice]:
     """Devices of a slice that can be given away whole: not those that are parts of others, or that have to be
     attached to a node first."""
     spec = a_slice.spec
@@ -340,7 +340,7 @@ def entries_of(a_slice: ResourceSlice) -> list[Entry]:
             continue
         key = (spec.driver, spec.pool.name, device.name)
         order = (spec.driver, spec.pool.name, a_slice.metadata.name, index)
-        found.append(Entry(key, device, spec.node_name or "", reach, order))
+        found.append(SliceDevice(key, device, spec.node_name or "", reach, order))
     return found
 
 

@@ -14,7 +14,7 @@ from koordinator.api.affinity import NodeSelector
 from koordinator.api.core import Pod
 from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceSlice
 from koordinator.scheduler.config.plugin_args import DynamicResourcesArgs
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     FilterPlugin,
@@ -27,21 +27,21 @@ from koordinator.scheduler.plugin.framework import (
     PreEnqueuePlugin,
     PreFilterPlugin,
     PreFilterResult,
+    QueueingHintIndex,
     ReasonCodes,
     ReservePlugin,
-    WakeIndex,
     Watch,
 )
 from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.dynamic_resources import claims, demand, result
-from koordinator.scheduler.plugins.dynamic_resources.allocator import Outcome
-from koordinator.scheduler.plugins.dynamic_resources.books import Books
+from koordinator.scheduler.plugins.dynamic_resources.allocator import AllocationOutcome
+from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import ClaimAllocations
 from koordinator.scheduler.plugins.dynamic_resources.claims import ClaimError, ClaimKey, claim_names
-from koordinator.scheduler.plugins.dynamic_resources.demand import Demand, DemandError
-from koordinator.scheduler.plugins.dynamic_resources.selection import Selections
+from koordinator.scheduler.plugins.dynamic_resources.demand import ClaimDemand, DemandError
+from koordinator.scheduler.plugins.dynamic_resources.selection import DeviceSelections
 from koordinator.scheduler.plugins.dynamic_resources.supply import Supply
-from koordinator.scheduler.plugins.dynamic_resources.writes import Booked, ClaimWriter
+from koordinator.scheduler.plugins.dynamic_resources.writes import ClaimInUse, ClaimWriter
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.label_columns import LabelColumns
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -59,7 +59,7 @@ def keys_of(pod: Pod) -> frozenset[ClaimKey]:
     return frozenset((namespace, name) for _, name in claim_names(pod) if name is not None)
 
 
-def gives_back(happening: Happening) -> bool:
+def gives_back(happening: QueueingEvent) -> bool:
     """Return whether devices became free: a claim lost them, or went, or a promise was taken back."""
     old, new = happening.old, happening.new
     if old is None and new is None:
@@ -69,7 +69,7 @@ def gives_back(happening: Happening) -> bool:
     return had and not has
 
 
-def helps(happening: Happening, pod: Pod) -> bool:
+def helps(happening: QueueingEvent, pod: Pod) -> bool:
     """Return whether news of a claim can help a pod: its own claim came or has another status, or devices became
     free.
     """
@@ -81,7 +81,7 @@ def helps(happening: Happening, pod: Pod) -> bool:
     return old is None or old.status != new.status or old.metadata.uid != new.metadata.uid
 
 
-class ClaimIndex(WakeIndex):
+class ClaimIndex(QueueingHintIndex):
     """Pods by the claims that they wait for: most news of claims concern one pod of thousands."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class ClaimIndex(WakeIndex):
             if not slots:
                 del self._slots[key]
 
-    def may_wake(self, happening: Happening, slot_count: int) -> Mask:
+    def may_wake(self, happening: QueueingEvent, slot_count: int) -> Mask:
         if happening.event not in CLAIM_EVENTS or gives_back(happening):
             return np.ones(slot_count, np.bool_)
         found = np.zeros(slot_count, np.bool_)
@@ -125,9 +125,9 @@ class ClaimReason(Reason):
 
 
 _REASON_OF = np.array([0, 0, 0, 0], np.uint16)
-_REASON_OF[Outcome.NOT_FOUND] = ClaimReason.NO_DEVICES
-_REASON_OF[Outcome.TOO_MANY_STEPS] = ClaimReason.TOO_MANY_STEPS
-_REASON_OF[Outcome.UPDATING] = ClaimReason.UPDATING
+_REASON_OF[AllocationOutcome.NOT_FOUND] = ClaimReason.NO_DEVICES
+_REASON_OF[AllocationOutcome.TOO_MANY_STEPS] = ClaimReason.TOO_MANY_STEPS
+_REASON_OF[AllocationOutcome.UPDATING] = ClaimReason.UPDATING
 
 
 class ClaimState(msgspec.Struct, frozen=True, eq=False):
@@ -135,7 +135,7 @@ class ClaimState(msgspec.Struct, frozen=True, eq=False):
 
     keys: tuple[ClaimKey, ...] = ()
     claims: tuple[ResourceClaim, ...] = ()
-    demand: Demand | None = None
+    demand: ClaimDemand | None = None
     refusal: Status = SUCCESS
 
     def selectors(self) -> Iterator[tuple[ResourceClaim, NodeSelector]]:
@@ -174,10 +174,10 @@ class DynamicResources(
 
     def __init__(self, args: DynamicResourcesArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._books = handle.table.shared(Books)
+        self._books = handle.table.shared(ClaimAllocations)
         self._labels = LabelColumns(handle.table)
         handle.table.add_keeper(self._labels)
-        self._selections = Selections(self._books.inventory)
+        self._selections = DeviceSelections(self._books.inventory)
         steps_max = int(duration.parse(args.filter_timeout) * STEPS_PER_S)
         self._supply = Supply(self._books.inventory, self._labels, steps_max)
         self._writer = ClaimWriter(handle, self._books, duration.parse(args.binding_timeout))
@@ -208,7 +208,7 @@ class DynamicResources(
         """`events`: that such an object came, changed, and (where that can help) went."""
         index = 0 if old is None else 1 if new is not None else 2
         if index < len(events):
-            self.handle.happened(Happening(events[index], None, old, new))
+            self.handle.happened(QueueingEvent(events[index], None, old, new))
 
     # A pod
 
@@ -283,7 +283,7 @@ class DynamicResources(
         failure = self._supply.failure(state.demand, row)
         return (failure,) if failure else ()
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         if claims.objection(pod.pod, self._books.claim):
             return False
         if happening.event in CLAIM_EVENTS:
@@ -292,7 +292,7 @@ class DynamicResources(
             return True
         return self.prepare(pod).refusal.is_success and super().wakes(happening, pod)
 
-    def wake_index(self) -> WakeIndex:
+    def wake_index(self) -> QueueingHintIndex:
         return ClaimIndex()
 
     # When no node is left
@@ -328,25 +328,25 @@ class DynamicResources(
         if not state.claims:
             return SUCCESS
         booked = [
-            Booked(_key(claim), claim.metadata.uid, None)
+            ClaimInUse(_key(claim), claim.metadata.uid, None)
             for claim in state.claims
             if claim.status.allocation is not None
         ]
         if state.demand is not None:
             answer, numbers = self._supply.answer(state.demand, row)
-            if answer.outcome is not Outcome.FOUND:
+            if answer.outcome is not AllocationOutcome.FOUND:
                 return ClaimReason(int(_REASON_OF[answer.outcome])).status
             entries = [entry for number in numbers if (entry := self._books.inventory.entries[number])]
             for grant in result.grants(state.demand, answer, entries):
                 promise = self._books.promise(grant.claim, grant.devices, grant.allocation)
-                booked.append(Booked(_key(grant.claim), grant.claim.metadata.uid, promise))
+                booked.append(ClaimInUse(_key(grant.claim), grant.claim.metadata.uid, promise))
         self._writer.book(pod, booked)
         return SUCCESS
 
     def unreserve(self, state: ClaimState, pod: PodInfo, node_name: str) -> None:
         if state.claims and self._writer.take_back(pod, state.keys):
             # Pods that share a claim, or want the same devices, may wait for it.
-            self.handle.happened(Happening(ClusterEvent.RESOURCE_CLAIM_UPDATED))
+            self.handle.happened(QueueingEvent(ClusterEvent.RESOURCE_CLAIM_UPDATED))
 
     def is_slow(self, state: ClaimState, pod: PodInfo) -> bool:
         return bool(state.claims)

@@ -7,9 +7,9 @@ import msgspec
 
 from koordinator.api.affinity import NodeSelector
 from koordinator.api.dra import ResourceClaim
-from koordinator.scheduler.plugins.dynamic_resources.allocator import Answer
-from koordinator.scheduler.plugins.dynamic_resources.demand import Demand, Wanted
-from koordinator.scheduler.plugins.dynamic_resources.inventory import DeviceKey, Entry
+from koordinator.scheduler.plugins.dynamic_resources.allocator import AllocationResult
+from koordinator.scheduler.plugins.dynamic_resources.demand import ClaimDemand, SubRequestTerms
+from koordinator.scheduler.plugins.dynamic_resources.inventory import DeviceKey, SliceDevice
 
 Json = dict[str, Any]
 
@@ -22,14 +22,14 @@ class Grant(msgspec.Struct, frozen=True):
     allocation: Json
 
 
-def grants(demand: Demand, answer: Answer, entries: Sequence[Entry]) -> list[Grant]:
+def grants(demand: ClaimDemand, answer: AllocationResult, entries: Sequence[SliceDevice]) -> list[Grant]:
     """One per claim; `entries` are the devices that the answer's indices mean."""
     found = []
     for index, claim in enumerate(demand.claims):
         results: list[Json] = []
-        chosen: list[Wanted] = []
+        chosen: list[SubRequestTerms] = []
         taken: list[DeviceKey] = []
-        used: list[Entry] = []
+        used: list[SliceDevice] = []
         for ask, words, pick in zip(demand.problem.asks, demand.wanted, answer.picks, strict=True):
             if ask.claim != index:
                 continue
@@ -50,7 +50,7 @@ def grants(demand: Demand, answer: Answer, entries: Sequence[Entry]) -> list[Gra
     return found
 
 
-def _result(wanted: Wanted, entry: Entry, *, is_admin: bool) -> Json:
+def _result(wanted: SubRequestTerms, entry: SliceDevice, *, is_admin: bool) -> Json:
     driver, pool, device = entry.key
     result: Json = {"request": wanted.request, "driver": driver, "pool": pool, "device": device}
     if is_admin:
@@ -60,7 +60,7 @@ def _result(wanted: Wanted, entry: Entry, *, is_admin: bool) -> Json:
     return result
 
 
-def _config(claim: ResourceClaim, chosen: Sequence[Wanted]) -> list[Json]:
+def _config(claim: ResourceClaim, chosen: Sequence[SubRequestTerms]) -> list[Json]:
     """Parameters of the classes first, then those of the claim for the wishes that were met: later ones win."""
     found: list[Json] = []
     for wanted in chosen:
@@ -83,7 +83,7 @@ def _parameters(source: str, requests: Iterable[str], opaque: Json | None) -> Js
     return parameters
 
 
-def node_selector(entries: Sequence[Entry]) -> Json | None:
+def node_selector(entries: Sequence[SliceDevice]) -> Json | None:
     """Nodes from which all of the devices can be used; None for all nodes."""
     fields: list[Json] = []
     labels: list[Json] = []

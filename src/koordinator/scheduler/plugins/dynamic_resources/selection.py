@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from koordinator.api.dra import DeviceSelector, DeviceTaint, DeviceToleration
 from koordinator.cel import CompileError, EvaluationError, Program, compile_expression
-from koordinator.scheduler.plugins.dynamic_resources.inventory import Entry, Inventory
+from koordinator.scheduler.plugins.dynamic_resources.inventory import Inventory, SliceDevice
 
 SELECTIONS_MAX = 512
 """Kinds of requests remembered; each has a byte per device."""
@@ -57,7 +57,7 @@ def tolerates(tolerations: Iterable[tuple[str, str, str, str]], taint: DeviceTai
     )
 
 
-class Column(abc.ABC):
+class DeviceColumn(abc.ABC):
     """Something worked out once per device: `values` over the devices' numbers."""
 
     def __init__(self, inventory: Inventory, dtype: npt.DTypeLike) -> None:
@@ -81,11 +81,11 @@ class Column(abc.ABC):
             self.values[number] = self.judge(number, entry)
 
     @abc.abstractmethod
-    def judge(self, number: int, entry: Entry) -> Any:
+    def judge(self, number: int, entry: SliceDevice) -> Any:
         """The value of one device."""
 
 
-class Selection(Column):
+class DeviceSelection(DeviceColumn):
     """Devices that a kind of request may get. `failures` has what selectors said that failed on a device (with
     `CLAIM` for the claim's name): such a device does not match."""
 
@@ -98,7 +98,7 @@ class Selection(Column):
         self._tolerations = key.tolerations
         self.failures: dict[int, str] = {}
 
-    def judge(self, number: int, entry: Entry) -> bool:
+    def judge(self, number: int, entry: SliceDevice) -> bool:
         self.failures.pop(number, None)
         for whose, program in self._programs:
             try:
@@ -130,7 +130,7 @@ def _program(whose: str, index: int, text: str | None) -> tuple[str, Program]:
 ABSENT = -1
 
 
-class AttributeColumn(Column):
+class AttributeColumn(DeviceColumn):
     """Number of an attribute's value per device, `ABSENT` for devices without it."""
 
     def __init__(self, inventory: Inventory, name: str) -> None:
@@ -138,24 +138,24 @@ class AttributeColumn(Column):
         self._name = name
         self._numbers: dict[Any, int] = {}
 
-    def judge(self, number: int, entry: Entry) -> int:
+    def judge(self, number: int, entry: SliceDevice) -> int:
         value = entry.attribute(self._name)
         return ABSENT if value is None else self._numbers.setdefault(value, len(self._numbers))
 
 
-class Selections:
+class DeviceSelections:
     """All of them, those asked for last kept longest."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        self._selections: OrderedDict[SelectionKey, Selection] = OrderedDict()
+        self._selections: OrderedDict[SelectionKey, DeviceSelection] = OrderedDict()
         self._attributes: OrderedDict[str, AttributeColumn] = OrderedDict()
 
-    def of(self, key: SelectionKey) -> Selection:
+    def of(self, key: SelectionKey) -> DeviceSelection:
         """Raises: SelectorError."""
         found = self._selections.get(key)
         if found is None:
-            found = self._selections[key] = Selection(self._inventory, key)
+            found = self._selections[key] = DeviceSelection(self._inventory, key)
             if len(self._selections) > SELECTIONS_MAX:
                 self._selections.popitem(last=False)
         self._selections.move_to_end(key)

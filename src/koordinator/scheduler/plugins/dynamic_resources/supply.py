@@ -9,8 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugins.dynamic_resources.allocator import ALL, Answer, Outcome, Stock, search
-from koordinator.scheduler.plugins.dynamic_resources.demand import Demand
+from koordinator.scheduler.plugins.dynamic_resources.allocator import (
+    ALL,
+    AllocationOutcome,
+    AllocationResult,
+    Stock,
+    search,
+)
+from koordinator.scheduler.plugins.dynamic_resources.demand import ClaimDemand
 from koordinator.scheduler.plugins.dynamic_resources.inventory import (
     INCOMPLETE,
     INVALID,
@@ -34,26 +40,26 @@ class Supply:
         self._labels = labels
         self._steps_max = steps_max
 
-    def outcomes(self, demand: Demand, rows: Rows) -> npt.NDArray[np.uint8]:
-        """An `Outcome` for each of the rows."""
+    def outcomes(self, demand: ClaimDemand, rows: Rows) -> npt.NDArray[np.uint8]:
+        """An `AllocationOutcome` for each of the rows."""
         self._refresh(demand)
-        found = np.full(rows.size, Outcome.NOT_FOUND, np.uint8)
+        found = np.full(rows.size, AllocationOutcome.NOT_FOUND, np.uint8)
         reaches = self._reaches(rows)
         passing = np.flatnonzero(self._has_enough(demand, rows, reaches))
         if self._is_countable(demand):
-            found[passing] = Outcome.FOUND
+            found[passing] = AllocationOutcome.FOUND
         elif passing.size:
             found[passing] = self._search_all(demand, rows[passing], reaches[:, passing])
         return found
 
-    def answer(self, demand: Demand, row: int) -> tuple[Answer, list[int]]:
+    def answer(self, demand: ClaimDemand, row: int) -> tuple[AllocationResult, list[int]]:
         """Return what one node would give, and the numbers of its devices."""
         self._refresh(demand)
         rows = np.array([row], np.intp)
         numbers = self._numbers(int(self._inventory.nodes_of(rows)[0]), self._reaches(rows)[:, 0])
         return self._search(demand, numbers, self._codes(demand)), numbers
 
-    def failure(self, demand: Demand, row: int) -> str:
+    def failure(self, demand: ClaimDemand, row: int) -> str:
         """Return what went wrong with selectors or pools on a node that was refused; "" when nothing did."""
         self._refresh(demand)
         rows = np.array([row], np.intp)
@@ -72,7 +78,7 @@ class Supply:
                 return f"pool {entry.key[0]}/{entry.key[1]} is invalid: {why}"
         return ""
 
-    def _refresh(self, demand: Demand) -> None:
+    def _refresh(self, demand: ClaimDemand) -> None:
         self._inventory.refresh()
         for selection in demand.selections:
             selection.refresh()
@@ -93,7 +99,7 @@ class Supply:
 
     # Counting
 
-    def _has_enough(self, demand: Demand, rows: Rows, reaches: Mask) -> Mask:
+    def _has_enough(self, demand: ClaimDemand, rows: Rows, reaches: Mask) -> Mask:
         """Rows with as many devices as the requests that have no choice need."""
         needs: dict[int, int] = {}
         passes = np.ones(rows.size, np.bool_)
@@ -126,7 +132,7 @@ class Supply:
         return counts
 
     @staticmethod
-    def _is_countable(demand: Demand) -> bool:
+    def _is_countable(demand: ClaimDemand) -> bool:
         """Return whether enough free devices are all that it takes."""
         problem = demand.problem
         return (
@@ -140,7 +146,7 @@ class Supply:
 
     # Searching
 
-    def _codes(self, demand: Demand) -> I64:
+    def _codes(self, demand: ClaimDemand) -> I64:
         """A number per device, equal for devices that are alike to the demand."""
         inventory = self._inventory
         codes: I64 = inventory.trouble.astype(np.int64) * 2 + inventory.is_used
@@ -155,7 +161,7 @@ class Supply:
             span *= width
         return codes
 
-    def _search_all(self, demand: Demand, rows: Rows, reaches: Mask) -> npt.NDArray[np.uint8]:
+    def _search_all(self, demand: ClaimDemand, rows: Rows, reaches: Mask) -> npt.NDArray[np.uint8]:
         codes = self._codes(demand)
         nodes = self._inventory.nodes_of(rows)
         slots = self._inventory.slots[nodes]
@@ -178,7 +184,7 @@ class Supply:
             numbers += inventory.members[group]
         return numbers
 
-    def _search(self, demand: Demand, numbers: list[int], codes: I64) -> Answer:
+    def _search(self, demand: ClaimDemand, numbers: list[int], codes: I64) -> AllocationResult:
         inventory = self._inventory
         trouble = inventory.trouble[numbers]
         stock = Stock(

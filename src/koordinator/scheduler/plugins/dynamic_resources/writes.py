@@ -13,7 +13,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error
-from koordinator.scheduler.plugins.dynamic_resources.books import Books, Promise
+from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import ClaimAllocations, Promise
 from koordinator.scheduler.plugins.dynamic_resources.claims import ClaimKey, can_be_reserved, is_reserved_for
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -31,7 +31,7 @@ class WriteError(Exception):
     """Why a claim cannot be written; the pod is tried again."""
 
 
-class Booked(msgspec.Struct, frozen=True):
+class ClaimInUse(msgspec.Struct, frozen=True):
     """A claim that a pod on its way uses; `promise` is None when it has its devices already."""
 
     key: ClaimKey
@@ -42,16 +42,16 @@ class Booked(msgspec.Struct, frozen=True):
 class ClaimWriter:
     """Writes claims for pods, and takes back what it wrote for pods that were not bound after all."""
 
-    def __init__(self, handle: Handle, books: Books, timeout_s: float) -> None:
+    def __init__(self, handle: Handle, books: ClaimAllocations, timeout_s: float) -> None:
         self._handle = handle
         self._books = books
         self._timeout_s = timeout_s
-        self._booked: dict[str, tuple[Booked, ...]] = {}
+        self._booked: dict[str, tuple[ClaimInUse, ...]] = {}
         """By uid of the pod, from Reserve until its claims are written."""
         self._leaving: dict[str, asyncio.Event] = {}
         """Pods whose reservations of an earlier attempt are being taken back; set when that is over."""
 
-    def book(self, pod: PodInfo, booked: Sequence[Booked]) -> None:
+    def book(self, pod: PodInfo, booked: Sequence[ClaimInUse]) -> None:
         self._booked[pod.uid] = tuple(booked)
 
     async def write(self, pod: PodInfo) -> Status:
@@ -70,7 +70,7 @@ class ClaimWriter:
         self._booked.pop(pod.uid, None)
         return SUCCESS
 
-    async def _write(self, pod: PodInfo, booked: Booked) -> None:
+    async def _write(self, pod: PodInfo, booked: ClaimInUse) -> None:
         namespace, name = booked.key
         if (leaving := self._leaving.get(pod.uid)) is not None:
             await leaving.wait()
@@ -92,7 +92,7 @@ class ClaimWriter:
                     return
         raise WriteError(f"claim {namespace}/{name} is changed by others all the time")
 
-    def _is_done(self, pod: PodInfo, claim: ResourceClaim, booked: Booked) -> bool:
+    def _is_done(self, pod: PodInfo, claim: ResourceClaim, booked: ClaimInUse) -> bool:
         """Return whether a write that seemed to fail was carried out."""
         if claim.metadata.uid != booked.uid or not is_reserved_for(claim, pod.uid):
             return False

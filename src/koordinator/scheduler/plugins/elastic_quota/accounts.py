@@ -17,15 +17,15 @@ from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster import errors
 from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugin.capabilities import BackgroundController
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.hints import QuotaUpdate
 from koordinator.scheduler.plugins.elastic_quota.hooks import Hooks
 from koordinator.scheduler.plugins.elastic_quota.latencies import Latencies
-from koordinator.scheduler.plugins.elastic_quota.news import QuotaNews
 from koordinator.scheduler.plugins.elastic_quota.overuse import OverUse
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM
+from koordinator.scheduler.plugins.elastic_quota.quota_changes import QuotaChanges
 from koordinator.scheduler.plugins.elastic_quota.statuses import Statuses
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -35,7 +35,7 @@ class QuotaControllers:
     """The loops; they run on the leader. Source: behaviour/elastic-quota 2.2, 15 and 16."""
 
     def __init__(
-        self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, news: QuotaNews, hooks: Hooks
+        self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, news: QuotaChanges, hooks: Hooks
     ) -> None:
         self._args = args
         self._handle = handle
@@ -111,7 +111,7 @@ class QuotaAccounts(RowKeeper):
         self._handle = handle
         hooks = self.hooks = Hooks.of(args.hook_plugins, handle)
         book = self.book = QuotaBook(args, handle.gates, handle.clock, hooks)
-        news = self.news = QuotaNews(book, has_runtime=args.enable_runtime_quota)
+        news = self.news = QuotaChanges(book, has_runtime=args.enable_runtime_quota)
         timed = self.timed = Latencies(handle)
         self.controllers = QuotaControllers(args, handle, book, news, hooks)
         self._set_quota = timed.of("UpdateQuota", book.set_quota)
@@ -155,12 +155,12 @@ class QuotaAccounts(RowKeeper):
             if before is not None and after is not None and former is not None:
                 tree_id = self.book.forest.tree_ids.get(name, "")
                 update = QuotaUpdate(before, after, tree_id, self.hooks.see_change(former, quota))
-            self._handle.happened(Happening(ClusterEvent.ELASTIC_QUOTA, new=update))
+            self._handle.happened(QueueingEvent(ClusterEvent.ELASTIC_QUOTA, new=update))
         self.news.happened()
 
     def _quota_gone(self, quota: ElasticQuota) -> None:
         self._remove_quota(quota)
-        self._handle.happened(Happening(ClusterEvent.ELASTIC_QUOTA))
+        self._handle.happened(QueueingEvent(ClusterEvent.ELASTIC_QUOTA))
         self.news.happened()
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:

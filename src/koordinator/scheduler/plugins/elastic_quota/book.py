@@ -20,7 +20,13 @@ from koordinator.scheduler.plugins.elastic_quota import pods
 from koordinator.scheduler.plugins.elastic_quota.forest import DEFAULT_TREE, QuotaForest, TreeRoot
 from koordinator.scheduler.plugins.elastic_quota.hooks import NO_HOOKS, Hooks
 from koordinator.scheduler.plugins.elastic_quota.pods import NO_QUOTA, QuotaRef, TerminatingPolicy
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, SYSTEM, PodAsk, Quota, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    DEFAULT,
+    SYSTEM,
+    Quota,
+    QuotaPodRequest,
+    QuotaSpec,
+)
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 
 
@@ -388,9 +394,9 @@ class QuotaBook:
             self._hooks.pod_updated(ref.name, pod, None)
         tree.remove_pod(ref.name, key)
 
-    def ask_of(self, pod: Pod) -> PodAsk:
+    def ask_of(self, pod: Pod) -> QuotaPodRequest:
         """The pod as its quota sees it. Raises: QuantityError."""
-        return PodAsk(
+        return QuotaPodRequest(
             key=pod.key,
             request=pod_resources.requests(pod, with_overhead=not self._ignores_overhead),
             is_on_node=bool(pod.spec.node_name),

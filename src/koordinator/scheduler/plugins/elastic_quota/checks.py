@@ -12,7 +12,7 @@ from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unschedulable
-from koordinator.scheduler.plugins.elastic_quota import admission, report
+from koordinator.scheduler.plugins.elastic_quota import admission, lending
 from koordinator.scheduler.plugins.elastic_quota.admission import (
     AdmissionDecision,
     AdmissionReason,
@@ -21,10 +21,10 @@ from koordinator.scheduler.plugins.elastic_quota.admission import (
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, masked, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.latencies import Latencies
-from koordinator.scheduler.plugins.elastic_quota.places import Place, Places, limit_of
+from koordinator.scheduler.plugins.elastic_quota.lending import PodStanding
+from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota, PodQuotas, limit_of
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, Quota
-from koordinator.scheduler.plugins.elastic_quota.report import PodStanding
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -36,30 +36,30 @@ class QuotaChecks:
         self._book = book
         self._has_runtime = args.enable_runtime_quota
         self.asks_ancestors = args.enable_check_parent_quota
-        self._places = Places(book, has_runtime=self._has_runtime, asks_ancestors=self.asks_ancestors)
+        self._places = PodQuotas(book, has_runtime=self._has_runtime, asks_ancestors=self.asks_ancestors)
         self._refresh = timed.of("RefreshRuntime", QuotaTree.bring_up_to_date)
 
     def limit_of(self, quota: Quota) -> Nanos:
         """Return what a quota may use now, as far as it is up to date."""
         return limit_of(quota, has_runtime=self._has_runtime)
 
-    def place_of(self, pod: Pod) -> Place | Status:
+    def place_of(self, pod: Pod) -> PodQuota | Status:
         """Return where a pod belongs, brought up to date; Skip for one without a quota, an error where its quota is
         out of reach.
         """
         place = self._places.of(pod)
-        if isinstance(place, Place) and place.has_runtime:
+        if isinstance(place, PodQuota) and place.has_runtime:
             self._bring_up_to_date(place)
         return place
 
-    def place(self, ref: QuotaRef) -> Place | Status:
+    def place(self, ref: QuotaRef) -> PodQuota | Status:
         """The quota of that name, brought up to date."""
         place = self._places.at(ref)
-        if isinstance(place, Place) and place.has_runtime:
+        if isinstance(place, PodQuota) and place.has_runtime:
             self._bring_up_to_date(place)
         return place
 
-    def _bring_up_to_date(self, place: Place) -> None:
+    def _bring_up_to_date(self, place: PodQuota) -> None:
         if place.quota.fresh_version != place.tree.version:
             self._refresh(place.tree, place.ref.name)
 
@@ -70,7 +70,7 @@ class QuotaChecks:
         counted = quota.pods.get(pod.key)
         return counted.request if counted is not None else nanos_of(self._book.ask_of(pod).request)
 
-    def has_room(self, pod: PodInfo, place: Place) -> bool:
+    def has_room(self, pod: PodInfo, place: PodQuota) -> bool:
         """Return whether `decide` would allow the pod. Raises: QuantityError, ProtocolError."""
         quota = place.quota
         counted = quota.pods.get(pod.key)
@@ -85,7 +85,7 @@ class QuotaChecks:
             for each in place.ancestors
         )
 
-    def decide(self, pod: Pod, place: Place, count: int = 1) -> AdmissionDecision:
+    def decide(self, pod: Pod, place: PodQuota, count: int = 1) -> AdmissionDecision:
         """Return whether there is room for so many pods like this one, with the figures. Raises: QuantityError,
         ProtocolError.
         """
@@ -110,12 +110,12 @@ class QuotaChecks:
             decision = self.decide(pod, place, count)
         except (QuantityError, ProtocolError):
             return None
-        ledger = report.of_path(place.tree, place.ref.tree_id, place.ref.name)
-        return report.standing(ledger, place.ref.name, decision)
+        ledger = lending.of_path(place.tree, place.ref.tree_id, place.ref.name)
+        return lending.standing(ledger, place.ref.name, decision)
 
     # Many pods
 
-    def room_for(self, pods: Iterable[PodInfo]) -> tuple[Status, list[Place]]:
+    def room_for(self, pods: Iterable[PodInfo]) -> tuple[Status, list[PodQuota]]:
         """Return whether all of these pods together fit into their quotas, and the quotas that have no room.
 
         Pods that are counted as used already hold what they need. Skip where no quota has a say.
@@ -200,7 +200,7 @@ class QuotaChecks:
 
 
 def decide_at(
-    place: Place, request: Amounts, *, has_runtime: bool, is_preemptible: bool = True, pod_count: int = 1
+    place: PodQuota, request: Amounts, *, has_runtime: bool, is_preemptible: bool = True, pod_count: int = 1
 ) -> AdmissionDecision:
     """Return whether there is room for a request where it belongs, brought up to date, and above. `has_runtime`:
     runtimes limit quotas.
@@ -225,7 +225,7 @@ def _standing(quota: Quota, *, has_runtime: bool, like: Amounts | None = None) -
 class _Group:
     """Pods of one quota: how many, and what they ask for together beyond what they hold."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: PodQuota) -> None:
         self.place = place
         self.count = 0
         self.request: Nanos = {}

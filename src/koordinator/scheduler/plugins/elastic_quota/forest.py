@@ -10,7 +10,7 @@ import msgspec
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.quota import PodAsk, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.quota import QuotaPodRequest, QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 
 DEFAULT_TREE = ""
@@ -95,7 +95,7 @@ class QuotaForest:
                 left = resource_list.sub(left, root.total)
         self._trees[DEFAULT_TREE].total = left
 
-    def move_pod(self, pod: PodAsk, was_in: QuotaRef, now_in: QuotaRef) -> None:
+    def move_pod(self, pod: QuotaPodRequest, was_in: QuotaRef, now_in: QuotaRef) -> None:
         """A pod changed, and perhaps its quota or tree; an unknown tree counts nothing."""
         if was_in.tree_id == now_in.tree_id:
             if (tree := self._trees.get(now_in.tree_id)) is not None:

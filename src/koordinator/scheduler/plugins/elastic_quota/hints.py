@@ -13,11 +13,11 @@ import msgspec
 from koordinator.api import duration
 from koordinator.clock import Clock
 from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugins.elastic_quota import requeue
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.quota import QuotaSpec
-from koordinator.scheduler.plugins.elastic_quota.requeue import Hint, TreeSnapshot
+from koordinator.scheduler.plugins.elastic_quota.requeue import QueueingHint, TreeSnapshot
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
@@ -30,7 +30,7 @@ class QuotaUpdate(msgspec.Struct, frozen=True):
     hooks_see_change: bool = False
 
 
-class QueueHints:
+class QuotaQueueingHints:
     """Answers for events, with snapshots of trees that are taken anew when they are asked for and too old."""
 
     def __init__(self, args: ElasticQuotaArgs, book: QuotaBook, clock: Clock) -> None:
@@ -42,7 +42,7 @@ class QueueHints:
         self._known: dict[str, frozenset[str]] = {}
         """Tree → pods that its snapshot knows."""
 
-    def may_help(self, happening: Happening, pod: PodInfo) -> bool:
+    def may_help(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         """Return whether it is worth looking at the pod's quota again."""
         waiting, subject = self._book.quota_of(pod.pod), happening.new
         if isinstance(subject, QuotaUpdate):
@@ -56,7 +56,7 @@ class QueueHints:
                 checks_ancestors=self._checks_ancestors,
                 hooks_see_change=subject.hooks_see_change,
             )
-            return decision.hint is Hint.QUEUE
+            return decision.hint is QueueingHint.QUEUE
         if happening.event is ClusterEvent.ASSIGNED_POD_DELETED:
             return self._deleted(happening.old, waiting)
         return True
@@ -70,7 +70,7 @@ class QueueHints:
         decision = requeue.on_pod_delete(
             waiting, deleted, key, snapshot, checks_ancestors=self._checks_ancestors
         )
-        return decision.hint is Hint.QUEUE
+        return decision.hint is QueueingHint.QUEUE
 
     def _snapshot(self, tree_id: str) -> TreeSnapshot | None:
         now_s = self._clock.now()

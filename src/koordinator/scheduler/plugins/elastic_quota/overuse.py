@@ -19,10 +19,10 @@ from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugins.elastic_quota.amounts import above, amounts_of, exceeding
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
-from koordinator.scheduler.plugins.elastic_quota.news import QuotaNews
-from koordinator.scheduler.plugins.elastic_quota.places import limit_of
-from koordinator.scheduler.plugins.elastic_quota.preempt import Rival, by_importance
+from koordinator.scheduler.plugins.elastic_quota.pod_quotas import limit_of
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, SYSTEM, Quota
+from koordinator.scheduler.plugins.elastic_quota.quota_changes import QuotaChanges
+from koordinator.scheduler.plugins.elastic_quota.victim_choice import QuotaPod, by_importance
 
 
 class OveruseReason(enum.Enum):
@@ -92,16 +92,16 @@ class RevokeDecision(msgspec.Struct, frozen=True):
     """Pods to evict, in this order."""
 
     reason: RevokeReason
-    evict: tuple[Rival, ...] = ()
+    evict: tuple[QuotaPod, ...] = ()
 
 
-def revoke(used: Amounts, runtime: Amounts, assigned: Iterable[Rival]) -> RevokeDecision:
+def revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> RevokeDecision:
     """Takes the least important pods until the quota is within its runtime, then gives back, the most
     important first, what turns out not to be needed. Pods that are not preemptible stay.
 
     Source: behaviour/elastic-quota 15.
     """
-    taken: list[Rival] = []
+    taken: list[QuotaPod] = []
     for pod in reversed(by_importance(assigned)):
         if not exceeding(used, runtime):
             break
@@ -110,7 +110,7 @@ def revoke(used: Amounts, runtime: Amounts, assigned: Iterable[Rival]) -> Revoke
             taken.append(pod)
     if exceeding(used, runtime):
         return RevokeDecision(RevokeReason.NOT_ENOUGH, tuple(taken))
-    evicted: list[Rival] = []
+    evicted: list[QuotaPod] = []
     for pod in reversed(taken):
         with_pod = add(used, pod.request)
         if exceeding(with_pod, runtime):
@@ -131,7 +131,7 @@ EVICTIONS_AT_ONCE = 16
 class OverUse:
     """Evicts pods of quotas that stay above their runtime for `delayEvictTime`."""
 
-    def __init__(self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, news: QuotaNews) -> None:
+    def __init__(self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, news: QuotaChanges) -> None:
         self._period_s = max(duration.parse(args.revoke_pod_interval), PERIOD_MIN_S)
         self._timer = OveruseTimer(duration.parse(args.delay_evict_time))
         self._handle = handle
@@ -187,13 +187,13 @@ class OverUse:
             pods = [pod for rival in batch if (pod := self._book.pod(rival.name)) is not None]
             await asyncio.gather(*(self._evict(pod, quota) for pod in pods))
 
-    def _assigned(self, quota: Quota) -> Iterator[Rival]:
+    def _assigned(self, quota: Quota) -> Iterator[QuotaPod]:
         for key, counted in quota.pods.items():
             pod = self._book.pod(key)
             if pod is None or not counted.is_assigned:
                 continue
             started = pod.status.start_time
-            yield Rival(
+            yield QuotaPod(
                 name=key,
                 quota=quota.spec.name,
                 priority=pod.spec.priority or 0,

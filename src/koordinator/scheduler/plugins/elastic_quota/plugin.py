@@ -22,7 +22,7 @@ from koordinator.scheduler.plugin.capabilities import (
     Endpoint,
     JobRoomPlugin,
 )
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     Handle,
@@ -32,8 +32,8 @@ from koordinator.scheduler.plugin.framework import (
     PostFilterResult,
     PreFilterPlugin,
     PreFilterResult,
+    QueueingHintIndex,
     ReservePlugin,
-    WakeIndex,
 )
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, error, unschedulable
 from koordinator.scheduler.plugins.elastic_quota.accounts import QuotaAccounts
@@ -41,12 +41,12 @@ from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReaso
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.checks import QuotaChecks
-from koordinator.scheduler.plugins.elastic_quota.hints import QueueHints
-from koordinator.scheduler.plugins.elastic_quota.places import Place
+from koordinator.scheduler.plugins.elastic_quota.hints import QuotaQueueingHints
+from koordinator.scheduler.plugins.elastic_quota.lending import PodStanding
+from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.preemption import QuotaPreemption
 from koordinator.scheduler.plugins.elastic_quota.quota import Quota
-from koordinator.scheduler.plugins.elastic_quota.report import PodStanding
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
@@ -121,7 +121,7 @@ _FREE = -1
 _SLOTS_FIRST = 64
 
 
-class QuotaIndex(WakeIndex):
+class QuotaIndex(QueueingHintIndex):
     """Slots by quota.
 
     The end of a pod makes room in its quota at once; what its siblings gain by that, they are told when it is worked
@@ -148,7 +148,7 @@ class QuotaIndex(WakeIndex):
         del self._pods[slot]
         self._slots[slot] = _FREE
 
-    def may_wake(self, happening: Happening, slot_count: int) -> Mask:
+    def may_wake(self, happening: QueueingEvent, slot_count: int) -> Mask:
         if self._moves != self._book.moves:
             self._moves = self._book.moves
             for slot, pod in self._pods.items():
@@ -167,7 +167,7 @@ class QuotaIndex(WakeIndex):
         return self._numbers.setdefault(name, len(self._numbers))
 
 
-class Refusals:
+class QuotaRefusals:
     """Quotas that had no room for a pod, and the room that they had.
 
     `wake` is told the names of quotas whose pods may fit now. Who gives back places of its own must have been refused
@@ -184,7 +184,7 @@ class Refusals:
         self._depending: dict[str, set[QuotaRef]] = {}
         """Quota → those that it refused for."""
 
-    def add(self, place: Place) -> None:
+    def add(self, place: PodQuota) -> None:
         """There was no room for a pod."""
         rooms = self._rooms.setdefault(place.ref, {})
         for quota in place.known:
@@ -255,14 +255,14 @@ class ElasticQuota(
         self.book = book
         self._has_hooks = bool(self._hooks)
         self.checks = QuotaChecks(args, book, self.accounts.timed)
-        self._refusals = Refusals(self.checks, self._wake)
+        self._refusals = QuotaRefusals(self.checks, self._wake)
         self.accounts.news.on_change.append(self._refusals.look_again)
         self._preemption = QuotaPreemption(args, handle, book, self.checks.limit_of)
-        self._hints = QueueHints(args, book, handle.clock) if args.enable_queue_hint else None
+        self._hints = QuotaQueueingHints(args, book, handle.clock) if args.enable_queue_hint else None
 
     def _wake(self, names: frozenset[str]) -> None:
         """Pods that these quotas refused may fit now."""
-        self.handle.happened(Happening(ClusterEvent.ELASTIC_QUOTA, new=names))
+        self.handle.happened(QueueingEvent(ClusterEvent.ELASTIC_QUOTA, new=names))
 
     # A pod
 
@@ -289,14 +289,14 @@ class ElasticQuota(
     def pre_filter(self, state: QuotaState) -> PreFilterResult:
         return PreFilterResult(state.status)
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         if isinstance(happening.new, frozenset):
             return self.book.quota_of(pod.pod).name in happening.new
         if self._hints is not None and not self._hints.may_help(happening, pod):
             return False
         return not self._answer(pod).is_rejected
 
-    def wake_index(self) -> WakeIndex:
+    def wake_index(self) -> QueueingHintIndex:
         return QuotaIndex(self.book, all_of_tree=self.checks.asks_ancestors)
 
     def _answer(self, pod: PodInfo) -> Status:
@@ -318,7 +318,7 @@ class ElasticQuota(
             self._refusals.add(place)
         return unschedulable(decision.message)
 
-    def _objection(self, pod: PodInfo, place: Place) -> Status:
+    def _objection(self, pod: PodInfo, place: PodQuota) -> Status:
         text = self._hooks.objection(place.ref.name, pod.pod)
         return unschedulable(text) if text else SUCCESS
 

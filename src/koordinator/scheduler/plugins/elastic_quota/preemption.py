@@ -1,7 +1,7 @@
 """Room inside a quota: less important pods of the same quota go. Source: behaviour/elastic-quota 14.
 
-`preempt` decides; here the pods of a node are laid before it. Only nodes with such pods are looked at, by trials of the
-node table, in which the quota's books follow.
+`victim_choice` decides; here the pods of a node are laid before it. Only nodes with such pods are looked at, by
+trials of the node table, in which the quota's books follow.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,19 +15,19 @@ from koordinator.scheduler.plugin.framework import (
     Handle,
     Outlook,
     PostFilterResult,
+    PreemptionOffer,
     Watch,
 )
-from koordinator.scheduler.plugin.framework import Eviction as EvictionWay
 from koordinator.scheduler.plugin.status import SUCCESS, Code, unschedulable
-from koordinator.scheduler.plugins.elastic_quota import preempt
+from koordinator.scheduler.plugins.elastic_quota import victim_choice
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.preempt import Rival, VictimReason
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, Quota
+from koordinator.scheduler.plugins.elastic_quota.victim_choice import QuotaPod, VictimReason
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.budgets import Budgets
-from koordinator.scheduler.plugins.preemption.eviction import Eviction
+from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor
 from koordinator.scheduler.plugins.preemption.victims import Candidate, Victim
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import trial_of
@@ -47,7 +47,7 @@ class QuotaPreemption:
         self._limit_of = limit_of
         self._protects_default = args.disable_default_quota_preemption
         self._budgets = Budgets()
-        self._eviction = Eviction(handle)
+        self._eviction = PreemptionExecutor(handle)
         self._start = 0
         handle.watch(
             Watch(
@@ -70,7 +70,7 @@ class QuotaPreemption:
         result, best = self._decide(pod, diagnosis)
         if best is None:
             return Outlook(result)
-        way = EvictionWay(best.node_name, tuple(victim.pod for victim in best.victims), best.violations)
+        way = PreemptionOffer(best.node_name, tuple(victim.pod for victim in best.victims), best.violations)
         return Outlook(result, (way,))
 
     def _decide(self, pod: PodInfo, diagnosis: Diagnosis) -> tuple[PostFilterResult, Candidate | None]:
@@ -108,7 +108,7 @@ class QuotaPreemption:
         table = self._handle.table
         row = table.row_of(nominated) if nominated else None
         there = table.pods_at(row).values() if row is not None else ()
-        return preempt.objection(
+        return victim_choice.objection(
             self._rival(pod, ref),
             never=pod.pod.spec.preemption_policy == "Never",
             nominated_code=diagnosis.status_of(row).code if row is not None else Code.SUCCESS,
@@ -124,7 +124,7 @@ class QuotaPreemption:
             place = table.place_of(known.metadata.uid or key) if known is not None else None
             if place is None or place.pod.priority >= pod.priority:
                 continue
-            allowed = preempt.may_evict(
+            allowed = victim_choice.may_evict(
                 own, self._rival(place.pod, ref), protects_default=self._protects_default
             )
             if allowed is VictimReason.OK:
@@ -152,10 +152,10 @@ class QuotaPreemption:
         by_key = {each.pod.key: each for each in ranked}
         protected, harmless = victims.split(ranked, self._budgets.all())
 
-        def rivals(group: Sequence[Victim]) -> list[Rival]:
+        def rivals(group: Sequence[Victim]) -> list[QuotaPod]:
             return [self._rival(each.pod, ref, each.start_s) for each in group]
 
-        def fits(staying: Sequence[Rival]) -> bool:
+        def fits(staying: Sequence[QuotaPod]) -> bool:
             kept = {rival.name for rival in staying}
             with trial_of(table) as trial:
                 for victim in ranked:
@@ -163,7 +163,7 @@ class QuotaPreemption:
                         trial.take(victim.pod)
                 return diagnosis.check(row).is_success
 
-        choice = preempt.choose_victims(
+        choice = victim_choice.choose_victims(
             request, rivals(protected), rivals(harmless), used=used, limit=limit, fits=fits
         )
         if choice.code is not Code.SUCCESS or not choice.victims:
@@ -171,12 +171,12 @@ class QuotaPreemption:
         gone = victims.by_importance(by_key[rival.name] for rival in choice.victims)
         return Candidate(name, tuple(gone), choice.violations)
 
-    def _rival(self, pod: PodInfo, ref: QuotaRef, start_s: float = 0.0) -> Rival:
+    def _rival(self, pod: PodInfo, ref: QuotaRef, start_s: float = 0.0) -> QuotaPod:
         tree = self._book.tree_of(ref)
         quota = tree.get(ref.name) if tree is not None else None
         counted = quota.pods.get(pod.key) if quota is not None else None
         meta = pod.pod.metadata
-        return Rival(
+        return QuotaPod(
             name=pod.key,
             quota=ref.name,
             priority=pod.priority,

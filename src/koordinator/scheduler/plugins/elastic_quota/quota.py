@@ -62,7 +62,7 @@ class QuotaSpec(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class PodAsk(msgspec.Struct, frozen=True, kw_only=True):
+class QuotaPodRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A pod as its quota sees it. `request` is the effective request of all its containers."""
 
     key: str
@@ -81,7 +81,7 @@ class PodAsk(msgspec.Struct, frozen=True, kw_only=True):
         return self.is_on_node and not self.is_over
 
 
-class Counted(msgspec.Struct, frozen=True, gc=False):
+class CountedRequest(msgspec.Struct, frozen=True, gc=False):
     """What a pod adds to its quota: exactly this is taken away again when it leaves."""
 
     request: Nanos
@@ -91,9 +91,9 @@ class Counted(msgspec.Struct, frozen=True, gc=False):
     is_preemptible: bool
     is_assigned: bool
 
-    def placed(self, is_assigned: bool) -> "Counted":
+    def placed(self, is_assigned: bool) -> "CountedRequest":
         """The same pod with a place, or without."""
-        return Counted(self.request, self.amounts, self.is_preemptible, is_assigned)
+        return CountedRequest(self.request, self.amounts, self.is_preemptible, is_assigned)
 
 
 class Sums(msgspec.Struct):
@@ -166,7 +166,7 @@ class Quota(msgspec.Struct, kw_only=True):
     """The version of the siblings' level that `runtime` was computed from."""
     fresh_version: int = 0
     """The version of the tree at which `runtime` was last known to be that of now."""
-    pods: dict[str, Counted] = {}
+    pods: dict[str, CountedRequest] = {}
 
     def follow(self, spec: QuotaSpec, *, lends: bool) -> None:
         """The owner has written another spec."""
@@ -207,13 +207,17 @@ class Quota(msgspec.Struct, kw_only=True):
         return {name: min(number, ceiling.get(name, number)) for name, number in self.request.items()}
 
 
-def count_pod(request: Nanos, names: Collection[str], is_preemptible: bool, is_assigned: bool) -> Counted:
+def count_pod(
+    request: Nanos, names: Collection[str], is_preemptible: bool, is_assigned: bool
+) -> CountedRequest:
     """A pod in a quota that counts the named resources."""
     amounts = masked(request, names)
-    return Counted(request if len(amounts) < len(request) else amounts, amounts, is_preemptible, is_assigned)
+    return CountedRequest(
+        request if len(amounts) < len(request) else amounts, amounts, is_preemptible, is_assigned
+    )
 
 
-def change_of(before: Counted | None, after: Counted | None) -> Sums:
+def change_of(before: CountedRequest | None, after: CountedRequest | None) -> Sums:
     """Return what the sums of a pod's quota grow by; lists that stay the same are empty."""
     if before is None:
         return Sums() if after is None else _sums_of(after)
@@ -224,14 +228,14 @@ def change_of(before: Counted | None, after: Counted | None) -> Sums:
     return _sums_of(after).minus(_sums_of(before))
 
 
-def _sums_of_place(counted: Counted) -> Sums:
+def _sums_of_place(counted: CountedRequest) -> Sums:
     """Return what a pod adds when it gets its place, or takes away when it gives it up: nothing else changes."""
     sign = 1 if counted.is_assigned else -1
     used = {name: sign * number for name, number in counted.amounts.items() if number}
     return Sums(used=used, non_preemptible_used={} if counted.is_preemptible else used)
 
 
-def _sums_of(counted: Counted) -> Sums:
+def _sums_of(counted: CountedRequest) -> Sums:
     """Shares lists with `counted`: to be read only."""
     amounts: Nanos = counted.amounts
     fixed: Nanos = {} if counted.is_preemptible else amounts

@@ -10,14 +10,14 @@ from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 
 
-class Hint(enum.Enum):
+class QueueingHint(enum.Enum):
     """What to do with the waiting pod."""
 
     QUEUE = "Queue"
     SKIP = "Skip"
 
 
-class HintReason(enum.Enum):
+class QueueingHintReason(enum.Enum):
     """Why; the value tells the hint."""
 
     UNREADABLE = "an object of the event cannot be read"
@@ -33,18 +33,23 @@ class HintReason(enum.Enum):
 
 
 _QUEUE = frozenset(
-    (HintReason.UNREADABLE, HintReason.NO_SNAPSHOT, HintReason.SAME_QUOTA, HintReason.ANCESTOR)
+    (
+        QueueingHintReason.UNREADABLE,
+        QueueingHintReason.NO_SNAPSHOT,
+        QueueingHintReason.SAME_QUOTA,
+        QueueingHintReason.ANCESTOR,
+    )
 )
 
 
-class HintDecision(msgspec.Struct, frozen=True):
+class QueueingHintDecision(msgspec.Struct, frozen=True):
     """The hint's reason."""
 
-    reason: HintReason
+    reason: QueueingHintReason
 
     @property
-    def hint(self) -> Hint:
-        return Hint.QUEUE if self.reason in _QUEUE else Hint.SKIP
+    def hint(self) -> QueueingHint:
+        return QueueingHint.QUEUE if self.reason in _QUEUE else QueueingHint.SKIP
 
 
 class TreeSnapshot(msgspec.Struct, frozen=True):
@@ -92,20 +97,20 @@ def on_quota_update(
     is_tree_known: bool = True,
     checks_ancestors: bool = False,
     hooks_see_change: bool = False,
-) -> HintDecision:
+) -> QueueingHintDecision:
     """A quota changed from `old` to `new` (None: could not be read) in tree `tree_id`."""
     if old is None or new is None:
-        return HintDecision(HintReason.UNREADABLE)
+        return QueueingHintDecision(QueueingHintReason.UNREADABLE)
     if not waiting.name:
-        return HintDecision(HintReason.NO_QUOTA)
+        return QueueingHintDecision(QueueingHintReason.NO_QUOTA)
     if waiting.tree_id != tree_id:
-        return HintDecision(HintReason.OTHER_TREE)
+        return QueueingHintDecision(QueueingHintReason.OTHER_TREE)
     if not is_tree_known:
-        return HintDecision(HintReason.NO_TREE)
+        return QueueingHintDecision(QueueingHintReason.NO_TREE)
     if not (is_relevant(old, new) or hooks_see_change):
-        return HintDecision(HintReason.UNCHANGED)
+        return QueueingHintDecision(QueueingHintReason.UNCHANGED)
     if waiting.name == new.name:
-        return HintDecision(HintReason.SAME_QUOTA)
+        return QueueingHintDecision(QueueingHintReason.SAME_QUOTA)
     return _by_ancestry(waiting, new.name, snapshot, checks_ancestors=checks_ancestors)
 
 
@@ -116,30 +121,30 @@ def on_pod_delete(
     snapshot: TreeSnapshot | None,
     *,
     checks_ancestors: bool = False,
-) -> HintDecision:
+) -> QueueingHintDecision:
     """A pod of quota `deleted` (None: could not be read) is gone."""
     if deleted is None:
-        return HintDecision(HintReason.UNREADABLE)
+        return QueueingHintDecision(QueueingHintReason.UNREADABLE)
     if not (waiting.name and deleted.name):
-        return HintDecision(HintReason.NO_QUOTA)
+        return QueueingHintDecision(QueueingHintReason.NO_QUOTA)
     if waiting.tree_id != deleted.tree_id:
-        return HintDecision(HintReason.OTHER_TREE)
+        return QueueingHintDecision(QueueingHintReason.OTHER_TREE)
     if snapshot is None:
-        return HintDecision(HintReason.NO_SNAPSHOT)
+        return QueueingHintDecision(QueueingHintReason.NO_SNAPSHOT)
     if deleted.name in snapshot.parents and deleted_key not in snapshot.assigned.get(deleted.name, ()):
-        return HintDecision(HintReason.NOT_ASSIGNED)
+        return QueueingHintDecision(QueueingHintReason.NOT_ASSIGNED)
     if waiting.name == deleted.name:
-        return HintDecision(HintReason.SAME_QUOTA)
+        return QueueingHintDecision(QueueingHintReason.SAME_QUOTA)
     return _by_ancestry(waiting, deleted.name, snapshot, checks_ancestors=checks_ancestors)
 
 
 def _by_ancestry(
     waiting: QuotaRef, other: str, snapshot: TreeSnapshot | None, *, checks_ancestors: bool
-) -> HintDecision:
+) -> QueueingHintDecision:
     """A quota that is not the pod's own matters only where ancestors are checked, and if it is one."""
     if not checks_ancestors:
-        return HintDecision(HintReason.OTHER_QUOTA)
+        return QueueingHintDecision(QueueingHintReason.OTHER_QUOTA)
     if snapshot is None:
-        return HintDecision(HintReason.NO_SNAPSHOT)
+        return QueueingHintDecision(QueueingHintReason.NO_SNAPSHOT)
     is_above = snapshot.is_above(other, waiting.name)
-    return HintDecision(HintReason.ANCESTOR if is_above else HintReason.OTHER_QUOTA)
+    return QueueingHintDecision(QueueingHintReason.ANCESTOR if is_above else QueueingHintReason.OTHER_QUOTA)

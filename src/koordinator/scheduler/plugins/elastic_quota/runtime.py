@@ -2,7 +2,7 @@
 
 Pure integer arithmetic: cpu in milli-cores, everything else in whole units. Products reach 128 bits, so nothing
 here may become a float, apart from `scaled_min`, whose rounding is upstream's. Many siblings are computed as
-arrays of 64 bits where that is exact, see `filling`. Source: behaviour/elastic-quota 6.1 and 7.
+arrays of 64 bits where that is exact, see `water_filling`. Source: behaviour/elastic-quota 6.1 and 7.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def shares(
     lends: Sequence[bool],
 ) -> list[int]:
     """The runtime of each child, in order of their names: floors first, then what is left by weight, nobody beyond its
-    request. One entry of each list per child; for many children there is `filling`.
+    request. One entry of each list per child; for many children there is `water_filling`.
 
     Floors are given out even when they exceed `total`. What nobody wants stays with the parent.
     """

@@ -21,8 +21,8 @@ from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, nanos_per_unit, to_units
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.hooks import Hooks
-from koordinator.scheduler.plugins.elastic_quota.news import Listener, QuotaNews
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, Quota
+from koordinator.scheduler.plugins.elastic_quota.quota_changes import ChangeListener, QuotaChanges
 
 
 class QuotaGauge:
@@ -36,10 +36,10 @@ class QuotaGauge:
     kind = Gauge.kind
     labels = ("name", "resource", "tree", "is_parent", "parent", "field")
 
-    def __init__(self, book: QuotaBook, news: QuotaNews) -> None:
+    def __init__(self, book: QuotaBook, news: QuotaChanges) -> None:
         self._book = book
         self._news = news
-        self._listener: Listener | None = None
+        self._listener: ChangeListener | None = None
         self._gauge = Gauge(
             self.name,
             "What quotas have, ask for and use.",
@@ -125,7 +125,7 @@ READS_AT_ONCE = 64
 class Statuses:
     """Follows the news and writes what differs."""
 
-    def __init__(self, handle: Handle, book: QuotaBook, news: QuotaNews, hooks: Hooks) -> None:
+    def __init__(self, handle: Handle, book: QuotaBook, news: QuotaChanges, hooks: Hooks) -> None:
         self._handle = handle
         self._book = book
         self._news = news
@@ -166,7 +166,7 @@ class Statuses:
         finally:
             self._news.leave(listener)
 
-    async def _wait(self, listener: Listener, *, is_waiting: bool) -> None:
+    async def _wait(self, listener: ChangeListener, *, is_waiting: bool) -> None:
         """Until there is something to do; a second too early at most."""
         if self._again or is_waiting:
             return

@@ -20,22 +20,22 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import (
     nanos_of,
     negated,
 )
-from koordinator.scheduler.plugins.elastic_quota.level import Level
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
     OUTSIDE_THE_SHARES,
     ROOT,
     SYSTEM,
-    Counted,
-    PodAsk,
+    CountedRequest,
     Quota,
+    QuotaPodRequest,
     QuotaSpec,
     Sums,
     change_of,
     count_pod,
     passed_on,
 )
-from koordinator.scheduler.plugins.elastic_quota.ways import Ways
+from koordinator.scheduler.plugins.elastic_quota.quota_chains import QuotaChains
+from koordinator.scheduler.plugins.elastic_quota.runtime_calculator import RuntimeCalculator
 
 
 class QuotaTree:
@@ -56,8 +56,8 @@ class QuotaTree:
         self._keeps_guarantee = keeps_guarantee
         root = Quota(spec=QuotaSpec(name=ROOT, parent="", is_parent=True), lends=True)
         self._quotas: dict[str, Quota] = {ROOT: root}
-        self._ways = Ways(self._quotas)
-        self._levels: dict[str, Level] = {}
+        self._ways = QuotaChains(self._quotas)
+        self._levels: dict[str, RuntimeCalculator] = {}
         self._shared_names = SharedNames()
         self._touched: set[str] = set()
         self.version = 1
@@ -129,16 +129,16 @@ class QuotaTree:
         known (or was met before) where the tree is broken."""
         return self._ways.path(name)
 
-    def _changing(self, parent: str) -> Level:
+    def _changing(self, parent: str) -> RuntimeCalculator:
         """The level of a parent, about to change."""
         self._unsettled.add(parent)
         self.version += 1
         return self._level(parent)
 
-    def _level(self, parent: str) -> Level:
+    def _level(self, parent: str) -> RuntimeCalculator:
         level = self._levels.get(parent)
         if level is None:
-            level = Level(scales_min=self._scales_min, keeps_guarantee=self._keeps_guarantee)
+            level = RuntimeCalculator(scales_min=self._scales_min, keeps_guarantee=self._keeps_guarantee)
             self._levels[parent] = level
         return level
 
@@ -318,14 +318,14 @@ class QuotaTree:
 
     # Pods
 
-    def add_pod(self, quota_name: str, pod: PodAsk) -> None:
+    def add_pod(self, quota_name: str, pod: QuotaPodRequest) -> None:
         """A pod was created, or seen for the first time."""
         quota = self._quotas.get(quota_name)
         if quota is None or pod.key in quota.pods or pod.is_ignored:
             return
         self._count(quota, pod, is_assigned=pod.takes_up_room)
 
-    def update_pod(self, quota_name: str, pod: PodAsk, was_in: str | None = None) -> None:
+    def update_pod(self, quota_name: str, pod: QuotaPodRequest, was_in: str | None = None) -> None:
         """A pod changed; `was_in` is its former quota when that is another one."""
         if was_in is not None and was_in != quota_name:
             self.remove_pod(was_in, pod.key)
@@ -379,11 +379,11 @@ class QuotaTree:
         if self._keeps_guarantee and not self._is_above_others(quota):
             self._reallocate(quota)
 
-    def _count(self, quota: Quota, pod: PodAsk, *, is_assigned: bool) -> None:
+    def _count(self, quota: Quota, pod: QuotaPodRequest, *, is_assigned: bool) -> None:
         counted = count_pod(nanos_of(pod.request), quota.max, pod.is_preemptible, is_assigned)
         self._replace(quota, pod.key, counted)
 
-    def _replace(self, quota: Quota, key: str, counted: Counted | None) -> None:
+    def _replace(self, quota: Quota, key: str, counted: CountedRequest | None) -> None:
         """Counts a pod instead of what was counted for it before."""
         before = quota.pods.pop(key, None)
         if counted is not None:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 
-from koordinator.scheduler.plugins.inter_pod_affinity.terms import AllWishes, Holders, Term
+from koordinator.scheduler.plugins.inter_pod_affinity.terms import Holders, PodAffinityTermsCache, Term
 from koordinator.scheduler.table.domain_counts import DomainCounts, Tally
 from koordinator.scheduler.table.label_columns import ABSENT
 from koordinator.scheduler.table.nodes import NodeTable
@@ -19,7 +19,7 @@ IsMeant = Callable[[PodInfo], bool]
 class Neighbours:
     """Finds the pods behind the counts, a few of them."""
 
-    def __init__(self, table: NodeTable, namespaces: NamespaceLabels, wishes: AllWishes) -> None:
+    def __init__(self, table: NodeTable, namespaces: NamespaceLabels, wishes: PodAffinityTermsCache) -> None:
         self._table = table
         self._namespaces = namespaces
         self._wishes = wishes

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from koordinator.api.core import Namespace, Node
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     SCORE_MAX,
     FilterPlugin,
@@ -27,13 +27,13 @@ from koordinator.scheduler.plugins.inter_pod_affinity.terms import (
     NO_WISHES,
     REQUIRED_AFFINITY,
     REQUIRED_ANTI,
-    AllWishes,
     Holders,
+    PodAffinityTerms,
+    PodAffinityTermsCache,
     Term,
     TermIndex,
-    Wishes,
 )
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.domain_counts import DomainCounts, Tally, Topology
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
@@ -42,7 +42,7 @@ from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.pod_terms import NamespaceLabels
 
 
-def namespace_helps(namespace: Namespace, wishes: Wishes, pod: PodInfo) -> bool:
+def namespace_helps(namespace: Namespace, wishes: PodAffinityTerms, pod: PodInfo) -> bool:
     """Other labels of a namespace change whom terms mean: own ones there, those of others in the pod's own."""
     if namespace.metadata.name == pod.pod.metadata.namespace:
         return True
@@ -55,7 +55,9 @@ def labels_help(old: Node, new: Node, keys: frozenset[str]) -> bool:
     return any(before.get(key) != after.get(key) for key in keys)
 
 
-def pod_helps(happening: Happening, wishes: Wishes, theirs: Wishes, namespaces: NamespaceLabels) -> bool:
+def pod_helps(
+    happening: QueueingEvent, wishes: PodAffinityTerms, theirs: PodAffinityTerms, namespaces: NamespaceLabels
+) -> bool:
     """A pod on a node came, changed or went; `theirs` are its own wishes.
 
     Company helps by coming, and by going when the refused pod then is the first of its group; who is unwanted
@@ -74,7 +76,7 @@ def pod_helps(happening: Happening, wishes: Wishes, theirs: Wishes, namespaces: 
     return any(was and not still for was, still in unwanted)
 
 
-def _near(pod: object, wishes: Wishes, namespaces: NamespaceLabels) -> bool:
+def _near(pod: object, wishes: PodAffinityTerms, namespaces: NamespaceLabels) -> bool:
     """Return whether a pod is company: it matches all required terms at once."""
     if not wishes.together or not isinstance(pod, PodInfo):
         return False
@@ -107,7 +109,7 @@ class PodAffinityArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 class PodAffinityState(msgspec.Struct, eq=False):
     """A pod's own terms, and the terms of pods on nodes that mean it."""
 
-    wishes: Wishes
+    wishes: PodAffinityTerms
     is_own_match: bool
     """Whether the pod matches all of its required affinity terms itself."""
     existing_anti: tuple[Holders, ...]
@@ -131,7 +133,7 @@ class InterPodAffinity(
     args = PodAffinityArgs
     reasons = PodAffinityReason
     normalizes = True
-    reads = Change.NODE | Change.PODS
+    reads = RowChange.NODE | RowChange.PODS
     wakes_on = (
         ClusterEvent.ASSIGNED_POD_ADDED,
         ClusterEvent.ASSIGNED_POD_UPDATED,
@@ -149,7 +151,7 @@ class InterPodAffinity(
         self._ignores_preferred = args.ignore_preferred_terms_of_existing_pods
         table = self._table = handle.table
         self.namespaces = NamespaceLabels()
-        self._wishes = AllWishes()
+        self._wishes = PodAffinityTermsCache()
         self._topology = Topology(table, table.shared(LabelColumns))
         self._counts = PodCounts(table.shared(PodKinds), self.namespaces, counts_leaving=True)
         self._index = TermIndex(self.namespaces, self._wishes)
@@ -167,7 +169,7 @@ class InterPodAffinity(
         version = self.namespaces.version
         self.namespaces.set(namespace)
         if version != self.namespaces.version:
-            self.handle.happened(Happening(ClusterEvent.NAMESPACE, None, None, namespace))
+            self.handle.happened(QueueingEvent(ClusterEvent.NAMESPACE, None, None, namespace))
 
     # A pod
 
@@ -330,7 +332,7 @@ class InterPodAffinity(
 
     # Events
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         wishes, event = self._wishes.of(pod.pod), happening.event
         old, new = happening.old, happening.new
         if event is ClusterEvent.NAMESPACE and isinstance(new, Namespace):
@@ -347,14 +349,14 @@ class InterPodAffinity(
             return True
         return pod_helps(happening, wishes, self._wishes.of(subject.pod), self.namespaces)
 
-    def _helps_as_new_node(self, happening: Happening, wishes: Wishes, pod: PodInfo) -> bool:
+    def _helps_as_new_node(self, happening: QueueingEvent, wishes: PodAffinityTerms, pod: PodInfo) -> bool:
         """It takes the pod, or it brings pods along that were known before it."""
         row = happening.row
         if row is None or (wishes.together and self._table.pods_at(row)):
             return True
         return super().wakes(happening, pod)
 
-    def _keys(self, wishes: Wishes) -> frozenset[str]:
+    def _keys(self, wishes: PodAffinityTerms) -> frozenset[str]:
         """Topology keys that decide about pods with such wishes, whatever their labels."""
         own = {term.topology_key for term in (*wishes.together, *wishes.apart)}
         return frozenset(own | self._index.anti_keys)

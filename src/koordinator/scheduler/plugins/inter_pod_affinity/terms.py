@@ -40,7 +40,7 @@ class Term(msgspec.Struct, frozen=True, eq=False):
         return (self.kind, self.topology_key, self.weight, self.pods.key)
 
 
-class Wishes(msgspec.Struct, frozen=True, eq=False):
+class PodAffinityTerms(msgspec.Struct, frozen=True, eq=False):
     """What a pod says about others, by kind. Pods with equal `key` say the same."""
 
     together: tuple[Term, ...]
@@ -61,23 +61,23 @@ class Wishes(msgspec.Struct, frozen=True, eq=False):
         return all(term.pods.matches(pod, namespaces) for term in self.together)
 
 
-NO_WISHES = Wishes((), (), (), ())
+NO_WISHES = PodAffinityTerms((), (), (), ())
 
 
-class AllWishes:
+class PodAffinityTermsCache:
     """What pods say, read once per distinct affinity."""
 
     def __init__(self) -> None:
-        self._known: Recent[Wishes] = Recent(WISHES_MAX)
+        self._known: Recent[PodAffinityTerms] = Recent(WISHES_MAX)
 
-    def of(self, pod: Pod) -> Wishes:
+    def of(self, pod: Pod) -> PodAffinityTerms:
         if not has_pod_affinity(pod):
             return NO_WISHES
         key = (pod.metadata.namespace, msgspec.json.encode(pod.spec.affinity))
         return self._known.get(key, lambda: wishes_of(pod))
 
 
-def wishes_of(pod: Pod) -> Wishes:
+def wishes_of(pod: Pod) -> PodAffinityTerms:
     """The terms of a pod, in their order; none without affinity."""
     affinity = pod.spec.affinity
     if affinity is None:
@@ -99,7 +99,7 @@ def wishes_of(pod: Pod) -> Wishes:
         *(term(PREFERRED, -each.weight, each.pod_affinity_term) for each in disliked),
     )
     key = tuple(term.key for term in (*together, *apart, *preferred))
-    return Wishes(together, apart, preferred, key)
+    return PodAffinityTerms(together, apart, preferred, key)
 
 
 def has_pod_affinity(pod: Pod) -> bool:
@@ -125,7 +125,7 @@ class Holders(Tally):
 class TermIndex(RowKeeper):
     """The terms of all pods that count on rows, and which of them mean a given pod."""
 
-    def __init__(self, namespaces: NamespaceLabels, wishes: AllWishes) -> None:
+    def __init__(self, namespaces: NamespaceLabels, wishes: PodAffinityTermsCache) -> None:
         self._namespaces = namespaces
         self._wishes = wishes
         self._holders: dict[Hashable, Holders] = {}

@@ -10,8 +10,8 @@ from koordinator import clock
 from koordinator.api import resource_vector
 from koordinator.scheduler.plugin.framework import Relief
 from koordinator.scheduler.plugins.load_aware import load
-from koordinator.scheduler.plugins.load_aware.load import NodeLoad, Share, Vector
-from koordinator.scheduler.plugins.load_aware.rules import Rules
+from koordinator.scheduler.plugins.load_aware.load import NodeLoad, PodContribution, Vector
+from koordinator.scheduler.plugins.load_aware.rules import UsageThresholds
 from koordinator.scheduler.table.pod_info import PodInfo
 
 NEAR_NODES_MAX = 3
@@ -20,7 +20,7 @@ MANY_NODES = 10
 """Besides the threshold that opens one node, the one that opens so many is told."""
 
 
-class Judged(msgspec.Struct, frozen=True):
+class JudgedNode(msgspec.Struct, frozen=True):
     """A node as a pod is judged there: what is used (with what is not measured yet), what of it, the pod's own
     estimate, all in the order of the names, and the thresholds in percent (0: off)."""
 
@@ -45,13 +45,13 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 def judged(
-    names: Sequence[str], load: NodeLoad, rules: Rules, estimate: Vector, *, is_prod: bool
-) -> Judged | None:
+    names: Sequence[str], load: NodeLoad, rules: UsageThresholds, estimate: Vector, *, is_prod: bool
+) -> JudgedNode | None:
     """None when nothing was measured. Source: behaviour/scheduler I5."""
     if load.report is None or load.report.node_usage is None:
         return None
     if is_prod and rules.has_prod_limits:
-        return Judged(
+        return JudgedNode(
             names,
             load.existing_prod(),
             rules.capacity,
@@ -63,10 +63,10 @@ def judged(
     used, of_what = load.existing(), "usage"
     if rules.aggregation is not None:
         used, of_what = load.existing_aggregated(rules.aggregation), f"{rules.aggregation.type} usage"
-    return Judged(names, used, rules.capacity, estimate, rules.thresholds, rules.limits, of_what)
+    return JudgedNode(names, used, rules.capacity, estimate, rules.thresholds, rules.limits, of_what)
 
 
-def facts(found: Judged) -> Iterator[str]:
+def facts(found: JudgedNode) -> Iterator[str]:
     """A line per resource that the node has and that is measured or limited."""
     for index, name in enumerate(found.names):
         capacity = found.capacity[index]
@@ -83,7 +83,7 @@ def facts(found: Judged) -> Iterator[str]:
         )
 
 
-def reliefs(nodes: Iterable[tuple[int, str, Judged]]) -> list[Relief]:
+def reliefs(nodes: Iterable[tuple[int, str, JudgedNode]]) -> list[Relief]:
     """The threshold that opens one node and the one that opens many, and how much usage has to go where least
     is too much. `nodes`: (row, name, how the pod is judged there)."""
     refused = [(row, name, found, found.over()) for row, name, found in nodes]
@@ -91,7 +91,7 @@ def reliefs(nodes: Iterable[tuple[int, str, Judged]]) -> list[Relief]:
     return [*_thresholds(refused), *_less_usage(refused)]
 
 
-Refused = tuple[int, str, Judged, list[int]]
+Refused = tuple[int, str, JudgedNode, list[int]]
 
 
 def _thresholds(refused: Sequence[Refused]) -> Iterator[Relief]:
@@ -126,7 +126,7 @@ def _less_usage(refused: Sequence[Refused]) -> Iterator[Relief]:
         yield Relief("usage", f"lower the {found.of_what} of {' and '.join(parts)} on {name}", (row,))
 
 
-def _excess(found: Judged, index: int) -> int:
+def _excess(found: JudgedNode, index: int) -> int:
     limit = found.limits[index]
     assert limit is not None, found.names[index]
     return found.used[index] + found.estimate[index] - limit
@@ -159,7 +159,7 @@ def describe(load: NodeLoad, pods: Mapping[str, PodInfo], names: Sequence[str]) 
         }
     shares = load.shares
 
-    def who(part: Callable[[Share], Sequence[int]]) -> list[str]:
+    def who(part: Callable[[PodContribution], Sequence[int]]) -> list[str]:
         return sorted(pod.key for uid, pod in pods.items() if uid in shares and any(part(shares[uid])))
 
     body["nodeDeltaPods"] = who(lambda share: share.node_delta)

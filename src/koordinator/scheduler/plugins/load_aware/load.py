@@ -30,7 +30,7 @@ Vector = tuple[int, ...]
 NEVER_S = float("-inf")
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class NodeMetricReport(msgspec.Struct, frozen=True, kw_only=True):
     """A NodeMetric as vectors. `updated_s` is `NEVER_S` when nobody said when; `node_usage` is None when
     the node was not measured. `aggregated` is by (type, window in seconds); window 0 is the longest one."""
 
@@ -43,7 +43,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     prod_pods: frozenset[tuple[str, str]]
 
 
-def read_report(metric: NodeMetric, names: tuple[str, ...], last_updated_s: float) -> Report:
+def read_report(metric: NodeMetric, names: tuple[str, ...], last_updated_s: float) -> NodeMetricReport:
     """The report in a NodeMetric; one without update time keeps the previous one.
 
     Raises: QuantityError, ValueError when an amount, time or duration cannot be read.
@@ -65,7 +65,7 @@ def read_report(metric: NodeMetric, names: tuple[str, ...], last_updated_s: floa
                 longest_s[kind] = window_s
                 aggregated[(kind, 0.0)] = amounts
     pods = [entry for entry in status.pods_metric if entry.pod_usage.resources]
-    return Report(
+    return NodeMetricReport(
         updated_s=parse_rfc3339(status.update_time) if status.update_time else last_updated_s,
         interval_s=float(REPORT_INTERVAL_S if interval_s is None else interval_s),
         node_usage=None if info is None else read_vector(info.node_usage.resources, names),
@@ -95,7 +95,7 @@ class AssignedPod(msgspec.Struct, frozen=True, kw_only=True):
     is_prod: bool
 
 
-class Share(msgspec.Struct, frozen=True):
+class PodContribution(msgspec.Struct, frozen=True):
     """What one pod adds to the sums of its node."""
 
     node_delta: Vector
@@ -104,7 +104,7 @@ class Share(msgspec.Struct, frozen=True):
     estimated: Vector
 
 
-def share_of(pod: AssignedPod, report: Report, zeros: Vector) -> Share:
+def share_of(pod: AssignedPod, report: NodeMetricReport, zeros: Vector) -> PodContribution:
     """Return what the pod adds beyond what the report shows of it.
 
     A pod that is not reported, was placed less than a report interval before the report, or has a deadline
@@ -114,7 +114,7 @@ def share_of(pod: AssignedPod, report: Report, zeros: Vector) -> Share:
     is_active_prod = pod.is_prod and pod.name in report.prod_pods
     prod_usage = usage if is_active_prod and usage is not None else zeros
     if not any(pod.estimate):
-        return Share(zeros, prod_usage, zeros, zeros)
+        return PodContribution(zeros, prod_usage, zeros, zeros)
     is_young = report.updated_s - report.interval_s < pod.since_s
     is_held = pod.deadline_s is not None and pod.deadline_s > report.updated_s
     counts = usage is None or is_young or is_held
@@ -126,7 +126,7 @@ def share_of(pod: AssignedPod, report: Report, zeros: Vector) -> Share:
             prod_delta = pod.estimate
         elif counts:
             prod_delta = _excess(pod.estimate, usage)
-    return Share(node_delta, prod_usage, prod_delta, pod.estimate)
+    return PodContribution(node_delta, prod_usage, prod_delta, pod.estimate)
 
 
 def _excess(estimate: Vector, usage: Vector | None) -> Vector:
@@ -174,10 +174,10 @@ class NodeLoad:
     """The bookkeeping of one node; sums change with each pod, and are made anew with each report."""
 
     def __init__(self, width: int) -> None:
-        self.report: Report | None = None
+        self.report: NodeMetricReport | None = None
         self._zeros = (0,) * width
         self._pods: dict[str, AssignedPod] = {}
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, PodContribution] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -191,14 +191,14 @@ class NodeLoad:
         return self.report is None and not self._pods
 
     @property
-    def shares(self) -> Mapping[str, Share]:
+    def shares(self) -> Mapping[str, PodContribution]:
         """Return what pods add to the sums, by uid; empty without a report."""
         return self._shares
 
     def pod(self, uid: str) -> AssignedPod | None:
         return self._pods.get(uid)
 
-    def set_report(self, report: Report | None, *, include_system: bool) -> None:
+    def set_report(self, report: NodeMetricReport | None, *, include_system: bool) -> None:
         """Take a new report (None: there is none any more)."""
         self.report = report
         self._shares.clear()
@@ -264,19 +264,19 @@ class NodeLoad:
         found.set_report(report, include_system=include_system)
         return found, rest
 
-    def _add(self, uid: str, share: Share) -> None:
+    def _add(self, uid: str, share: PodContribution) -> None:
         self._shares[uid] = share
         for total, part in self._pairs(share):
             if part is not self._zeros:
                 for index, amount in enumerate(part):
                     total[index] += amount
 
-    def _subtract(self, share: Share) -> None:
+    def _subtract(self, share: PodContribution) -> None:
         for total, part in self._pairs(share):
             for index, amount in enumerate(part):
                 total[index] -= amount
 
-    def _pairs(self, share: Share) -> tuple[tuple[list[int], Vector], ...]:
+    def _pairs(self, share: PodContribution) -> tuple[tuple[list[int], Vector], ...]:
         return (
             (self.node_delta, share.node_delta),
             (self.prod_usage, share.prod_usage),

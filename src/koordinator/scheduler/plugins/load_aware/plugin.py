@@ -19,7 +19,7 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.priority import PriorityClass
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
@@ -37,8 +37,8 @@ from koordinator.scheduler.plugin.status import Status, unschedulable
 from koordinator.scheduler.plugins.load_aware import explained, load
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy, vector
 from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad, estimate, kind_key
-from koordinator.scheduler.plugins.load_aware.rules import Rules, RulesTable
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.plugins.load_aware.rules import UsageThresholds, UsageThresholdsTable
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import ColumnSpec, Rows, at
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -80,7 +80,7 @@ class LoadAwareScheduling(
 
     name = "LoadAwareScheduling"
     args = LoadAwareArgs
-    reads = Change.NODE | Change.PODS | Change.USAGE
+    reads = RowChange.NODE | RowChange.PODS | RowChange.USAGE
     in_trials = in_takes = False  # eviction does not lower what was measured
     wakes_on = (
         ClusterEvent.ASSIGNED_POD_DELETED,
@@ -103,8 +103,8 @@ class LoadAwareScheduling(
         self._metrics: dict[str, NodeMetric] = {}
         self._updated_s: dict[str, float] = {}
         self._next_expiry_s = float("inf")
-        self._rules: dict[int, Rules] = {}
-        self._rules_by_node = RulesTable(self.policy)
+        self._rules: dict[int, UsageThresholds] = {}
+        self._rules_by_node = UsageThresholdsTable(self.policy)
         self._nobody = self._rules_by_node.of(Node())
         columns = handle.columns
         self._room = columns["room"]
@@ -236,7 +236,7 @@ class LoadAwareScheduling(
         nodes = ((row, name_of(row), self._judged(state, row)) for row in rows.tolist())
         return explained.reliefs((row, name, found) for row, name, found in nodes if found is not None)
 
-    def _judged(self, state: LoadState, row: int) -> explained.Judged | None:
+    def _judged(self, state: LoadState, row: int) -> explained.JudgedNode | None:
         estimated = tuple(state.amounts[:, 0].tolist())
         node_load, rules = self._load_at(row), self._rules_at(row)
         return explained.judged(self.policy.names, node_load, rules, estimated, is_prod=state.is_prod)
@@ -271,9 +271,9 @@ class LoadAwareScheduling(
         later = expires_s[(expires_s > now_s) & np.isfinite(expires_s)]
         self._next_expiry_s = float(later.min(initial=np.inf))
         for row in np.flatnonzero(due).tolist():
-            self.handle.table.changes.add(row, Change.USAGE)
+            self.handle.table.changes.add(row, RowChange.USAGE)
             if self.policy.args.enable_schedule_when_node_metrics_expired:
-                self.handle.happened(Happening(ClusterEvent.NODE_METRIC_UPDATED, row))
+                self.handle.happened(QueueingEvent(ClusterEvent.NODE_METRIC_UPDATED, row))
 
     # NodeMetrics
 
@@ -284,7 +284,7 @@ class LoadAwareScheduling(
         row = self.handle.table.row_of(name)
         if row is not None:
             self._apply_metric(row, metric)
-            self.handle.happened(Happening(event, row, None, metric))
+            self.handle.happened(QueueingEvent(event, row, None, metric))
 
     def remove_metric(self, metric: NodeMetric) -> None:
         """The node is not reported on any more."""
@@ -295,7 +295,7 @@ class LoadAwareScheduling(
         if row is not None:
             self._load_at(row).set_report(None, include_system=False)
             self._write_usage(row)
-            self.handle.happened(Happening(ClusterEvent.NODE_METRIC_DELETED, row, metric, None))
+            self.handle.happened(QueueingEvent(ClusterEvent.NODE_METRIC_DELETED, row, metric, None))
 
     def _apply_metric(self, row: int, metric: NodeMetric) -> None:
         name = metric.metadata.name
@@ -337,7 +337,7 @@ class LoadAwareScheduling(
         if node_load.set_pod(pod.uid, found):
             self._write_sums(row, node_load)
             if not node_load.counts_in_full(pod.uid):
-                self.handle.table.changes.add(row, Change.USAGE)
+                self.handle.table.changes.add(row, RowChange.USAGE)
 
     def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
         known = self._load_at(row).pod(new.uid)
@@ -410,7 +410,7 @@ class LoadAwareScheduling(
         self._is_expired.values[row] = expires_s <= self.handle.clock.now()
         if not self._is_expired.values[row]:
             self._next_expiry_s = min(self._next_expiry_s, expires_s)
-        self.handle.table.changes.add(row, Change.USAGE)
+        self.handle.table.changes.add(row, RowChange.USAGE)
 
     def _write_sums(self, row: int, node_load: NodeLoad) -> None:
         """The columns that change with each pod."""
@@ -436,13 +436,13 @@ class LoadAwareScheduling(
         if rules.has_prod_limits or self.policy.args.score_according_prod_usage:
             self._write_prod_sums(row, node_load.existing_prod(), rules)
 
-    def _write_prod_sums(self, row: int, existing: list[int], rules: Rules) -> None:
+    def _write_prod_sums(self, row: int, existing: list[int], rules: UsageThresholds) -> None:
         for index, limit in enumerate(rules.prod_limits):
             if rules.has_prod_limits:
                 self._prod_room.values[index, row] = UNLIMITED if limit is None else limit - existing[index]
             self._prod_left.values[index, row] = rules.capacity[index] - existing[index]
 
-    def _rules_at(self, row: int) -> Rules:
+    def _rules_at(self, row: int) -> UsageThresholds:
         """The rules of a row; those of a node without capacity where only pods are known."""
         found = self._rules.get(row)
         return self._nobody if found is None else found

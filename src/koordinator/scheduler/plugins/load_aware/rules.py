@@ -21,7 +21,7 @@ PLAIN_MAX = 256
 Vector = tuple[int, ...]
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class UsageThresholds(msgspec.Struct, frozen=True, kw_only=True):
     """How a node is judged. `limits` are the highest usages within the thresholds (None: no threshold), of the
     node's usage or of a percentile of it; `prod_limits`, if there are any, hold for prod pods instead.
     Thresholds are in percent, 0 is off."""
@@ -37,7 +37,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     has_prod_limits: bool
 
 
-def rules_of(node: Node, policy: LoadAwarePolicy) -> Rules:
+def rules_of(node: Node, policy: LoadAwarePolicy) -> UsageThresholds:
     """Return what the policy and the node's own annotation say about it."""
     own, names = _own_thresholds(node), policy.names
     thresholds, aggregated, prod = (
@@ -56,7 +56,7 @@ def rules_of(node: Node, policy: LoadAwarePolicy) -> Rules:
         aggregation = Aggregation(by.usage_aggregation_type, by.usage_aggregated_duration or 0.0)
     capacity = load.read_vector(node_capacity(node), names)
     thresholds = thresholds if aggregated is None else aggregated
-    return Rules(
+    return UsageThresholds(
         capacity=capacity,
         aggregation=aggregation,
         is_aggregated=aggregated is not None,
@@ -69,15 +69,15 @@ def rules_of(node: Node, policy: LoadAwarePolicy) -> Rules:
     )
 
 
-class RulesTable:
+class UsageThresholdsTable:
     """The rules of nodes of a policy. Nodes alike share theirs: most have no annotation of their own, and a cluster has
     few sizes of them."""
 
     def __init__(self, policy: LoadAwarePolicy) -> None:
         self._policy = policy
-        self._plain: Recent[Rules] = Recent(PLAIN_MAX)
+        self._plain: Recent[UsageThresholds] = Recent(PLAIN_MAX)
 
-    def of(self, node: Node) -> Rules:
+    def of(self, node: Node) -> UsageThresholds:
         """As `rules_of`."""
         annotations = node.metadata.annotations
         if labels.USAGE_THRESHOLDS in annotations or labels.NODE_RAW_ALLOCATABLE in annotations:

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from koordinator.scheduler.plugins.network_topology import placement
-from koordinator.scheduler.plugins.network_topology.planner import Draft, Job, JobPlan
+from koordinator.scheduler.plugins.network_topology.planner import JobPlan, PlanDraft, PlanningJob
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -40,7 +40,7 @@ class JobOutlook(msgspec.Struct, frozen=True, eq=False):
     """Set when the number of members can be placed nowhere."""
 
 
-def outlook(draft: Draft, job: Job) -> Generator[None, None, JobOutlook]:
+def outlook(draft: PlanDraft, job: PlanningJob) -> Generator[None, None, JobOutlook]:
     """The plan and, as far as there is none, what each place lacks. Others may have their turn at each `yield`."""
     tree, demand = draft.tree, draft.demand
     depth, top = placement.places_to_gather(tree, demand, draft.bound)
@@ -60,7 +60,7 @@ def outlook(draft: Draft, job: Job) -> Generator[None, None, JobOutlook]:
     return JobOutlook(found, tuple(places), int(top.size), text)
 
 
-def _place(draft: Draft, job: Job, depth: int, index: int) -> PlaceOutlook:
+def _place(draft: PlanDraft, job: PlanningJob, depth: int, index: int) -> PlaceOutlook:
     nodes = draft.fitting(depth, index)
     level = draft.tree.levels[depth]
     return PlaceOutlook(

@@ -22,7 +22,7 @@ COMPARED_MAX = 64
 """Candidates of which the spread over preferred layers is worked out: about 0.2 ms each for 1,000 members."""
 
 
-class Demand(msgspec.Struct, frozen=True):
+class TopologyRequirement(msgspec.Struct, frozen=True):
     """What a gang asks of the network."""
 
     must_layer: str = ""
@@ -33,7 +33,7 @@ class Demand(msgspec.Struct, frozen=True):
     """Layers of which the gang should use as few places as it can, the most important first."""
 
 
-def demand_of(rules: Iterable[GatherStrategy], layers: Sequence[str]) -> Demand:
+def demand_of(rules: Iterable[GatherStrategy], layers: Sequence[str]) -> TopologyRequirement:
     """The rules of a gang in terms of the cluster's `layers`, from the top down.
 
     The deepest layer that must gather counts; the others follow from it.
@@ -44,7 +44,7 @@ def demand_of(rules: Iterable[GatherStrategy], layers: Sequence[str]) -> Demand:
     deepest = max(must, key=lambda layer: depth.get(layer, len(layers)), default="")
     multiples = {rule.layer: rule.pod_count_multiple for rule in rules if rule.pod_count_multiple > 1}
     preferred = [rule.layer for rule in rules if rule.strategy == PREFER_GATHER and rule.layer in depth]
-    return Demand(deepest, multiples, tuple(preferred))
+    return TopologyRequirement(deepest, multiples, tuple(preferred))
 
 
 class PlanReason(enum.Enum):
@@ -64,7 +64,7 @@ class Offer(msgspec.Struct, frozen=True):
     slots: int
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class TopologyPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """A node for each member, or why not."""
 
     reason: PlanReason
@@ -112,7 +112,7 @@ class Offers:
     def __init__(
         self,
         tree: TopologyTree,
-        demand: Demand,
+        demand: TopologyRequirement,
         slots: I64,
         existing: I64,
         bound: I64 | None = None,
@@ -233,20 +233,20 @@ class Offers:
 
 def plan(
     tree: TopologyTree,
-    demand: Demand,
+    demand: TopologyRequirement,
     members: Sequence[str],
     slots: I64,
     existing: I64,
     bound: I64 | None = None,
     score: I64 | None = None,
-) -> Plan:
+) -> TopologyPlacement:
     """Nodes for all members, who are alike, in the lowest and tightest place that holds them.
 
     Shapes: all (nodes of the tree,): how many members each node can take, how many pods on it attract them, how
     many members it has already, and which of equal nodes to take. Members go to the nodes in their order.
     """
     if not members:
-        return Plan(reason=PlanReason.NO_MEMBERS)
+        return TopologyPlacement(reason=PlanReason.NO_MEMBERS)
     wanted = len(members)
     offers = Offers(tree, demand, slots, existing, bound, score)
     depth, top = places_to_gather(tree, demand, bound)
@@ -260,7 +260,9 @@ def plan(
     return no_room(PlanReason.NO_ROOM, demand, offers, depth, top, wanted)
 
 
-def places_to_gather(tree: TopologyTree, demand: Demand, bound: I64 | None = None) -> tuple[int, Indices]:
+def places_to_gather(
+    tree: TopologyTree, demand: TopologyRequirement, bound: I64 | None = None
+) -> tuple[int, Indices]:
     """The places (depth, indices) of which one must hold the gang: those that hold members of it already, if
     any do; none when there is no such layer."""
     depth = tree.depth_of(demand.must_layer) if demand.must_layer else 0
@@ -273,11 +275,11 @@ def places_to_gather(tree: TopologyTree, demand: Demand, bound: I64 | None = Non
 
 def placed(
     tree: TopologyTree, depth: int, index: int, members: Sequence[str], shares: Iterable[tuple[int, int]]
-) -> Plan:
+) -> TopologyPlacement:
     """The members on their nodes, in the order of both."""
     level, names = tree.levels[depth], tree.levels[-1].names
     nodes = [names[leaf] for leaf, count in shares for _ in range(count)]
-    return Plan(
+    return TopologyPlacement(
         reason=PlanReason.OK,
         nodes=dict(zip(members, nodes, strict=True)),
         place_layer=level.layer,
@@ -287,12 +289,12 @@ def placed(
 
 
 def no_room(
-    reason: PlanReason, demand: Demand, offers: Offers, depth: int, top: Indices, wanted: int
-) -> Plan:
+    reason: PlanReason, demand: TopologyRequirement, offers: Offers, depth: int, top: Indices, wanted: int
+) -> TopologyPlacement:
     """Return a plan that says why there is no room, with what the places offer."""
     slots = offers.slots[depth][top]
     shown = top[np.argsort(-slots, kind="stable")[:OFFERS_MAX]].tolist()
-    return Plan(
+    return TopologyPlacement(
         reason=reason,
         wanted=wanted,
         offers=tuple(

@@ -17,7 +17,13 @@ from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugin.topology_tree import TopologyTree
 from koordinator.scheduler.plugins.network_topology import placement, slots
-from koordinator.scheduler.plugins.network_topology.placement import Demand, Offer, Offers, Plan, PlanReason
+from koordinator.scheduler.plugins.network_topology.placement import (
+    Offer,
+    Offers,
+    PlanReason,
+    TopologyPlacement,
+    TopologyRequirement,
+)
 from koordinator.scheduler.plugins.network_topology.rows import Attraction, TreeRows, selector_of
 from koordinator.scheduler.plugins.network_topology.slots import Slots
 from koordinator.scheduler.table.columns import Rows
@@ -30,7 +36,7 @@ CORRECTIONS_MAX = 8
 """Plans made anew because a node did not take its members beside those on other nodes."""
 
 
-class Job(msgspec.Struct, frozen=True, eq=False):
+class PlanningJob(msgspec.Struct, frozen=True, eq=False):
     """What is to be placed: `members` without a place, in planning order.
 
     `least` are the fewest of them that are worth placing, `bound` the nodes of members that have a place, `costs` what
@@ -44,7 +50,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     costs: Mapping[str, int] = {}
 
 
-class Kind(msgspec.Struct, frozen=True, eq=False):
+class PlanningMemberClass(msgspec.Struct, frozen=True, eq=False):
     """Members that are alike, and how many of them each node takes by itself."""
 
     members: tuple[PodInfo, ...]
@@ -56,8 +62,8 @@ class Kind(msgspec.Struct, frozen=True, eq=False):
 class JobPlan(msgspec.Struct, frozen=True, eq=False):
     """`plan` names members by uid; `kinds` tell what nodes said, the hardest to place first."""
 
-    plan: Plan
-    kinds: tuple[Kind, ...]
+    plan: TopologyPlacement
+    kinds: tuple[PlanningMemberClass, ...]
     node_count: int
     must_layer: str = ""
 
@@ -95,14 +101,14 @@ class Planner:
         self._rows = handle.table.shared(TreeRows)
         self._attraction = handle.table.shared(Attraction)
 
-    def plan(self, tree: TopologyTree, job: Job) -> JobPlan:
+    def plan(self, tree: TopologyTree, job: PlanningJob) -> JobPlan:
         """Nodes for all members; for the least of them where there is no room for all.
 
         Raises: UnknownProfile.
         """
         return self.draft(tree, job).plan(job)
 
-    def draft(self, tree: TopologyTree, job: Job) -> "Draft":
+    def draft(self, tree: TopologyTree, job: PlanningJob) -> "PlanDraft":
         """Ask nodes what they say to the members, before anything is decided.
 
         Raises: UnknownProfile.
@@ -118,7 +124,7 @@ class Planner:
         demand = placement.demand_of(job.rules, tree.layers)
         attracting = np.maximum(existing, bound)
         score = -tree.by_leaf(job.costs) if job.costs else None
-        return Draft(
+        return PlanDraft(
             self._handle,
             tree,
             demand,
@@ -130,7 +136,7 @@ class Planner:
             table.node_count,
         )
 
-    def _kinds(self, tree: TopologyTree, members: Sequence[PodInfo]) -> list[Kind]:
+    def _kinds(self, tree: TopologyTree, members: Sequence[PodInfo]) -> list[PlanningMemberClass]:
         """The members by what nodes say to them, the hardest to place first."""
         found: dict[Hashable, list[PodInfo]] = {}
         by_key: dict[Hashable, Prospects] = {}
@@ -144,7 +150,11 @@ class Planner:
         kinds = []
         for key, alike in found.items():
             counted = slots.count(self._handle, by_key[key], alike, wanted=len(members))
-            kinds.append(Kind(tuple(alike), by_key[key], counted, self._rows.by_leaf(tree, counted.counts)))
+            kinds.append(
+                PlanningMemberClass(
+                    tuple(alike), by_key[key], counted, self._rows.by_leaf(tree, counted.counts)
+                )
+            )
         return sorted(kinds, key=lambda kind: int(kind.by_leaf.sum()))
 
 
@@ -159,15 +169,15 @@ class UnknownProfile(Exception):
         return f"pod {self.member.key}: scheduler {self.member.pod.spec.scheduler_name!r} is none of ours"
 
 
-class Draft:
+class PlanDraft:
     """One job over one tree: what each node takes of each kind of members, and plans made of that."""
 
     def __init__(
         self,
         handle: Handle,
         tree: TopologyTree,
-        demand: Demand,
-        kinds: tuple[Kind, ...],
+        demand: TopologyRequirement,
+        kinds: tuple[PlanningMemberClass, ...],
         existing: I64,
         bound: I64,
         score: I64 | None,
@@ -184,7 +194,7 @@ class Draft:
         self._rows = rows
         self._node_count = node_count
 
-    def plan(self, job: Job) -> JobPlan:
+    def plan(self, job: PlanningJob) -> JobPlan:
         """Nodes for all members of the job, for the least of them, or why not."""
         found = self._plan(job.members)
         if not found.is_placed and 0 < len(job.least) < len(job.members):
@@ -192,7 +202,7 @@ class Draft:
             found = fewer if fewer.is_placed else found
         return JobPlan(found, self.kinds, self._node_count, self.demand.must_layer)
 
-    def _plan(self, members: Sequence[PodInfo]) -> Plan:
+    def _plan(self, members: Sequence[PodInfo]) -> TopologyPlacement:
         uids = {member.uid for member in members}
         kinds = [kind for kind in self.kinds if any(member.uid in uids for member in kind.members)]
         if len(kinds) < 2:
@@ -207,7 +217,9 @@ class Draft:
 
     # Members that are alike
 
-    def _corrected(self, members: Sequence[PodInfo], kinds: Sequence[Kind]) -> Plan:
+    def _corrected(
+        self, members: Sequence[PodInfo], kinds: Sequence[PlanningMemberClass]
+    ) -> TopologyPlacement:
         """A plan by what nodes take by themselves, tried as a whole where that is not all."""
         uids = [member.uid for member in members]
         taken = np.minimum.reduce([kind.by_leaf for kind in kinds]) if kinds else self._existing
@@ -228,7 +240,7 @@ class Draft:
         return placement.no_room(PlanReason.NO_ROOM, self.demand, offers, depth, top, len(uids))
 
     def _refused(
-        self, members: Sequence[PodInfo], kinds: Sequence[Kind], nodes: Mapping[str, str]
+        self, members: Sequence[PodInfo], kinds: Sequence[PlanningMemberClass], nodes: Mapping[str, str]
     ) -> dict[str, int]:
         """Nodes that do not take their share beside all members placed before, and how many they take."""
         table = self._handle.table
@@ -254,7 +266,7 @@ class Draft:
 
     # Members that differ
 
-    def _packed(self, members: Sequence[PodInfo], kinds: Sequence[Kind]) -> Plan:
+    def _packed(self, members: Sequence[PodInfo], kinds: Sequence[PlanningMemberClass]) -> TopologyPlacement:
         """Each kind into what those before it left, in the lowest place where that works."""
         uids = {member.uid for member in members}
         wanted = [tuple(each for each in kind.members if each.uid in uids) for kind in kinds]
@@ -270,7 +282,7 @@ class Draft:
             nodes = self._fill(kinds, wanted, at, index)
             if len(nodes) == len(members) and not (looks_around and self._refused(members, kinds, nodes)):
                 level = self.tree.levels[at]
-                return Plan(
+                return TopologyPlacement(
                     reason=PlanReason.OK,
                     nodes={member.uid: nodes[member.uid] for member in members},
                     place_layer=level.layer,
@@ -278,7 +290,7 @@ class Draft:
                     wanted=len(members),
                 )
         shown = top[np.argsort(-offers.slots[depth][top], kind="stable")[:CANDIDATES_MAX]].tolist()
-        return Plan(
+        return TopologyPlacement(
             reason=PlanReason.NO_ROOM,
             wanted=len(members),
             offers=tuple(
@@ -317,7 +329,11 @@ class Draft:
         return np.sort(rows[rows >= 0])
 
     def _may_hold(
-        self, kinds: Sequence[Kind], wanted: Sequence[Sequence[PodInfo]], depth: int, index: int
+        self,
+        kinds: Sequence[PlanningMemberClass],
+        wanted: Sequence[Sequence[PodInfo]],
+        depth: int,
+        index: int,
     ) -> bool:
         """Return whether the place takes all members of each kind, were there no others."""
         first, end = self.tree.leaves_below(depth, index)
@@ -327,7 +343,11 @@ class Draft:
         )
 
     def _fill(
-        self, kinds: Sequence[Kind], wanted: Sequence[Sequence[PodInfo]], depth: int, index: int
+        self,
+        kinds: Sequence[PlanningMemberClass],
+        wanted: Sequence[Sequence[PodInfo]],
+        depth: int,
+        index: int,
     ) -> dict[str, str]:
         """Members that find room in a place, kind after kind: uid → node."""
         nodes: dict[str, str] = {}
@@ -349,7 +369,9 @@ class Draft:
                     beside[leaf] += 1
         return nodes
 
-    def _left(self, what_if: Trial, kind: Kind, alike: Sequence[PodInfo], depth: int, index: int) -> I64:
+    def _left(
+        self, what_if: Trial, kind: PlanningMemberClass, alike: Sequence[PodInfo], depth: int, index: int
+    ) -> I64:
         """(nodes of the tree,): how many of a kind the nodes below a place take beside who is there already."""
         first, end = self.tree.leaves_below(depth, index)
         left = np.zeros_like(kind.by_leaf)

@@ -6,7 +6,7 @@ import numpy as np
 
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.topology_tree import Indices, TopologyTree
-from koordinator.scheduler.plugins.network_topology.placement import Demand, Offers
+from koordinator.scheduler.plugins.network_topology.placement import Offers, TopologyRequirement
 
 SCORE_MAX = 100
 
@@ -31,7 +31,7 @@ def _ranked(tree: TopologyTree, feasible: Indices, existing: I64) -> Indices:
     """Feasible nodes of the tree, the best first: each of them has room for one."""
     slots = np.zeros(len(tree.levels[-1]), np.int64)
     slots[feasible] = 1
-    return Offers(tree, Demand(), slots, existing).sorted(tree.depth, feasible)
+    return Offers(tree, TopologyRequirement(), slots, existing).sorted(tree.depth, feasible)
 
 
 def by_rank(count: int) -> I64:

@@ -17,23 +17,23 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     Allocation,
     AllocationRequest,
     GivenBack,
-    NodeState,
     NUMAMask,
+    NUMANodeState,
 )
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import mask_of
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
-    Admission,
     Exclusivity,
-    Hint,
     Hints,
+    NUMAAdmission,
+    NUMATopologyHint,
     admit,
 )
-from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger
-from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeFacts
-from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision, CPUUsage, PodPlan
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation
+from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeTopologyFacts
+from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision, BoundCPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.providers import ProvidedHints
 from koordinator.scheduler.plugins.node_numa_resource.reservations import NO_USE, ReservationUse
-from koordinator.scheduler.plugins.node_numa_resource.score import ScoringStrategy, Strategies
+from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategies, NUMAScoringStrategy
 from koordinator.scheduler.plugins.node_numa_resource.zones import Zones
 
 ALL_SUBSETS_NODES_MAX = 8
@@ -46,14 +46,14 @@ Trial = Callable[[NUMAMask], bool]
 
 
 def hints_of(
-    node: NodeState,
+    node: NUMANodeState,
     request: AllocationRequest,
     policy: NUMATopologyPolicy,
-    strategy: ScoringStrategy | None = None,
+    strategy: NUMAScoringStrategy | None = None,
     given_back: GivenBack = NOTHING_GIVEN_BACK,
     trial: Trial | None = None,
     sizes_max: int | None = None,
-) -> dict[str, list[Hint]]:
+) -> dict[str, list[NUMATopologyHint]]:
     """Hints per requested resource that any zone offers, smaller sets first; an empty list means impossible.
 
     `trial` tells whether the pod can be put on NUMA nodes; by default it is put on the node itself, and
@@ -89,7 +89,8 @@ def hints_of(
     is_restricted = policy is NUMATopologyPolicy.RESTRICTED
     return {
         name: [
-            Hint(mask, is_restricted or mask.bit_count() == smallest[name], points) for mask, points in hints
+            NUMATopologyHint(mask, is_restricted or mask.bit_count() == smallest[name], points)
+            for mask, points in hints
         ]
         for name, hints in sorted(known.items())
     }
@@ -123,16 +124,16 @@ class OtherHints(msgspec.Struct, frozen=True):
     """What another plugin says about the pod on the node: its hints, and whether a choice suits it."""
 
     hints: Callable[[], ProvidedHints]
-    trial: Callable[[Hint], Status]
+    trial: Callable[[NUMATopologyHint], Status]
 
 
-class Placement(msgspec.Struct, frozen=True):
+class NUMAPlacement(msgspec.Struct, frozen=True):
     """What the pod would get on the node; nothing when `status` is a refusal."""
 
     allocation: Allocation = Allocation()
     binding: BindDecision = BindDecision(False)
     policy: NUMATopologyPolicy = NUMATopologyPolicy.NONE
-    hint: Hint | None = None
+    hint: NUMATopologyHint | None = None
     """The choice of NUMA nodes, where a policy asks for one."""
     breaks_exclusivity: bool = False
     """Whether the pod does not get what it demands of its NUMA nodes' other pods; BestEffort allows that."""
@@ -153,13 +154,13 @@ def exclusivity_of(plan: PodPlan) -> str:
 
 def place(
     plan: PodPlan,
-    facts: NodeFacts,
-    ledger: Ledger,
-    usage: CPUUsage,
-    strategies: Strategies,
+    facts: NodeTopologyFacts,
+    ledger: NodeAllocation,
+    usage: BoundCPUUsage,
+    strategies: NUMAScoringStrategies,
     reservations: ReservationUse = NO_USE,
     others: Sequence[OtherHints] = (),
-) -> Placement:
+) -> NUMAPlacement:
     """Return whether the node can take the pod, and what the pod gets there.
 
     `reservations` are those that the pod may use, or must; `others` have a say in which NUMA nodes are chosen.
@@ -167,7 +168,7 @@ def place(
     merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
     status = _check(plan, facts, ledger, usage, merged)
     if not status.is_success:
-        return Placement(status=status)
+        return NUMAPlacement(status=status)
     state = facts.state(ledger, strategies.numa.type)
     binding = policy.decide_binding(plan, facts.bind_policy)
     request = policy.request_of(plan, binding)
@@ -175,27 +176,31 @@ def place(
         allocation = Allocation()
         if binding.binds_cpus:
             allocation = reservations.allocate(state, request, None)
-        return Placement(allocation, binding, status=allocation.status)
+        return NUMAPlacement(allocation, binding, status=allocation.status)
     if not facts.zones:
-        return Placement(status=MISSING_ZONES)
+        return NUMAPlacement(status=MISSING_ZONES)
     exclusivity = Exclusivity(exclusivity_of(plan), ledger.numa_status(facts.options.cpus))
     admission = choose(state, request, merged.policy, exclusivity, strategies.numa, reservations, others)
     if not admission.status.is_success:
-        return Placement(status=admission.status)
+        return NUMAPlacement(status=admission.status)
     allocation = reservations.allocate(state, request, admission.hint.numa_nodes)
     status = allocation.status
     for other in others:
         if status.is_success:
             status = other.trial(admission.hint)
     if not status.is_success:
-        return Placement(status=status)
+        return NUMAPlacement(status=status)
     chosen = admission.hint.numa_nodes
     breaks = chosen is not None and not exclusivity.allows(chosen)
-    return Placement(allocation, binding, merged.policy, admission.hint, breaks_exclusivity=breaks)
+    return NUMAPlacement(allocation, binding, merged.policy, admission.hint, breaks_exclusivity=breaks)
 
 
 def _check(
-    plan: PodPlan, facts: NodeFacts, ledger: Ledger, usage: CPUUsage, merged: policy.NUMAPolicyDecision
+    plan: PodPlan,
+    facts: NodeTopologyFacts,
+    ledger: NodeAllocation,
+    usage: BoundCPUUsage,
+    merged: policy.NUMAPolicyDecision,
 ) -> Status:
     """All that can be said before anything is allocated."""
     status = check_settings(plan, facts, merged)
@@ -204,7 +209,7 @@ def _check(
     return policy.check_node(plan, facts.bind_policy, merged, facts.state(ledger), usage)
 
 
-def check_settings(plan: PodPlan, facts: NodeFacts, merged: policy.NUMAPolicyDecision) -> Status:
+def check_settings(plan: PodPlan, facts: NodeTopologyFacts, merged: policy.NUMAPolicyDecision) -> Status:
     """Return what the node's settings forbid, before any CPU is counted."""
     if not merged.status.is_success:
         return merged.status
@@ -219,21 +224,23 @@ def check_settings(plan: PodPlan, facts: NodeFacts, merged: policy.NUMAPolicyDec
 
 
 def choose(
-    state: NodeState,
+    state: NUMANodeState,
     request: AllocationRequest,
     numa_policy: NUMATopologyPolicy,
     exclusivity: Exclusivity,
-    strategy: ScoringStrategy | None = None,
+    strategy: NUMAScoringStrategy | None = None,
     reservations: ReservationUse = NO_USE,
     others: Sequence[OtherHints] = (),
-) -> Admission:
+) -> NUMAAdmission:
     """The NUMA nodes for the pod. Larger sets are looked at only when they can be chosen or named in the refusal."""
     numa_nodes = mask_of(state.zones)
     provided: list[Hints] = []
     for other in others:
         found = other.hints()
         if not found.status.is_success:
-            return Admission(Hint(None, is_preferred=False), unschedulable(*found.status.reasons))
+            return NUMAAdmission(
+                NUMATopologyHint(None, is_preferred=False), unschedulable(*found.status.reasons)
+            )
         provided.append(found.by_resource)
 
     def fits(numa_nodes: NUMAMask) -> bool:

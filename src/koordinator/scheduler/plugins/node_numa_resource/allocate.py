@@ -8,7 +8,7 @@ from koordinator.api import resources
 from koordinator.api.annotations.placement import CPUBindPolicy
 from koordinator.api.node_labels import NUMAAllocateStrategy
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.node_numa_resource import ledger as ledgers
+from koordinator.scheduler.plugins.node_numa_resource import node_allocation as ledgers
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import (
     NOT_ENOUGH,
     CPURequest,
@@ -16,7 +16,7 @@ from koordinator.scheduler.plugins.node_numa_resource.accumulator import (
     take_preferred,
 )
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask, CPUTopology
-from koordinator.scheduler.plugins.node_numa_resource.ledger import FreeZones, Ledger
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import FreeZones, NodeAllocation
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts, Zones
 
@@ -26,11 +26,11 @@ NUMAMask = int
 NO_ZONES = unresolvable("insufficient resources on NUMA Node")
 
 
-class NodeState(msgspec.Struct, frozen=True):
+class NUMANodeState(msgspec.Struct, frozen=True):
     """A node as far as CPUs and NUMA nodes go."""
 
     options: TopologyOptions
-    ledger: Ledger
+    ledger: NodeAllocation
     zones: Zones
     """What each NUMA node offers, amplified."""
     cpu_ratio: float = 1.0
@@ -80,7 +80,7 @@ class Allocation(msgspec.Struct, frozen=True):
 NOTHING_GIVEN_BACK = GivenBack()
 
 
-class Room(msgspec.Struct, frozen=True):
+class FreeForPod(msgspec.Struct, frozen=True):
     """What a node has left for one pod, whatever NUMA nodes are chosen."""
 
     free: FreeCPUs
@@ -91,7 +91,7 @@ class Room(msgspec.Struct, frozen=True):
 
 
 def allocate(
-    node: NodeState,
+    node: NUMANodeState,
     request: AllocationRequest,
     numa_nodes: NUMAMask | None,
     given_back: GivenBack = NOTHING_GIVEN_BACK,
@@ -100,14 +100,16 @@ def allocate(
     return allocate_in(room_of(node, request, given_back), node, request, numa_nodes)
 
 
-def room_of(node: NodeState, request: AllocationRequest, given_back: GivenBack = NOTHING_GIVEN_BACK) -> Room:
+def room_of(
+    node: NUMANodeState, request: AllocationRequest, given_back: GivenBack = NOTHING_GIVEN_BACK
+) -> FreeForPod:
     """Return what the node has left for the pod; to be computed once where several NUMA nodes are tried."""
     topology, free = node.options.cpus, free_cpus(node, given_back)
     available = given_back.required_zones
     if available is None:
         available = free_zones(node, given_back).available
     usable = usable_cpus(topology, free.cpus, request.required_policy)
-    return Room(
+    return FreeForPod(
         msgspec.structs.replace(free, cpus=usable),
         _trimmed(available, topology, usable) if request.required_policy else available,
         given_back.preferred_cpus,
@@ -115,7 +117,7 @@ def room_of(node: NodeState, request: AllocationRequest, given_back: GivenBack =
 
 
 def allocate_in(
-    room: Room, node: NodeState, request: AllocationRequest, numa_nodes: NUMAMask | None
+    room: FreeForPod, node: NUMANodeState, request: AllocationRequest, numa_nodes: NUMAMask | None
 ) -> Allocation:
     """`allocate`, with what is left already known."""
     numa: Zones = {}
@@ -130,7 +132,7 @@ def allocate_in(
     return _with_cpus(node, request, numa, room.free, room.preferred)
 
 
-def fits_in(room: Room, node: NodeState, request: AllocationRequest, numa_nodes: NUMAMask) -> bool:
+def fits_in(room: FreeForPod, node: NUMANodeState, request: AllocationRequest, numa_nodes: NUMAMask) -> bool:
     """Return whether `allocate_in` gives the pod what it wants of these NUMA nodes; CPUs are counted, not picked,
     if that tells.
 
@@ -161,7 +163,7 @@ def fits_in(room: Room, node: NodeState, request: AllocationRequest, numa_nodes:
     return True
 
 
-def free_cpus(node: NodeState, given_back: GivenBack) -> FreeCPUs:
+def free_cpus(node: NUMANodeState, given_back: GivenBack) -> FreeCPUs:
     """CPUs that the pod may take."""
     options = node.options
     return ledgers.free_cpus(
@@ -173,7 +175,7 @@ def free_cpus(node: NodeState, given_back: GivenBack) -> FreeCPUs:
     )
 
 
-def free_zones(node: NodeState, given_back: GivenBack) -> FreeZones:
+def free_zones(node: NUMANodeState, given_back: GivenBack) -> FreeZones:
     """Return what is left of each NUMA node."""
     return ledgers.free_zones(node.ledger, node.options.cpus, node.zones, given_back.zones, node.cpu_ratio)
 
@@ -241,7 +243,7 @@ def _share(request: AllocationRequest, name: str, left: int, parts: int, topolog
 
 
 def _with_cpus(
-    node: NodeState, request: AllocationRequest, numa: Zones, free: FreeCPUs, preferred: CPUMask
+    node: NUMANodeState, request: AllocationRequest, numa: Zones, free: FreeCPUs, preferred: CPUMask
 ) -> Allocation:
     topology = node.options.cpus
     if free.cpus.bit_count() < request.cpu_count:

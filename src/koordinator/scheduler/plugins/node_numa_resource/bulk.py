@@ -17,10 +17,14 @@ from koordinator.scheduler.plugin.status import Reason
 from koordinator.scheduler.plugins.node_numa_resource import admission, policy
 from koordinator.scheduler.plugins.node_numa_resource import columns as cols
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
-from koordinator.scheduler.plugins.node_numa_resource.columns import Columns, Window
-from koordinator.scheduler.plugins.node_numa_resource.one_node import KINDS
+from koordinator.scheduler.plugins.node_numa_resource.columns import NUMAColumns, NUMAColumnSlice
+from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
-from koordinator.scheduler.plugins.node_numa_resource.score import SCORE_MAX, ScoringStrategy, Strategies
+from koordinator.scheduler.plugins.node_numa_resource.score import (
+    SCORE_MAX,
+    NUMAScoringStrategies,
+    NUMAScoringStrategy,
+)
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
 from koordinator.scheduler.table.columns import Rows
@@ -46,7 +50,7 @@ class NUMAReason(Reason):
 FIRST_OWN_CODE = 16
 
 
-class Demand(msgspec.Struct, frozen=True, eq=False):
+class NUMARequest(msgspec.Struct, frozen=True, eq=False):
     """What a pod asks of NUMA nodes, in the terms of the columns."""
 
     plan: PodPlan
@@ -63,7 +67,7 @@ class Demand(msgspec.Struct, frozen=True, eq=False):
     """Whether NUMA nodes must not be shared with pods that reach beyond them."""
 
     @classmethod
-    def of(cls, plan: PodPlan, columns: Columns) -> "Demand":
+    def of(cls, plan: PodPlan, columns: NUMAColumns) -> "NUMARequest":
         known = columns.resources
         return cls(
             plan=plan,
@@ -105,7 +109,7 @@ class Fitting(msgspec.Struct, frozen=True, eq=False):
     is_known: Mask
 
 
-class Judgement(msgspec.Struct, frozen=True, eq=False):
+class NUMAFilterResult(msgspec.Struct, frozen=True, eq=False):
     """`codes` (rows,) are refusals by columns; `is_open` (rows,) rows where a trial has to tell."""
 
     codes: ReasonCodes
@@ -116,10 +120,10 @@ class Judgement(msgspec.Struct, frozen=True, eq=False):
         self.codes[is_refused & (self.codes == 0)] = reason
 
 
-def judge(columns: Columns, demand: Demand, rows: Rows, cpu: NodeCPU | None) -> Judgement:
+def judge(columns: NUMAColumns, demand: NUMARequest, rows: Rows, cpu: NodeCPU | None) -> NUMAFilterResult:
     """Filter. `cpu` is needed where any node has amplified CPU."""
     window, traits = columns.at(rows), columns.traits
-    judgement = Judgement(np.zeros(rows.size, np.uint16), np.zeros(rows.size, np.bool_))
+    judgement = NUMAFilterResult(np.zeros(rows.size, np.uint16), np.zeros(rows.size, np.bool_))
     refuse = judgement.refuse
     if demand.own_policy and traits.has_policy:
         of_nodes = window.numa_policy
@@ -141,9 +145,9 @@ def judge(columns: Columns, demand: Demand, rows: Rows, cpu: NodeCPU | None) -> 
 
 
 def _judge_binding(
-    judgement: Judgement,
-    window: Window,
-    demand: Demand,
+    judgement: NUMAFilterResult,
+    window: NUMAColumnSlice,
+    demand: NUMARequest,
     binds: Mask,
     forced: I64 | None,
     kinds: Kinds,
@@ -165,9 +169,9 @@ def _judge_binding(
 
 
 def _judge_numa(
-    judgement: Judgement,
-    window: Window,
-    demand: Demand,
+    judgement: NUMAFilterResult,
+    window: NUMAColumnSlice,
+    demand: NUMARequest,
     policies: I64,
     binds: Mask | None,
     kinds: Kinds,
@@ -195,14 +199,14 @@ def _judge_numa(
     judgement.is_open[is_left & (judgement.codes == 0) & ~is_sure] = True
 
 
-def _policies(columns: Columns, window: Window, demand: Demand) -> I64 | None:
+def _policies(columns: NUMAColumns, window: NUMAColumnSlice, demand: NUMARequest) -> I64 | None:
     """The NUMA policy in force on each row; None where there is none anywhere."""
     if demand.own_policy:
         return np.full(window.row_count, demand.own_policy, np.int64)
     return window.numa_policy if columns.traits.has_policy else None
 
 
-def _binds(demand: Demand, forced: I64 | None, count: int) -> Mask | None:
+def _binds(demand: NUMARequest, forced: I64 | None, count: int) -> Mask | None:
     """Return where the pod binds CPUs; None where it does nowhere."""
     if demand.plan.binds_cpus:
         return np.ones(count, np.bool_)
@@ -211,7 +215,7 @@ def _binds(demand: Demand, forced: I64 | None, count: int) -> Mask | None:
     return forced > 0
 
 
-def _kinds(demand: Demand, forced: I64 | None) -> Kinds:
+def _kinds(demand: NUMARequest, forced: I64 | None) -> Kinds:
     """The required bind policy (`KINDS`): the node's own, else the pod's."""
     return demand.required_kind if forced is None else np.where(forced > 0, forced, demand.required_kind)
 
@@ -227,7 +231,11 @@ def _by_kind(usable: I64, kinds: Kinds) -> I64:
 
 
 def _refuse_amplified(
-    judgement: Judgement, window: Window, demand: Demand, binds: Mask | None, cpu: NodeCPU
+    judgement: NUMAFilterResult,
+    window: NUMAColumnSlice,
+    demand: NUMARequest,
+    binds: Mask | None,
+    cpu: NodeCPU,
 ) -> None:
     """`policy.check_amplified`, elementwise."""
     judgement.refuse(window.is_ratio_bad > 0, NUMAReason.INVALID_RATIO)
@@ -249,7 +257,7 @@ def _amplified(milli: int, ratio: npt.NDArray[np.float64]) -> I64:
     return np.ceil(milli * ratio).astype(np.int64)
 
 
-def _fitting_slots(window: Window, demand: Demand, binds: Mask | None, kinds: Kinds) -> Fitting:
+def _fitting_slots(window: NUMAColumnSlice, demand: NUMARequest, binds: Mask | None, kinds: Kinds) -> Fitting:
     """NUMA nodes that can hold the pod alone. Score asks what Filter asked just before."""
     if window.fitting is not None and window.fitting[0] is demand:
         known: Fitting = window.fitting[1]
@@ -272,7 +280,7 @@ def _fitting_slots(window: Window, demand: Demand, binds: Mask | None, kinds: Ki
     return found
 
 
-def pods_matter(columns: Columns, demand: Demand, rows: Rows) -> Mask:
+def pods_matter(columns: NUMAColumns, demand: NUMARequest, rows: Rows) -> Mask:
     """(rows,): where Filter may answer otherwise without some of the pods there.
 
     A pod without wishes is held up only by what nodes ask for themselves.
@@ -294,7 +302,11 @@ class NodeAmounts(msgspec.Struct, frozen=True, eq=False):
 
 
 def score(
-    columns: Columns, demand: Demand, rows: Rows, nodes: NodeAmounts, strategies: Strategies
+    columns: NUMAColumns,
+    demand: NUMARequest,
+    rows: Rows,
+    nodes: NodeAmounts,
+    strategies: NUMAScoringStrategies,
 ) -> tuple[Scores, Mask | None]:
     """Score, and which rows need a trial instead (None: no row). Rows are such that passed Filter."""
     window, traits = columns.at(rows), columns.traits
@@ -324,7 +336,7 @@ def score(
     return _points(strategies.node, used, capacity, amounts, rows.shape, is_small=is_small), is_open
 
 
-def score_plain(demand: Demand, nodes: NodeAmounts, strategy: ScoringStrategy) -> Scores:
+def score_plain(demand: NUMARequest, nodes: NodeAmounts, strategy: NUMAScoringStrategy) -> Scores:
     """Score where no node has a policy, and the pod asks for nothing special."""
     amounts: dict[str, int | I64] = dict(demand.plan.requests)
     shape = next(iter(nodes.requested.values())).shape
@@ -332,8 +344,8 @@ def score_plain(demand: Demand, nodes: NodeAmounts, strategy: ScoringStrategy) -
 
 
 def _count_zones(
-    columns: Columns,
-    window: Window,
+    columns: NUMAColumns,
+    window: NUMAColumnSlice,
     slots: npt.NDArray[np.intp],
     is_in_zone: Mask,
     used: dict[str, I64],
@@ -354,7 +366,7 @@ def _count_zones(
 
 
 def _amounts(
-    demand: Demand, binds: Mask | None, ratio: npt.NDArray[np.float64] | None
+    demand: NUMARequest, binds: Mask | None, ratio: npt.NDArray[np.float64] | None
 ) -> dict[str, int | I64]:
     """Return what the pod takes of amplified capacity: bound CPUs count more."""
     amounts: dict[str, int | I64] = dict(demand.plan.requests)
@@ -365,14 +377,14 @@ def _amounts(
 
 
 def _best_slots(
-    columns: Columns,
-    window: Window,
-    demand: Demand,
+    columns: NUMAColumns,
+    window: NUMAColumnSlice,
+    demand: NUMARequest,
     fits: Mask,
     binds: Mask | None,
     kinds: Kinds,
     amounts: dict[str, int | I64],
-    strategy: ScoringStrategy,
+    strategy: NUMAScoringStrategy,
 ) -> npt.NDArray[np.intp]:
     """(rows,): of the fitting NUMA nodes the one with the most points, the first among equals."""
     used: dict[str, I64] = {}
@@ -399,7 +411,7 @@ def _is_none(kinds: Kinds) -> bool:
 
 
 def _points(
-    strategy: ScoringStrategy,
+    strategy: NUMAScoringStrategy,
     used: dict[str, I64],
     capacity: dict[str, I64],
     amounts: dict[str, int | I64],

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.api.node_labels import NodeCPUBindPolicy
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugins.node_numa_resource.ledger import NUMAStatus
-from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeFacts
-from koordinator.scheduler.plugins.node_numa_resource.one_node import KINDS, NodeView
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NUMAStatus
+from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeTopologyFacts
+from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS, NUMANodeView
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, SMALL_AMOUNT_MAX
 
@@ -40,7 +40,7 @@ _SLOTS_INITIAL = 2
 _RESOURCES_INITIAL = 2
 
 
-class Window:
+class NUMAColumnSlice:
     """The columns of some rows: what Filter and Score read.
 
     All numbers that change with pods lie in one array, and all others in a second one, so that gathering rows is one
@@ -120,7 +120,7 @@ class Traits(msgspec.Struct, frozen=True):
     """Whether percentages of all capacities are exact in floating point (`percent`)."""
 
 
-class Columns:
+class NUMAColumns:
     """The arrays. `resources` maps the names that any zone offers to their index.
 
     They are kept twice: by number, where neighbouring rows are to be read, and by row, to gather single rows without
@@ -141,14 +141,14 @@ class Columns:
         self._live_of: I64 = np.zeros((rows, len(self._live)), np.int64)
         self._fixed_of: I64 = np.zeros((rows, len(self._fixed)), np.int64)
         self._ratio: npt.NDArray[np.float64] = np.ones(rows)
-        self.all = Window(self._live, self._fixed, self._ratio, slots, width)
+        self.all = NUMAColumnSlice(self._live, self._fixed, self._ratio, slots, width)
         """Every row."""
         self._changed()
 
     def _changed(self) -> None:
-        self._last: tuple[Rows, Window] | None = None
+        self._last: tuple[Rows, NUMAColumnSlice] | None = None
 
-    def at(self, rows: Rows) -> Window:
+    def at(self, rows: Rows) -> NUMAColumnSlice:
         """The columns of these rows, to be read before anything is written; the last answer is remembered."""
         if self._last is not None and self._last[0] is rows:
             return self._last[1]
@@ -158,7 +158,7 @@ class Columns:
         else:
             live = np.ascontiguousarray(self._live_of.take(rows, axis=0).T)
             fixed = np.ascontiguousarray(self._fixed_of.take(rows, axis=0).T)
-        window = Window(live, fixed, ratio, self._slots, self._width)
+        window = NUMAColumnSlice(live, fixed, ratio, self._slots, self._width)
         self._last = rows, window
         return window
 
@@ -198,7 +198,7 @@ class Columns:
 
     # Writing
 
-    def set_facts(self, row: int, facts: NodeFacts) -> None:
+    def set_facts(self, row: int, facts: NodeTopologyFacts) -> None:
         """Set what stays when pods come and go; `set_view` has to follow."""
         for zone in facts.zones.values():
             for name in zone:
@@ -221,7 +221,7 @@ class Columns:
         every.numa_policy[row] = NUMA_POLICIES[facts.numa_policy]
         self._fixed_of[row] = self._fixed[:, row]
 
-    def set_view(self, row: int, view: NodeView) -> None:
+    def set_view(self, row: int, view: NUMANodeView) -> None:
         """Set what pods hold and leave."""
         self._changed()
         zones, slots, width = view.facts.zones, self._slots, self._width
@@ -250,7 +250,7 @@ class Columns:
         )  # fmt: skip
         self._live[:, row] = self._live_of[row]
 
-    def signature(self, row: int, facts: NodeFacts) -> bytes:
+    def signature(self, row: int, facts: NodeTopologyFacts) -> bytes:
         """Equal for rows on which every pod is judged alike, as long as CPU is not amplified."""
         parts = (
             np.array((*facts.zones, -1)),

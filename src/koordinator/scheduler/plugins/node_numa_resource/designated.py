@@ -12,14 +12,18 @@ from koordinator.api.annotations import placement
 from koordinator.api.core import Pod
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import allocate, holdings, policy
-from koordinator.scheduler.plugins.node_numa_resource import ledger as ledgers
+from koordinator.scheduler.plugins.node_numa_resource import node_allocation as ledgers
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
-from koordinator.scheduler.plugins.node_numa_resource.admission import OtherHints, Placement
-from koordinator.scheduler.plugins.node_numa_resource.allocate import NOTHING_GIVEN_BACK, NodeState, Room
+from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, OtherHints
+from koordinator.scheduler.plugins.node_numa_resource.allocate import (
+    NOTHING_GIVEN_BACK,
+    FreeForPod,
+    NUMANodeState,
+)
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import mask_of
-from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Hint
-from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, PodHolding
-from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeFacts
+from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHint
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 
 PLUGIN = "NodeNUMAResource"
@@ -38,11 +42,11 @@ def designated_for(pod: Pod, uid: str) -> PodHolding | None:
 
 def place(
     plan: PodPlan,
-    facts: NodeFacts,
-    ledger: Ledger,
+    facts: NodeTopologyFacts,
+    ledger: NodeAllocation,
     chosen: PodHolding,
     others: Sequence[OtherHints] = (),
-) -> Placement:
+) -> NUMAPlacement:
     """The chosen CPUs and amounts, if they are free on this node and all that the pod asks for."""
     merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
     binding = policy.decide_binding(plan, facts.bind_policy)
@@ -53,11 +57,11 @@ def place(
     if status.is_success:
         status = _is_free(state, chosen)
     if not status.is_success:
-        return Placement(status=status)
-    hint = Hint(mask_of(chosen.numa) if chosen.numa else None)
+        return NUMAPlacement(status=status)
+    hint = NUMATopologyHint(mask_of(chosen.numa) if chosen.numa else None)
     cpus = state.options.cpus.mask_of(chosen.cpus)
     free = allocate.free_cpus(state, NOTHING_GIVEN_BACK)
-    room = Room(msgspec.structs.replace(free, cpus=cpus), chosen.numa)
+    room = FreeForPod(msgspec.structs.replace(free, cpus=cpus), chosen.numa)
     allocation = allocate.allocate_in(room, state, policy.request_of(plan, binding), hint.numa_nodes)
     status = allocation.status
     if status.is_success and allocation.cpus != cpus:
@@ -66,11 +70,11 @@ def place(
         if status.is_success:
             status = other.trial(hint)
     if not status.is_success:
-        return Placement(status=status)
-    return Placement(allocation, binding, merged.policy, hint)
+        return NUMAPlacement(status=status)
+    return NUMAPlacement(allocation, binding, merged.policy, hint)
 
 
-def _is_free(state: NodeState, chosen: PodHolding) -> Status:
+def _is_free(state: NUMANodeState, chosen: PodHolding) -> Status:
     """Nothing that was chosen may be held by others, or be more than there is."""
     free = allocate.free_cpus(state, NOTHING_GIVEN_BACK).cpus
     if any(not free >> cpu & 1 for cpu in chosen.cpus):

@@ -9,19 +9,19 @@ from koordinator.api.annotations.placement import NUMANodeExclusive
 from koordinator.scheduler.plugin.framework import Relief
 from koordinator.scheduler.plugins.node_numa_resource import admission
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of
-from koordinator.scheduler.plugins.node_numa_resource.ledger import NUMAStatus
-from koordinator.scheduler.plugins.node_numa_resource.one_node import NodeView, Terms
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NUMAStatus
+from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMANodeView, NUMAPodTerms
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 
 NEAR_NODES_MAX = 3
 
 
-def facts(plan: PodPlan, terms: Terms, view: NodeView) -> tuple[str, ...]:
+def facts(plan: PodPlan, terms: NUMAPodTerms, view: NUMANodeView) -> tuple[str, ...]:
     """Return what the pod asks for on the node, and what is free there, by NUMA node."""
     return (*_wish(plan, terms), *_free(view))
 
 
-def _wish(plan: PodPlan, terms: Terms) -> Iterator[str]:
+def _wish(plan: PodPlan, terms: NUMAPodTerms) -> Iterator[str]:
     if terms.binding.binds_cpus:
         how = terms.binding.policy or "any"
         required = ", required" if terms.binding.is_required else ""
@@ -31,7 +31,7 @@ def _wish(plan: PodPlan, terms: Terms) -> Iterator[str]:
         yield f"NUMA policy {terms.policy.value} for {wanted or 'nothing that NUMA nodes offer'}"
 
 
-def _free(view: NodeView) -> Iterator[str]:
+def _free(view: NUMANodeView) -> Iterator[str]:
     topology = view.facts.options.cpus
     for numa in view.facts.zones:
         left = ", ".join(
@@ -42,7 +42,7 @@ def _free(view: NodeView) -> Iterator[str]:
         yield f"NUMA node {numa}: {left} left; CPUs {cpus or 'none'} not bound"
 
 
-class Lack(msgspec.Struct, frozen=True):
+class NUMAShortage(msgspec.Struct, frozen=True):
     """What keeps a pod from a node: amounts, and CPUs that are bound to others, of a NUMA node or of the whole
     (None). `share` is the largest part of what is wanted that is missing."""
 
@@ -59,7 +59,7 @@ class Lack(msgspec.Struct, frozen=True):
         return f"free {' and '.join(parts)} on {where}"
 
 
-def reliefs(nodes: Iterable[tuple[int, str, PodPlan, Terms, NodeView]]) -> list[Relief]:
+def reliefs(nodes: Iterable[tuple[int, str, PodPlan, NUMAPodTerms, NUMANodeView]]) -> list[Relief]:
     """Return what to free on the nodes that lack least, so that one NUMA node can hold the pod alone, or, where no
     NUMA policy is in force, that there are enough CPUs to bind.
     """
@@ -71,7 +71,7 @@ def reliefs(nodes: Iterable[tuple[int, str, PodPlan, Terms, NodeView]]) -> list[
     return [Relief("room", text, (row,)) for _, row, text in near[:NEAR_NODES_MAX]]
 
 
-def lack_of(plan: PodPlan, terms: Terms, view: NodeView) -> Lack | None:
+def lack_of(plan: PodPlan, terms: NUMAPodTerms, view: NUMANodeView) -> NUMAShortage | None:
     """None where freeing does not help, or nothing is missing."""
     if not terms.status.is_success or not terms.late_status.is_success or view.facts.cpu_ratio > 1:
         return None  # amplified CPU is counted for the whole node besides
@@ -81,7 +81,7 @@ def lack_of(plan: PodPlan, terms: Terms, view: NodeView) -> Lack | None:
         # Which CPUs come free decides whether they are whole cores: only "any CPU" can be counted.
         if not terms.binding.binds_cpus or terms.kind or missing <= 0 or plan.cpu_count > whole:
             return None
-        return Lack(None, {}, missing, missing / plan.cpu_count)
+        return NUMAShortage(None, {}, missing, missing / plan.cpu_count)
     if not terms.is_known or terms.kind:
         return None
     exclusive = admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED
@@ -94,7 +94,7 @@ def lack_of(plan: PodPlan, terms: Terms, view: NodeView) -> Lack | None:
     return min(found, key=lambda lack: lack.share, default=None)
 
 
-def _lack_of_zone(terms: Terms, view: NodeView, slot: int, numa: int) -> Lack | None:
+def _lack_of_zone(terms: NUMAPodTerms, view: NUMANodeView, slot: int, numa: int) -> NUMAShortage | None:
     capacity, available = view.facts.zones[numa], view.available[numa]
     if any(capacity.get(name, 0) < amount for name, amount in terms.amounts):
         return None
@@ -105,4 +105,4 @@ def _lack_of_zone(terms: Terms, view: NodeView, slot: int, numa: int) -> Lack | 
     if not short and not cpu_count:
         return None
     shares = [amount / wanted[name] for name, amount in short.items()]
-    return Lack(numa, short, cpu_count, max([*shares, cpu_count / max(terms.request.cpu_count, 1)]))
+    return NUMAShortage(numa, short, cpu_count, max([*shares, cpu_count / max(terms.request.cpu_count, 1)]))

@@ -8,10 +8,10 @@ import msgspec
 from koordinator.api.annotations.placement import NUMANodeExclusive, NUMATopologyPolicy
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource.allocate import NUMAMask
-from koordinator.scheduler.plugins.node_numa_resource.ledger import NUMAStatus
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NUMAStatus
 
 
-class Hint(msgspec.Struct, frozen=True):
+class NUMATopologyHint(msgspec.Struct, frozen=True):
     """NUMA nodes that would do; None stands for any."""
 
     numa_nodes: NUMAMask | None
@@ -21,14 +21,14 @@ class Hint(msgspec.Struct, frozen=True):
     """It stands for "impossible" and is there only so that the merge says so."""
 
 
-Hints = Mapping[str, Sequence[Hint] | None]
+Hints = Mapping[str, Sequence[NUMATopologyHint] | None]
 """Resource → hints in the order of generation; None is no preference, empty is impossible."""
 
 
-class Admission(msgspec.Struct, frozen=True):
+class NUMAAdmission(msgspec.Struct, frozen=True):
     """The NUMA nodes that were chosen, and whether the policy admits the pod with them."""
 
-    hint: Hint
+    hint: NUMATopologyHint
     status: Status = SUCCESS
 
 
@@ -48,8 +48,8 @@ class Exclusivity(msgspec.Struct, frozen=True):
 
 
 NOT_EXCLUSIVE = Exclusivity()
-_ANY = Hint(None)
-_IMPOSSIBLE = Hint(None, is_preferred=False, is_unsatisfied=True)
+_ANY = NUMATopologyHint(None)
+_IMPOSSIBLE = NUMATopologyHint(None, is_preferred=False, is_unsatisfied=True)
 
 
 class _Joiner(enum.StrEnum):
@@ -64,7 +64,7 @@ def admit(
     numa_nodes: NUMAMask,
     providers: Sequence[Hints],
     exclusivity: Exclusivity = NOT_EXCLUSIVE,
-) -> Admission:
+) -> NUMAAdmission:
     """The best combination of one hint per provider and resource, if the policy admits it.
 
     `policy` is one of the three that are not none; `numa_nodes` are all of the node.
@@ -72,30 +72,30 @@ def admit(
     lists, impossible, summaries = _collected(providers)
     if policy is NUMATopologyPolicy.BEST_EFFORT:
         best = best_hint(numa_nodes, lists, exclusivity)
-        return Admission(Hint(numa_nodes, best.is_preferred) if best.is_unsatisfied else best)
+        return NUMAAdmission(NUMATopologyHint(numa_nodes, best.is_preferred) if best.is_unsatisfied else best)
     is_single = policy is NUMATopologyPolicy.SINGLE_NUMA_NODE
     if impossible:
-        anywhere = Hint(None if is_single else numa_nodes, is_preferred=False)
-        return Admission(anywhere, unschedulable(*impossible))
+        anywhere = NUMATopologyHint(None if is_single else numa_nodes, is_preferred=False)
+        return NUMAAdmission(anywhere, unschedulable(*impossible))
     joiner = _Joiner.RESTRICTED
     if is_single:
         joiner = _Joiner.SINGLE_NUMA_NODE
         lists = [[hint for hint in hints if hint.is_preferred and _is_single(hint)] for hints in lists]
     best = best_hint(numa_nodes, lists, exclusivity)
     if is_single and best.numa_nodes == numa_nodes:
-        best = Hint(None, best.is_preferred)
+        best = NUMATopologyHint(None, best.is_preferred)
     if best.is_preferred:
-        return Admission(best)
-    return Admission(best, unschedulable(f"Unaligned NUMA Hint cause {joiner.join(sorted(summaries))}"))
+        return NUMAAdmission(best)
+    return NUMAAdmission(best, unschedulable(f"Unaligned NUMA Hint cause {joiner.join(sorted(summaries))}"))
 
 
-def _is_single(hint: Hint) -> bool:
+def _is_single(hint: NUMATopologyHint) -> bool:
     return hint.numa_nodes is None or hint.numa_nodes.bit_count() == 1
 
 
-def _collected(providers: Sequence[Hints]) -> tuple[list[list[Hint]], list[str], list[str]]:
+def _collected(providers: Sequence[Hints]) -> tuple[list[list[NUMATopologyHint]], list[str], list[str]]:
     """A list of hints per provider and resource, reasons of what is impossible, and texts of the others."""
-    lists: list[list[Hint]] = []
+    lists: list[list[NUMATopologyHint]] = []
     impossible: list[str] = []
     summaries: list[str] = []
     for provider in providers:
@@ -114,7 +114,7 @@ def _collected(providers: Sequence[Hints]) -> tuple[list[list[Hint]], list[str],
     return lists, impossible, summaries
 
 
-def _summary(name: str, hints: Sequence[Hint]) -> str:
+def _summary(name: str, hints: Sequence[NUMATopologyHint]) -> str:
     satisfied = [hint for hint in hints if not hint.is_unsatisfied]
     preferred = " ".join(mask_text(hint.numa_nodes) for hint in satisfied if hint.is_preferred)
     return f"{name} prefer [{preferred}] among [{' '.join(mask_text(hint.numa_nodes) for hint in satisfied)}]"
@@ -134,8 +134,10 @@ def mask_text(numa_nodes: NUMAMask | None) -> str:
 
 
 def best_hint(
-    numa_nodes: NUMAMask, lists: Sequence[Sequence[Hint]], exclusivity: Exclusivity = NOT_EXCLUSIVE
-) -> Hint:
+    numa_nodes: NUMAMask,
+    lists: Sequence[Sequence[NUMATopologyHint]],
+    exclusivity: Exclusivity = NOT_EXCLUSIVE,
+) -> NUMATopologyHint:
     """The best of all permutations, each being one hint out of every list.
 
     A permutation's NUMA nodes are those that all its hints share. It is preferred when its hints are preferred
@@ -162,8 +164,8 @@ class _Permutation(msgspec.Struct, frozen=True):
     score: int = 0
     is_unsatisfied: bool = False
 
-    def hint(self, *, is_preferred: bool) -> Hint:
-        return Hint(self.numa_nodes, is_preferred, self.score, self.is_unsatisfied)
+    def hint(self, *, is_preferred: bool) -> NUMATopologyHint:
+        return NUMATopologyHint(self.numa_nodes, is_preferred, self.score, self.is_unsatisfied)
 
 
 class _Best:
@@ -189,7 +191,10 @@ def _narrowness(numa_nodes: NUMAMask) -> tuple[int, int]:
 
 
 def _alike(
-    lists: Sequence[Sequence[Hint]], all_nodes: NUMAMask, chosen: tuple[Hint, ...] = (), common: NUMAMask = 0
+    lists: Sequence[Sequence[NUMATopologyHint]],
+    all_nodes: NUMAMask,
+    chosen: tuple[NUMATopologyHint, ...] = (),
+    common: NUMAMask = 0,
 ) -> Iterator[_Permutation]:
     """The permutations of preferred hints that name the same NUMA nodes, in order."""
     if len(chosen) == len(lists):
@@ -205,7 +210,7 @@ def _alike(
 class _Search:
     """The best permutation where none is preferred: depth first in order, without what cannot improve."""
 
-    def __init__(self, all_nodes: NUMAMask, lists: Sequence[Sequence[Hint]]) -> None:
+    def __init__(self, all_nodes: NUMAMask, lists: Sequence[Sequence[NUMATopologyHint]]) -> None:
         self.all_nodes, self.lists = all_nodes, lists
         self.best = _Best()
         self._suffixes = self._reachable_suffixes()
@@ -243,7 +248,7 @@ class _Search:
         self._visit(0, self.all_nodes, ())
         return self.best.found or start
 
-    def _visit(self, depth: int, mask: NUMAMask, chosen: tuple[Hint, ...]) -> None:
+    def _visit(self, depth: int, mask: NUMAMask, chosen: tuple[NUMATopologyHint, ...]) -> None:
         if not self._can_improve(depth, mask, chosen):
             return
         if depth == len(self.lists):
@@ -252,7 +257,7 @@ class _Search:
         for hint in self.lists[depth]:
             self._visit(depth + 1, mask & _mask(hint, self.all_nodes), (*chosen, hint))
 
-    def _can_improve(self, depth: int, mask: NUMAMask, chosen: tuple[Hint, ...]) -> bool:
+    def _can_improve(self, depth: int, mask: NUMAMask, chosen: tuple[NUMATopologyHint, ...]) -> bool:
         key = (depth, mask)
         goals = self._goals.get(key)
         if goals is None:
@@ -265,15 +270,15 @@ class _Search:
         return any(_score(goal, chosen) + bounds.get(goal, 0) > best.score for goal in goals)
 
 
-def _mask(hint: Hint, all_nodes: NUMAMask) -> NUMAMask:
+def _mask(hint: NUMATopologyHint, all_nodes: NUMAMask) -> NUMAMask:
     return all_nodes if hint.numa_nodes is None else all_nodes & hint.numa_nodes
 
 
-def _score(mask: NUMAMask, chosen: Sequence[Hint]) -> int:
+def _score(mask: NUMAMask, chosen: Sequence[NUMATopologyHint]) -> int:
     return sum(hint.score for hint in chosen if hint.numa_nodes == mask)
 
 
-def _permutation(mask: NUMAMask, chosen: Sequence[Hint]) -> _Permutation:
+def _permutation(mask: NUMAMask, chosen: Sequence[NUMATopologyHint]) -> _Permutation:
     widest = max((h.numa_nodes.bit_count() for h in chosen if h.numa_nodes is not None), default=0)
     is_unsatisfied = any(hint.is_unsatisfied for hint in chosen) or (
         widest != 0 and widest != mask.bit_count()

@@ -15,7 +15,7 @@ from koordinator.api.quantity import QuantityError
 from koordinator.scheduler.plugins.node_numa_resource import zones
 from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_ID_MAX, cpus_of
-from koordinator.scheduler.plugins.node_numa_resource.ledger import PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import PodHolding
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import NUMA_ID_MAX
 from koordinator.scheduler.plugins.node_numa_resource.zones import Amounts, Zones
 

@@ -11,15 +11,15 @@ from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.node_labels import NodeCPUBindPolicy, NUMAAllocateStrategy, cpu_bind_policy
 from koordinator.scheduler.plugins.node_numa_resource import policy
-from koordinator.scheduler.plugins.node_numa_resource.allocate import NodeState
-from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger
+from koordinator.scheduler.plugins.node_numa_resource.allocate import NUMANodeState
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.plugins.node_numa_resource.zones import Zones
 
 NO_REPORT = TopologyOptions()
 
 
-class NodeFacts(msgspec.Struct, frozen=True):
+class NodeTopologyFacts(msgspec.Struct, frozen=True):
     """All that stays the same on a node while pods come and go."""
 
     options: TopologyOptions = NO_REPORT
@@ -39,11 +39,11 @@ class NodeFacts(msgspec.Struct, frozen=True):
     """What could not be read, for the log; it counts as absent."""
 
     def state(
-        self, ledger: Ledger, default_strategy: str = NUMAAllocateStrategy.LEAST_ALLOCATED
-    ) -> NodeState:
+        self, ledger: NodeAllocation, default_strategy: str = NUMAAllocateStrategy.LEAST_ALLOCATED
+    ) -> NUMANodeState:
         """The node with what its pods hold."""
         strategy = self.strategy or default_strategy
-        return NodeState(self.options, ledger, self.zones, self.cpu_ratio, strategy)
+        return NUMANodeState(self.options, ledger, self.zones, self.cpu_ratio, strategy)
 
     @property
     def is_plain(self) -> bool:
@@ -56,10 +56,10 @@ class NodeFacts(msgspec.Struct, frozen=True):
         )
 
 
-NO_FACTS = NodeFacts()
+NO_FACTS = NodeTopologyFacts()
 
 
-def facts_of(node: Node, report: TopologyOptions | None) -> NodeFacts:
+def facts_of(node: Node, report: TopologyOptions | None) -> NodeTopologyFacts:
     """Return what the node and its report say together."""
     meta = node.metadata
     obj = f"Node {meta.name}"
@@ -76,7 +76,7 @@ def facts_of(node: Node, report: TopologyOptions | None) -> NodeFacts:
         reason = f"{named!r} is no NUMA topology policy; the kubelet's counts"
         problems.append(ProtocolError(obj, labels.NODE_NUMA_TOPOLOGY_POLICY, reason))
     options = report or NO_REPORT
-    return NodeFacts(
+    return NodeTopologyFacts(
         options=options,
         has_report=report is not None,
         zones=options.amplified_zones(ratios),

@@ -4,17 +4,17 @@ from typing import Any
 
 from koordinator.api import cpuset, resource_vector
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of
-from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger
-from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeFacts
-from koordinator.scheduler.plugins.node_numa_resource.one_node import NodeView
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation
+from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeTopologyFacts
+from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMANodeView
 from koordinator.scheduler.plugins.node_numa_resource.zones import Zones
 
 Json = dict[str, Any]
 
 
-def describe(name: str, facts: NodeFacts, ledger: Ledger) -> Json:
+def describe(name: str, facts: NodeTopologyFacts, ledger: NodeAllocation) -> Json:
     """The node's topology, what is left of it and who holds the rest, as a JSON value."""
-    view = NodeView.of(facts, ledger)
+    view = NUMANodeView.of(facts, ledger)
     return {
         "name": name,
         **_options(facts),
@@ -34,7 +34,7 @@ def describe(name: str, facts: NodeFacts, ledger: Ledger) -> Json:
     }
 
 
-def _options(facts: NodeFacts) -> Json:
+def _options(facts: NodeTopologyFacts) -> Json:
     options = facts.options
     cpus = options.cpus
     return {
@@ -62,7 +62,7 @@ def _options(facts: NodeFacts) -> Json:
     }
 
 
-def _allocated_cpus(facts: NodeFacts, ledger: Ledger) -> Json:
+def _allocated_cpus(facts: NodeTopologyFacts, ledger: NodeAllocation) -> Json:
     found: Json = {}
     for cpu, hold in sorted(ledger.holds.items()):
         place = facts.options.cpus.places.get(cpu)

@@ -17,7 +17,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
@@ -42,25 +42,29 @@ from koordinator.scheduler.plugins.node_numa_resource import (
     explained,
     holdings,
     node_report,
-    one_node,
+    node_view,
     policy,
     score,
 )
-from koordinator.scheduler.plugins.node_numa_resource.admission import OtherHints, Placement
-from koordinator.scheduler.plugins.node_numa_resource.books import Books, Record
+from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, OtherHints
+from koordinator.scheduler.plugins.node_numa_resource.allocations import NodeNUMARecord, NUMAAllocations
 from koordinator.scheduler.plugins.node_numa_resource.bulk import (
     FIRST_OWN_CODE,
-    Demand,
     NUMAReason,
+    NUMARequest,
 )
-from koordinator.scheduler.plugins.node_numa_resource.one_node import Terms
+from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMAPodTerms
 from koordinator.scheduler.plugins.node_numa_resource.pod_state import NUMAState, Provider
-from koordinator.scheduler.plugins.node_numa_resource.policy import CPUUsage, NodeNUMAResourceArgs, PodPlan
+from koordinator.scheduler.plugins.node_numa_resource.policy import (
+    BoundCPUUsage,
+    NodeNUMAResourceArgs,
+    PodPlan,
+)
 from koordinator.scheduler.plugins.node_numa_resource.providers import NUMATopologyHintProvider
-from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, Strategies
+from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, NUMAScoringStrategies
 from koordinator.scheduler.plugins.node_numa_resource.table_amounts import TableAmounts
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import options_of
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -88,7 +92,7 @@ class NodeNUMAResource(
     args = NodeNUMAResourceArgs
     per_profile = True
     in_rehearsals = True
-    reads = Change.NODE | Change.PODS
+    reads = RowChange.NODE | RowChange.PODS
     reasons = NUMAReason
     wakes_for_row = True
     wakes_on = (
@@ -109,9 +113,9 @@ class NodeNUMAResource(
         super().__init__(args, handle)
         self._args = args
         self._table = handle.table
-        self._strategies = Strategies(args.scoring_strategy, args.numa_scoring_strategy)
+        self._strategies = NUMAScoringStrategies(args.scoring_strategy, args.numa_scoring_strategy)
         self._amounts = TableAmounts(handle.table, self._strategies.node)
-        self.books = handle.table.shared(Books)
+        self.books = handle.table.shared(NUMAAllocations)
         handle.watch(
             Watch(
                 NodeResourceTopology,
@@ -167,11 +171,11 @@ class NodeNUMAResource(
         """Return whether nodes without policies of their own need not be asked."""
         return state.chosen is None and self._demand(state).is_ordinary
 
-    def _demand(self, state: NUMAState) -> Demand:
+    def _demand(self, state: NUMAState) -> NUMARequest:
         """The demand in terms of the columns, which may have learned more resources."""
         columns = self.books.columns
         if state.demand is None or state.demand_width != len(columns.resources):
-            state.demand = Demand.of(state.plan, columns)
+            state.demand = NUMARequest.of(state.plan, columns)
             state.demand_width = len(columns.resources)
         return state.demand
 
@@ -196,19 +200,19 @@ class NodeNUMAResource(
         """Filter for one row."""
         record = self.books.at(row)
         terms = self._terms(state, record)
-        status = one_node.judge(record.view, state.plan, terms, self._usage(row))
+        status = node_view.judge(record.view, state.plan, terms, self._usage(row))
         if status is not None:
             return state.code_of(status)
         if terms.is_known:
-            has_room = one_node.has_room(record.view, terms)
+            has_room = node_view.has_room(record.view, terms)
             if not has_room or terms.policy is NUMATopologyPolicy.SINGLE_NUMA_NODE:
                 return NUMAReason.UNALIGNED
         return state.code_of(self._verdict(state, row))
 
-    def _terms(self, state: NUMAState, record: Record) -> Terms:
+    def _terms(self, state: NUMAState, record: NodeNUMARecord) -> NUMAPodTerms:
         terms = state.terms.get(record.kind)
         if terms is None:
-            terms = state.terms[record.kind] = one_node.terms_of(state.plan, record.facts)
+            terms = state.terms[record.kind] = node_view.terms_of(state.plan, record.facts)
         return terms
 
     def detail(self, state: NUMAState, rows: Rows, codes: ReasonCodes) -> ReasonCodes:
@@ -236,7 +240,7 @@ class NodeNUMAResource(
         """Return what a trial on the node says; one tells it for all nodes that are alike as far as the pod goes."""
         record = self.books.at(row)
         terms = self._terms(state, record)
-        key = None if state.needs_trial else one_node.verdict_key(record.view, state.plan, terms)
+        key = None if state.needs_trial else node_view.verdict_key(record.view, state.plan, terms)
         if key is None:
             return self._tried(state, row).status
         full_key = (record.kind, key, self._usage(row))
@@ -247,7 +251,7 @@ class NodeNUMAResource(
             found = state.verdicts[full_key] = self.trial(state, state.pod, row).status
         return found
 
-    def _tried(self, state: NUMAState, row: int) -> Placement:
+    def _tried(self, state: NUMAState, row: int) -> NUMAPlacement:
         """Try the pod on the node; equal nodes share one trial."""
         if state.needs_trial:
             return self.trial(state, state.pod, row)
@@ -259,7 +263,7 @@ class NodeNUMAResource(
             found = state.trials[key] = self.trial(state, state.pod, row)
         return found
 
-    def trial(self, state: NUMAState, pod: PodInfo, row: int, *, counted: bool = False) -> Placement:
+    def trial(self, state: NUMAState, pod: PodInfo, row: int, *, counted: bool = False) -> NUMAPlacement:
         """Return what the pod would get on a node, or why nothing. `counted` when it is among the row's requests
         already.
         """
@@ -278,19 +282,19 @@ class NodeNUMAResource(
             state.plan, record.facts, record.ledger, usage, self._strategies, others=others
         )
 
-    def _usage(self, row: int, own_milli: int = 0) -> CPUUsage:
+    def _usage(self, row: int, own_milli: int = 0) -> BoundCPUUsage:
         """The CPU of a node, which matters only where it is amplified."""
         record = self.books.at(row)
         if record.facts.cpu_ratio <= 1:
             return _NO_USAGE
         cpu = resource_vector.CPU_COLUMN
-        return CPUUsage(
+        return BoundCPUUsage(
             int(self._table.allocatable[cpu, row]),
             int(self._table.requested[cpu, row]) - own_milli,
             record.view.pinned_count,
         )
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         if happening.event is ClusterEvent.POD_UPDATED:
             old, new = happening.old, happening.new
             return old is None or new is None or bool(self.class_key(old) != self.class_key(new))
@@ -327,7 +331,7 @@ class NodeNUMAResource(
         record = self.books.at(row)
         allocatable, requested = self._amounts.at(row)
         terms = self._terms(state, record)
-        points = one_node.points(record.view, state.plan, terms, allocatable, requested, self._strategies)
+        points = node_view.points(record.view, state.plan, terms, allocatable, requested, self._strategies)
         return self.exact_score(state, row) if points is None else points
 
     def exact_score(self, state: NUMAState, row: int) -> int:
@@ -377,13 +381,13 @@ class NodeNUMAResource(
         self.books.reserve(row, pod.uid, placement, state.plan.exclusive)
         return SUCCESS
 
-    def _reservable(self, state: NUMAState, pod: PodInfo, row: int) -> Placement:
+    def _reservable(self, state: NUMAState, pod: PodInfo, row: int) -> NUMAPlacement:
         """Return what the pod, which is among the row's requests already, gets."""
         if not state.needs_trial:
             self.books.sync()
             record = self.books.at(row)
             terms, usage = self._terms(state, record), self._usage(row, state.plan.cpu_milli)
-            found = one_node.place(record.view, record.ledger, state.plan, terms, usage, self._strategies)
+            found = node_view.place(record.view, record.ledger, state.plan, terms, usage, self._strategies)
             if found is not None:
                 return found
         return self.trial(state, pod, row, counted=True)
@@ -427,7 +431,7 @@ class NodeNUMAResource(
             self._happened(old.metadata.name, ClusterEvent.NODE_TOPOLOGY_DELETED, old, None)
 
     def _happened(self, name: str, event: ClusterEvent, old: Any, new: Any) -> None:
-        self.handle.happened(Happening(event, self._table.row_of(name), old, new))
+        self.handle.happened(QueueingEvent(event, self._table.row_of(name), old, new))
 
     # For people
 
@@ -467,4 +471,4 @@ _SHARES_NUMA_NODES = (
     "no NUMA node was free of pods that reach beyond it: the policy BestEffort takes what there is; "
     "SingleNUMANode or Restricted would wait",
 )
-_NO_USAGE = CPUUsage(0, 0, 0)
+_NO_USAGE = BoundCPUUsage(0, 0, 0)

@@ -3,12 +3,12 @@
 from collections.abc import Hashable
 from typing import Any
 
-from koordinator.scheduler.plugin.percent import Wanted
+from koordinator.scheduler.plugin.percent import ScoredRequest
 from koordinator.scheduler.plugin.status import Status
-from koordinator.scheduler.plugins.node_numa_resource.admission import Placement
-from koordinator.scheduler.plugins.node_numa_resource.bulk import FIRST_OWN_CODE, Demand, NUMAReason
-from koordinator.scheduler.plugins.node_numa_resource.ledger import PodHolding
-from koordinator.scheduler.plugins.node_numa_resource.one_node import Terms
+from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
+from koordinator.scheduler.plugins.node_numa_resource.bulk import FIRST_OWN_CODE, NUMAReason, NUMARequest
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMAPodTerms
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.providers import NUMATopologyHintProvider
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -31,12 +31,12 @@ class NUMAState:
         """What was chosen for the pod before it came here (`designated`)."""
         self.providers = providers
         self.plan = plan
-        self.demand: Demand | None = None
+        self.demand: NUMARequest | None = None
         self.demand_width = -1
-        self.scored: Wanted | None = None
+        self.scored: ScoredRequest | None = None
         """(column, amount, weight) of what counts where only requests do."""
-        self.terms: dict[Hashable, Terms] = {}
-        self.trials: dict[Hashable, Placement] = {}
+        self.terms: dict[Hashable, NUMAPodTerms] = {}
+        self.trials: dict[Hashable, NUMAPlacement] = {}
         self.verdicts: dict[Hashable, Status] = {}
         self.statuses: list[Status] = []
         self._codes: dict[Status, int] = {}

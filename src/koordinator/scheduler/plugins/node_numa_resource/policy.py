@@ -18,10 +18,10 @@ from koordinator.scheduler.plugins.node_numa_resource import allocate, zones
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     Allocation,
     AllocationRequest,
-    NodeState,
+    NUMANodeState,
 )
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUTopology
-from koordinator.scheduler.plugins.node_numa_resource.score import ScoringStrategy
+from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts
 
 
@@ -32,8 +32,8 @@ class NodeNUMAResourceArgs(msgspec.Struct, frozen=True, rename="camel", forbid_u
         name="defaultCPUBindPolicy", default="FullPCPUs"
     )
     """Of LSE and LSR pods that name none; "" leaves them unbound."""
-    scoring_strategy: ScoringStrategy = ScoringStrategy()
-    numa_scoring_strategy: ScoringStrategy = ScoringStrategy()
+    scoring_strategy: NUMAScoringStrategy = NUMAScoringStrategy()
+    numa_scoring_strategy: NUMAScoringStrategy = NUMAScoringStrategy()
     """Scores NUMA nodes within a node; its type is also the order in which they fill."""
 
 
@@ -90,7 +90,7 @@ class NUMAPolicyDecision(msgspec.Struct, frozen=True):
     status: Status = SUCCESS
 
 
-class CPUUsage(msgspec.Struct, frozen=True):
+class BoundCPUUsage(msgspec.Struct, frozen=True):
     """CPU of a node whose CPU is amplified: what it offers, what its pods request (not amplified)."""
 
     allocatable_milli: int
@@ -206,7 +206,7 @@ def request_of(plan: PodPlan, binding: BindDecision) -> AllocationRequest:
     )
 
 
-def check_amplified(cpu_milli: int, binds_cpus: bool, node: CPUUsage, ratio: float) -> Status:
+def check_amplified(cpu_milli: int, binds_cpus: bool, node: BoundCPUUsage, ratio: float) -> Status:
     """Return whether the CPU fits on a node whose CPU is amplified; bound CPUs count amplified, new and old."""
     if ratio <= 1 or cpu_milli <= 0:
         return SUCCESS
@@ -221,8 +221,8 @@ def check_node(
     plan: PodPlan,
     node_policy: NodeCPUBindPolicy,
     numa_policy: NUMAPolicyDecision,
-    node: NodeState,
-    usage: CPUUsage | None = None,
+    node: NUMANodeState,
+    usage: BoundCPUUsage | None = None,
 ) -> Status:
     """Return whether a node can take the pod, as far as CPUs decide; NUMA admission is the caller's next question.
 
@@ -255,7 +255,7 @@ def check_binding(plan: PodPlan, binding: BindDecision, cpus: CPUTopology) -> St
     return BROKEN_CORES if is_full and plan.cpu_count % cpus.cpus_per_core else SUCCESS
 
 
-def try_node(plan: PodPlan, binding: BindDecision, node: NodeState) -> Allocation:
+def try_node(plan: PodPlan, binding: BindDecision, node: NUMANodeState) -> Allocation:
     """Return what the pod would get on the node, with no NUMA policy in force."""
     return allocate.allocate(node, request_of(plan, binding), None)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from koordinator.scheduler.plugin.framework import Plugin, S
 from koordinator.scheduler.plugin.status import SUCCESS, Status
-from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Hint, Hints
+from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Hints, NUMATopologyHint
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
@@ -30,5 +30,5 @@ class NUMATopologyHintProvider(Plugin[S]):
         """Sets of NUMA nodes of the node at `row` that would do. `state` is from the provider's `prepare`."""
 
     @abc.abstractmethod
-    def try_numa(self, state: S, pod: PodInfo, row: int, hint: Hint) -> Status:
+    def try_numa(self, state: S, pod: PodInfo, row: int, hint: NUMATopologyHint) -> Status:
         """Return whether the pod gets what it asks for from the chosen NUMA nodes (None in the hint: any)."""

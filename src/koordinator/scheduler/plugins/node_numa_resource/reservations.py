@@ -17,11 +17,11 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     Allocation,
     AllocationRequest,
     GivenBack,
-    NodeState,
     NUMAMask,
+    NUMANodeState,
 )
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask, CPUTopology
-from koordinator.scheduler.plugins.node_numa_resource.ledger import PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import PodHolding
 from koordinator.scheduler.plugins.node_numa_resource.zones import Zones, total
 
 NO_NOMINATION = unschedulable("no nominated reservation")
@@ -37,7 +37,7 @@ class AllocatePolicy(enum.StrEnum):
     RESTRICTED = "Restricted"
 
 
-class Restored(msgspec.Struct, frozen=True):
+class RestoredReservation(msgspec.Struct, frozen=True):
     """One reservation on a node: what it holds, what its owners use of it and what is left.
 
     `remained` may be negative where owners use more than the reservation holds.
@@ -58,7 +58,7 @@ class Restored(msgspec.Struct, frozen=True):
         owners: Iterable[PodHolding],
         topology: CPUTopology,
         policy: AllocatePolicy = AllocatePolicy.DEFAULT,
-    ) -> "Restored | None":
+    ) -> "RestoredReservation | None":
         """From the ledger's entries of the reservation and its owner pods; None when it holds nothing of ours."""
         if not holding.numa and not holding.cpus:
             return None
@@ -80,8 +80,8 @@ class Restored(msgspec.Struct, frozen=True):
 class RestoreState(msgspec.Struct, frozen=True):
     """The reservations of a node, as one pod sees them: those that it may use, and the others."""
 
-    matched: tuple[Restored, ...] = ()
-    unmatched: tuple[Restored, ...] = ()
+    matched: tuple[RestoredReservation, ...] = ()
+    unmatched: tuple[RestoredReservation, ...] = ()
 
     def node_path(self) -> GivenBack:
         """For a pod that takes none of the reservations: only what is counted twice."""
@@ -89,7 +89,7 @@ class RestoreState(msgspec.Struct, frozen=True):
         return GivenBack(zones=_summed([*unmatched_used, *(each.allocated for each in self.matched)]))
 
     def reservation_path(
-        self, reservation: Restored, *, is_real: bool = True, victims: PodHolding | None = None
+        self, reservation: RestoredReservation, *, is_real: bool = True, victims: PodHolding | None = None
     ) -> GivenBack:
         """For a pod that takes of one of `matched`. A probe (not `is_real`) of a restricted one is not confined.
 
@@ -139,7 +139,7 @@ class ReservationUse(msgspec.Struct, frozen=True):
     """Whether the pod may run in a reservation only."""
 
     def allocate(
-        self, node: NodeState, request: AllocationRequest, numa_nodes: NUMAMask | None
+        self, node: NUMANodeState, request: AllocationRequest, numa_nodes: NUMAMask | None
     ) -> Allocation:
         """The pod's part of a reservation or of the node."""
         if self.nominated is None:
@@ -155,11 +155,11 @@ NO_USE = ReservationUse()
 
 
 def allocate_from(
-    node: NodeState,
+    node: NUMANodeState,
     request: AllocationRequest,
     numa_nodes: NUMAMask | None,
     state: RestoreState,
-    reservation: Restored,
+    reservation: RestoredReservation,
     victims: PodHolding | None = None,
 ) -> Allocation:
     """The pod's part of one reservation; of a restricted one no CPU that the reservation does not hold."""
@@ -175,7 +175,7 @@ def allocate_from(
 
 
 def allocate_anywhere(
-    node: NodeState,
+    node: NUMANodeState,
     request: AllocationRequest,
     numa_nodes: NUMAMask | None,
     state: RestoreState = NO_RESERVATIONS,
@@ -195,7 +195,7 @@ def allocate_anywhere(
 
 
 def allocate_nominated(
-    node: NodeState,
+    node: NUMANodeState,
     request: AllocationRequest,
     numa_nodes: NUMAMask | None,
     state: RestoreState,

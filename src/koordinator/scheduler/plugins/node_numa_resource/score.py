@@ -14,25 +14,28 @@ from koordinator.scheduler.plugins.node_resources_fit import is_scalar
 SCORE_MAX = 100
 
 
-class ScoredResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScoredNUMAResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A resource that counts in a score."""
 
     name: str
     weight: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
 
 
-class ScoringStrategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NUMAScoringStrategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether full (MostAllocated) or empty nodes score high, and by which resources."""
 
     type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
-    resources: tuple[ScoredResource, ...] = (ScoredResource(resources.CPU), ScoredResource(resources.MEMORY))
+    resources: tuple[ScoredNUMAResource, ...] = (
+        ScoredNUMAResource(resources.CPU),
+        ScoredNUMAResource(resources.MEMORY),
+    )
 
 
-class Strategies(msgspec.Struct, frozen=True):
+class NUMAScoringStrategies(msgspec.Struct, frozen=True):
     """How nodes are ranked, and how NUMA nodes within a node."""
 
-    node: ScoringStrategy = ScoringStrategy()
-    numa: ScoringStrategy = ScoringStrategy()
+    node: NUMAScoringStrategy = NUMAScoringStrategy()
+    numa: NUMAScoringStrategy = NUMAScoringStrategy()
     """Its type is also the order in which NUMA nodes fill, unless their node names another."""
 
 
@@ -52,7 +55,7 @@ class NodeUsage(msgspec.Struct, frozen=True):
 
 
 def score(
-    strategy: ScoringStrategy,
+    strategy: NUMAScoringStrategy,
     used: Mapping[str, int],
     capacity: Mapping[str, int],
     request: Mapping[str, int],
@@ -68,7 +71,7 @@ def score(
     return total // weights if weights else 0
 
 
-def _resource_score(strategy: ScoringStrategy, used: int, capacity: int) -> int:
+def _resource_score(strategy: NUMAScoringStrategy, used: int, capacity: int) -> int:
     if strategy.type == "MostAllocated":
         return min(used, capacity) * SCORE_MAX // capacity
     return max(0, capacity - used) * SCORE_MAX // capacity
@@ -80,7 +83,7 @@ def demand(request: Mapping[str, int], cpu_ratio: float, *, binds_cpus: bool) ->
 
 
 def node_score(
-    strategy: ScoringStrategy, node: NodeUsage, request: Mapping[str, int], *, binds_cpus: bool
+    strategy: NUMAScoringStrategy, node: NodeUsage, request: Mapping[str, int], *, binds_cpus: bool
 ) -> int:
     """Score where no NUMA policy is in force: the whole node counts."""
     used = dict(node.requested)
@@ -91,7 +94,7 @@ def node_score(
 
 
 def numa_score(
-    strategy: ScoringStrategy,
+    strategy: NUMAScoringStrategy,
     node: NodeUsage,
     zones: Zones,
     allocated: Zones,

@@ -3,10 +3,10 @@
 from koordinator.api import resource_vector
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.framework import Scores
-from koordinator.scheduler.plugin.percent import Wanted, free_percent
+from koordinator.scheduler.plugin.percent import ScoredRequest, free_percent
 from koordinator.scheduler.plugins.node_numa_resource import bulk
-from koordinator.scheduler.plugins.node_numa_resource.bulk import Demand, NodeAmounts, NodeCPU
-from koordinator.scheduler.plugins.node_numa_resource.score import ScoringStrategy
+from koordinator.scheduler.plugins.node_numa_resource.bulk import NodeAmounts, NodeCPU, NUMARequest
+from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 from koordinator.scheduler.plugins.node_numa_resource.zones import Amounts
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
 from koordinator.scheduler.table.columns import Rows, at
@@ -16,7 +16,7 @@ from koordinator.scheduler.table.nodes import NodeTable
 class TableAmounts:
     """Amounts of the resources that count for the score."""
 
-    def __init__(self, table: NodeTable, strategy: ScoringStrategy) -> None:
+    def __init__(self, table: NodeTable, strategy: NUMAScoringStrategy) -> None:
         self._table, self._strategy = table, strategy
         self._scored: tuple[tuple[str, int], ...] = ()
 
@@ -50,10 +50,10 @@ class TableAmounts:
         table, cpu = self._table, resource_vector.CPU_COLUMN
         return NodeCPU(at(table.allocatable[cpu], rows), at(table.requested[cpu], rows))
 
-    def scored(self, requests: Amounts) -> Wanted:
+    def scored(self, requests: Amounts) -> ScoredRequest:
         """Return what counts for a pod with these requests."""
         weights = {each.name: each.weight for each in self._strategy.resources}
-        return Wanted.of(
+        return ScoredRequest.of(
             [
                 (column, requests.get(name, 0), weights[name])
                 for name, column in self._columns()
@@ -61,7 +61,9 @@ class TableAmounts:
             ]
         )
 
-    def plain_score(self, demand: Demand, scored: Wanted, rows: Rows, copies: int | I64) -> Scores:
+    def plain_score(
+        self, demand: NUMARequest, scored: ScoredRequest, rows: Rows, copies: int | I64
+    ) -> Scores:
         """Score where only requests count, with that many pods like this one on each row; `scored` is what `scored`
         says of one."""
         strategy, requests = self._strategy, demand.plan.requests

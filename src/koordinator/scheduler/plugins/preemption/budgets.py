@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from koordinator.api.policy import PodDisruptionBudget
-from koordinator.scheduler.plugins.preemption.victims import Budget
+from koordinator.scheduler.plugins.preemption.victims import DisruptionBudget
 from koordinator.scheduler.table.pod_info import PodInfo
 
 ANSWERS_MAX = 65_536
@@ -15,12 +15,12 @@ class Budgets:
     whenever a pod of theirs comes or goes, selectors hardly ever."""
 
     def __init__(self) -> None:
-        self._budgets: dict[str, Budget] = {}
+        self._budgets: dict[str, DisruptionBudget] = {}
         self._of_namespace: dict[str, list[str]] = {}
         self._selecting: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[str, ...]] = {}
 
     def set(self, budget: PodDisruptionBudget) -> None:
-        found = Budget.of(budget)
+        found = DisruptionBudget.of(budget)
         if found is None:
             self.remove(budget)
             return
@@ -37,7 +37,7 @@ class Budgets:
             self._of_namespace[found.namespace].remove(budget.key)
             self._selecting.clear()
 
-    def all(self) -> tuple[Budget, ...]:
+    def all(self) -> tuple[DisruptionBudget, ...]:
         return tuple(self._budgets.values())
 
     def allowed(self, key: str) -> int:

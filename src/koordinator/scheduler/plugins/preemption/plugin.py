@@ -21,13 +21,13 @@ from koordinator.scheduler.plugin.framework import (
     PreEnqueuePlugin,
     Watch,
 )
-from koordinator.scheduler.plugin.framework import Eviction as EvictionWay
+from koordinator.scheduler.plugin.framework import PreemptionOffer as EvictionWay
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.budgets import Budgets
-from koordinator.scheduler.plugins.preemption.eviction import PREEMPTION, Eviction, has_condition
+from koordinator.scheduler.plugins.preemption.executor import PREEMPTION, PreemptionExecutor, has_condition
 from koordinator.scheduler.plugins.preemption.residents import Residents
-from koordinator.scheduler.plugins.preemption.search import Found, Search
+from koordinator.scheduler.plugins.preemption.search import FoundCandidates, Search
 from koordinator.scheduler.plugins.preemption.victims import Candidate
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -62,7 +62,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
         self.budgets = Budgets()
         self._search = Search(handle.table, self._residents, self.budgets, handle.nominations, handle.clock)
         self._attempt_count = 0
-        self._eviction = Eviction(handle)
+        self._eviction = PreemptionExecutor(handle)
         self._reviewer: PreemptionReviewer | None = None
         handle.watch(
             Watch(
@@ -101,7 +101,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
         return result
 
     async def _reviewed(
-        self, reviewer: PreemptionReviewer, pod: PodInfo, found: Found, profile_name: str
+        self, reviewer: PreemptionReviewer, pod: PodInfo, found: FoundCandidates, profile_name: str
     ) -> PostFilterResult:
         """The result once others have said which of the options are open to them."""
         options = {each.node_name: each for each in (option.candidate() for option in found.options)}
@@ -128,8 +128,8 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
         ]
         return Outlook(result, tuple(ways))
 
-    def _decide(self, pod: PodInfo, diagnosis: Diagnosis) -> tuple[PostFilterResult, Found]:
-        nothing = Found([], Counter())
+    def _decide(self, pod: PodInfo, diagnosis: Diagnosis) -> tuple[PostFilterResult, FoundCandidates]:
+        nothing = FoundCandidates([], Counter())
         if objection := self.objection(pod, diagnosis):
             return PostFilterResult(unschedulable(f"preemption: {objection}")), nothing
         rows = self._table.rows
@@ -156,7 +156,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
         there = self._table.pods_at(row).values() if row is not None else ()
         return objection(pod, status, there)
 
-    def dry_run(self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis) -> Found:
+    def dry_run(self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis) -> FoundCandidates:
         """Options among `rows`, as many as the arguments want."""
         wanted = min(max(int(rows.size) * self._percentage // 100, self._absolute), int(rows.size))
         return self._search.run(pod, self._from_somewhere(pod, rows, wanted), diagnosis, wanted)

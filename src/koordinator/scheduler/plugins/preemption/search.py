@@ -22,7 +22,7 @@ from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.budgets import Budgets
 from koordinator.scheduler.plugins.preemption.residents import Residents
 from koordinator.scheduler.plugins.preemption.victims import PRIORITY_OFFSET, Candidate, Victim
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.nominations import Nominations
@@ -32,7 +32,7 @@ from koordinator.scheduler.table.trial import trial_of
 NOBODY = -1
 
 
-class Room(msgspec.Struct, frozen=True):
+class PotentialNodes(msgspec.Struct, frozen=True):
     """Nodes without their less important pods, and what the preemptor wants of them.
 
     `used` and `capacity` are (resources, nodes), only of resources that the preemptor wants; `pods` and
@@ -46,7 +46,7 @@ class Room(msgspec.Struct, frozen=True):
     wanted: I64
 
 
-def victims_of(order: I64, amounts: I64, room: Room) -> Mask:
+def victims_of(order: I64, amounts: I64, room: PotentialNodes) -> Mask:
     """(nodes, ranks): the pods that have to go; each stays if the preemptor still fits beside it and those that
     stay already.
 
@@ -122,7 +122,7 @@ CHUNK = 256
 Filters = Sequence[tuple[FilterPlugin[Any], Any]]
 
 
-class Option(msgspec.Struct, frozen=True):
+class RankedCandidate(msgspec.Struct, frozen=True):
     """A node that a preemptor could get: how much that would hurt (`victims.rank`), and the details."""
 
     node_name: str
@@ -130,11 +130,11 @@ class Option(msgspec.Struct, frozen=True):
     candidate: Callable[[], Candidate]
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundCandidates(msgspec.Struct, frozen=True):
     """Options in the order of the search, and of nodes that are none why, counted by reason; these are complete
     when there is no option."""
 
-    options: list[Option]
+    options: list[RankedCandidate]
     refusals: Counter[str]
 
     @property
@@ -156,13 +156,13 @@ class Search:
         self._nominations = nominations
         self._clock = clock
 
-    def run(self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis, wanted: int) -> Found:
+    def run(self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis, wanted: int) -> FoundCandidates:
         """Options among `rows`, in this order, until there are `wanted`, one of them without harm to a budget."""
-        found = Found([], Counter())
+        found = FoundCandidates([], Counter())
         outlook = _Outlook(self, pod, rows, diagnosis)
         harmless_count = 0
         for row, answer in self._answers(pod, rows, diagnosis, outlook):
-            if isinstance(answer, Option):
+            if isinstance(answer, RankedCandidate):
                 found.options.append(answer)
                 harmless_count += answer.rank[0] == 0
                 if harmless_count and len(found.options) >= wanted:
@@ -175,7 +175,7 @@ class Search:
 
     def _answers(
         self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis, outlook: "_Outlook"
-    ) -> Iterator[tuple[int, Option | Status | None]]:
+    ) -> Iterator[tuple[int, RankedCandidate | Status | None]]:
         """Yield what becomes of each row: an option, why it is none, or None when the outlook says why."""
         for start in range(0, rows.size, CHUNK):
             chunk = rows[start : start + CHUNK]
@@ -189,10 +189,10 @@ class Search:
                 else:
                     yield row, None
 
-    def _option(self, answer: Candidate | Status) -> Option | Status:
+    def _option(self, answer: Candidate | Status) -> RankedCandidate | Status:
         if isinstance(answer, Status):
             return answer
-        return Option(answer.node_name, victims.rank(answer), lambda: answer)
+        return RankedCandidate(answer.node_name, victims.rank(answer), lambda: answer)
 
     # One by one
 
@@ -223,7 +223,9 @@ class Search:
 
     # Many at once
 
-    def _choose(self, pod: PodInfo, rows: Rows, outlook: "_Outlook") -> Iterator[tuple[int, Option | Status]]:
+    def _choose(
+        self, pod: PodInfo, rows: Rows, outlook: "_Outlook"
+    ) -> Iterator[tuple[int, RankedCandidate | Status]]:
         """Options of rows where nothing but resources decides."""
         residents, now_s = self._residents, self._clock.now()
         pods: list[PodInfo] = []
@@ -263,7 +265,7 @@ class Search:
                 chosen = victims.by_importance([Victim.of(pods[each], now_s) for each in gone])
                 return Candidate(name, tuple(chosen), int(rank[0]))
 
-            yield row, Option(name, rank, candidate)
+            yield row, RankedCandidate(name, rank, candidate)
 
     def _protected(self, pods: Sequence[PodInfo], order: I64) -> Mask:
         """(pods,): whose going would violate a budget; `order` (nodes, ranks) is by importance."""
@@ -309,11 +311,11 @@ class _Outlook:
     def refusal_of(self, row: int) -> Status:
         return self._refusals[row]()
 
-    def room(self, rows: Rows) -> Room:
+    def room(self, rows: Rows) -> PotentialNodes:
         """Rows without their less important pods."""
         table = self._table
         cells = np.ix_(np.array(self.columns, np.intp), rows)
-        return Room(
+        return PotentialNodes(
             used=table.requested[cells] - self._held[:, rows],
             capacity=table.allocatable[cells],
             pods=table.pod_count[rows] - self._held_pods[rows],
@@ -376,7 +378,7 @@ def _ignores_pods(plugin: Plugin[Any]) -> bool:
     if type(plugin).epoch is not Plugin.epoch or type(plugin).live_key is not Plugin.live_key:
         return False
     is_kept_out = isinstance(plugin, RowKeeper) and not plugin.in_trials
-    return is_kept_out or not plugin.reads & Change.PODS
+    return is_kept_out or not plugin.reads & RowChange.PODS
 
 
 def _nobody_has_to_go(name: str) -> Status:

@@ -42,7 +42,7 @@ def start_of(pod: PodInfo) -> float | None:
         return None
 
 
-class Budget(msgspec.Struct, frozen=True):
+class DisruptionBudget(msgspec.Struct, frozen=True):
     """What a PodDisruptionBudget still allows."""
 
     namespace: str
@@ -53,7 +53,7 @@ class Budget(msgspec.Struct, frozen=True):
     """Pods whose eviction was granted already: they count neither way."""
 
     @classmethod
-    def of(cls, budget: PodDisruptionBudget) -> "Budget | None":
+    def of(cls, budget: PodDisruptionBudget) -> "DisruptionBudget | None":
         """None for one that protects nothing: without a selector, or with an empty or a malformed one."""
         selector = budget.spec.selector
         if selector is None or not (selector.match_labels or selector.match_expressions):
@@ -89,7 +89,7 @@ def by_importance(pods: Iterable[Victim]) -> list[Victim]:
     return sorted(pods, key=lambda victim: (-victim.priority, victim.start_s))
 
 
-def split(pods: Sequence[Victim], budgets: Sequence[Budget]) -> tuple[list[Victim], list[Victim]]:
+def split(pods: Sequence[Victim], budgets: Sequence[DisruptionBudget]) -> tuple[list[Victim], list[Victim]]:
     """Pods whose eviction would violate a budget, and the others; `pods` use up the budgets in their order."""
     left = [budget.allowed for budget in budgets]
     violating: list[Victim] = []
@@ -106,7 +106,7 @@ def split(pods: Sequence[Victim], budgets: Sequence[Budget]) -> tuple[list[Victi
 
 def select(
     removed: Sequence[Victim],
-    budgets: Sequence[Budget],
+    budgets: Sequence[DisruptionBudget],
     *,
     put_back: Callable[[Victim], None],
     take: Callable[[Victim], None],

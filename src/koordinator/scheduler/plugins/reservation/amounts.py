@@ -28,7 +28,7 @@ class Ignored(msgspec.Struct, frozen=True):
 NOTHING_IGNORED = Ignored()
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
+class ReservationAmounts(msgspec.Struct, frozen=True, kw_only=True):
     """A reservation as far as amounts go.
 
     `names` is what it accounts for (`objects.restricted_names`), `kept` what owners may not use, `pods` how many
@@ -53,7 +53,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+class ReservationNodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A node before matched reservations are given back.
 
     `requested` counts everything on it, reserve pods too, without what owners of unmatched reservations use of
@@ -98,7 +98,9 @@ def masked(amounts: Ints, names: Collection[str]) -> dict[str, int]:
     return {name: number for name, number in amounts.items() if name in names}
 
 
-def short_on_node(request: Ints, node: NodeView, given_back: Iterable[Ints], ignored: Ignored) -> list[str]:
+def short_on_node(
+    request: Ints, node: ReservationNodeView, given_back: Iterable[Ints], ignored: Ignored
+) -> list[str]:
     """Names that the node lacks for the request when all of `given_back` is free again; `pods` first."""
     short = []
     if node.pods - node.matched + 1 > node.allocatable.get(resources.PODS, 0):

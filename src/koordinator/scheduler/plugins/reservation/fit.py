@@ -12,8 +12,8 @@ from koordinator.scheduler.plugins.reservation.amounts import (
     NOTHING_IGNORED,
     Ignored,
     Ints,
-    NodeView,
-    Room,
+    ReservationAmounts,
+    ReservationNodeView,
     added,
     masked,
     short_on_node,
@@ -23,7 +23,7 @@ NONE_MATCHED = "node(s) no reservations match reservation affinity"
 NONE_MEETS = "node(s) no reservation(s) to meet the requirements"
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ReservationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod asks for; `must_reserve`: it has a reservation affinity, which may name one."""
 
     request: Ints
@@ -40,7 +40,7 @@ class Fit(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
 
 
-class Restored(msgspec.Struct, frozen=True):
+class RestoredNode(msgspec.Struct, frozen=True):
     """What is requested of a node: as counted, without unmatched owners, and without matched reservations."""
 
     initial: dict[str, int]
@@ -49,7 +49,7 @@ class Restored(msgspec.Struct, frozen=True):
     matched_allocated: dict[str, int]
 
 
-class Held(msgspec.Struct, frozen=True):
+class NodeReservation(msgspec.Struct, frozen=True):
     """A reservation on a node and the requests of its owners."""
 
     is_matched: bool
@@ -58,9 +58,9 @@ class Held(msgspec.Struct, frozen=True):
 
 
 def fit(
-    asked: Asked,
-    node: NodeView,
-    rooms: Sequence[Room],
+    asked: ReservationRequest,
+    node: ReservationNodeView,
+    rooms: Sequence[ReservationAmounts],
     ignored: Ignored = NOTHING_IGNORED,
     *,
     skip_node: bool = False,
@@ -94,7 +94,9 @@ def fit(
     return Fit(not short_names, reasons=node_reasons(short_names))
 
 
-def short_in_room(request: Ints, room: Room, ignored: Ignored, is_detailed: bool = False) -> list[str]:
+def short_in_room(
+    request: Ints, room: ReservationAmounts, ignored: Ignored, is_detailed: bool = False
+) -> list[str]:
     """Return why a Restricted reservation has too little of what it accounts for; with figures when `is_detailed`."""
     reasons = []
     if resources.PODS in room.names:
@@ -122,7 +124,7 @@ def is_policy_conflict(incoming: str, existing: Sequence[str]) -> bool:
     return any((policy == "") != (incoming == "") for policy in existing)
 
 
-def restore(plain: Sequence[Ints], held: Sequence[Held]) -> Restored:
+def restore(plain: Sequence[Ints], held: Sequence[NodeReservation]) -> RestoredNode:
     """Give back what is counted twice: reserve pods and their owners overlap.
 
     An unmatched reservation counts once, by what is reserved; a matched one not at all, its owners do.
@@ -134,16 +136,16 @@ def restore(plain: Sequence[Ints], held: Sequence[Held]) -> Restored:
     snapshot = _without(initial, unmatched)
     final = _without(snapshot, [each.allocatable for each in held if each.is_matched])
     matched = added(*(used for used, each in zip(allocated, held, strict=True) if each.is_matched))
-    return Restored(initial, snapshot, final, matched)
+    return RestoredNode(initial, snapshot, final, matched)
 
 
-def _is_candidate(asked: Asked, room: Room) -> bool:
+def _is_candidate(asked: ReservationRequest, room: ReservationAmounts) -> bool:
     if asked.must_reserve:
         return not asked.name or asked.name == room.name
     return any(name in asked.request for name in room.names)
 
 
-def _given_back(room: Room) -> tuple[Ints, Ints]:
+def _given_back(room: ReservationAmounts) -> tuple[Ints, Ints]:
     return room.available, room.preemptible
 
 

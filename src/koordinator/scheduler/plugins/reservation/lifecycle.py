@@ -26,7 +26,7 @@ class NotActiveError(KoordinatorError):
     """The reservation ended while it was being placed."""
 
 
-class Owner(msgspec.Struct, frozen=True):
+class OwnerPod(msgspec.Struct, frozen=True):
     """A pod on the reservation's node, and the reservation that its annotation names (None: none)."""
 
     uid: str
@@ -45,7 +45,7 @@ class Sync(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Gauge(msgspec.Struct, frozen=True):
+class ReservationGauge(msgspec.Struct, frozen=True):
     """One value of `scheduler_reservation_resource`."""
 
     type: str
@@ -100,7 +100,7 @@ def bound(reservation: Reservation, node: str, now_s: float) -> ReservationStatu
     )
 
 
-def sync(reservation: Reservation, node_exists: bool, pods: Sequence[Owner], now_s: float) -> Sync:
+def sync(reservation: Reservation, node_exists: bool, pods: Sequence[OwnerPod], now_s: float) -> Sync:
     """One pass of the controller; `pods` are those on the reservation's node.
 
     Raises: ProtocolError when times of the object are malformed.
@@ -189,7 +189,7 @@ def phase_gauges(reservation: Reservation) -> dict[str, int]:
     return {each: int(each == phase) for each in phases}
 
 
-def resource_gauges(reservation: Reservation) -> list[Gauge]:
+def resource_gauges(reservation: Reservation) -> list[ReservationGauge]:
     """`scheduler_reservation_resource`: amounts, and the used part of each.
 
     Raises: QuantityError.
@@ -197,14 +197,14 @@ def resource_gauges(reservation: Reservation) -> list[Gauge]:
     held = resource_list.of(reservation.status.allocatable)
     allocated = resource_list.of(reservation.status.allocated)
     gauges = [
-        Gauge(kind, name, *_in_unit(name, amount.milli))
+        ReservationGauge(kind, name, *_in_unit(name, amount.milli))
         for kind, amounts in (("allocatable", held), ("allocated", allocated))
         for name, amount in amounts.items()
     ]
     for name, amount in held.items():
         if amount > quantity.ZERO:
             used = allocated.get(name, quantity.ZERO).milli / amount.milli
-            gauges.append(Gauge("utilization", name, "ratio", used))
+            gauges.append(ReservationGauge("utilization", name, "ratio", used))
     return gauges
 
 

@@ -27,7 +27,7 @@ UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SC
 POD_API_VERSION = "v1"
 
 
-class Outcome(enum.Enum):
+class MatchOutcome(enum.Enum):
     """What a reservation is to a pod: the first test that fails names it."""
 
     IGNORED = "ignored"
@@ -43,18 +43,18 @@ class Outcome(enum.Enum):
 class Match(msgspec.Struct, frozen=True):
     """The outcome; `taint` is the first that is not tolerated."""
 
-    outcome: Outcome
+    outcome: MatchOutcome
     taint: Taint | None = None
 
 
-class Owners(msgspec.Struct, frozen=True, eq=False):
+class ReservationOwners(msgspec.Struct, frozen=True, eq=False):
     """Parsed `spec.owners`; with an `error` nobody matches."""
 
     entries: tuple[tuple[ReservationOwner, Predicate | None], ...]
     error: str = ""
 
     @classmethod
-    def of(cls, owners: Iterable[ReservationOwner]) -> "Owners":
+    def of(cls, owners: Iterable[ReservationOwner]) -> "ReservationOwners":
         entries = []
         try:
             for owner in owners:
@@ -75,7 +75,7 @@ class Owners(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-class Wish(msgspec.Struct, frozen=True):
+class RequiredReservations(msgspec.Struct, frozen=True):
     """What a pod says about reservations; `affinity` None: it may do without one."""
 
     is_ignoring: bool
@@ -83,7 +83,7 @@ class Wish(msgspec.Struct, frozen=True):
     exact_names: tuple[str, ...]
 
     @classmethod
-    def of(cls, pod: Pod) -> "Wish":
+    def of(cls, pod: Pod) -> "RequiredReservations":
         """Raises: ProtocolError for a malformed annotation or an invalid selector term."""
         affinity = RESERVATION_AFFINITY.read(pod.metadata.annotations, pod.key)
         required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
@@ -113,10 +113,10 @@ class Availability(msgspec.Struct, frozen=True):
 
 def match(
     pod: Pod,
-    wish: Wish,
+    wish: RequiredReservations,
     requests: Amounts,
     reservation: Reservation,
-    owners: Owners,
+    owners: ReservationOwners,
     node_labels: Mapping[str, str] | None,
 ) -> Match:
     """Return what a matchable reservation is to a pod.
@@ -126,18 +126,18 @@ def match(
     Raises: QuantityError for malformed amounts of the reservation.
     """
     if wish.is_ignoring:
-        return Match(Outcome.IGNORED)
+        return Match(MatchOutcome.IGNORED)
     if not owners.match(pod):
-        return Match(Outcome.OWNER_UNMATCHED)
+        return Match(MatchOutcome.OWNER_UNMATCHED)
     affinity = wish.affinity
     if affinity is not None and affinity.name:
         # A name is as good as a decision: nothing else but the amounts is looked at.
         if affinity.name != reservation.metadata.name:
-            return Match(Outcome.NAME_UNMATCHED)
+            return Match(MatchOutcome.NAME_UNMATCHED)
     elif refusal := _refusal(wish, reservation, node_labels):
         return refusal
     is_exact = is_exact_match(wish.exact_names, requests, objects.requests(reservation))
-    return Match(Outcome.MATCHED if is_exact else Outcome.NOT_EXACT_MATCHED)
+    return Match(MatchOutcome.MATCHED if is_exact else MatchOutcome.NOT_EXACT_MATCHED)
 
 
 def is_exact_match(names: Sequence[str], requests: Amounts, allocatable: Amounts) -> bool:
@@ -153,7 +153,7 @@ def is_exact_match(names: Sequence[str], requests: Amounts, allocatable: Amounts
     return True
 
 
-def availability(reservation: Reservation, owners: Owners, assigned: int) -> Availability:
+def availability(reservation: Reservation, owners: ReservationOwners, assigned: int) -> Availability:
     """Return whether a Reservation with this many owners can take another one."""
     is_deleted = reservation.metadata.deletion_timestamp is not None
     return _availability(
@@ -172,30 +172,32 @@ def pod_availability(pod: Pod, assigned: int) -> Availability:
     return _availability(is_placed, is_deleted, is_deleted, bool(pod_owners(pod).error) or assigned > 0)
 
 
-def pod_owners(pod: Pod) -> Owners:
+def pod_owners(pod: Pod) -> ReservationOwners:
     """Return who may use a pod in operating mode Reservation."""
     try:
-        return Owners.of(OWNERS.read(pod.metadata.annotations, pod.key) or ())
+        return ReservationOwners.of(OWNERS.read(pod.metadata.annotations, pod.key) or ())
     except ProtocolError as error:
-        return Owners((), str(error))
+        return ReservationOwners((), str(error))
 
 
 def _availability(available: bool, unschedulable: bool, terminating: bool, barred: bool) -> Availability:
     return Availability(available, unschedulable, terminating, available and not barred)
 
 
-def _refusal(wish: Wish, reservation: Reservation, node_labels: Mapping[str, str] | None) -> Match | None:
+def _refusal(
+    wish: RequiredReservations, reservation: Reservation, node_labels: Mapping[str, str] | None
+) -> Match | None:
     """Return why a reservation that is not asked for by name is not for the pod."""
     is_closed = reservation.spec.unschedulable or reservation.metadata.deletion_timestamp is not None
     if is_closed and not wish.tolerates_unschedulable:
-        return Match(Outcome.UNSCHEDULABLE)
+        return Match(MatchOutcome.UNSCHEDULABLE)
     if wish.affinity is None:
         return None
     for taint in reservation.spec.taints:
         if taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not is_tolerated(wish.affinity.tolerations, taint):
-            return Match(Outcome.TAINT_UNTOLERATED, taint)
+            return Match(MatchOutcome.TAINT_UNTOLERATED, taint)
     if not _is_selected(wish.affinity, reservation, node_labels or {}):
-        return Match(Outcome.AFFINITY_UNMATCHED)
+        return Match(MatchOutcome.AFFINITY_UNMATCHED)
     return None
 
 

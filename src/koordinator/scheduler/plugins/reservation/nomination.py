@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from koordinator.api.scalars import ScalarError, parse_int
-from koordinator.scheduler.plugins.reservation.amounts import Ints, Room
+from koordinator.scheduler.plugins.reservation.amounts import Ints, ReservationAmounts
 
 SCORE_MAX = 100
 PREFERRED_SCORE = 1000
@@ -17,7 +17,7 @@ PREFERRED_SCORE = 1000
 USED_UP = "reservation has allocateOnce enabled and has already been allocated"
 
 
-class Option(msgspec.Struct, frozen=True, kw_only=True):
+class NominationCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A matched reservation that the pod fits; `order` is its label's text, `score` the sum over plugins."""
 
     name: str
@@ -35,7 +35,7 @@ class NodeScores(msgspec.Struct, frozen=True):
     normalised: dict[str, int]
 
 
-def score(request: Ints, room: Room) -> int:
+def score(request: Ints, room: ReservationAmounts) -> int:
     """Return how full the pod would make a reservation, 0 to 100: the fuller the better; 0 for what would overflow."""
     shares = []
     for name, capacity in room.allocatable.items():
@@ -46,7 +46,9 @@ def score(request: Ints, room: Room) -> int:
     return sum(shares) // len(shares) if shares else 0
 
 
-def nominate(options: Sequence[Option], must_reserve: bool, existing: str | None = None) -> str | None:
+def nominate(
+    options: Sequence[NominationCandidate], must_reserve: bool, existing: str | None = None
+) -> str | None:
     """The reservation to use, None for none. Equal ones are told apart by name, so that runs repeat."""
     if len(options) == 1 and must_reserve:
         return options[0].name
@@ -61,7 +63,7 @@ def nominate(options: Sequence[Option], must_reserve: bool, existing: str | None
     return min(usable, key=lambda each: (-each.score, each.name)).name
 
 
-def refusal(option: Option) -> str:
+def refusal(option: NominationCandidate) -> str:
     """Return why a reservation cannot be nominated, or empty."""
     return USED_UP if option.is_once and option.assigned > 0 else ""
 

@@ -8,8 +8,8 @@ from koordinator.scheduler.plugins.reservation.amounts import (
     NOTHING_IGNORED,
     Ignored,
     Ints,
-    NodeView,
-    Room,
+    ReservationAmounts,
+    ReservationNodeView,
     added,
     short_on_node,
 )
@@ -19,14 +19,14 @@ SCORE_MAX = 100
 NOBODY = "node(s) no pod(s) to meet the pre-allocation requirements"
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class PreAllocationCandidate(msgspec.Struct, frozen=True):
     """A running pod whose room the reservation may take over."""
 
     name: str
     request: Ints
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class PreAllocationPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """`is_required`: never onto free room only; `prefers_none`: free room first, if it suffices."""
 
     is_multiple: bool = False
@@ -49,10 +49,10 @@ class PreAllocation(msgspec.Struct, frozen=True):
 
 def pre_allocate(
     request: Ints,
-    node: NodeView,
-    room: Room,
-    candidates: Sequence[Candidate],
-    policy: Policy,
+    node: ReservationNodeView,
+    room: ReservationAmounts,
+    candidates: Sequence[PreAllocationCandidate],
+    policy: PreAllocationPolicy,
     ignored: Ignored = NOTHING_IGNORED,
 ) -> PreAllocation:
     """Return whether a reservation fits a node by free room and by pods that leave it, tried in the order given."""
@@ -68,10 +68,10 @@ def pre_allocate(
 
 def _one(
     request: Ints,
-    node: NodeView,
-    room: Room,
-    candidates: Sequence[Candidate],
-    policy: Policy,
+    node: ReservationNodeView,
+    room: ReservationAmounts,
+    candidates: Sequence[PreAllocationCandidate],
+    policy: PreAllocationPolicy,
     ignored: Ignored,
     free_short: list[str],
 ) -> PreAllocation:
@@ -94,14 +94,14 @@ def _one(
 
 def _several(
     request: Ints,
-    node: NodeView,
-    room: Room,
-    candidates: Sequence[Candidate],
-    policy: Policy,
+    node: ReservationNodeView,
+    room: ReservationAmounts,
+    candidates: Sequence[PreAllocationCandidate],
+    policy: PreAllocationPolicy,
     ignored: Ignored,
     free_short: list[str],
 ) -> PreAllocation:
-    chosen: list[Candidate] = []
+    chosen: list[PreAllocationCandidate] = []
     short = free_short
     by_room: list[str] = []
     for each in candidates:
@@ -118,6 +118,6 @@ def _several(
     return PreAllocation(not short, reasons=node_reasons(short))
 
 
-def _left(node: NodeView, leaving: int) -> NodeView:
+def _left(node: ReservationNodeView, leaving: int) -> ReservationNodeView:
     """The node without pods that leave it."""
     return msgspec.structs.replace(node, pods=node.pods - leaving)

@@ -11,7 +11,7 @@ from koordinator.scheduler.plugins.reservation.objects import (
 )
 
 
-class Action(enum.Enum):
+class ReservationAction(enum.Enum):
     """What to do, in the order given: the queue holds those that wait, the cache those that hold room."""
 
     QUEUE_ADD = "queueAdd"
@@ -22,24 +22,24 @@ class Action(enum.Enum):
     CACHE_DELETE = "cacheDelete"
 
 
-def added(new: Reservation, is_mine: bool) -> list[Action]:
+def added(new: Reservation, is_mine: bool) -> list[ReservationAction]:
     """A reservation that was not known; `is_mine`: its reserve pod names this scheduler."""
     if invalid_reason(new):
         return []
     if is_available(new):
-        return [Action.CACHE_ADD]
-    return [Action.QUEUE_ADD] if is_unassigned(new) and is_mine else []
+        return [ReservationAction.CACHE_ADD]
+    return [ReservationAction.QUEUE_ADD] if is_unassigned(new) and is_mine else []
 
 
-def deleted(old: Reservation, is_mine: bool) -> list[Action]:
+def deleted(old: Reservation, is_mine: bool) -> list[ReservationAction]:
     """A reservation that is gone."""
-    cached = [Action.CACHE_DELETE] if old.status.node_name else []
-    return cached + [Action.QUEUE_DELETE] * is_mine
+    cached = [ReservationAction.CACHE_DELETE] if old.status.node_name else []
+    return cached + [ReservationAction.QUEUE_DELETE] * is_mine
 
 
 def updated(
     old: Reservation, new: Reservation, was_mine: bool, is_mine: bool, is_assumed: bool = False
-) -> list[Action]:
+) -> list[ReservationAction]:
     """A reservation that changed; `is_assumed`: its reserve pod is being bound."""
     if invalid_reason(new):
         return []
@@ -48,28 +48,38 @@ def updated(
     if not is_unassigned(old):
         return []
     if is_available(new):
-        return [Action.CACHE_ADD] + [Action.QUEUE_DELETE] * was_mine
+        return [ReservationAction.CACHE_ADD] + [ReservationAction.QUEUE_DELETE] * was_mine
     if is_terminated(new):
-        return [Action.QUEUE_DELETE] * was_mine
+        return [ReservationAction.QUEUE_DELETE] * was_mine
     return _still_waiting(old, new, was_mine, is_mine, is_assumed) if is_unassigned(new) else []
 
 
-def _from_available(old: Reservation, new: Reservation, was_mine: bool, is_mine: bool) -> list[Action]:
+def _from_available(
+    old: Reservation, new: Reservation, was_mine: bool, is_mine: bool
+) -> list[ReservationAction]:
     if is_available(new):
         is_same = (old.metadata.uid, old.status.node_name) == (new.metadata.uid, new.status.node_name)
-        return [Action.CACHE_UPDATE] if is_same else [Action.CACHE_DELETE, Action.CACHE_ADD]
+        return (
+            [ReservationAction.CACHE_UPDATE]
+            if is_same
+            else [ReservationAction.CACHE_DELETE, ReservationAction.CACHE_ADD]
+        )
     if is_terminated(new):
-        return [Action.CACHE_DELETE] + [Action.QUEUE_DELETE] * was_mine
+        return [ReservationAction.CACHE_DELETE] + [ReservationAction.QUEUE_DELETE] * was_mine
     # The placement was rolled back.
-    return [Action.CACHE_DELETE] + [Action.QUEUE_ADD] * is_mine if is_unassigned(new) else []
+    return (
+        [ReservationAction.CACHE_DELETE] + [ReservationAction.QUEUE_ADD] * is_mine
+        if is_unassigned(new)
+        else []
+    )
 
 
 def _still_waiting(
     old: Reservation, new: Reservation, was_mine: bool, is_mine: bool, is_assumed: bool
-) -> list[Action]:
+) -> list[ReservationAction]:
     if was_mine and is_mine:
         is_same = old.metadata.resource_version == new.metadata.resource_version
-        return [] if is_same or is_assumed else [Action.QUEUE_UPDATE]
+        return [] if is_same or is_assumed else [ReservationAction.QUEUE_UPDATE]
     if is_mine:
-        return [Action.QUEUE_ADD]
-    return [Action.QUEUE_DELETE] * was_mine
+        return [ReservationAction.QUEUE_ADD]
+    return [ReservationAction.QUEUE_DELETE] * was_mine

@@ -8,7 +8,7 @@ from koordinator.api.affinity import LabelSelector, LabelSelectorRequirement
 from koordinator.api.affinity import TopologySpreadConstraint as WireConstraint
 from koordinator.api.core import Pod
 from koordinator.scheduler.plugins.topology_spread.args import HARD, DefaultConstraint
-from koordinator.scheduler.plugins.topology_spread.inclusion import Policy, placement_key
+from koordinator.scheduler.plugins.topology_spread.inclusion import InclusionPolicy, placement_key
 from koordinator.scheduler.table.pod_terms import PodTerm
 
 Selectors = tuple[LabelSelector | None, ...]
@@ -20,7 +20,7 @@ class Constraint(msgspec.Struct, frozen=True, eq=False):
     key: str
     max_skew: int
     min_domains: int
-    policy: Policy
+    policy: InclusionPolicy
     term: PodTerm
     is_self: bool
 
@@ -108,7 +108,9 @@ def _constraint(
         key=wire.topology_key,
         max_skew=wire.max_skew,
         min_domains=wire.min_domains or 1,
-        policy=Policy(keys, wire.node_affinity_policy != "Ignore", wire.node_taints_policy == "Honor"),
+        policy=InclusionPolicy(
+            keys, wire.node_affinity_policy != "Ignore", wire.node_taints_policy == "Honor"
+        ),
         term=term,
         is_self=_are_empty(selectors) or term.has_labels(pod.metadata.labels),
     )

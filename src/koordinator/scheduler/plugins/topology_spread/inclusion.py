@@ -16,7 +16,7 @@ INCLUSIONS_MAX = 1_024
 """Sets of nodes kept; one per distinct node selector among pods that spread, 1 byte per node."""
 
 
-class Policy(msgspec.Struct, frozen=True):
+class InclusionPolicy(msgspec.Struct, frozen=True):
     """What a constraint asks of nodes: all of `keys`, and what its inclusion policies look at in the pod."""
 
     keys: tuple[str, ...]
@@ -31,7 +31,7 @@ class Inclusion:
     """
 
     def __init__(
-        self, table: NodeTable, labels: LabelColumns, taints: TaintColumns, policy: Policy, pod: Pod
+        self, table: NodeTable, labels: LabelColumns, taints: TaintColumns, policy: InclusionPolicy, pod: Pod
     ) -> None:
         self._table = table
         self._labels = labels
@@ -95,7 +95,7 @@ class Inclusions:
         table.add_keeper(self._taints)
         self._known: Recent[Inclusion] = Recent(INCLUSIONS_MAX)
 
-    def of(self, pod: Pod, policy: Policy) -> Inclusion:
+    def of(self, pod: Pod, policy: InclusionPolicy) -> Inclusion:
         key = (policy, placement_key(pod, policy.honors_affinity, policy.honors_taints))
         return self._known.get(key, lambda: Inclusion(self._table, self._labels, self._taints, policy, pod))
 

@@ -13,7 +13,7 @@ _OWNERS: tuple[type[Object], ...] = (ReplicaSet, StatefulSet, ReplicationControl
 _GROUP_OF_KIND = {view.resource.kind: view.resource.group for view in _OWNERS}
 
 
-class Owners:
+class OwnerSelectors:
     """Selectors of services and of the controllers that own pods."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.core import Node, Pod
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     SCORE_MAX,
     FilterPlugin,
@@ -26,8 +26,8 @@ from koordinator.scheduler.plugins.topology_spread import constraints
 from koordinator.scheduler.plugins.topology_spread.args import SpreadArgs
 from koordinator.scheduler.plugins.topology_spread.constraints import UNCONSTRAINED, Constraint, Constraints
 from koordinator.scheduler.plugins.topology_spread.inclusion import Inclusion, Inclusions, placement_key
-from koordinator.scheduler.plugins.topology_spread.owners import Owners
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.plugins.topology_spread.owners import OwnerSelectors
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.domain_counts import DomainCounts, Topology
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
@@ -114,7 +114,7 @@ _NAMESPACES = NamespaceLabels()
 """Constraints name one namespace; its labels do not matter."""
 
 
-def pod_helps(happening: Happening, hard: Iterable[Constraint]) -> bool:
+def pod_helps(happening: QueueingEvent, hard: Iterable[Constraint]) -> bool:
     """A pod on a node came, changed or went: whether it counts for a constraint now and did not before, or the
     other way round. One pod more can raise the minimum, one less can empty a domain.
 
@@ -131,7 +131,7 @@ def _counts(constraint: Constraint, pod: object) -> bool:
     return constraint.term.matches(pod.pod, _NAMESPACES)
 
 
-def node_helps(happening: Happening, hard: Iterable[Constraint], keys: Iterable[str]) -> bool:
+def node_helps(happening: QueueingEvent, hard: Iterable[Constraint], keys: Iterable[str]) -> bool:
     """A node came, changed or went. `keys`: labels that decide where and whether it counts."""
     old, new = happening.old, happening.new
     match happening.event:
@@ -186,7 +186,7 @@ class PodTopologySpread(
     args = SpreadArgs
     reasons = SpreadReason
     normalizes = True
-    reads = Change.NODE | Change.PODS
+    reads = RowChange.NODE | RowChange.PODS
     wakes_on = (
         ClusterEvent.ASSIGNED_POD_ADDED,
         ClusterEvent.ASSIGNED_POD_UPDATED,
@@ -210,7 +210,7 @@ class PodTopologySpread(
         self._inclusions = Inclusions(table, self._labels)
         self._own: Recent[Constraints] = Recent(SHAPES_MAX)
         self._derived: Recent[Constraints] = Recent(SHAPES_MAX)
-        self.owners = Owners()
+        self.owners = OwnerSelectors()
         if self._defaults:
             for watch in self.owners.watches():
                 handle.watch(watch)
@@ -387,7 +387,7 @@ class PodTopologySpread(
 
     # Events
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         if happening.event is ClusterEvent.POD_UPDATED:
             return True
         if not pod.pod.spec.topology_spread_constraints:

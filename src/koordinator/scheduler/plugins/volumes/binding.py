@@ -18,7 +18,7 @@ from koordinator.api.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
@@ -44,8 +44,8 @@ from koordinator.scheduler.plugins.volumes import matching
 from koordinator.scheduler.plugins.volumes.catalog import (
     WAIT_FOR_FIRST_CONSUMER,
     ClaimKey,
-    ClaimUse,
     VolumeCatalog,
+    VolumeClaimUse,
     belongs_to,
     claims_of,
     class_key_of,
@@ -55,7 +55,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     not_found,
     not_owned,
 )
-from koordinator.scheduler.plugins.volumes.commitment import Commitments, Plan, Promises
+from koordinator.scheduler.plugins.volumes.commitment import Commitments, PodVolumes, Promises
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.label_columns import LabelColumns
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -165,7 +165,7 @@ class VolumeBinding(
             return PreFilterResult(SKIP)
         return PreFilterResult(state.refusal)
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         """Nodes that reach the volumes help, and what is learnt about claims, volumes, classes and drivers."""
         if happening.event is ClusterEvent.STORAGE:
             return helps(happening, pod.pod, KINDS)
@@ -180,7 +180,7 @@ class VolumeBinding(
             if volume is None:
                 return np.full(rows.size, _NO_VOLUME, np.uint16)
             codes[~self._reaches(volume, rows)] |= _AFFINITY
-        is_unbound, is_short = self._plan(state.unbound, rows, Plan(static=[], dynamic=[]))
+        is_unbound, is_short = self._plan(state.unbound, rows, PodVolumes(static=[], dynamic=[]))
         codes[is_unbound] |= _UNBOUND
         codes[is_short & ~is_unbound] |= _NO_SPACE
         return codes
@@ -203,7 +203,7 @@ class VolumeBinding(
                 reach = "reaches" if self._reaches(volume, rows)[0] else "does not reach"
                 lines.append(f"claim {claim.key} is bound to volume {name}, which {reach} this node")
         for claim in state.unbound:
-            is_unbound, is_short = self._plan((claim,), rows, Plan(static=[], dynamic=[]))
+            is_unbound, is_short = self._plan((claim,), rows, PodVolumes(static=[], dynamic=[]))
             found = "no volume for it here" if is_unbound[0] else "a volume can be had here"
             if is_short[0] and not is_unbound[0]:
                 found = "not enough storage to make one here"
@@ -212,7 +212,11 @@ class VolumeBinding(
         return tuple(lines)
 
     def _plan(
-        self, claims: Claims, rows: Rows, plan: Plan, fillings: "dict[str, Filling] | None" = None
+        self,
+        claims: Claims,
+        rows: Rows,
+        plan: PodVolumes,
+        fillings: "dict[str, StorageUtilization] | None" = None,
     ) -> tuple[Mask, Mask]:
         """For each claim in turn, a volume of those left or a new one. Rows where a volume is missing, and rows
         where there is no space for one. What is to be done goes into `plan` (for a single row only), what is
@@ -223,7 +227,7 @@ class VolumeBinding(
         for claim in claims:
             filling = None
             if fillings is not None:
-                filling = fillings.setdefault(class_of(claim), Filling.none(rows.size))
+                filling = fillings.setdefault(class_of(claim), StorageUtilization.none(rows.size))
             is_served = self._serve(claim, rows, taken, is_unbound, plan, filling)
             if is_served.all():
                 continue
@@ -239,8 +243,8 @@ class VolumeBinding(
         rows: Rows,
         taken: dict[str, Mask],
         is_unbound: Mask,
-        plan: Plan,
-        filling: "Filling | None",
+        plan: PodVolumes,
+        filling: "StorageUtilization | None",
     ) -> Mask:
         """Rows where a volume that exists becomes the claim's."""
         is_served = np.zeros(rows.size, np.bool_)
@@ -319,8 +323,8 @@ class VolumeBinding(
 
     def score(self, state: BindingState, rows: Rows) -> Scores:
         """Mean over storage classes of the shape at what is asked of the volumes found there."""
-        fillings: dict[str, Filling] = {}
-        plan = Plan(static=[], dynamic=[])
+        fillings: dict[str, StorageUtilization] = {}
+        plan = PodVolumes(static=[], dynamic=[])
         self._plan(state.unbound, rows, plan, fillings)
         sums = np.zeros(rows.size)
         counts = np.zeros(rows.size, np.int64)
@@ -339,7 +343,7 @@ class VolumeBinding(
     def reserve(self, state: BindingState, pod: PodInfo, row: int) -> Status:
         if not state.unbound:
             return SUCCESS
-        plan = Plan(static=[], dynamic=[])
+        plan = PodVolumes(static=[], dynamic=[])
         is_unbound, is_short = self._plan(state.unbound, np.array([row], np.intp), plan)
         if is_unbound.any() or is_short.any():
             return self.refusal(state, _UNBOUND if is_unbound.any() else _NO_SPACE)
@@ -356,7 +360,7 @@ class VolumeBinding(
         return await self._commitments.fulfil(pod, [claim.metadata for claim in state.unbound], node_name)
 
 
-def _objection(use: ClaimUse, claim: PersistentVolumeClaim | None, pod: PodInfo) -> str:
+def _objection(use: VolumeClaimUse, claim: PersistentVolumeClaim | None, pod: PodInfo) -> str:
     """Return why a claim cannot be used; "" when it can."""
     name = use.key[1]
     if claim is None and use.is_ephemeral:
@@ -374,11 +378,11 @@ def _objection(use: ClaimUse, claim: PersistentVolumeClaim | None, pod: PodInfo)
 
 
 def _note(
-    plan: Plan,
+    plan: PodVolumes,
     claim: PersistentVolumeClaim,
     volume: PersistentVolume,
     takes: Mask,
-    filling: "Filling | None",
+    filling: "StorageUtilization | None",
 ) -> None:
     """Plans are made for one row; over several, nobody asks for them."""
     if takes.size == 1 and takes[0]:
@@ -388,12 +392,12 @@ def _note(
         filling.capacity[takes] += matching.size_of(volume).value
 
 
-class Filling(msgspec.Struct, frozen=True):
+class StorageUtilization(msgspec.Struct, frozen=True):
     """Of the volumes of one class that a pod would get: bytes asked of them and their size, each (rows,)."""
 
     asked: F64
     capacity: F64
 
     @classmethod
-    def none(cls, row_count: int) -> "Filling":
+    def none(cls, row_count: int) -> "StorageUtilization":
         return cls(np.zeros(row_count), np.zeros(row_count))

@@ -15,7 +15,7 @@ from koordinator.api.storage import (
     StorageClass,
     VolumeAttachment,
 )
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -29,7 +29,7 @@ BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 WAIT_FOR_FIRST_CONSUMER = "WaitForFirstConsumer"
 
 
-class ClaimUse(msgspec.Struct, frozen=True):
+class VolumeClaimUse(msgspec.Struct, frozen=True):
     """A claim that a pod uses; that of an ephemeral volume has to belong to the pod."""
 
     key: ClaimKey
@@ -93,7 +93,7 @@ class VolumeCatalog:
             self._index(old, new)
         self.version += 1
         self.on_change(old, new)
-        self._handle.happened(Happening(ClusterEvent.STORAGE, None, old, new))
+        self._handle.happened(QueueingEvent(ClusterEvent.STORAGE, None, old, new))
 
     def _index(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
         """File a volume under the claim that it names, or under its class."""
@@ -122,7 +122,7 @@ _HELPS_BY_GOING = (CSINode, CSIDriver, VolumeAttachment)
 """Objects that only restrict."""
 
 
-def helps(happening: Happening, pod: Pod, kinds: Iterable[type[Object]]) -> bool:
+def helps(happening: QueueingEvent, pod: Pod, kinds: Iterable[type[Object]]) -> bool:
     """Return whether a change of storage can help a pod of a plugin that looks at these kinds: one of its claims
     came or changed, or anything else there came, changed, or stopped to restrict. True for other events.
     """
@@ -139,7 +139,7 @@ def helps(happening: Happening, pod: Pod, kinds: Iterable[type[Object]]) -> bool
     return any(use.key == key for use in claims_of(pod))
 
 
-def claims_of(pod: Pod) -> tuple[ClaimUse, ...]:
+def claims_of(pod: Pod) -> tuple[VolumeClaimUse, ...]:
     """The claims that a pod uses, in the order of its volumes."""
     if not pod.spec.volumes:
         return ()
@@ -147,10 +147,12 @@ def claims_of(pod: Pod) -> tuple[ClaimUse, ...]:
     found = []
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
-            found.append(ClaimUse((namespace, volume.persistent_volume_claim.claim_name), is_ephemeral=False))
+            found.append(
+                VolumeClaimUse((namespace, volume.persistent_volume_claim.claim_name), is_ephemeral=False)
+            )
         elif volume.ephemeral is not None:
             name = f"{pod.metadata.name}-{volume.name}"
-            found.append(ClaimUse((namespace, name), is_ephemeral=True))
+            found.append(VolumeClaimUse((namespace, name), is_ephemeral=True))
     return tuple(found)
 
 

@@ -20,7 +20,7 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
 
-class Plan(msgspec.Struct, frozen=True):
+class PodVolumes(msgspec.Struct, frozen=True):
     """What a pod needs: claims to give to existing volumes, and claims to have volumes made for."""
 
     static: list[tuple[PersistentVolumeClaim, PersistentVolume]]
@@ -46,7 +46,7 @@ class Commitments:
         self._promises = promises
         self._catalog = catalog
         self._timeout_s = timeout_s
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, PodVolumes] = {}
         self._waiting: list[asyncio.Event] = []
         catalog.on_change = self._changed
 
@@ -77,7 +77,7 @@ class Commitments:
 
     # A pod
 
-    def make(self, uid: str, plan: Plan, node_name: str) -> None:
+    def make(self, uid: str, plan: PodVolumes, node_name: str) -> None:
         """Promise the volumes of a plan."""
         self._plans[uid] = plan
         for claim, volume in plan.static:
@@ -115,7 +115,7 @@ class Commitments:
             self.withdraw(pod.uid)
         return status
 
-    async def _fulfil(self, plan: Plan, claims: Sequence[ObjectMeta], node_name: str) -> Status:
+    async def _fulfil(self, plan: PodVolumes, claims: Sequence[ObjectMeta], node_name: str) -> Status:
         for claim, volume in plan.static:
             await self._write_volume(claim, volume)
         annotated: dict[ClaimKey, str] = {}
@@ -138,7 +138,7 @@ class Commitments:
             self._waiting.remove(changed)
 
     def _progress(
-        self, claims: Sequence[ObjectMeta], annotated: dict[ClaimKey, str], plan: Plan
+        self, claims: Sequence[ObjectMeta], annotated: dict[ClaimKey, str], plan: PodVolumes
     ) -> Status | None:
         """Success when all claims are bound, an error when they never will be, None while they may."""
         is_done = True

@@ -17,7 +17,7 @@ from koordinator.api.storage import (
     StorageClass,
     VolumeAttachment,
 )
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
@@ -29,8 +29,8 @@ from koordinator.scheduler.plugin.framework import (
 from koordinator.scheduler.plugin.status import SKIP, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.volumes.catalog import (
     ClaimKey,
-    ClaimUse,
     VolumeCatalog,
+    VolumeClaimUse,
     belongs_to,
     claims_of,
     class_key_of,
@@ -38,7 +38,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     helps,
     not_owned,
 )
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -55,7 +55,7 @@ _MISSING = 2
 class LimitState(msgspec.Struct, frozen=True):
     """The volumes that a pod needs; `missing` says which claim cannot be found."""
 
-    claims: tuple[ClaimUse, ...]
+    claims: tuple[VolumeClaimUse, ...]
     volumes: Attached
     missing: str
 
@@ -64,7 +64,7 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
     name = "NodeVolumeLimits"
     fewer_pods_help = True
     wakes_for_row = True
-    reads = Change.NODE | Change.PODS
+    reads = RowChange.NODE | RowChange.PODS
     wakes_on = (
         ClusterEvent.ASSIGNED_POD_DELETED,
         ClusterEvent.NODE_ADDED,
@@ -126,7 +126,7 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
                 codes[index] = _TOO_MANY
         return codes
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         """Volumes that leave a node help there; so does what is learnt about claims and drivers."""
         if happening.event is ClusterEvent.STORAGE:
             return helps(happening, pod.pod, KINDS)

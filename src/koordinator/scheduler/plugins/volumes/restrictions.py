@@ -9,7 +9,7 @@ import numpy as np
 
 from koordinator.api.core import Pod
 from koordinator.api.storage import PersistentVolumeClaim
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
@@ -25,7 +25,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     helps,
     not_found,
 )
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -65,7 +65,7 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
     name = "VolumeRestrictions"
     fewer_pods_help = True
     reasons = DiskReason
-    reads = Change.NODE | Change.PODS
+    reads = RowChange.NODE | RowChange.PODS
     wakes_on = (
         ClusterEvent.ASSIGNED_POD_DELETED,
         ClusterEvent.NODE_ADDED,
@@ -147,7 +147,7 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
             ]
         return tuple(lines)
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         """A pod helps by going when it used the same disk or claim; so does a claim of the pod that comes."""
         if happening.event is not ClusterEvent.ASSIGNED_POD_DELETED:
             return helps(happening, pod.pod, (PersistentVolumeClaim,)) and super().wakes(happening, pod)

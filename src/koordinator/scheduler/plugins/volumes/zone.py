@@ -8,7 +8,7 @@ import numpy as np
 
 from koordinator.api.core import Pod
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
@@ -128,7 +128,7 @@ class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
             )
         return tuple(lines)
 
-    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
         """Nodes in the right zone help, and what is learnt about the pod's claims and their volumes."""
         if happening.event is ClusterEvent.STORAGE:
             return helps(happening, pod.pod, KINDS)

@@ -9,7 +9,7 @@ from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 T = TypeVar("T")
 
 
-class Listener:
+class ChangeListener:
     """What one loop has not seen yet."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Listener:
         return taken
 
 
-class QuotaNews:
+class QuotaChanges:
     """Tells listeners what changed in the book."""
 
     def __init__(self, book: QuotaBook, *, has_runtime: bool) -> None:
@@ -43,7 +43,7 @@ class QuotaNews:
         self._has_runtime = has_runtime
         self.on_change: list[Callable[[set[str]], None]] = []
         """Who hears first which quotas changed."""
-        self._listeners: list[Listener] = []
+        self._listeners: list[ChangeListener] = []
 
     def happened(self) -> None:
         """Something may have changed; costs nothing, so it may be said of every pod."""
@@ -59,15 +59,15 @@ class QuotaNews:
 
         return told
 
-    def listen(self) -> Listener:
+    def listen(self) -> ChangeListener:
         """A new listener, for whom everything is news."""
-        listener = Listener()
+        listener = ChangeListener()
         listener.touched.update(self._book.names())
         listener.bell.set()
         self._listeners.append(listener)
         return listener
 
-    def leave(self, listener: Listener) -> None:
+    def leave(self, listener: ChangeListener) -> None:
         """The loop has ended."""
         self._listeners.remove(listener)
 

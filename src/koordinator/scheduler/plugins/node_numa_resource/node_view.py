@@ -1,7 +1,7 @@
 """One node in plain integers: what a change of one row needs, without arrays. Source: behaviour/numa-cpu 5.3, 7 and 10.
 
-A `NodeView` is made once per change of a node; columns are written from it. Where a single NUMA node is enough for a
-pod, or no NUMA policy is in force, everything is said here; else `admission` has to try.
+A `NUMANodeView` is made once per change of a node; columns are written from it. Where a single NUMA node is enough
+for a pod, or no NUMA policy is in force, everything is said here; else `admission` has to try.
 """
 
 from collections.abc import Mapping
@@ -12,26 +12,26 @@ from koordinator.api import amplification, resources
 from koordinator.api.annotations.placement import CPUBindPolicy, NUMANodeExclusive, NUMATopologyPolicy
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.node_numa_resource import admission, allocate, policy, score
-from koordinator.scheduler.plugins.node_numa_resource import ledger as ledgers
+from koordinator.scheduler.plugins.node_numa_resource import node_allocation as ledgers
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH, FreeCPUs
-from koordinator.scheduler.plugins.node_numa_resource.admission import Placement
-from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, Room
+from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
+from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, FreeForPod
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask
-from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Hint
-from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, NUMAStatus
-from koordinator.scheduler.plugins.node_numa_resource.node_facts import NO_FACTS, NodeFacts
-from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision, CPUUsage, PodPlan
-from koordinator.scheduler.plugins.node_numa_resource.score import Strategies
+from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHint
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, NUMAStatus
+from koordinator.scheduler.plugins.node_numa_resource.node_facts import NO_FACTS, NodeTopologyFacts
+from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision, BoundCPUUsage, PodPlan
+from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategies
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts, Zones
 
 KINDS = {"": 0, CPUBindPolicy.FULL_PCPUS.value: 1, CPUBindPolicy.SPREAD_BY_PCPUS.value: 2}
 """Required bind policy → index among usable CPUs: any CPU, those of whole free cores, one of each core."""
 
 
-class NodeView(msgspec.Struct, frozen=True, eq=False):
+class NUMANodeView(msgspec.Struct, frozen=True, eq=False):
     """A node with what its pods leave."""
 
-    facts: NodeFacts = NO_FACTS
+    facts: NodeTopologyFacts = NO_FACTS
     available: Zones = {}
     allocated: Zones = {}
     """Of NUMA nodes that anybody uses; CPU amplified."""
@@ -46,7 +46,7 @@ class NodeView(msgspec.Struct, frozen=True, eq=False):
     """What pinned CPUs take of the amplified capacity."""
 
     @classmethod
-    def of(cls, facts: NodeFacts, ledger: Ledger) -> "NodeView":
+    def of(cls, facts: NodeTopologyFacts, ledger: NodeAllocation) -> "NUMANodeView":
         topology = facts.options.cpus
         zones = ledgers.free_zones(ledger, topology, facts.zones, {}, facts.cpu_ratio)
         free = allocate.free_cpus(facts.state(ledger), allocate.NOTHING_GIVEN_BACK)
@@ -67,7 +67,7 @@ class NodeView(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-class Terms(msgspec.Struct, frozen=True, eq=False):
+class NUMAPodTerms(msgspec.Struct, frozen=True, eq=False):
     """How a pod stands to a kind of nodes (`kind_of`): all that does not depend on what other pods hold."""
 
     status: Status
@@ -85,7 +85,7 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
     """Whether zones decide; else the whole machine does."""
 
 
-def kind_of(facts: NodeFacts) -> tuple[object, ...]:
+def kind_of(facts: NodeTopologyFacts) -> tuple[object, ...]:
     """Equal for nodes to which pods stand alike."""
     topology = facts.options.cpus
     return (
@@ -101,7 +101,7 @@ def kind_of(facts: NodeFacts) -> tuple[object, ...]:
     )
 
 
-def terms_of(plan: PodPlan, facts: NodeFacts) -> Terms:
+def terms_of(plan: PodPlan, facts: NodeTopologyFacts) -> NUMAPodTerms:
     """Return how the pod stands to the node's kind."""
     merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
     binding = policy.decide_binding(plan, facts.bind_policy)
@@ -111,7 +111,7 @@ def terms_of(plan: PodPlan, facts: NodeFacts) -> Terms:
     late = policy.check_binding(plan, binding, facts.options.cpus)
     if late.is_success and merged.policy and not facts.zones:
         late = admission.MISSING_ZONES
-    return Terms(
+    return NUMAPodTerms(
         status=admission.check_settings(plan, facts, merged),
         late_status=late,
         binding=binding,
@@ -123,7 +123,7 @@ def terms_of(plan: PodPlan, facts: NodeFacts) -> Terms:
     )
 
 
-def judge(view: NodeView, plan: PodPlan, terms: Terms, usage: CPUUsage) -> Status | None:
+def judge(view: NUMANodeView, plan: PodPlan, terms: NUMAPodTerms, usage: BoundCPUUsage) -> Status | None:
     """Return whether the node can take the pod: success, the refusal, or None where a trial has to tell, at least
     the words.
     """
@@ -147,7 +147,7 @@ def judge(view: NodeView, plan: PodPlan, terms: Terms, usage: CPUUsage) -> Statu
     return None
 
 
-def has_room(view: NodeView, terms: Terms) -> bool:
+def has_room(view: NUMANodeView, terms: NUMAPodTerms) -> bool:
     """Return whether all NUMA nodes together have what the pod asks for."""
     for name, amount in terms.amounts:
         if sum(zone.get(name, 0) for zone in view.available.values()) < amount:
@@ -155,7 +155,7 @@ def has_room(view: NodeView, terms: Terms) -> bool:
     return sum(view.usable_counts[terms.kind]) >= terms.request.cpu_count
 
 
-def verdict_key(view: NodeView, plan: PodPlan, terms: Terms) -> tuple[object, ...] | None:
+def verdict_key(view: NUMANodeView, plan: PodPlan, terms: NUMAPodTerms) -> tuple[object, ...] | None:
     """Equal for nodes of one kind on which a trial says the same of the pod, words included.
 
     What is more than the pod asks for cannot matter, so that on full clusters most nodes are alike. None where it
@@ -176,7 +176,7 @@ def verdict_key(view: NodeView, plan: PodPlan, terms: Terms) -> tuple[object, ..
     return (tuple(view.facts.zones), available, usable, statuses, total, view.facts.cpu_ratio)
 
 
-def _fits(view: NodeView, terms: Terms, slot: int, numa: int, *, exclusive: bool) -> bool:
+def _fits(view: NUMANodeView, terms: NUMAPodTerms, slot: int, numa: int, *, exclusive: bool) -> bool:
     """Return whether one NUMA node can hold the pod alone."""
     if not terms.is_known:
         return False
@@ -189,7 +189,9 @@ def _fits(view: NodeView, terms: Terms, slot: int, numa: int, *, exclusive: bool
     return not (exclusive and view.statuses.get(numa) is NUMAStatus.SHARED)
 
 
-def best_numa(view: NodeView, plan: PodPlan, terms: Terms, strategies: Strategies) -> int | None:
+def best_numa(
+    view: NUMANodeView, plan: PodPlan, terms: NUMAPodTerms, strategies: NUMAScoringStrategies
+) -> int | None:
     """Of the NUMA nodes that can hold the pod alone the one with the most points, the first among equals."""
     exclusive = admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED
     fitting = [
@@ -212,7 +214,7 @@ def best_numa(view: NodeView, plan: PodPlan, terms: Terms, strategies: Strategie
     return best
 
 
-def _trimmed(view: NodeView, terms: Terms, slot: int, numa: int) -> Amounts:
+def _trimmed(view: NUMANodeView, terms: NUMAPodTerms, slot: int, numa: int) -> Amounts:
     """Return what a NUMA node has left; no more CPU than there are usable CPUs."""
     available = view.available[numa]
     if not terms.kind or not available.get(resources.CPU, 0):
@@ -222,12 +224,12 @@ def _trimmed(view: NodeView, terms: Terms, slot: int, numa: int) -> Amounts:
 
 
 def points(
-    view: NodeView,
+    view: NUMANodeView,
     plan: PodPlan,
-    terms: Terms,
+    terms: NUMAPodTerms,
     allocatable: Amounts,
     requested: Amounts,
-    strategies: Strategies,
+    strategies: NUMAScoringStrategies,
 ) -> int | None:
     """The node's score; None where a trial has to tell."""
     binds = terms.binding.binds_cpus
@@ -248,33 +250,38 @@ def points(
     return score.score(strategies.node, used, capacity, demand)
 
 
-def _collapses(view: NodeView, terms: Terms) -> bool:
+def _collapses(view: NUMANodeView, terms: NUMAPodTerms) -> bool:
     """On a machine with one NUMA node SingleNUMANode has nothing to decide."""
     return terms.policy is NUMATopologyPolicy.SINGLE_NUMA_NODE and len(view.facts.zones) == 1
 
 
 def place(
-    view: NodeView, ledger: Ledger, plan: PodPlan, terms: Terms, usage: CPUUsage, strategies: Strategies
-) -> Placement | None:
+    view: NUMANodeView,
+    ledger: NodeAllocation,
+    plan: PodPlan,
+    terms: NUMAPodTerms,
+    usage: BoundCPUUsage,
+    strategies: NUMAScoringStrategies,
+) -> NUMAPlacement | None:
     """Return what the pod gets; None where a trial has to tell."""
     status = judge(view, plan, terms, usage)
     if status is None:
         return None
     if not status.is_success:
-        return Placement(status=status)
+        return NUMAPlacement(status=status)
     if not terms.policy and not terms.binding.binds_cpus:
-        return Placement(binding=terms.binding)
+        return NUMAPlacement(binding=terms.binding)
     numa_nodes, hint = None, None
     available: Mapping[int, Amounts] = view.available
     if terms.policy:
         numa = best_numa(view, plan, terms, strategies)
         assert numa is not None
         numa_nodes = None if _collapses(view, terms) else 1 << numa
-        hint = Hint(numa_nodes)
+        hint = NUMATopologyHint(numa_nodes)
         if terms.kind:
             slot = list(view.facts.zones).index(numa)
             available = {**view.available, numa: _trimmed(view, terms, slot, numa)}
     free = msgspec.structs.replace(view.free, cpus=view.usable[terms.kind])
     state = view.facts.state(ledger, strategies.numa.type)
-    allocation = allocate.allocate_in(Room(free, dict(available)), state, terms.request, numa_nodes)
-    return Placement(allocation, terms.binding, terms.policy, hint, status=allocation.status)
+    allocation = allocate.allocate_in(FreeForPod(free, dict(available)), state, terms.request, numa_nodes)
+    return NUMAPlacement(allocation, terms.binding, terms.policy, hint, status=allocation.status)

@@ -2,18 +2,18 @@
 something changes. Source: behaviour/elastic-quota 6.2, 6.3 and 7.
 
 A change of one child costs its own entries; who asks next pays for the level. What children ask for, their
-weights and floors stand in columns (`columns`), so that a level of thousands is a few array operations.
+weights and floors stand in columns (`child_quotas`), so that a level of thousands is a few array operations.
 """
 
 import bisect
 
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, nanos_per_unit, to_units
-from koordinator.scheduler.plugins.elastic_quota.columns import Columns, Entry
+from koordinator.scheduler.plugins.elastic_quota.child_quotas import ChildQuota, ChildQuotas
 from koordinator.scheduler.plugins.elastic_quota.quota import Quota
 from koordinator.scheduler.plugins.elastic_quota.runtime import scaled_min
 
 
-class Level:
+class RuntimeCalculator:
     """What a parent has, its children, and their shares of it.
 
     `version` grows with everything that changes shares. All minima are scaled at once when the parent is short.
@@ -31,7 +31,7 @@ class Level:
         self._shared: tuple[str, ...] = ()
         self._order: list[str] = []
         """Names of children as the rows of columns, sorted."""
-        self._columns: dict[str, Columns] = {}
+        self._columns: dict[str, ChildQuotas] = {}
         self._computed_version = 0
 
     # What changes
@@ -103,14 +103,14 @@ class Level:
         self._columns = {}
         for name in names:
             unit = nanos_per_unit(name)
-            self._columns[name] = Columns(unit, [self._entry(child, name, unit) for child in children])
+            self._columns[name] = ChildQuotas(unit, [self._entry(child, name, unit) for child in children])
         self.version += 1
 
     def _row(self, name: str) -> int:
         return bisect.bisect_left(self._order, name)
 
-    def _entry(self, child: Quota, name: str, unit: int) -> Entry:
-        return Entry(
+    def _entry(self, child: Quota, name: str, unit: int) -> ChildQuota:
+        return ChildQuota(
             weight=to_units(child.weight.get(name, 0), unit),
             request=to_units(child.limited_request.get(name, 0), unit),
             least=self._least(child, self._guaranteed(child), name, unit),

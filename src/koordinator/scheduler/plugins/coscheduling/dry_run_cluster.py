@@ -15,15 +15,15 @@ from koordinator.scheduler.plugin import diagnosis as words
 from koordinator.scheduler.plugin.framework import Diagnosis, Mask, Plugin
 from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.plugins.coscheduling.costs import EmptyingCosts
-from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents, job_name, may_go
-from koordinator.scheduler.plugins.coscheduling.preempt import (
+from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     NO_VICTIMS,
     NOT_HELPFUL,
     JobMember,
     Occupant,
 )
+from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents, job_name, may_go
 from koordinator.scheduler.plugins.node_resources_fit import FitState, NodeResourcesFit
-from koordinator.scheduler.plugins.preemption.eviction import PREEMPTION, has_condition
+from koordinator.scheduler.plugins.preemption.executor import PREEMPTION, has_condition
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -41,7 +41,7 @@ Rivals = Callable[[str, PodInfo], Iterable[str] | None]
 """Given a plugin that refused a pod as a whole: uids of the pods that use up what is limited, None when unknown."""
 
 
-class Kind(msgspec.Struct, eq=False):
+class TrialMemberClass(msgspec.Struct, eq=False):
     """Equal members: one of them is asked about for all. Masks are (table rows,)."""
 
     pod: PodInfo
@@ -57,7 +57,7 @@ class Kind(msgspec.Struct, eq=False):
     """Who refuses it node by node."""
 
     @classmethod
-    def of(cls, pod: PodInfo, asked: Diagnosis, rows: Rows) -> "Kind":
+    def of(cls, pod: PodInfo, asked: Diagnosis, rows: Rows) -> "TrialMemberClass":
         is_there = np.zeros(asked.unresolvable_rows().size, np.bool_)
         is_there[rows] = True
         active = asked.active_filters()
@@ -80,7 +80,7 @@ def _looks_further(plugin: Plugin[object]) -> bool:
     return type(plugin).epoch is not Plugin.epoch or type(plugin).live_key is not Plugin.live_key
 
 
-class TrialGround:
+class DryRunCluster:
     """The `Ground` of a job. `members` by key are all that need a node; `own` (uids) belong to the job, so that they
     are no victims; `doomed` pods are being preempted, whether that shows yet or not; `spare`: see `Occupant`. Lives
     as long as `trial`."""
@@ -110,7 +110,7 @@ class TrialGround:
         self._rivals = rivals
         self._spare = spare
         self._infos: dict[str, PodInfo] = {}
-        self._kinds: list[Kind] = []
+        self._kinds: list[TrialMemberClass] = []
         self._kind_of: dict[str, int] = {}
         self._cleared: dict[int, list[Occupant]] = {}
         self._visited: set[int] = set()
@@ -137,7 +137,7 @@ class TrialGround:
                 number = numbers[kind] = len(self._kinds)
                 is_trigger = kind == self._asked.class_key(self._trigger)
                 asked = self._asked if is_trigger else self._asked.about(pod)
-                self._kinds.append(Kind.of(pod, asked, rows))
+                self._kinds.append(TrialMemberClass.of(pod, asked, rows))
                 if is_trigger:
                     self._refuser = min(asked.rejected_by - self._kinds[number].filters, default="")
             self._kind_of[key] = number
@@ -312,7 +312,7 @@ class TrialGround:
         for column, held in zip(self._columns, self._held, strict=True):
             yield table.free[column] + held
 
-    def _slots(self, kind: Kind, rows: Rows | None = None, *, with_held: bool = True) -> I64:
+    def _slots(self, kind: TrialMemberClass, rows: Rows | None = None, *, with_held: bool = True) -> I64:
         """Return how many such members nodes take as far as resources go: (rows,), of all table rows without
         `rows`.
         """
@@ -405,7 +405,7 @@ class TrialGround:
         self._placed.setdefault(row, {}).setdefault(number, []).append(pod)
         return True
 
-    def _is_short(self, kind: Kind, row: int, more: Mapping[int, int]) -> bool:
+    def _is_short(self, kind: TrialMemberClass, row: int, more: Mapping[int, int]) -> bool:
         """Return whether resources are known to refuse such a member if so much more (column → amount) was held."""
         if kind.fit is None:
             return False

@@ -8,7 +8,7 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos
 from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, Quota
 
 
-class Way(msgspec.Struct, frozen=True, eq=False, gc=False):
+class QuotaChain(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Whatever counts a pod of a quota: the sums share lists with the quotas, which change in place."""
 
     quotas: tuple[Quota, ...]
@@ -22,12 +22,12 @@ class Way(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Whether one of them takes what it uses out of the pool."""
 
 
-class Ways:
+class QuotaChains:
     """Paths and ways in a tree of quotas; ways are remembered until `forget`."""
 
     def __init__(self, quotas: Mapping[str, Quota]) -> None:
         self._quotas = quotas
-        self._known: dict[str, Way] = {}
+        self._known: dict[str, QuotaChain] = {}
 
     def forget(self) -> None:
         """A quota came, went or moved."""
@@ -44,7 +44,7 @@ class Ways:
             name = self._quotas[name].spec.parent
         return path
 
-    def of(self, quota: Quota) -> Way:
+    def of(self, quota: Quota) -> QuotaChain:
         """The way of a quota of the tree."""
         name = quota.spec.name
         way = self._known.get(name)
@@ -52,12 +52,12 @@ class Ways:
             way = self._known[name] = self._found(quota)
         return way
 
-    def _found(self, quota: Quota) -> Way:
+    def _found(self, quota: Quota) -> QuotaChain:
         path = (self._quotas.get(name) for name in self.path(quota.spec.name))
         quotas = tuple(each for each in path if each is not None)
         names = tuple(each.spec.name for each in quotas)
         sums = (quota.own, *(each.below for each in quotas))
-        return Way(
+        return QuotaChain(
             quotas=quotas,
             names=names,
             used=tuple(each.used for each in sums),

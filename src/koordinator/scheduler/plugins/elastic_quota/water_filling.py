@@ -15,7 +15,7 @@ from koordinator.scheduler.plugins.elastic_quota.runtime import Column, Flags, s
 Rows = npt.NDArray[np.intp]
 
 
-class Crowd:
+class WeightedChildren:
     """Children who share by weight, in order of their rows. Remembers who of them went on to the next round: after a
     small change it is the same ones, nearly always."""
 
@@ -26,17 +26,17 @@ class Crowd:
         self._whole = whole
         self._largest = largest
         self._positions: Rows | None = None
-        self._rest: Crowd | None = None
+        self._rest: WeightedChildren | None = None
 
     @classmethod
-    def of(cls, rows: Rows, weights: Column) -> "Crowd":
+    def of(cls, rows: Rows, weights: Column) -> "WeightedChildren":
         return cls(rows, weights, int(weights.sum()), int(weights.max(initial=0)))
 
     def parts(self, amount: int) -> Column:
         """Return the parts of `amount` that each gets."""
         return split_arrays(amount, self.weights, whole=self._whole, largest=self._largest)
 
-    def going_on(self, short: Column) -> "tuple[Crowd, Column]":
+    def going_on(self, short: Column) -> "tuple[WeightedChildren, Column]":
         """Return the children that still lack something, and what they lack; `short` has an entry per child of the
         crowd.
         """
@@ -51,28 +51,30 @@ class Crowd:
                 return rest, wanted
         self._positions = positions = stays.nonzero()[0]
         weights = self.weights.take(positions)
-        self._rest = rest = Crowd(self.rows.take(positions), weights, int(weights.sum()), self._largest)
+        self._rest = rest = WeightedChildren(
+            self.rows.take(positions), weights, int(weights.sum()), self._largest
+        )
         return rest, short.take(positions)
 
     def position(self, row: int) -> int:
         """Return where a row is, or would be."""
         return int(self.rows.searchsorted(row))
 
-    def inserted(self, position: int, row: int, weight: int) -> "Crowd":
+    def inserted(self, position: int, row: int, weight: int) -> "WeightedChildren":
         """With one child more."""
         rows, weights = _inserted(self.rows, position, row), _inserted(self.weights, position, weight)
-        return Crowd(rows, weights, self._whole + weight, max(self._largest, weight))
+        return WeightedChildren(rows, weights, self._whole + weight, max(self._largest, weight))
 
-    def without(self, position: int) -> "Crowd":
+    def without(self, position: int) -> "WeightedChildren":
         """With one child less."""
         rows, weights = _without(self.rows, position), _without(self.weights, position)
-        return Crowd(rows, weights, self._whole - int(self.weights[position]), self._largest)
+        return WeightedChildren(rows, weights, self._whole - int(self.weights[position]), self._largest)
 
 
-class Demand(msgspec.Struct):
+class UnmetRequest(msgspec.Struct):
     """What a crowd still wants."""
 
-    crowd: Crowd
+    crowd: WeightedChildren
     wanted: Column
     """One entry per child of the crowd, above zero."""
     total: int
@@ -86,15 +88,15 @@ class Demand(msgspec.Struct):
         return position
 
 
-class Round(msgspec.Struct):
+class FillingRound(msgspec.Struct):
     """What is given to those who still want something. The parts add up to `amount`."""
 
-    demand: Demand
+    demand: UnmetRequest
     amount: int
     parts: Column
 
 
-class Filling:
+class WaterFilling:
     """The shares of `total`; arrays have one entry per child, in order of their names.
 
     `requests` and `floors` are the caller's: it changes entries and names them to `follow`.
@@ -114,11 +116,11 @@ class Filling:
         stays_hungry = is_hungry & (weights == 0)
         self._settled[stays_hungry] = floors[stays_hungry]
         hungry = np.flatnonzero(is_hungry & (weights > 0))
-        crowd, wanted = Crowd.of(hungry, weights[hungry]), (requests - floors)[hungry]
-        self._hungry = Demand(crowd, wanted, int(wanted.sum()))
+        crowd, wanted = WeightedChildren.of(hungry, weights[hungry]), (requests - floors)[hungry]
+        self._hungry = UnmetRequest(crowd, wanted, int(wanted.sum()))
         self._given = int(self._settled.sum()) - self._hungry.total
         """Handed out before the first round."""
-        self._rounds: list[Round] = []
+        self._rounds: list[FillingRound] = []
         self._left = _nobody()
         self._total = total
         self._restart()
@@ -187,7 +189,9 @@ class Filling:
             hungry = self._hungry
             position = hungry.crowd.position(row)
             wanted = _without(hungry.wanted, position)
-            self._hungry = Demand(hungry.crowd.without(position), wanted, hungry.total - (request - floor))
+            self._hungry = UnmetRequest(
+                hungry.crowd.without(position), wanted, hungry.total - (request - floor)
+            )
 
     def _enter(self, row: int, request: int, floor: int) -> None:
         weight, is_hungry = int(self._weights[row]), request > floor
@@ -199,7 +203,7 @@ class Filling:
             position = hungry.crowd.position(row)
             wanted = _inserted(hungry.wanted, position, request - floor)
             crowd = hungry.crowd.inserted(position, row, weight)
-            self._hungry = Demand(crowd, wanted, hungry.total + (request - floor))
+            self._hungry = UnmetRequest(crowd, wanted, hungry.total + (request - floor))
 
     def _restart(self) -> None:
         self._rounds = []
@@ -209,8 +213,8 @@ class Filling:
         if left <= 0:
             self._left = hungry
         elif left < hungry.total:
-            demand = Demand(hungry.crowd, hungry.wanted.copy(), hungry.total)
-            self._end(Round(demand, left, hungry.crowd.parts(left)))
+            demand = UnmetRequest(hungry.crowd, hungry.wanted.copy(), hungry.total)
+            self._end(FillingRound(demand, left, hungry.crowd.parts(left)))
 
     def _resume(self, number: int) -> None:
         """Everything before this round was as it is; this one gave the same parts."""
@@ -221,7 +225,7 @@ class Filling:
             del self._rounds[number + 1 :]
             self._end(self._rounds.pop())
 
-    def _end(self, each: Round) -> None:
+    def _end(self, each: FillingRound) -> None:
         """Rounds from the end of this one on, until nothing is left or nobody wants more."""
         while True:
             self._rounds.append(each)
@@ -230,13 +234,15 @@ class Filling:
             total = int(wanted.sum())
             left = each.amount - demand.total + total
             if left <= 0 or not wanted.size:
-                self._left = Demand(crowd, wanted, total)
+                self._left = UnmetRequest(crowd, wanted, total)
                 return
-            each = Round(Demand(crowd, wanted, total), left, crowd.parts(left))
+            each = FillingRound(UnmetRequest(crowd, wanted, total), left, crowd.parts(left))
 
 
-def _nobody() -> Demand:
-    return Demand(Crowd(np.zeros(0, np.intp), np.zeros(0, np.int64), 0, 0), np.zeros(0, np.int64), 0)
+def _nobody() -> UnmetRequest:
+    return UnmetRequest(
+        WeightedChildren(np.zeros(0, np.intp), np.zeros(0, np.int64), 0, 0), np.zeros(0, np.int64), 0
+    )
 
 
 def _inserted(numbers: npt.NDArray[np.int64], position: int, number: int) -> npt.NDArray[np.int64]:

@@ -29,7 +29,7 @@ ROOT_SHOWN = "root"
 LENDERS_SHOWN = 3
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class QuotaSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a quota has and uses at some moment."""
 
     name: str
@@ -46,7 +46,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     request: Amounts = {}
 
 
-class Loan(msgspec.Struct, frozen=True):
+class Borrowing(msgspec.Struct, frozen=True):
     """What a quota uses of another one's minimum."""
 
     lender: str
@@ -54,7 +54,7 @@ class Loan(msgspec.Struct, frozen=True):
     amounts: Amounts
 
 
-class Market(msgspec.Struct, frozen=True):
+class SiblingLending(msgspec.Struct, frozen=True):
     """What siblings lend each other of one resource."""
 
     resource: str
@@ -65,10 +65,10 @@ class Market(msgspec.Struct, frozen=True):
     """Quota → what it leaves of its minimum."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class QuotaLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line of a tree."""
 
-    figures: Figures
+    figures: QuotaSummary
     path: str
     """Names from the top, joined by slashes."""
     depth: int
@@ -83,10 +83,10 @@ class PodStanding(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod meets at its quota."""
 
     path: str
-    figures: Figures
+    figures: QuotaSummary
     decision: AdmissionDecision
     """Who refuses it, and by which figures; or that it fits."""
-    loans: tuple[Loan, ...] = ()
+    loans: tuple[Borrowing, ...] = ()
     """Whose minima the refusing quota uses, nearest first."""
     spare: Amounts = {}
     """What it uses above its minimum that nobody is sure of."""
@@ -131,19 +131,19 @@ class PodStanding(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"borrowed {', '.join(parts)}"
 
 
-class Ledger:
+class LendingReport:
     """Quotas of one tree by name, and what they borrow from each other."""
 
-    def __init__(self, figures: Iterable[Figures]) -> None:
+    def __init__(self, figures: Iterable[QuotaSummary]) -> None:
         self._quotas = {each.name: each for each in figures}
         self._below: dict[str, list[str]] = {}
         self._paths: dict[str, str] = {}
-        self._known_markets: dict[str, list[Market]] = {}
+        self._known_markets: dict[str, list[SiblingLending]] = {}
         for name in sorted(self._quotas):
             if name != ROOT:
                 self._below.setdefault(self._quotas[name].parent, []).append(name)
 
-    def get(self, name: str) -> Figures | None:
+    def get(self, name: str) -> QuotaSummary | None:
         """A quota."""
         return self._quotas.get(name)
 
@@ -170,19 +170,19 @@ class Ledger:
     def _is_default(self, names: Sequence[str]) -> bool:
         return bool(names) and not self._quotas[names[0]].tree_id
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[QuotaLine]:
         """All quotas, each before its children, siblings by name. Quotas that hang nowhere come last."""
         tops = [ROOT] if ROOT in self._quotas else self._below.get(ROOT, [])
         strays = [name for name in sorted(self._quotas) if self._quotas[name].parent not in self._quotas]
         rings = sorted(self._quotas)  # what nothing leads to: quotas that are each other's parents
-        found: list[Row] = []
+        found: list[QuotaLine] = []
         seen: set[str] = set()
         lent = self._lent(tops)
         for top in (*tops, *strays, *rings):
             self._add_rows(top, found, seen, lent)
         return found
 
-    def _add_rows(self, top: str, found: list[Row], seen: set[str], lent: dict[str, Nanos]) -> None:
+    def _add_rows(self, top: str, found: list[QuotaLine], seen: set[str], lent: dict[str, Nanos]) -> None:
         waiting = [(top, 0)]
         while waiting:
             name, depth = waiting.pop()
@@ -191,7 +191,7 @@ class Ledger:
             seen.add(name)
             each = self._quotas[name]
             found.append(
-                Row(
+                QuotaLine(
                     figures=each,
                     path=self.path(name),
                     depth=depth,
@@ -210,9 +210,9 @@ class Ledger:
                 found.setdefault(lender, {})[market.resource] = amount
         return found
 
-    def loans(self, name: str) -> tuple[tuple[Loan, ...], Amounts]:
+    def loans(self, name: str) -> tuple[tuple[Borrowing, ...], Amounts]:
         """Return the loans: whose minima a quota uses, nearest first, and what it uses that nobody is sure of."""
-        loans: list[Loan] = []
+        loans: list[Borrowing] = []
         known = self._quotas.get(name)
         left = _over(known) if known is not None else {}
         seen: set[str] = set()
@@ -225,18 +225,18 @@ class Ledger:
                 for lender, amount in _split(resource, part, market.idle).items():
                     by_lender.setdefault(lender, {})[resource] = amount
                     left[resource] -= amount
-            loans += [Loan(self.path(each), amounts_of(by_lender[each])) for each in sorted(by_lender)]
+            loans += [Borrowing(self.path(each), amounts_of(by_lender[each])) for each in sorted(by_lender)]
             left = {resource: amount for resource, amount in left.items() if amount > 0}
             known = self._quotas.get(known.parent)
         return tuple(loans), amounts_of(left)
 
-    def _markets_of(self, parent: str) -> "list[Market]":
+    def _markets_of(self, parent: str) -> "list[SiblingLending]":
         known = self._known_markets.get(parent)
         if known is None:
             known = self._known_markets[parent] = list(self._markets(self._below.get(parent, [])))
         return known
 
-    def _markets(self, siblings: Sequence[str]) -> "Iterator[Market]":
+    def _markets(self, siblings: Sequence[str]) -> "Iterator[SiblingLending]":
         over: dict[str, dict[str, int]] = {}
         idle: dict[str, dict[str, int]] = {}
         for name in siblings:
@@ -247,13 +247,13 @@ class Ledger:
                 idle.setdefault(resource, {})[name] = amount
         for resource in sorted(over.keys() & idle.keys()):
             lent = min(sum(over[resource].values()), sum(idle[resource].values()))
-            yield Market(resource, lent, _split(resource, lent, over[resource]), idle[resource])
+            yield SiblingLending(resource, lent, _split(resource, lent, over[resource]), idle[resource])
 
 
-def of_quota(quota: Quota, tree_id: str, runtime: Amounts) -> Figures:
+def of_quota(quota: Quota, tree_id: str, runtime: Amounts) -> QuotaSummary:
     """A quota of the books; `runtime` is what it may use now."""
     counted = quota.max if quota.spec.name != ROOT else quota.runtime
-    return Figures(
+    return QuotaSummary(
         name=quota.spec.name,
         parent=quota.spec.parent,
         tree_id=tree_id,
@@ -267,7 +267,7 @@ def of_quota(quota: Quota, tree_id: str, runtime: Amounts) -> Figures:
     )
 
 
-def of_path(tree: QuotaTree, tree_id: str, name: str) -> Ledger:
+def of_path(tree: QuotaTree, tree_id: str, name: str) -> LendingReport:
     """A quota of the books with its ancestors, and the siblings of each: enough for `path` and `loans`."""
     tree.bring_up_to_date(name)
     wanted: dict[str, Quota] = {}
@@ -280,12 +280,12 @@ def of_path(tree: QuotaTree, tree_id: str, name: str) -> Ledger:
     if tree_id:
         wanted.pop(ROOT, None)
     path = frozenset(tree.path(name))
-    return Ledger(
+    return LendingReport(
         of_quota(quota, tree_id, tree.refresh(each) if each in path else {}) for each, quota in wanted.items()
     )
 
 
-def standing(ledger: Ledger, name: str, decision: AdmissionDecision) -> PodStanding:
+def standing(ledger: LendingReport, name: str, decision: AdmissionDecision) -> PodStanding:
     """Return what a pod of the quota `name` meets there, or at the ancestor that `decision` names."""
     refusing = decision.quota if ledger.get(decision.quota) is not None else name
     figures = ledger.get(refusing)
@@ -296,7 +296,7 @@ def standing(ledger: Ledger, name: str, decision: AdmissionDecision) -> PodStand
     )
 
 
-def _over(quota: Figures) -> Nanos:
+def _over(quota: QuotaSummary) -> Nanos:
     """Return what it uses above its minimum, of the resources that it counts."""
     if quota.name in (labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME):
         return {}
@@ -305,7 +305,7 @@ def _over(quota: Figures) -> Nanos:
     return {name: number for name, number in over.items() if number > 0 and name in quota.max}
 
 
-def _idle(quota: Figures) -> Nanos:
+def _idle(quota: QuotaSummary) -> Nanos:
     if not quota.lends:
         return {}
     used = nanos_of(quota.used)

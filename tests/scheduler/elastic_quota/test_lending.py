@@ -1,9 +1,9 @@
 """What people are told of quotas."""
 
 from koordinator.api import resource_list
+from koordinator.scheduler.plugins.elastic_quota.lending import LendingReport, QuotaSummary
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT
-from koordinator.scheduler.plugins.elastic_quota.report import Figures, Ledger
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.elastic_quota.test_plugin import fixed, member, quota, with_args
 from tests.scheduler.world import World, play
@@ -26,8 +26,10 @@ def waiting(world: World, name: str) -> PodInfo:
     return entry.pod
 
 
-def figures(name: str, *, parent: str = ROOT, low: int = 0, used: int = 0, lends: bool = True) -> Figures:
-    return Figures(
+def figures(
+    name: str, *, parent: str = ROOT, low: int = 0, used: int = 0, lends: bool = True
+) -> QuotaSummary:
+    return QuotaSummary(
         name=name,
         parent=parent,
         lends=lends,
@@ -37,15 +39,15 @@ def figures(name: str, *, parent: str = ROOT, low: int = 0, used: int = 0, lends
     )
 
 
-def loans(ledger: Ledger, name: str) -> tuple[dict[str, str], str]:
+def loans(ledger: LendingReport, name: str) -> tuple[dict[str, str], str]:
     found, spare = ledger.loans(name)
     return {loan.lender: loan.amounts["cpu"].text for loan in found}, spare["cpu"].text if spare else "0"
 
 
 def test_what_a_quota_uses_above_its_minimum_comes_from_siblings_that_use_less_than_theirs() -> None:
-    ledger = Ledger(
+    ledger = LendingReport(
         [
-            Figures(name=ROOT, parent=""),
+            QuotaSummary(name=ROOT, parent=""),
             figures("ads", low=10, used=40),
             figures("search", low=30, used=10),
             figures("batch", low=10, used=5, lends=False),
@@ -62,9 +64,9 @@ def test_what_a_quota_uses_above_its_minimum_comes_from_siblings_that_use_less_t
 
 
 def test_what_siblings_do_not_lend_was_borrowed_further_up() -> None:
-    ledger = Ledger(
+    ledger = LendingReport(
         [
-            Figures(name=ROOT, parent=""),
+            QuotaSummary(name=ROOT, parent=""),
             figures("ads", low=20, used=28),
             figures("search", low=30, used=0),
             figures("web", parent="ads", low=5, used=20),
@@ -76,7 +78,7 @@ def test_what_siblings_do_not_lend_was_borrowed_further_up() -> None:
 
 
 def test_lenders_give_whole_units_that_add_up() -> None:
-    ledger = Ledger(
+    ledger = LendingReport(
         [
             figures("a", used=1),
             figures("b", used=1),
@@ -92,7 +94,7 @@ def test_lenders_give_whole_units_that_add_up() -> None:
 
 
 def test_quotas_that_are_each_others_parents_are_shown_all_the_same() -> None:
-    ledger = Ledger([figures("a", parent="b"), figures("b", parent="a"), figures("c", parent="gone")])
+    ledger = LendingReport([figures("a", parent="b"), figures("b", parent="a"), figures("c", parent="gone")])
 
     assert sorted(row.figures.name for row in ledger.rows()) == ["a", "b", "c"]
     assert ledger.path("c") == "?/c"

@@ -30,7 +30,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-class End(enum.Enum):
+class VictimOutcome(enum.Enum):
     """What became of a victim."""
 
     DELETED = enum.auto()
@@ -39,7 +39,7 @@ class End(enum.Enum):
     FAILED = enum.auto()
 
 
-class Terms(msgspec.Struct, frozen=True):
+class PreemptionTerms(msgspec.Struct, frozen=True):
     """What is particular about a preemption."""
 
     accommodates: str = "a higher priority pod"
@@ -57,10 +57,10 @@ class Terms(msgspec.Struct, frozen=True):
     """Hears of victims that the API has agreed to delete."""
 
 
-STOCK = Terms()
+STOCK = PreemptionTerms()
 
 
-class Eviction:
+class PreemptionExecutor:
     """Preemptions under way."""
 
     def __init__(self, handle: Handle) -> None:
@@ -82,7 +82,7 @@ class Eviction:
         preemptor: PodInfo,
         victims: Mapping[str, Sequence[PodInfo]],
         profile_name: str,
-        terms: Terms = STOCK,
+        terms: PreemptionTerms = STOCK,
     ) -> None:
         """The same for several nodes."""
         actions, nominations = self._handle.actions, self._handle.nominations
@@ -126,7 +126,7 @@ class Eviction:
 class _Work:
     """The requests of one preemption."""
 
-    def __init__(self, handle: Handle, preemptor: PodInfo, profile_name: str, terms: Terms) -> None:
+    def __init__(self, handle: Handle, preemptor: PodInfo, profile_name: str, terms: PreemptionTerms) -> None:
         self._handle = handle
         self._preemptor = preemptor
         self._profile_name = profile_name
@@ -140,7 +140,7 @@ class _Work:
         told: Sequence[tuple[PodInfo, str]],
         nearly_done: Callable[[], None],
     ) -> None:
-        ends: list[End] = []
+        ends: list[VictimOutcome] = []
         began_s = self._handle.clock.now()
         first = len(leaving) if self._terms.is_job else len(leaving) - 1
         try:
@@ -149,26 +149,28 @@ class _Work:
         finally:
             nearly_done()
         # The last one goes after the others: its end wakes the preemptor, and there is room then.
-        if End.FAILED not in ends:
+        if VictimOutcome.FAILED not in ends:
             ends += [await self._evict(last) for last in leaving[max(first, 0) :]]
-        self._measured(began_s, "error" if End.FAILED in ends else "success")
+        self._measured(began_s, "error" if VictimOutcome.FAILED in ends else "success")
         if self._is_woken(ends):
             # What did not change anything is not repeated at once, or it might go on for ever.
-            has_changed = End.FAILED not in ends and (End.DELETED in ends or self.has_made_room)
+            has_changed = VictimOutcome.FAILED not in ends and (
+                VictimOutcome.DELETED in ends or self.has_made_room
+            )
             self._handle.actions.activate([self._preemptor.uid], at_once=has_changed)
 
-    def _is_woken(self, ends: Sequence[End]) -> bool:
+    def _is_woken(self, ends: Sequence[VictimOutcome]) -> bool:
         """Return whether no end of a pod is to be expected that would wake the preemptor."""
         if self._terms.is_job:
             return bool(ends) or self.has_made_room or not self._terms.awaits_others
-        return bool(ends) and (End.FAILED in ends or End.DELETED not in ends)
+        return bool(ends) and (VictimOutcome.FAILED in ends or VictimOutcome.DELETED not in ends)
 
     def _measured(self, began_s: float, result: str) -> None:
         metrics = self._handle.metrics
         metrics.preemption_count.inc(result)
         metrics.preemption_duration.of(result).observe(max(0.0, self._handle.clock.now() - began_s))
 
-    async def _evict(self, leaving: tuple[str, PodInfo]) -> End:
+    async def _evict(self, leaving: tuple[str, PodInfo]) -> VictimOutcome:
         node_name, victim = leaving[0], leaving[1].pod
         meta = victim.metadata
         try:
@@ -176,13 +178,13 @@ class _Work:
                 await self._mark(victim)
             await self._handle.cluster.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
         except (errors.NotFound, errors.Conflict):
-            return End.GONE  # or another pod has its name
+            return VictimOutcome.GONE  # or another pod has its name
         except errors.ApiError as failure:
             log.warning("victim not evicted: %s", failure, extra={"pod": victim.key})
-            return End.FAILED
+            return VictimOutcome.FAILED
         self._terms.evicted(leaving[1])
         self.tell(victim, node_name)
-        return End.DELETED
+        return VictimOutcome.DELETED
 
     def tell(self, victim: Pod, node_name: str) -> None:
         note = f"Preempted by pod {self._preemptor.uid} on node {node_name}"

@@ -22,7 +22,7 @@ def limit_of(quota: Quota, *, has_runtime: bool) -> Nanos:
     return quota.runtime if has_runtime and quota.spec.name not in OUTSIDE_THE_SHARES else quota.max
 
 
-class Place(msgspec.Struct, frozen=True, eq=False):
+class PodQuota(msgspec.Struct, frozen=True, eq=False):
     """A quota that pods belong to, with the ancestors that have a say."""
 
     ref: QuotaRef
@@ -50,13 +50,13 @@ class Place(msgspec.Struct, frozen=True, eq=False):
         return (*above, self.quota.spec.name)
 
 
-def place_in(tree: QuotaTree, ref: QuotaRef, *, has_runtime: bool, asks_ancestors: bool) -> Place | Status:
+def place_in(tree: QuotaTree, ref: QuotaRef, *, has_runtime: bool, asks_ancestors: bool) -> PodQuota | Status:
     """The quota of that name with the ancestors that have a say; an error where the tree does not know it."""
     quota = tree.get(ref.name)
     if quota is None:
         return error("Could not find the specified ElasticQuota")
     above = tree.path(ref.name)[1:] if asks_ancestors else ()
-    return Place(
+    return PodQuota(
         ref,
         tree,
         quota,
@@ -65,7 +65,7 @@ def place_in(tree: QuotaTree, ref: QuotaRef, *, has_runtime: bool, asks_ancestor
     )
 
 
-class Places:
+class PodQuotas:
     """Place by pod. `has_runtime`: runtimes limit quotas; `asks_ancestors`: ancestors have a say."""
 
     def __init__(self, book: QuotaBook, *, has_runtime: bool, asks_ancestors: bool) -> None:
@@ -73,14 +73,14 @@ class Places:
         self._has_runtime = has_runtime
         self._asks_ancestors = asks_ancestors
         self._revision = book.revision
-        self._by_label: dict[str, Place | Status] = {}
-        self._by_namespace: dict[str, Place | Status] = {}
+        self._by_label: dict[str, PodQuota | Status] = {}
+        self._by_namespace: dict[str, PodQuota | Status] = {}
         """Of pods without a label."""
 
     def __len__(self) -> int:
         return len(self._by_label) + len(self._by_namespace)
 
-    def of(self, pod: Pod) -> Place | Status:
+    def of(self, pod: Pod) -> PodQuota | Status:
         """Return where a pod belongs; Skip for one without a quota, an error where its quota is out of reach."""
         if self._revision != self._book.revision:
             self._forget()
@@ -99,7 +99,7 @@ class Places:
             self._by_namespace[meta.namespace] = place
         return place
 
-    def at(self, ref: QuotaRef) -> Place | Status:
+    def at(self, ref: QuotaRef) -> PodQuota | Status:
         """The quota of that name."""
         tree = self._book.tree_of(ref)
         if tree is None:

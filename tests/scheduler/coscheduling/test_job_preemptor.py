@@ -4,9 +4,8 @@ from typing import Any
 
 from koordinator.api import labels
 from koordinator.clock import rfc3339
-from koordinator.scheduler.plugins.coscheduling.ground import TrialGround
-from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents
-from koordinator.scheduler.plugins.coscheduling.preempt import (
+from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import DryRunCluster
+from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     JobMember,
     JobPreemption,
     JobPreemptor,
@@ -15,6 +14,7 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
     VictimAction,
     preempt,
 )
+from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents
 from koordinator.scheduler.table.trial import rehearsal_of
 from tests.scheduler.small_cluster import NOW_S, SmallCluster
 from tests.scheduler.world import Json, node, pod
@@ -45,7 +45,7 @@ class Cluster:
         }
         trigger = members[self.members[0].key]
         with rehearsal_of(cluster.table) as trial:
-            ground = TrialGround(
+            ground = DryRunCluster(
                 cluster.table,
                 cluster.table.shared(JobResidents),
                 trial,

@@ -14,7 +14,7 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import accumulate, exce
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT
 
 
-class Rival(msgspec.Struct, frozen=True, kw_only=True):
+class QuotaPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod in the eyes of quota preemption, be it the one that wants a place or the one that has it."""
 
     name: str = ""
@@ -39,7 +39,7 @@ class VictimReason(enum.Enum):
     OTHER_QUOTA = "the victim belongs to another quota"
 
 
-def may_evict(pod: Rival, victim: Rival, *, protects_default: bool) -> VictimReason:
+def may_evict(pod: QuotaPod, victim: QuotaPod, *, protects_default: bool) -> VictimReason:
     """Return whether `victim` may be evicted for `pod`."""
     if not victim.is_preemptible:
         return VictimReason.NON_PREEMPTIBLE
@@ -50,7 +50,9 @@ def may_evict(pod: Rival, victim: Rival, *, protects_default: bool) -> VictimRea
     return VictimReason.OK if pod.quota == victim.quota else VictimReason.OTHER_QUOTA
 
 
-def objection(pod: Rival, *, never: bool, nominated_code: Code, on_nominated_node: Iterable[Rival]) -> str:
+def objection(
+    pod: QuotaPod, *, never: bool, nominated_code: Code, on_nominated_node: Iterable[QuotaPod]
+) -> str:
     """Return why the pod may not preempt now, empty when it may. `on_nominated_node` is empty without nomination."""
     if never:
         return "not eligible due to preemptionPolicy=Never."
@@ -66,23 +68,23 @@ class VictimChoice(msgspec.Struct, frozen=True):
     """Pods to evict, in the order they were decided on, and how many of them violate a budget."""
 
     code: Code
-    victims: tuple[Rival, ...] = ()
+    victims: tuple[QuotaPod, ...] = ()
     violations: int = 0
 
 
-def by_importance(pods: Iterable[Rival]) -> list[Rival]:
+def by_importance(pods: Iterable[QuotaPod]) -> list[QuotaPod]:
     """Higher priority first, among equals the one that runs longest."""
     return sorted(pods, key=lambda pod: (-pod.priority, pod.start_s))
 
 
 def choose_victims(
     request: Amounts,
-    violating: Sequence[Rival],
-    harmless: Sequence[Rival],
+    violating: Sequence[QuotaPod],
+    harmless: Sequence[QuotaPod],
     *,
     used: Amounts,
     limit: Amounts,
-    fits: Callable[[Sequence[Rival]], bool],
+    fits: Callable[[Sequence[QuotaPod]], bool],
 ) -> VictimChoice:
     """Choose which of the pods that may be evicted from a node have to go for `request`.
 
@@ -97,8 +99,8 @@ def choose_victims(
         return VictimChoice(Code.UNSCHEDULABLE)
     for pod in everyone:
         used = accumulate(used, sub({}, pod.request)) if pod.is_counted else used
-    staying: list[Rival] = []
-    victims: list[Rival] = []
+    staying: list[QuotaPod] = []
+    victims: list[QuotaPod] = []
     violations = 0
     for is_violating, group in ((True, violating), (False, harmless)):
         for pod in group:

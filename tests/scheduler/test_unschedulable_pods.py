@@ -13,10 +13,10 @@ from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.plugin.events import ClusterEvent, Happening
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod
-from koordinator.scheduler.queue.sleepers import Sleepers
+from koordinator.scheduler.queue.unschedulable_pods import UnschedulablePods
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import World, node, play, pod
 
@@ -31,7 +31,7 @@ class Bedroom:
         self.engine = Engine(config.SchedulerConfig(), FixedClock(), plugins=installed_plugins())
         self.profile = self.engine.profiles[PROFILE]
         plugins = {plugin.name: plugin for plugin in self.profile.plugins}
-        self.sleepers = Sleepers(lambda _: plugins)
+        self.sleepers = UnschedulablePods(lambda _: plugins)
         self.table = self.engine.table
         for body in nodes:
             self.table.set_node(from_builtins(body, Node))
@@ -47,7 +47,7 @@ class Bedroom:
 
     def woken(self, event: ClusterEvent, on: str | None = None, old: Any = None, new: Any = None) -> set[str]:
         row = None if on is None else self.table.row_of(on)
-        found = self.sleepers.woken_by(Happening(event, row, old, new))
+        found = self.sleepers.woken_by(QueueingEvent(event, row, old, new))
         return {uid for wakeup in found for uid in wakeup.uids}
 
 

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from koordinator.scheduler.plugins.elastic_quota import runtime
-from koordinator.scheduler.plugins.elastic_quota.filling import Filling
 from koordinator.scheduler.plugins.elastic_quota.runtime import ARRAYS_FROM, Column, Flags, Numbers
+from koordinator.scheduler.plugins.elastic_quota.water_filling import WaterFilling
 
 CHANGES_MAX = 64
 """Changed requests from which rounds are done anew altogether."""
@@ -19,7 +19,7 @@ _UNTOLD = -1
 """No share that anybody was told."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class ChildQuota(msgspec.Struct, frozen=True, kw_only=True):
     """A child in one resource, in its units."""
 
     weight: int
@@ -39,16 +39,16 @@ class Arrays(msgspec.Struct):
     divisor: int
 
 
-class Columns:
+class ChildQuotas:
     """The entries of all children, which change one at a time, and their shares as of the last `compute`."""
 
-    def __init__(self, per_unit: int, entries: Iterable[Entry]) -> None:
+    def __init__(self, per_unit: int, entries: Iterable[ChildQuota]) -> None:
         self.per_unit = per_unit
         self._entries = list(entries)
         self._arrays: Arrays | None = None
-        self._filling: Filling | None = None
+        self._filling: WaterFilling | None = None
         self._shortage: tuple[int, int] | None = None
-        self._former: dict[int, Entry] = {}
+        self._former: dict[int, ChildQuota] = {}
         """Rows whose request or floor changed since the last `compute`, and how they were then."""
         self._negatives = self._weight = self._asked = self._least = 0
         self._enough = 0
@@ -59,13 +59,13 @@ class Columns:
         """Children that ask although nothing is ever shared out to them: they have no weight."""
         for entry in self._entries:
             self._count(entry, 1)
-        self._shares: Filling | Sequence[int] | None = []
+        self._shares: WaterFilling | Sequence[int] | None = []
         """As of the last `compute`; None: everybody has enough."""
         self._told: Numbers = [_UNTOLD] * len(self._entries)
 
     # Changes
 
-    def insert(self, row: int, entry: Entry) -> None:
+    def insert(self, row: int, entry: ChildQuota) -> None:
         """A child came."""
         self._filling = None
         self._entries.insert(row, entry)
@@ -98,12 +98,12 @@ class Columns:
                 arrays.divisor,
             )
 
-    def replace(self, row: int, entry: Entry) -> None:
+    def replace(self, row: int, entry: ChildQuota) -> None:
         """A child changed."""
         self._filling = None
         self._replace(row, entry)
 
-    def _replace(self, row: int, entry: Entry) -> None:
+    def _replace(self, row: int, entry: ChildQuota) -> None:
         self._count(self._entries[row], -1)
         self._entries[row] = entry
         self._count(entry, 1)
@@ -128,7 +128,9 @@ class Columns:
             return False
         stays_short = is_computed and self.share(row) < min(request, entry.request)
         self._former.setdefault(row, entry)
-        self._replace(row, Entry(weight=entry.weight, request=request, least=entry.least, lends=entry.lends))
+        self._replace(
+            row, ChildQuota(weight=entry.weight, request=request, least=entry.least, lends=entry.lends)
+        )
         return not stays_short
 
     def keep(self, row: int, least: int) -> bool:
@@ -139,10 +141,12 @@ class Columns:
         if self._shortage is not None:
             self._filling = None  # its floors are scaled ones
         self._former.setdefault(row, entry)
-        self._replace(row, Entry(weight=entry.weight, request=entry.request, least=least, lends=entry.lends))
+        self._replace(
+            row, ChildQuota(weight=entry.weight, request=entry.request, least=least, lends=entry.lends)
+        )
         return True
 
-    def _count(self, entry: Entry, sign: int) -> None:
+    def _count(self, entry: ChildQuota, sign: int) -> None:
         self._negatives += sign * _is_negative(entry)
         self._weight += sign * entry.weight
         self._asked += sign * entry.request
@@ -151,7 +155,7 @@ class Columns:
         self._keepers += sign * (not entry.lends)
         self._unserved += sign * (entry.request > 0 >= entry.weight)
 
-    def _fits(self, arrays: Arrays, entry: Entry) -> bool:
+    def _fits(self, arrays: Arrays, entry: ChildQuota) -> bool:
         """Return whether the arrays can take the entry in, all sums included, and weights stay as small as can be."""
         if entry.weight % arrays.divisor:
             divisor = math.gcd(arrays.divisor, entry.weight)
@@ -179,7 +183,7 @@ class Columns:
             filling = self._filling
             if filling is None or shortage != self._shortage or len(changes) > CHANGES_MAX:
                 floors = arrays.least
-                self._filling = filling = Filling(
+                self._filling = filling = WaterFilling(
                     total,
                     floors=floors if shortage is None else runtime.scaled_mins(floors, *shortage),
                     requests=arrays.requests,
@@ -235,11 +239,11 @@ class Columns:
         shares = self._shares
         if shares is None:
             return _enough(self._entries[row])
-        return shares.share(row) if isinstance(shares, Filling) else shares[row]
+        return shares.share(row) if isinstance(shares, WaterFilling) else shares[row]
 
     def _all_shares(self) -> Numbers:
         shares = self._shares
-        if isinstance(shares, Filling):
+        if isinstance(shares, WaterFilling):
             return shares.shares
         if shares is not None:
             return shares
@@ -258,11 +262,11 @@ class Columns:
         return [row for row, (old, new) in enumerate(zip(told, shares, strict=True)) if old != new]
 
 
-def _is_negative(entry: Entry) -> bool:
+def _is_negative(entry: ChildQuota) -> bool:
     return entry.weight < 0 or entry.request < 0 or entry.least < 0
 
 
-def _enough(entry: Entry) -> int:
+def _enough(entry: ChildQuota) -> int:
     return entry.request if entry.lends else max(entry.request, entry.least)
 
 

@@ -45,7 +45,7 @@ class FreeZones(msgspec.Struct, frozen=True):
     allocated: Zones
 
 
-class Ledger:
+class NodeAllocation:
     """Holdings of the pods on one node, and their sums.
 
     It does not need to know the machine, so that what is heard before the node's report is not lost.
@@ -132,7 +132,7 @@ class Ledger:
 
 
 def free_cpus(
-    ledger: Ledger,
+    ledger: NodeAllocation,
     topology: CPUTopology,
     reserved: CPUMask = 0,
     given_back: Sequence[CPUMask] = (),
@@ -162,7 +162,7 @@ def _let_go(holds: dict[int, CPUHold], cpu: int) -> None:
 
 
 def free_zones(
-    ledger: Ledger,
+    ledger: NodeAllocation,
     topology: CPUTopology,
     zones: Mapping[int, Mapping[str, int]],
     reusable: Mapping[int, Mapping[str, int]],

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from koordinator.api import labels
 from koordinator.scheduler.engine.view import View
+from koordinator.scheduler.plugins.coscheduling.job_preemptor import JobPreemption, PreemptReason
 from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koordinator.scheduler.plugins.coscheduling.preempt import JobPreemption, PreemptReason
-from koordinator.scheduler.plugins.coscheduling.preemption import Job
+from koordinator.scheduler.plugins.coscheduling.preemption import PreemptorJob
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import trial_of
 from tests.scheduler.coscheduling.test_preemption import with_preemption
@@ -41,7 +41,9 @@ class Cluster(SmallCluster):
 
     def preempt(self, members: Sequence[PodInfo]) -> JobPreemption:
         trigger = members[0]
-        job = Job(name="job", trigger=trigger, members={each.key: each for each in members}, is_gang=True)
+        job = PreemptorJob(
+            name="job", trigger=trigger, members={each.key: each for each in members}, is_gang=True
+        )
         return self.preemption.decide(job, self.refused(trigger))[0]
 
     def accepts(self, members: Sequence[PodInfo], nodes: Sequence[str], gone: Sequence[str]) -> bool:

@@ -25,7 +25,7 @@ class Promise(msgspec.Struct, eq=False):
     is_doubtful: bool = False
 
 
-class Books(RowKeeper):
+class ClaimAllocations(RowKeeper):
     """`version` grows with every change of claims, classes and promises."""
 
     def __init__(self, table: NodeTable) -> None:

@@ -1,7 +1,7 @@
 """Refused pods asleep, and which of them an event can help.
 
 Pods of one class that the same plugins refused sleep as a group: one question wakes or leaves all of them.
-Plugins that are asked very often answer for all groups at once (`WakeIndex`). Source: behaviour/scheduler B5.
+Plugins that are asked very often answer for all groups at once (`QueueingHintIndex`). Source: behaviour/scheduler B5.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from koordinator.cluster.supervise import Guard
-from koordinator.scheduler.plugin.events import NODE_EVENTS, ClusterEvent, Happening
-from koordinator.scheduler.plugin.framework import FilterPlugin, Plugin, WakeIndex
+from koordinator.scheduler.plugin.events import NODE_EVENTS, ClusterEvent, QueueingEvent
+from koordinator.scheduler.plugin.framework import FilterPlugin, Plugin, QueueingHintIndex
 from koordinator.scheduler.table.pod_info import PodInfo
 
 QUICK_CHECKS = (
@@ -32,7 +32,7 @@ _guard = Guard("queueing hints")
 Plugins = Mapping[str, Plugin[Any]]
 
 
-class Sleeper(Protocol):
+class UnschedulablePod(Protocol):
     """What there is to know about a pod that was refused. `refused_by` are all plugins that did, `pending_by`
     those among them that only wait for somebody else to act. `hint` is the pod that they are asked about, with its
     class: mostly the pod itself."""
@@ -56,7 +56,7 @@ class Wakeup(msgspec.Struct, frozen=True):
     is_immediate: bool
 
 
-class Sleepers:
+class UnschedulablePods:
     """All sleeping pods. `plugins` gives the plugins of a profile by name."""
 
     def __init__(self, plugins: Callable[[str], Plugins]) -> None:
@@ -67,7 +67,7 @@ class Sleepers:
     def __len__(self) -> int:
         return len(self._bucket_of)
 
-    def add(self, sleeper: Sleeper) -> None:
+    def add(self, sleeper: UnschedulablePod) -> None:
         key = (sleeper.profile_name, sleeper.refused_by, sleeper.pending_by)
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -88,7 +88,7 @@ class Sleepers:
         if not bucket:
             del self._buckets[key]
 
-    def woken_by(self, happening: Happening) -> list[Wakeup]:
+    def woken_by(self, happening: QueueingEvent) -> list[Wakeup]:
         """Return who can be helped. Nobody is moved."""
         found: list[Wakeup] = []
         verdicts: Verdicts = {}
@@ -97,7 +97,7 @@ class Sleepers:
         return found
 
 
-def wakeup_of(sleeper: Sleeper, plugins: Plugins, happening: Happening) -> Wakeup | None:
+def wakeup_of(sleeper: UnschedulablePod, plugins: Plugins, happening: QueueingEvent) -> Wakeup | None:
     """Return what an event does for one pod, None when nothing."""
     if happening.event is ClusterEvent.WILDCARD:
         return Wakeup((sleeper.pod.uid,), is_immediate=False)
@@ -137,7 +137,7 @@ class _Bucket:
         self._groups: dict[Hashable, _Group] = {}
         self._slots: list[_Group | None] = []
         self._free: list[int] = []
-        self._indexes: dict[str, WakeIndex] = {}
+        self._indexes: dict[str, QueueingHintIndex] = {}
         for name in sorted(refused_by & plugins.keys()):
             index = plugins[name].wake_index()
             if index is not None:
@@ -178,7 +178,7 @@ class _Bucket:
         for index in self._indexes.values():
             index.clear(group.slot)
 
-    def woken_by(self, happening: Happening, verdicts: Verdicts) -> list[Wakeup]:
+    def woken_by(self, happening: QueueingEvent, verdicts: Verdicts) -> list[Wakeup]:
         if happening.event is ClusterEvent.WILDCARD:
             return [Wakeup(tuple(group.pods), is_immediate=False) for group in self._groups.values()]
         found: list[Wakeup] = []
@@ -193,7 +193,7 @@ class _Bucket:
                         found.append(Wakeup(tuple(group.pods), is_immediate))
         return found
 
-    def _candidates(self, plugin: Plugin[Any], happening: Happening) -> Iterator[_Group]:
+    def _candidates(self, plugin: Plugin[Any], happening: QueueingEvent) -> Iterator[_Group]:
         """Groups that the plugin's index does not rule out; all when it has none."""
         index = self._indexes.get(plugin.name)
         if index is None:
@@ -205,14 +205,14 @@ class _Bucket:
                 yield group
 
 
-def _asked(plugins: Plugins, names: frozenset[str], happening: Happening) -> list[Plugin[Any]]:
+def _asked(plugins: Plugins, names: frozenset[str], happening: QueueingEvent) -> list[Plugin[Any]]:
     """Plugins that the event concerns, in a fixed order."""
     found = (plugins.get(name) for name in sorted(names))
     return [plugin for plugin in found if plugin is not None and happening.event in plugin.wakes_on]
 
 
 def _helps(
-    plugin: Plugin[Any], happening: Happening, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
+    plugin: Plugin[Any], happening: QueueingEvent, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
 ) -> bool:
     try:
         return _answers_yes(plugin, happening, pod, plugins, verdicts)
@@ -222,7 +222,7 @@ def _helps(
 
 
 def _answers_yes(
-    plugin: Plugin[Any], happening: Happening, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
+    plugin: Plugin[Any], happening: QueueingEvent, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
 ) -> bool:
     if happening.event is ClusterEvent.POD_UPDATED:
         # An update that the plugin does not look at (our own status patch) changes nothing for it.
@@ -237,7 +237,7 @@ def _answers_yes(
     )
 
 
-def _hears_of_row(plugin: Plugin[Any], happening: Happening) -> bool:
+def _hears_of_row(plugin: Plugin[Any], happening: QueueingEvent) -> bool:
     """Return whether the event can help on the node that it is about, or nowhere."""
     if happening.row is None:
         return False
@@ -246,7 +246,7 @@ def _hears_of_row(plugin: Plugin[Any], happening: Happening) -> bool:
     )
 
 
-def _passes(plugin: Plugin[Any], happening: Happening, pod: PodInfo, verdicts: Verdicts) -> bool:
+def _passes(plugin: Plugin[Any], happening: QueueingEvent, pod: PodInfo, verdicts: Verdicts) -> bool:
     """Return whether the plugin lets the pod onto the node of the event; asked once for all that look the same."""
     key = (plugin.name, plugin.class_key(pod), plugin.live_key(pod))
     found = verdicts.get(key)

@@ -44,7 +44,7 @@ class JobMember(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the job cannot start without it."""
 
 
-class Ground(Protocol):
+class PreemptionCluster(Protocol):
     """The cluster in thought: pods leave nodes and members take their room, and nothing really happens."""
 
     def code_of(self, node: str) -> Code:
@@ -101,7 +101,7 @@ class Placing(msgspec.Struct, frozen=True):
     failure: str = ""
 
 
-Placer = Callable[[Sequence[JobMember], Ground], Placing]
+Placer = Callable[[Sequence[JobMember], PreemptionCluster], Placing]
 """Places all members on nodes that it clears."""
 
 
@@ -128,7 +128,7 @@ class VictimAction(enum.Enum):
     DELETE = "delete"
 
 
-class Eviction(msgspec.Struct, frozen=True):
+class VictimEviction(msgspec.Struct, frozen=True):
     """A victim and what is done with it."""
 
     victim: Occupant
@@ -142,7 +142,7 @@ class JobPreemption(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     nominations: Mapping[str, str] = {}
     """Member → node on success."""
-    evictions: tuple[Eviction, ...] = ()
+    evictions: tuple[VictimEviction, ...] = ()
 
     @property
     def is_success(self) -> bool:
@@ -173,7 +173,7 @@ class JobPreemptor(msgspec.Struct, frozen=True, kw_only=True):
     """What was kept of an earlier attempt in the round."""
 
 
-def preempt(job: JobPreemptor, ground: Ground, placer: Placer | None = None) -> JobPreemption:
+def preempt(job: JobPreemptor, ground: PreemptionCluster, placer: Placer | None = None) -> JobPreemption:
     """Choose whom to evict so that all pending members of the job find room.
 
     Without a `placer` members go to the nodes with the cheapest victims.
@@ -199,7 +199,7 @@ def preempt(job: JobPreemptor, ground: Ground, placer: Placer | None = None) -> 
     )
 
 
-def _objection(job: JobPreemptor, ground: Ground) -> PreemptReason:
+def _objection(job: JobPreemptor, ground: PreemptionCluster) -> PreemptReason:
     if job.never:
         return PreemptReason.NEVER
     if not job.is_complete:
@@ -217,7 +217,7 @@ def _objection(job: JobPreemptor, ground: Ground) -> PreemptReason:
     return PreemptReason.SUCCESS
 
 
-def cheapest(members: Sequence[JobMember], ground: Ground) -> Placing:
+def cheapest(members: Sequence[JobMember], ground: PreemptionCluster) -> Placing:
     """Each member on the cheapest node that takes it beside those placed before it; members that are not needed
     where there is room for them."""
     nodes: dict[str, str] = {}
@@ -238,7 +238,7 @@ def cheapest(members: Sequence[JobMember], ground: Ground) -> Placing:
     return Placing(nodes)
 
 
-def _evictions(used: set[str], ground: Ground) -> Iterable[Eviction]:
+def _evictions(used: set[str], ground: PreemptionCluster) -> Iterable[VictimEviction]:
     """The pods that must go for the members; of all others those come back first that matter most."""
     cleared = ground.cleared()
     idle = [pod for node, pods in cleared.items() if node not in used for pod in pods]
@@ -248,7 +248,7 @@ def _evictions(used: set[str], ground: Ground) -> Iterable[Eviction]:
         lost = restore(worth.order(pods), ground)
         worth.lose(lost)
         victims += lost
-    return (Eviction(pod, _action(pod)) for pod in victims)
+    return (VictimEviction(pod, _action(pod)) for pod in victims)
 
 
 class _Worth:
@@ -281,7 +281,7 @@ class _Worth:
         return sorted(found, key=lambda pod: keys[pod.key])
 
 
-def restore(pods: Sequence[Occupant], ground: Ground) -> list[Occupant]:
+def restore(pods: Sequence[Occupant], ground: PreemptionCluster) -> list[Occupant]:
     """Put pods back one after the other as long as all members can stay where they are; those that cannot come
     back. Asks about many pods at once where nobody objects to any of them."""
     if not pods:

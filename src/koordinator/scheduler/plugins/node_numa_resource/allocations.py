@@ -11,61 +11,61 @@ from collections.abc import Hashable
 from koordinator.api import labels
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
-from koordinator.scheduler.plugins.node_numa_resource import holdings, one_node
-from koordinator.scheduler.plugins.node_numa_resource.admission import Placement
-from koordinator.scheduler.plugins.node_numa_resource.columns import Columns
+from koordinator.scheduler.plugins.node_numa_resource import holdings, node_view
+from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
+from koordinator.scheduler.plugins.node_numa_resource.columns import NUMAColumns
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Topologies
-from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, PodHolding
-from koordinator.scheduler.plugins.node_numa_resource.node_facts import NO_FACTS, NodeFacts, facts_of
-from koordinator.scheduler.plugins.node_numa_resource.one_node import NodeView
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_facts import NO_FACTS, NodeTopologyFacts, facts_of
+from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMANodeView
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
-from koordinator.scheduler.table.changes import Change
+from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 
-_NO_KIND: Hashable = one_node.kind_of(NO_FACTS)
+_NO_KIND: Hashable = node_view.kind_of(NO_FACTS)
 _KEYS = (labels.RESOURCE_STATUS, labels.RESOURCE_SPEC)
 
 
-class Record:
+class NodeNUMARecord:
     """A row: what the node is like, and what its pods hold. The latter may be known first."""
 
     def __init__(self) -> None:
-        self.facts: NodeFacts = NO_FACTS
+        self.facts: NodeTopologyFacts = NO_FACTS
         self.kind: Hashable = _NO_KIND
-        self.ledger = Ledger()
-        self.view = NodeView()
-        """Both of it, as of the last `Books.sync`."""
+        self.ledger = NodeAllocation()
+        self.view = NUMANodeView()
+        """Both of it, as of the last `NUMAAllocations.sync`."""
 
 
-class Books(RowKeeper):
+class NUMAAllocations(RowKeeper):
     """Records by row, and reports by node name. Columns are brought up to date by `sync`, as late as possible:
     trials move many pods before somebody looks."""
 
     def __init__(self, table: NodeTable) -> None:
-        self.columns = Columns(table.capacity)
+        self.columns = NUMAColumns(table.capacity)
         self.topologies = Topologies()
         self.special_count = 0
         """Nodes that ordinary pods have to be checked against."""
         self._table = table
-        self._records: dict[int, Record] = {}
+        self._records: dict[int, NodeNUMARecord] = {}
         self._reports: dict[str, TopologyOptions] = {}
         self._dirty: set[int] = set()
-        self._reserved: dict[str, Placement] = {}
+        self._reserved: dict[str, NUMAPlacement] = {}
         self._aside: dict[str, PodHolding] = {}
 
     # Reading
 
-    def at(self, row: int) -> Record:
+    def at(self, row: int) -> NodeNUMARecord:
         """The record of a row, an empty one if nothing was heard of it."""
         record = self._records.get(row)
         if record is None:
-            record = self._records[row] = Record()
+            record = self._records[row] = NodeNUMARecord()
         return record
 
-    def placement_of(self, uid: str) -> Placement | None:
+    def placement_of(self, uid: str) -> NUMAPlacement | None:
         """Return what Reserve gave a pod that is not yet known to be bound."""
         return self._reserved.get(uid)
 
@@ -74,7 +74,7 @@ class Books(RowKeeper):
         if self._dirty:
             for row in self._dirty:
                 record = self.at(row)
-                record.view = NodeView.of(record.facts, record.ledger)
+                record.view = NUMANodeView.of(record.facts, record.ledger)
                 self.columns.set_view(row, record.view)
             self._dirty.clear()
 
@@ -98,7 +98,7 @@ class Books(RowKeeper):
         node = self._table.node_at(row) if row is not None else None
         if row is None or node is None or not self._set_node(row, node):
             return False
-        self._table.changes.add(row, Change.NODE)
+        self._table.changes.add(row, RowChange.NODE)
         return True
 
     def node_changed(self, row: int, node: Node) -> None:
@@ -116,12 +116,12 @@ class Books(RowKeeper):
         self._set_facts(row, record, facts)
         return True
 
-    def _set_facts(self, row: int, record: Record, facts: NodeFacts) -> None:
+    def _set_facts(self, row: int, record: NodeNUMARecord, facts: NodeTopologyFacts) -> None:
         had_special = self.special_count > 0
         self.special_count += record.facts.is_plain - facts.is_plain
         if had_special != (self.special_count > 0):
             self._table.start_over()  # ordinary pods skip Filter as long as there is no such node
-        record.facts, record.kind = facts, one_node.kind_of(facts)
+        record.facts, record.kind = facts, node_view.kind_of(facts)
         self.columns.set_facts(row, facts)
         self._dirty.add(row)
 
@@ -135,7 +135,7 @@ class Books(RowKeeper):
 
     # Pods
 
-    def reserve(self, row: int, uid: str, placement: Placement, exclusive: str) -> None:
+    def reserve(self, row: int, uid: str, placement: NUMAPlacement, exclusive: str) -> None:
         """Give an assumed pod what was found for it."""
         held = holdings.held(uid, placement.allocation, exclusive)
         if held is not None:
@@ -187,7 +187,7 @@ class Books(RowKeeper):
                 log.warning("pod holds no CPUs that we know of: %s", problem, extra={"pod": pod.key})
         changed = self._release(row, pod.uid) if held is None else self._hold(row, held)
         if changed:
-            self._table.changes.add(row, Change.PODS)
+            self._table.changes.add(row, RowChange.PODS)
 
     def _held(self, row: int, uid: str) -> PodHolding | None:
         record = self._records.get(row)
