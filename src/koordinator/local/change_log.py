@@ -47,7 +47,7 @@ class Change:
         return 0 if kept is None else len(kept.json())
 
     def event(self) -> RecordEvent:
-        """What a watcher without a selector sees; made once for all of them."""
+        """Return what a watcher without a selector sees; made once for all of them."""
         if self._event is None:
             if self.new is None:
                 self._event = self.left()
@@ -64,7 +64,7 @@ class Change:
         return self._left
 
     def seen_by(self, matches: Matches) -> RecordEvent | None:
-        """What a watcher with a selector sees: an object that starts or stops matching comes or goes."""
+        """Return what a watcher with a selector sees: an object that starts or stops matching comes or goes."""
         is_in = self.new is not None and matches(self.new)
         was_in = self.old is not None and matches(self.old)
         if is_in and was_in:

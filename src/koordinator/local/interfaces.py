@@ -32,7 +32,7 @@ class ObjectSchema(Protocol):
         ...
 
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[StatusCause]:
-        """What is wrong with an object to be created (`old` None) or updated; field paths as Kubernetes."""
+        """Return what is wrong with an object to be created (`old` None) or updated; field paths as Kubernetes."""
         ...
 
 
@@ -42,7 +42,7 @@ class SchemaCatalog(Protocol):
     def schema_of(self, resource: Resource) -> ObjectSchema: ...
 
     def check_crd(self, crd: dict[str, Any]) -> list[StatusCause]:
-        """Why a CustomResourceDefinition cannot be served (structural-schema rules, names, versions)."""
+        """Return why a CustomResourceDefinition cannot be served (structural-schema rules, names, versions)."""
         ...
 
     def add_crd(self, crd: dict[str, Any]) -> list[Resource]:

@@ -60,7 +60,7 @@ _QUALIFIED_RULE = (
 
 
 def key_faults(key: str) -> list[str]:
-    """What is wrong with a label key (a qualified name), in the API server's words."""
+    """Return what is wrong with a label key (a qualified name), in the API server's words."""
     parts = key.split("/")
     if len(parts) > 2:
         return [_QUALIFIED_RULE]
@@ -83,7 +83,7 @@ def key_faults(key: str) -> list[str]:
 
 
 def value_faults(value: str) -> list[str]:
-    """What is wrong with a label value, in the API server's words."""
+    """Return what is wrong with a label value, in the API server's words."""
     faults = []
     if len(value) > 63:
         faults.append("must be no more than 63 bytes")

@@ -33,7 +33,7 @@ _BOUND_TABLES = {"pod": "pods", "secret": "secrets", "node": "nodes"}
 
 
 def looks_like_a_token(text: str) -> bool:
-    """Whether a text has the three parts of a JSON Web Token."""
+    """Return whether a text has the three parts of a JSON Web Token."""
     return text.count(".") == 2
 
 
@@ -107,7 +107,8 @@ class ServiceAccountTokens:
         return jwt.encode(claims, self._signing_key(), algorithm=_ALGORITHM), now_s + life_s
 
     def verify(self, token: str, audiences: tuple[str, ...] = (ISSUER,)) -> Account:
-        """Whom a token stands for, if it was signed here for one of the audiences, and is still good.
+        """Return the account that a token stands for, if it was signed here for one of the audiences, and is still
+        good.
 
         Raises: BadToken.
         """
@@ -126,7 +127,7 @@ class ServiceAccountTokens:
         return account
 
     def _read(self, token: str, audiences: tuple[str, ...]) -> tuple[Account, float, float]:
-        """What stands in a token with our signature, and from when to when it is good (seconds since 1970).
+        """Return the account in a token with our signature, and from when to when it is good (seconds since 1970).
 
         Signatures are checked once: clients send the same token with every request.
         """

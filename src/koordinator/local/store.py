@@ -228,7 +228,7 @@ class Table:
 
     @property
     def position(self) -> int:
-        """How many changes there were so far: equal means that nothing changed in between."""
+        """Return how many changes there were so far: equal means that nothing changed in between."""
         return self._history.end
 
     def changes_since(self, position: int) -> Sequence[Change] | None:

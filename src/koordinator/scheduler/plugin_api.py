@@ -1,4 +1,4 @@
-"""What a package with plugins imports: all of it from here, none from elsewhere in the scheduler.
+"""Export what a package with plugins imports: all of it from here, none from elsewhere in the scheduler.
 
 These names keep their meaning between versions. See docs/write-a-plugin.md.
 """

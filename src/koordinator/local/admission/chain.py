@@ -44,7 +44,7 @@ class Plugin(Protocol):
     """A judge of writes that is built in. All calls are synchronous and leave objects as they are."""
 
     def wants(self, resource: Resource, operation: str, subresource: str, namespace: str) -> bool:
-        """Whether it has anything to say about such writes; asked at every write, so it must be cheap."""
+        """Return whether it has anything to say about such writes; asked at every write, so it must be cheap."""
         ...
 
     def mutate(self, asked: Asked, obj: Json) -> Json:

@@ -96,7 +96,7 @@ class GrantedRights:
 
 
 def _is_unchanged(obj: Json, old: Json | None) -> bool:
-    """Whether an update leaves alone what gives rights (the last finalizer goes, a label comes)."""
+    """Return whether an update leaves alone what gives rights (the last finalizer goes, a label comes)."""
     return old is not None and all(obj.get(field) == old.get(field) for field in _GRANTING)
 
 

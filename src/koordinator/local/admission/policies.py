@@ -49,7 +49,7 @@ class _Match(msgspec.Struct, frozen=True):
     object_selects: rules.Predicate | None
 
     def names(self, resource: Resource, operation: str, subresource: str, versions: Versions) -> bool:
-        """Whether the rules name such a write, whatever object it is about."""
+        """Return whether the rules name such a write, whatever object it is about."""
         if not self.chosen:
             return True
         candidates = [resource, *(versions(resource) if self.by_equivalent else ())]
@@ -58,7 +58,7 @@ class _Match(msgspec.Struct, frozen=True):
         )
 
     def wants(self, asked: Asked, obj: Json | None, labels: Mapping[str, str], versions: Versions) -> bool:
-        """Whether this very write is meant."""
+        """Return whether this very write is meant."""
         candidates = [asked.resource, *(versions(asked.resource) if self.by_equivalent else ())]
         name = asked.name or ((obj or {}).get("metadata") or {}).get("name", "")
 
@@ -245,7 +245,7 @@ class _Variables(dict[str, Any]):
 
 
 def _evaluated(policy: _Policy, scope: Json) -> list[_Failure]:
-    """What a policy finds wrong with a write."""
+    """Return what a policy finds wrong with a write."""
     budget = cel.Budget(BUDGET)
     scope = {**scope, "variables": _Variables(policy, scope, budget)}
     failures: list[_Failure] = []

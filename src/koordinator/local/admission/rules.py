@@ -32,7 +32,7 @@ class Rule(msgspec.Struct, frozen=True):
     scope: str
 
     def matches(self, resource: Resource, operation: str, subresource: str) -> bool:
-        """Whether the rule names this request."""
+        """Return whether the rule names this request."""
         return (
             _has(self.operations, operation)
             and _has(self.groups, resource.group)
@@ -164,7 +164,7 @@ class Selecting(Protocol):
 
 
 def object_selected(webhook: Selecting, obj: Json | None, old: Json | None) -> bool:
-    """Whether the new or the old object has the labels that the webhook asks for."""
+    """Return whether the new or the old object has the labels that the webhook asks for."""
     selects = webhook.object_selects
     return selects is None or any(selects(_labels(one)) for one in (obj, old) if one is not None)
 
@@ -177,7 +177,9 @@ def namespace_selected(
     old: Json | None,
     labels_of: Callable[[str], Mapping[str, str]],
 ) -> bool:
-    """Whether the request's namespace is one that the webhook asks for; other cluster-scoped objects always are."""
+    """Return whether the request's namespace is one that the webhook asks for; other cluster-scoped objects always
+    are.
+    """
     selects = webhook.namespace_selects
     if selects is None:
         return True
@@ -193,7 +195,7 @@ def _labels(obj: Json | None) -> Mapping[str, str]:
 
 
 def conditions_hold(webhook: Webhook, values: Json) -> bool:
-    """Whether all match conditions are true. `values`: object, oldObject and request.
+    """Return whether all match conditions are true. `values`: object, oldObject and request.
 
     One that is false decides, whatever is wrong with others, as in the API server.
     Raises: cel.EvaluationError with the condition's name.

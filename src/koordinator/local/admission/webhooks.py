@@ -159,7 +159,7 @@ class WebhookAdmission:
         options: WriteOptions,
         subresource: str = "",
     ) -> Json | None:
-        """What the mutating webhooks make of the object. Raises: ApiError."""
+        """Ask the mutating webhooks; return what they make of the object. Raises: ApiError."""
         matches = [match for match in self._matches(resource, operation, subresource) if match[0].mutating]
         if not matches:
             return obj
@@ -283,7 +283,7 @@ class _Request:
                 raise outcome
 
     def _selected(self, webhook: Webhook, obj: Json | None) -> bool:
-        """Whether the selectors want a request that the rules name."""
+        """Return whether the selectors want a request that the rules name."""
         if not rules.object_selected(webhook, obj, self.old):
             return False
         labels_of = self._source.namespace_labels
@@ -348,7 +348,7 @@ class _Request:
         )
 
     def _wanted(self, webhook: Webhook, request: Json, obj: Json | None, old: Json | None) -> bool:
-        """Whether the match conditions want the webhook to be asked. Raises: Forbidden when nobody can say."""
+        """Return whether the match conditions want the webhook to be asked. Raises: Forbidden when nobody can say."""
         try:
             return rules.conditions_hold(webhook, {"object": obj, "oldObject": old, "request": request})
         except cel.EvaluationError as error:

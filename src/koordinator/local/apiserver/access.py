@@ -28,7 +28,7 @@ class Access:
         self._backend = backend
 
     def user_of(self, request: AnyRequest, path: str, target: Target | None) -> User:
-        """Who asks (whom an administrator acts as), if they may do this.
+        """Return the user who asks (whom an administrator acts as), if they may do this.
 
         Raises: Unauthorized, Forbidden; BadRequest for impersonation without a user.
         """
@@ -56,7 +56,7 @@ class Access:
         return [asked]
 
     def _would_create(self, request: AnyRequest, target: Target) -> bool:
-        """Whether server-side apply would make the object that it speaks of."""
+        """Return whether server-side apply would make the object that it speaks of."""
         media = negotiation.body_type(request.headers.get("Content-Type", ""))
         if media != PatchType.APPLY.value or target.subresource:
             return False

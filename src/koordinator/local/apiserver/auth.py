@@ -78,11 +78,11 @@ class Authenticator:
 
     @property
     def enabled(self) -> bool:
-        """Whether a token is asked for."""
+        """Return whether a token is asked for."""
         return bool(self._tokens)
 
     def user_of(self, headers: CIMultiDictProxy[str]) -> User:
-        """Who asks. Where no token is asked for, a ServiceAccount's still says who it is.
+        """Return the user who asks. Where no token is asked for, a ServiceAccount's still says who it is.
 
         Raises: Unauthorized (no valid token), Forbidden (a foreign Host or Origin without authentication).
         """
@@ -98,7 +98,7 @@ class Authenticator:
         return user
 
     def user_of_token(self, secret: str) -> User | None:
-        """Who a token stands for; all are compared, so that timing tells nothing."""
+        """Return the user whom a token stands for; all are compared, so that timing tells nothing."""
         found = None
         for token in self._tokens:
             if hmac.compare_digest(token.secret.encode(), secret.encode("utf-8", "surrogateescape")):
@@ -134,5 +134,5 @@ def host_name(host: str) -> str:
 
 
 def is_health(path: str) -> bool:
-    """Whether a path is one that load balancers and scripts may ask without a token."""
+    """Return whether a path is one that load balancers and scripts may ask without a token."""
     return path.startswith("/") and path[1:].partition("/")[0] in _HEALTH_NAMES

@@ -38,7 +38,7 @@ class Command(Protocol):
     """A command that runs."""
 
     def outputs(self) -> Mapping[int, AsyncIterator[bytes]]:
-        """What it writes, by channel, each to its end."""
+        """Return what it writes, by channel, each to its end."""
         ...
 
     async def write(self, data: bytes) -> None:
@@ -134,7 +134,7 @@ async def _pump(response: web.WebSocketResponse, channel: int, pieces: AsyncIter
 
 
 async def _listen(response: web.WebSocketResponse, command: Command) -> None:
-    """What the client sends, until it leaves."""
+    """Listen to what the client sends, until it leaves."""
     async for message in response:
         if message.type is not WSMsgType.BINARY or not message.data:
             continue

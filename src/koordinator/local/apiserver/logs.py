@@ -65,7 +65,7 @@ async def pod_log(call: Call, backend: Backend, source: LogSource) -> web.Stream
 
 
 def options_of(container: str, params: Mapping[str, str]) -> LogOptions:
-    """What a query asks for, of the API server's as of the kubelet's. Raises: BadRequest."""
+    """Return the options of a query for logs, of the API server's as of the kubelet's. Raises: BadRequest."""
     return LogOptions(
         container=container,
         previous=bool(query.boolean(params, "previous")),

@@ -49,7 +49,9 @@ class Review:
 
     @functools.cached_property
     def _schema(self) -> BuiltinSchema:
-        """What is answered is what was asked, so it must be of its type, as every stored object is."""
+        """Return the type of what is asked, which the answer repeats: so it must be of its type, as every stored
+        object is.
+        """
         resource = self.served.resource
         shape = models.struct_of(models.model_of(resource.group, resource.version, resource.kind))
         return BuiltinSchema(resource, shape)
@@ -140,7 +142,7 @@ def _only(rule: dict[str, Any], *fields: str) -> dict[str, Any]:
 
 
 def _subject_of(spec: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Who is asked about. Raises: Invalid."""
+    """Return the user and the groups that are asked about. Raises: Invalid."""
     user, groups = spec.get("user") or "", spec.get("groups") or []
     if not user and not groups:
         raise _invalid("spec.user", '""', "at least one of user or group must be specified")
@@ -150,7 +152,7 @@ def _subject_of(spec: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
 
 
 def _request_of(spec: dict[str, Any]) -> Request:
-    """What is asked about. Raises: BadRequest, Invalid."""
+    """Return the request that is asked about. Raises: BadRequest, Invalid."""
     resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if bool(resource is not None) == bool(path is not None):
         why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"

@@ -102,7 +102,7 @@ class ApiServer:
 
     @property
     def port(self) -> int:
-        """Where it listens, once started."""
+        """Return the port where it listens, once started."""
         return self._port
 
     async def start(self) -> None:
@@ -241,7 +241,7 @@ _TOO_MANY = errors.TooManyRequests(
 
 
 def _has_begun(request: AnyRequest) -> bool:
-    """Whether some of the answer was sent."""
+    """Return whether some of the answer was sent."""
     return isinstance(request, web.BaseRequest) and request.writer.output_size > 0
 
 

@@ -58,7 +58,7 @@ class Tables:
         )
 
     def printer_of(self, resource: Resource) -> Printer:
-        """How objects of a resource are printed."""
+        """Return the printer of a resource's objects."""
         built_in = printers.BUILT_IN.get((resource.group, resource.kind))
         if built_in is not None:
             return built_in

@@ -264,7 +264,7 @@ def seeds() -> Iterable[Seed]:
 
 
 def _system_roles() -> Iterable[Seed]:
-    """What is bound in kube-system only."""
+    """Yield the bindings that exist in kube-system only."""
     reader: Line = (_READ, "core", "configmaps", "extension-apiserver-authentication")
     users = (("User", "system:kube-controller-manager"), ("User", "system:kube-scheduler"))
     yield "roles", "kube-system", {"metadata": _meta(_READER), "rules": _rules((reader,))}
@@ -287,7 +287,7 @@ def _meta(name: str) -> dict[str, Any]:
 
 
 def _aggregated(name: str) -> list[dict[str, Any]]:
-    """What the controller will find for admin, edit and view, so that they hold from the first second."""
+    """Return what the controller will find for admin, edit and view, so that they hold from the first second."""
     parts = [part for part, into in _AGGREGATED_INTO.items() if into == name]
     found: list[dict[str, Any]] = []
     for part in sorted(parts):

@@ -28,7 +28,9 @@ class Acting(msgspec.Struct, frozen=True):
 
 
 def wanted(headers: CIMultiDictProxy[str]) -> Acting | None:
-    """Whom the headers ask for; None when they ask for nobody. Raises: BadRequest (a group without a user)."""
+    """Return the user for whom the headers ask; None when they ask for nobody. Raises: BadRequest (a group without
+    a user).
+    """
     name = headers.get(_USER, "")
     if not name:
         if _GROUP in headers or _UID in headers:

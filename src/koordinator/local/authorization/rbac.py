@@ -34,7 +34,7 @@ class Authorizer(Protocol):
     """Says who may do what."""
 
     def decide(self, user: str, groups: Sequence[str], request: Request) -> Decision:
-        """Whether a user who is in these groups may do this."""
+        """Return whether a user who is in these groups may do this."""
         ...
 
     def rules_of(
@@ -233,7 +233,9 @@ def _binding(obj: dict[str, Any], namespace: str, kind: str) -> _Binding:
 
 
 def _subject(raw: dict[str, Any], namespace: str) -> tuple[Subject, str] | None:
-    """Whom an entry of `subjects` means, and its description; a ServiceAccount is meant by its user name."""
+    """Return the user or group that an entry of `subjects` means, and its description; a ServiceAccount is meant by
+    its user name.
+    """
     kind, name = raw.get("kind", ""), raw.get("name", "")
     if kind in ("User", "Group"):
         return (kind, name), f"{kind} {_quoted(name)}"

@@ -42,7 +42,7 @@ class Rule(msgspec.Struct, frozen=True):
     """The rule as it stands in the role."""
 
     def allows(self, request: Request) -> bool:
-        """Whether the rule lets its subjects do this."""
+        """Return whether the rule lets its subjects do this."""
         if request.verb not in self.verbs and ALL not in self.verbs:
             return False
         if not request.resource:
@@ -88,7 +88,9 @@ def _url_covers(allowed: str, path: str) -> bool:
 
 
 def missing(held: Sequence[Rule], wanted: Iterable[Rule]) -> list[str]:
-    """What of `wanted` no rule of `held` covers, as the API server prints it, sorted; empty when all is covered."""
+    """Return what of `wanted` no rule of `held` covers, as the API server prints it, sorted; empty when all is
+    covered.
+    """
     verbs_of: dict[tuple[str, str, str], list[str]] = {}
     lines: list[str] = []
     for rule in wanted:
@@ -120,7 +122,7 @@ def _atoms(rule: Rule) -> Iterable[tuple[Request, bool]]:
 
 
 def _covers(rule: Rule, request: Request, *, is_named: bool) -> bool:
-    """Whether whoever has `rule` has this atom: a rule about some names does not cover one about all."""
+    """Return whether whoever has `rule` has this atom: a rule about some names does not cover one about all."""
     if request.resource and not is_named and rule.names:
         return False
     return rule.allows(request)

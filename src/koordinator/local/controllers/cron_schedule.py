@@ -119,7 +119,7 @@ def _fields(text: str) -> Fields:
 
 
 def _is_star(field: str) -> bool:
-    """Whether a field leaves the choice of days to the other one; steps do not."""
+    """Return whether a field leaves the choice of days to the other one; steps do not."""
     return any(part in ("*", "?", "*/1", "?/1") for part in field.split(","))
 
 

@@ -93,7 +93,7 @@ def _history(text: str, revision: str) -> str:
 
 
 def size_annotations(deployment: Deployment) -> dict[str, str]:
-    """What a ReplicaSet remembers of the Deployment's size, to tell when that changes."""
+    """Return what a ReplicaSet remembers of the Deployment's size, to tell when that changes."""
     replicas = deployment.spec.replicas
     return {
         rollout.DESIRED: str(replicas),

@@ -142,7 +142,7 @@ def rolling(
 
 
 def is_complete(deployment: Deployment, status: DeploymentStatus) -> bool:
-    """Whether all pods are new and available."""
+    """Return whether all pods are new and available."""
     replicas = deployment.spec.replicas
     return (
         status.updated_replicas == replicas
@@ -153,7 +153,7 @@ def is_complete(deployment: Deployment, status: DeploymentStatus) -> bool:
 
 
 def is_timed_out(deployment: Deployment, now_s: float) -> bool:
-    """Whether the rollout has made no progress for its deadline."""
+    """Return whether the rollout has made no progress for its deadline."""
     left_s = until_deadline_s(deployment, deployment.status, now_s)
     current = find(deployment.status.conditions, PROGRESSING)
     return (left_s is not None and left_s < 0) or (current is not None and current.reason == TIMED_OUT)

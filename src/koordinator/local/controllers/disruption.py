@@ -56,12 +56,12 @@ def desired_healthy(spec: PodDisruptionBudgetSpec, expected: int) -> int:
 
 
 def needs_scale(spec: PodDisruptionBudgetSpec) -> bool:
-    """Whether the number of pods that should exist matters: not for a plain minimum."""
+    """Return whether the number of pods that should exist matters: not for a plain minimum."""
     return spec.max_unavailable is not None or isinstance(spec.min_available, str)
 
 
 def is_healthy(pod: Pod) -> bool:
-    """Whether the pod is ready."""
+    """Return whether the pod is ready."""
     return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
 
 

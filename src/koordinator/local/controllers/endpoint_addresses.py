@@ -18,7 +18,7 @@ HEADLESS_IP = "None"
 
 
 def has_endpoints(service: Service) -> bool:
-    """Whether addresses of pods are published for a Service at all; without a selector, others do it."""
+    """Return whether addresses of pods are published for a Service at all; without a selector, others do it."""
     return bool(service.spec.selector) and service.spec.type != "ExternalName"
 
 
@@ -37,7 +37,7 @@ def families(service: Service) -> list[str]:
 
 
 def is_candidate(pod: Pod, *, with_terminating: bool) -> bool:
-    """Whether a pod is there to be reached: it has an address and has not ended."""
+    """Return whether a pod is there to be reached: it has an address and has not ended."""
     status = pod.status
     if status.phase in (pod_health.SUCCEEDED, pod_health.FAILED) or not (status.pod_ip or status.pod_ips):
         return False
@@ -74,7 +74,7 @@ def ports(service: Service, pod: Pod) -> list[Json]:
 
 
 def differ_per_pod(service: Service) -> bool:
-    """Whether `ports` depends on the pod."""
+    """Return whether `ports` depends on the pod."""
     return any(isinstance(port.target_port, str) for port in service.spec.ports)
 
 
@@ -101,7 +101,7 @@ def labels(service: Service, reserved: Json, is_headless: bool) -> dict[str, str
 
 
 def matters(old: Pod | None, new: Pod | None) -> bool:
-    """Whether a change of a selected pod may change what is published."""
+    """Return whether a change of a selected pod may change what is published."""
     if old is None or new is None:
         return True
     return (

@@ -79,7 +79,7 @@ def plan(
     *,
     slice_max: int = SLICE_MAX,
 ) -> Plan:
-    """What to write. `existing` are the slices that carry the Service's name and are managed by us."""
+    """Return what to write. `existing` are the slices that carry the Service's name and are managed by us."""
     families = endpoint_addresses.families(service)
     creates: list[tuple[list[Json], list[Json], str]] = []
     updates: list[Update] = []

@@ -90,7 +90,7 @@ class JobController:
     # Pods whose Job is gone
 
     def _is_stray(self, pod: Pod) -> bool:
-        """Whether a pod waits to be counted by a Job that does not exist."""
+        """Return whether a pod waits to be counted by a Job that does not exist."""
         if not job_pods.is_tracked(pod):
             return False
         owner = controller_of(pod)
@@ -156,7 +156,7 @@ class JobController:
         return min((s for s in (waits_s, plan.again_s) if s is not None), default=None)
 
     def _is_behind(self, job: Job) -> bool:
-        """Whether the cache shows a state from before our last write; its event will wake us.
+        """Return whether the cache shows a state from before our last write; its event will wake us.
 
         Versions of one kind are numbers that grow, as Kubernetes promises for its own servers.
         """

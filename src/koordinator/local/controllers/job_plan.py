@@ -276,7 +276,7 @@ def _failed_text(job: Job, facts: Facts) -> str | None:
 
 
 def _is_accounted(job: Job, pod: Pod, status: JobStatus) -> bool:
-    """Whether the status to be written says all about an ended pod, so that its finalizer may go."""
+    """Return whether the status to be written says all about an ended pod, so that its finalizer may go."""
     noted = status.uncounted_terminated_pods or UncountedTerminatedPods()
     if pod.metadata.uid in noted.succeeded or pod.metadata.uid in noted.failed:
         return True
@@ -301,7 +301,7 @@ def _backed_off(job: Job, facts: Facts, backoff: Backoff, now_s: float) -> Backo
 
 
 def _verdict(job: Job, status: JobStatus, facts: Facts, now_s: float) -> Verdict | None:
-    """Whether the Job ends now, or is ending already."""
+    """Return whether the Job ends now, or is ending already."""
     for kind, is_success in ((FAILURE_TARGET, False), (SUCCESS_CRITERIA_MET, True)):
         known = find(status.conditions, kind)
         if known is not None and known.status == "True":
@@ -447,7 +447,7 @@ def _managed(
 
 
 def _wanted_active(job: Job, facts: Facts, active: int) -> int:
-    """How many pods should run now."""
+    """Return how many pods should run now."""
     total, limit = completions(job), parallelism(job)
     if total is None:
         return min(active, limit) if facts.succeeded > 0 else limit

@@ -41,7 +41,7 @@ def is_indexed(job: Job) -> bool:
 
 
 def is_tracked(pod: Pod) -> bool:
-    """Whether the pod waits to be counted."""
+    """Return whether the pod waits to be counted."""
     return TRACKING in pod.metadata.finalizers
 
 
@@ -52,13 +52,13 @@ def index_of(pod: Pod) -> int | None:
 
 
 def index_failures(pod: Pod) -> int:
-    """How often the pod's index had failed when it was made."""
+    """Return how often the pod's index had failed when it was made."""
     text = pod.metadata.annotations.get(INDEX_FAILURES, "")
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
 def replaces_only_failed(job: Job) -> bool:
-    """Whether a pod that is being deleted is replaced only when it has really ended."""
+    """Return whether a pod that is being deleted is replaced only when it has really ended."""
     policy = job.spec.pod_replacement_policy
     if policy is None:
         return job.spec.pod_failure_policy is not None
@@ -66,7 +66,7 @@ def replaces_only_failed(job: Job) -> bool:
 
 
 def has_failed(pod: Pod, job: Job) -> bool:
-    """Whether a pod counts as failed: it did, or it is deleted (and, where that matters, has stopped)."""
+    """Return whether a pod counts as failed: it did, or it is deleted (and, where that matters, has stopped)."""
     if pod.status.phase == pod_health.FAILED:
         return True
     meta = pod.metadata
@@ -124,7 +124,7 @@ def _knowing_index(container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judge(job: Job, pod: Pod) -> Judgement:
-    """What the Job's failure policy says about a failed pod; the first rule that matches decides."""
+    """Return what the Job's failure policy says about a failed pod; the first rule that matches decides."""
     policy = job.spec.pod_failure_policy
     for number, rule in enumerate(policy.rules if policy is not None else []):
         why = _match(rule, pod)
@@ -134,7 +134,7 @@ def judge(job: Job, pod: Pod) -> Judgement:
 
 
 def _match(rule: PodFailureRule, pod: Pod) -> str:
-    """Why a rule speaks about the pod; empty when it does not."""
+    """Return why a rule speaks about the pod; empty when it does not."""
     name = pod.key
     if rule.on_exit_codes is not None:
         statuses = [*pod.status.container_statuses, *pod.status.init_container_statuses]

@@ -18,7 +18,7 @@ NETWORK = ipaddress.ip_network("198.18.0.0/15")
 
 
 def wants_address(service: Service) -> bool:
-    """Whether the Service is ours to serve: one with a class of its own waits for whoever serves that."""
+    """Return whether the Service is ours to serve: one with a class of its own waits for whoever serves that."""
     return (
         service.spec.type == "LoadBalancer"
         and service.spec.load_balancer_class is None
@@ -80,7 +80,9 @@ class LoadBalancerController:
             self._release(address, key)
 
     async def _write(self, service: Service, status: dict[str, Any]) -> bool:
-        """Whether the Service was still there. Lists are replaced; an empty status takes the addresses away."""
+        """Write the status; return whether the Service was still there. Lists are replaced; an empty status takes
+        the addresses away.
+        """
         meta = service.metadata
         patch = {"metadata": {"uid": meta.uid}, "status": {"loadBalancer": status or {"ingress": None}}}
         try:

@@ -89,7 +89,7 @@ class NamespaceController:
         return view
 
     async def _delete(self, view: type[Object], obj: Object) -> bool:
-        """Whether the object is gone now."""
+        """Delete one object; return whether it is gone now."""
         meta = obj.metadata
         if meta.deletion_timestamp is not None:
             return False

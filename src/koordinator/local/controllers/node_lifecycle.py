@@ -158,7 +158,7 @@ class NodeLifecycleController:
         return self._settings.period_s
 
     def _is_silent(self, node: Node, now_s: float) -> bool:
-        """Whether neither lease nor status has changed for the grace period, by our own clock."""
+        """Return whether neither lease nor status has changed for the grace period, by our own clock."""
         name = node.metadata.name
         lease = self._leases.get(name, LEASE_NAMESPACE)
         beat = next((c.last_heartbeat_time or "" for c in node.status.conditions if c.type == "Ready"), "")

@@ -153,7 +153,7 @@ class Children(Generic[P, C]):
         return self.informer.by_index(STRAYS, _place(namespace, label))
 
     async def _may_adopt(self, parent: P) -> bool:
-        """Whether the parent is alive now: a cache that is behind must not give it anything."""
+        """Return whether the parent is alive now: a cache that is behind must not give it anything."""
         meta = parent.metadata
         try:
             fresh = await self._cluster.get(type(parent), meta.name, meta.namespace)

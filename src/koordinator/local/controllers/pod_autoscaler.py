@@ -378,7 +378,7 @@ def _tolerance(hpa: HorizontalPodAutoscaler) -> Tolerance:
 
 
 def _not_served(spec: MetricSpec, namespace: str) -> _Failed:
-    """What is said about a metric of another API."""
+    """Return the failure for a metric of another API."""
     body = spec.pods or spec.object or spec.external or {}
     name = (body.get("metric") or {}).get("name", "")
     fetch = f"unable to get metric {name}: unable to fetch metrics from custom metrics API: {_NO_CUSTOM}"

@@ -95,7 +95,7 @@ class PodControl:
 
 
 def is_namespace_ending(error: errors.ApiError) -> bool:
-    """Whether a create was refused because its namespace is being deleted."""
+    """Return whether a create was refused because its namespace is being deleted."""
     causes = error.details.causes if error.details is not None else []
     return any(cause.reason == "NamespaceTerminating" for cause in causes)
 

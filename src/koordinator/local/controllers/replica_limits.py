@@ -139,7 +139,7 @@ def _at_rate(
     bounds: Bounds,
     now_s: float,
 ) -> tuple[int, str, str]:
-    """What the policies allow of a change, and why not more."""
+    """Return how far the policies let replicas change, and why not more."""
     if wanted > current:
         fastest = max(_fastest(history, up, current, now_s, sign=1), current)
         if bounds.most > fastest:
@@ -160,8 +160,9 @@ def _at_rate(
 
 
 def _fastest(history: History, rules: ScalingRules, current: int, now_s: float, *, sign: int) -> int:
-    """Where the policies let replicas get in one direction (`sign` 1 up, -1 down), seen from the start of each
-    policy's period."""
+    """Return where the policies let replicas get in one direction (`sign` 1 up, -1 down), seen from the start of
+    each policy's period.
+    """
     if rules.select_policy == "Disabled":
         return current
     reached: list[int] = []

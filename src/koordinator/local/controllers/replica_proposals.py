@@ -153,7 +153,7 @@ def _grouped(pods: Sequence[Pod], usage: Mapping[str, Usage], resource: str, now
 
 
 def _is_settled(pod: Pod, usage: Usage, now_s: float) -> bool:
-    """Whether CPU use tells about work, and not about starting."""
+    """Return whether CPU use tells about work, and not about starting."""
     condition = status_write.find(pod.status.conditions, "Ready")
     if condition is None or pod.status.start_time is None:
         return False
@@ -184,7 +184,7 @@ def _utilization(used: Mapping[str, int], requests: Mapping[str, int]) -> tuple[
 
 
 def _request_milli(pod: Pod, container: str, resource: str) -> int:
-    """What the pod requests, or one of its containers. Raises: NoProposal when somebody requests nothing."""
+    """Return what the pod requests, or one of its containers. Raises: NoProposal when somebody requests nothing."""
     name = pod.metadata.name
     whole = pod.spec.resources.requests if pod.spec.resources is not None else {}
     if whole and not container:

@@ -43,7 +43,7 @@ WorkKey = tuple[str, Key]
 
 
 def is_done(pod: Pod) -> bool:
-    """Whether the pod needs its devices no more: it ended, or goes without having been on a node."""
+    """Return whether the pod needs its devices no more: it ended, or goes without having been on a node."""
     return pod.status.phase in ("Succeeded", "Failed") or (is_deleting(pod) and not pod.spec.node_name)
 
 
@@ -199,7 +199,7 @@ class ResourceClaimController:
                 del self._made[known]
 
     async def _is_gone(self, user: ConsumerReference, namespace: str) -> bool:
-        """Whether a pod does not need the claim any more. Asked of the API before a pod counts as gone."""
+        """Return whether a pod does not need the claim any more. Asked of the API before a pod counts as gone."""
         if user.api_group or user.resource != "pods":
             return False  # somebody else looks after other users
         pod = self._pods.get(user.name, namespace)

@@ -93,7 +93,7 @@ def _available(one: ReplicaSet) -> int:
 
 
 def new_size(deployment: Deployment, have: int, others: Sequence[ReplicaSet]) -> int:
-    """How far the new ReplicaSet may grow now, beside the pods of the others."""
+    """Return how far the new ReplicaSet may grow now, beside the pods of the others."""
     replicas = deployment.spec.replicas
     if not is_rolling(deployment):
         return replicas
@@ -141,7 +141,7 @@ def plan_recreate(
 
 
 def is_scaling(deployment: Deployment, sets: Iterable[ReplicaSet]) -> bool:
-    """Whether the Deployment was resized since its ReplicaSets were last written."""
+    """Return whether the Deployment was resized since its ReplicaSets were last written."""
     for one in sets:
         text = one.metadata.annotations.get(DESIRED, "")
         if one.spec.replicas > 0 and text.isdecimal() and int(text) != deployment.spec.replicas:
@@ -189,7 +189,7 @@ def _proportional(deployment: Deployment, active: Sequence[ReplicaSet], to_add: 
 
 
 def _share(deployment: Deployment, one: ReplicaSet, to_add: int, added: int) -> int:
-    """What one set gains or loses: its part of the whole, never more than is left to give."""
+    """Return what one set gains or loses: its part of the whole, never more than is left to give."""
     total = deployment.spec.replicas + bounds_of(deployment).surge if deployment.spec.replicas else 0
     text = one.metadata.annotations.get(MAX_REPLICAS, "")
     before = int(text) if text.isdecimal() and int(text) > 0 else deployment.status.replicas

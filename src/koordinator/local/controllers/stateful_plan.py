@@ -100,13 +100,13 @@ def _fill(
 
 
 def _keeps_current(obj: StatefulSet, ordinal: int) -> bool:
-    """Whether a missing pod comes back as it was before the update."""
+    """Return whether a missing pod comes back as it was before the update."""
     is_rolling = obj.spec.update_strategy.type != ON_DELETE
     return is_rolling and ordinal < start_of(obj) + _partition(obj)
 
 
 def _partition(obj: StatefulSet) -> int:
-    """How many of the lowest pods an update leaves alone."""
+    """Return how many of the lowest pods an update leaves alone."""
     rolling = obj.spec.update_strategy.rolling_update
     return (rolling.partition or 0) if rolling is not None else 0
 

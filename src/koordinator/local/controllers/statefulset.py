@@ -164,7 +164,7 @@ class StatefulSetController:
             self._tell(obj, "create", what)
 
     def _has_stale_claim(self, obj: StatefulSet, ordinal: int) -> bool:
-        """Whether a claim of a pod to be made still belongs to its predecessor, and will go with that."""
+        """Return whether a claim of a pod to be made still belongs to its predecessor, and will go with that."""
         found = (
             self._claims.get(name, obj.metadata.namespace) for name in stateful_pods.claim_names(obj, ordinal)
         )

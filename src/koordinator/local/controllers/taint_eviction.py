@@ -27,7 +27,7 @@ def no_execute(taints: Iterable[Taint]) -> list[Taint]:
 
 
 def stay_s(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> float | None:
-    """How long a pod may stay: None for ever, 0 when some taint is not tolerated at all."""
+    """Return how long a pod may stay: None for ever, 0 when some taint is not tolerated at all."""
     if not taints:
         return None
     limits = []

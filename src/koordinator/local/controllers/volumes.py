@@ -43,7 +43,7 @@ def standard_class() -> dict[str, Any]:
 
 
 def is_waiting_for_consumer(claim: PersistentVolumeClaim, storage_class: StorageClass | None) -> bool:
-    """Whether the scheduler must choose a node before anything is done for the claim."""
+    """Return whether the scheduler must choose a node before anything is done for the claim."""
     waits = storage_class is not None and storage_class.volume_binding_mode == "WaitForFirstConsumer"
     return waits and SELECTED_NODE not in claim.metadata.annotations
 
@@ -68,7 +68,7 @@ def new_volume(claim: PersistentVolumeClaim, storage_class: StorageClass) -> dic
 
 
 def claim_reference(claim: PersistentVolumeClaim) -> ObjectReference:
-    """Who a volume belongs to."""
+    """Return a reference to the claim that a volume belongs to."""
     meta = claim.metadata
     return ObjectReference(
         api_version="v1",

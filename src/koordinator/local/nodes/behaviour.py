@@ -83,7 +83,7 @@ def decode(text: str) -> Behaviour:
 
 
 def of_pod(pod: Pod) -> Behaviour:
-    """What a pod without annotation does: `sleep N` sleeps, other pods of Jobs end after a while.
+    """Return what a pod without annotation does: `sleep N` sleeps, other pods of Jobs end after a while.
 
     Pods that are always restarted have no end of their own.
     """

@@ -27,7 +27,7 @@ class Protection(enum.StrEnum):
 
     @property
     def has_agent(self) -> bool:
-        """Whether the node agent holds best-effort pods back."""
+        """Return whether the node agent holds best-effort pods back."""
         return self in (Protection.SUPPRESS, Protection.IDLE)
 
 

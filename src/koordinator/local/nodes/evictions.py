@@ -59,7 +59,7 @@ class Evictions:
         now_s: float,
         evict: Callable[[int, Victim], Awaitable[bool]],
     ) -> bool:
-        """Whether anybody was evicted."""
+        """Carry out one round; return whether anybody was evicted."""
         victims = self._victims.setdefault(row, Victims())
         records = {pod.metadata.uid: node_pods.record(pod, Driver.CGROUPFS) for pod in self._pods_on(row)}
         standing = victims.look(records, now_s)
@@ -98,7 +98,7 @@ class Evictions:
         return memory_evict.tasks(features, fleet.policy.strategy, state, {}, self._active(row))
 
     def _wants(self) -> Mask:
-        """Which nodes may want anything, (nodes,): more than really do, never fewer."""
+        """Return which nodes may want anything, (nodes,): more than really do, never fewer."""
         fleet, policy = self._fleet, self._fleet.policy
         wants: Mask = np.zeros(fleet.capacity.size, np.bool_)
         if eviction_settings.activity(policy.strategy) is not None:

@@ -109,7 +109,7 @@ class FleetPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def batch_rule(self) -> BatchRule:
-        """How best-effort pods get their limits."""
+        """Return the rule by which best-effort pods get their limits."""
         return BatchRule(batch_resource.uses_quota(self.strategy))
 
 
@@ -253,7 +253,7 @@ class Fleet:
         return pod_shape.read(pod, self._batch_rule, self.policy.burst)
 
     def stands(self, slot: int, *, is_terminating: bool, is_finished: bool) -> None:
-        """How the pod stands in the API."""
+        """Note how the pod stands in the API."""
         self.is_terminating[slot], self.is_finished[slot] = is_terminating, is_finished
 
     def sorted_pods(self, row: int) -> list[int]:

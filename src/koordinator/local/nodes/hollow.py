@@ -365,7 +365,7 @@ class HollowNodes:
         return is_gone
 
     def _stop_delay_s(self, pod: HollowPod, grace_s: int) -> float:
-        """How long the pod takes to stop, never above its grace period; no time if nothing runs in it."""
+        """Return how long the pod takes to stop, never above its grace period; no time if nothing runs in it."""
         if pod.started_s == 0.0 or pod.ended is not None:
             return 0.0
         seed = self.fleet.shape_of[pod.slot].seed >> 16  # other bits than for the start
@@ -422,7 +422,7 @@ class HollowNodes:
     # Writing
 
     async def _attempt(self, write: Awaitable[Any], about: Pod | None) -> bool:
-        """Whether the write is done with: carried out, or its object is gone or another one now."""
+        """Attempt the write; return whether it is done with: carried out, or its object is gone or another one now."""
         try:
             await write
         except (errors.NotFound, errors.Conflict):

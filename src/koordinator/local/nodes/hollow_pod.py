@@ -59,7 +59,7 @@ class HollowPod:
 
     @property
     def runs(self) -> bool:
-        """Whether its containers run."""
+        """Return whether its containers run."""
         return self.started_s > 0.0 and self.ended is None
 
     def run(self, health: Health | None = None) -> Run:

@@ -179,7 +179,7 @@ def running_since_s(pod: Pod) -> float | None:
 
 
 def says_more(patch: Json, pod: Pod) -> bool:
-    """Whether a status that says that the pod runs says anything that its object does not say yet."""
+    """Return whether a status that says that the pod runs says anything that its object does not say yet."""
     new = msgspec.convert(patch["status"], PodStatus)
     old = pod.status
     return (
@@ -244,7 +244,7 @@ def container_end(exit_code: int, oom_killed: bool, started_s: float, now_s: flo
 
 
 def restarts_again(restart_policy: str, exit_code: int) -> bool:
-    """Whether the kubelet starts the container anew; the API's default policy is Always."""
+    """Return whether the kubelet starts the container anew; the API's default policy is Always."""
     if restart_policy == "Never":
         return False
     return (exit_code != 0) if restart_policy == "OnFailure" else True
@@ -292,7 +292,7 @@ def _running(container: Container, run: Run, since: str) -> Json:
 
 
 def _amounts(container: Container, spec: PodSpec | None) -> ResourceRequirements:
-    """What `spec` says about the container, the container itself without."""
+    """Return what `spec` says about the container, the container itself without."""
     if spec is None:
         return container.resources
     named = (one for one in (*spec.containers, *spec.init_containers) if one.name == container.name)
@@ -345,7 +345,7 @@ def _conditions(pod: Pod, now: str, run: Run, *, unready: Sequence[str] = (), ov
 
 
 def _gated(pod: Pod, before: Mapping[str, Condition]) -> Json:
-    """Whether a pod whose containers are ready is ready by its gates, too."""
+    """Return whether a pod whose containers are ready is ready by its gates, too."""
     missing: list[str] = []
     for gate in pod.spec.readiness_gates:
         condition = before.get(gate.condition_type)

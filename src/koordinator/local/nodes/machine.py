@@ -49,7 +49,7 @@ def cpus(shape: NodeShape) -> CPUTopology:
 
 
 def topology(shape: NodeShape, node: Node, pods: Sequence[Pod]) -> NodeResourceTopology:
-    """What the node agent reports; `node` and `pods` are the slim ones of `topology_object`."""
+    """Return what the node agent reports; `node` and `pods` are the slim ones of `topology_object`."""
     count = numa_nodes(shape)
     memory_kib = shape.memory_bytes // 1024 // count
     inputs = Inputs(

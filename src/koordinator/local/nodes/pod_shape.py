@@ -59,7 +59,7 @@ class PodShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_prod(self) -> bool:
-        """Whether it counts for the prediction of what prod pods leave."""
+        """Return whether it counts for the prediction of what prod pods leave."""
         return self.priority in (PriorityClass.PROD, PriorityClass.NONE)
 
     @property
@@ -163,7 +163,7 @@ def _created_s(pod: Pod) -> float:
 
 
 def _first(given: float | None, of_request: float, default: float) -> float:
-    """What the annotation says, else what follows from the request, else the default."""
+    """Return what the annotation says, else what follows from the request, else the default."""
     return (of_request or default) if given is None else given
 
 

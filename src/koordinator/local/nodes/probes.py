@@ -26,14 +26,14 @@ class Timeline(NamedTuple):
     killed_s: float = math.inf
 
     def at(self, ran_s: float) -> tuple[bool, bool]:
-        """Whether the container is started, and ready."""
+        """Return whether the container is started, and ready."""
         is_started = ran_s >= self.started_s
         fails = self.unready_s <= ran_s < self.ready_again_s
         return is_started, is_started and ran_s >= self.ready_s and not fails
 
 
 def has_probes(pod: Pod) -> bool:
-    """Whether any container has one."""
+    """Return whether any container has one."""
     return any(
         one.readiness_probe is not None or one.liveness_probe is not None or one.startup_probe is not None
         for one in (*pod.spec.containers, *pod.spec.init_containers)
@@ -41,7 +41,7 @@ def has_probes(pod: Pod) -> bool:
 
 
 def timeline(container: Container, behaviour: Behaviour) -> Timeline:
-    """What the container's probes find."""
+    """Return what the container's probes find, over time."""
     startup, readiness, liveness = (
         container.startup_probe,
         container.readiness_probe,
@@ -74,7 +74,7 @@ def timelines(containers: Iterable[Container], behaviour: Behaviour) -> dict[str
 
 
 def health(lines: Mapping[str, Timeline], ran_s: float) -> Health:
-    """How all containers are `ran_s` after their start."""
+    """Return how all containers are `ran_s` after their start."""
     return {name: line.at(ran_s) for name, line in lines.items()}
 
 
@@ -85,7 +85,7 @@ def next_change_s(lines: Mapping[str, Timeline], ran_s: float) -> float | None:
 
 
 def is_killed(lines: Mapping[str, Timeline], ran_s: float) -> bool:
-    """Whether a probe has failed so often that a container is killed."""
+    """Return whether a probe has failed so often that a container is killed."""
     return any(line.killed_s <= ran_s for line in lines.values())
 
 

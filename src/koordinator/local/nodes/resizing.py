@@ -32,7 +32,7 @@ class Room(NamedTuple):
 
 
 def differs(old: PodSpec, new: PodSpec) -> bool:
-    """Whether a container has other amounts than before."""
+    """Return whether a container has other amounts than before."""
     return _amounts(old) != _amounts(new)
 
 

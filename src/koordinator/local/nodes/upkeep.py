@@ -26,7 +26,7 @@ class Upkeep:
         self._write_status = write_status
 
     def first_run(self, pod: HollowPod, now_s: float) -> kubelet.Run:
-        """What is to be said of containers that start now: with the amounts that they ask for now."""
+        """Return the status of containers that start now: with the amounts that they ask for now."""
         pod.allocated = pod.applied = None
         pod.resize = ()
         pod.lines = self._lines(pod)

@@ -75,7 +75,7 @@ KINDS: dict[str, str] = {
 
 
 def of_struct(name: str) -> str:
-    """What an object of a Go struct is; empty when there is nothing worth saying."""
+    """Return what an object of a Go struct is; empty when there is nothing worth saying."""
     if name in KINDS:
         return KINDS[name]
     for ending, sentence in (

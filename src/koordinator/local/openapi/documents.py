@@ -40,7 +40,7 @@ class OpenApi:
         return self._cache["v2"]
 
     def v3_index(self) -> bytes:
-        """Where the document of each group and version is; the hash changes when the document does."""
+        """Return where the document of each group and version is; the hash changes when the document does."""
         if "index" not in self._cache:
             paths = {
                 path: {"serverRelativeURL": f"/openapi/v3/{path}?hash={self._hash(resources)}"}

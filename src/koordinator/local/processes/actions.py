@@ -47,7 +47,7 @@ class Inside(Protocol):
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Return the address where it listens."""
         ...
 
     def start_inside(self, command: list[str], output: tuple[int, int]) -> Process:

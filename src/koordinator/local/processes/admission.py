@@ -11,7 +11,7 @@ _NATIVE = (resources.CPU, resources.MEMORY, resources.EPHEMERAL_STORAGE)
 
 
 def refusal(pod: Pod, others: Iterable[Pod], allocatable: ResourceList) -> Failure | None:
-    """Why the pod is not run, None when it fits beside the others.
+    """Return why the pod is not run, None when it fits beside the others.
 
     `allocatable` is what the node offers now, extended resources of its Node object included; resources that it does
     not know are not asked about, as in the kubelet.

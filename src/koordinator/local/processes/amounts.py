@@ -73,13 +73,13 @@ def of_all_pods(allocatable_milli: int, allocatable_bytes: int) -> GroupAmounts:
 
 
 def cpu_request_milli(pod: Pod) -> int:
-    """What the pod requests of the CPU."""
+    """Return the CPU that the pod requests."""
     amount = pod_resources.requests(pod).get(resources.CPU)
     return 0 if amount is None else amount.milli
 
 
 def oom_score_adj(pod: Pod, container: Container, memory_capacity_bytes: int) -> int:
-    """How gladly the kernel kills a container's processes when memory ends."""
+    """Return the score by which the kernel kills a container's processes when memory ends; the larger, the sooner."""
     if (pod.spec.priority or 0) >= _NODE_CRITICAL_PRIORITY:
         return _GUARANTEED_OOM_SCORE
     match kube(pod):

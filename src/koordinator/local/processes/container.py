@@ -53,7 +53,7 @@ class Home(Protocol):
         ...
 
     async def surroundings(self, record: ContainerRecord) -> Surroundings:
-        """What the container's environment may refer to. Raises: ConfigError, ApiError."""
+        """Return what the container's environment may refer to. Raises: ConfigError, ApiError."""
         ...
 
 
@@ -79,12 +79,12 @@ class ContainerLife:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it is being stopped for good."""
+        """Return whether it is being stopped for good."""
         return self._stopping.is_set()
 
     @property
     def is_writing(self) -> bool:
-        """Whether the latest log may still grow."""
+        """Return whether the latest log may still grow."""
         return self._output is not None
 
     # What probes and hooks see

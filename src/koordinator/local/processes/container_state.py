@@ -111,7 +111,7 @@ def _seconds(text: str | None, otherwise_s: float) -> float:
 
 
 def restarts_again(restart_policy: str, exit_code: int, *, is_step: bool, is_sidecar: bool) -> bool:
-    """Whether a container that ended is started anew."""
+    """Return whether a container that ended is started anew."""
     if is_sidecar:
         return True
     if is_step:
@@ -132,7 +132,7 @@ class RestartBackoff:
         self._last_s = float("-inf")
 
     def next_s(self, finished_s: float) -> float:
-        """How long to wait after a run that ended. Source: `flowcontrol.Backoff` as the kubelet uses it."""
+        """Return how long to wait after a run that ended. Source: `flowcontrol.Backoff` as the kubelet uses it."""
         if finished_s - self._last_s > _FORGIVEN_S:
             self._next_s = 0.0
         pause_s = self._next_s

@@ -137,7 +137,7 @@ def decoded(data: Mapping[str, str]) -> dict[str, str]:
 
 
 def field(pod: KubeletPod, path: str, around: Surroundings) -> str:
-    """What a fieldRef stands for. Raises: ConfigError."""
+    """Return what a fieldRef stands for. Raises: ConfigError."""
     meta = pod.raw.metadata
     subscript = _SUBSCRIPT.fullmatch(path)
     if subscript is not None:
@@ -159,7 +159,7 @@ def field(pod: KubeletPod, path: str, around: Surroundings) -> str:
 
 
 def resource_field(container: Container, resource: str, divisor: RawQuantity, around: Surroundings) -> str:
-    """What a resourceFieldRef stands for: whole divisors, rounded up; without a limit what the node has.
+    """Return what a resourceFieldRef stands for: whole divisors, rounded up; without a limit what the node has.
 
     Raises: ConfigError.
     """

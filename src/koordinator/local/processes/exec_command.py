@@ -107,7 +107,7 @@ class ExecCommand:
 
 
 async def _pieces(end: int) -> AsyncIterator[bytes]:
-    """What can be read, to the end."""
+    """Yield what can be read, to the end."""
     while True:
         try:
             data = os.read(end, _READ_BYTES)

@@ -147,7 +147,7 @@ class PodGroups:
         return [group for group in above if not self._is_there(group)]
 
     def exists(self) -> bool:
-        """Whether there is a group of all pods, in any hierarchy."""
+        """Return whether there is a group of all pods, in any hierarchy."""
         return self._is_there(self.root)
 
     def _is_there(self, group: str) -> bool:
@@ -162,7 +162,7 @@ class PodGroups:
         return {pid for pid in found if pid > 0}
 
     def oom_kills(self, group: str) -> int:
-        """How many processes of the group the kernel has killed for want of memory."""
+        """Return how many processes of the group the kernel has killed for want of memory."""
         v1 = self.cgroups.version == V1
         file = "memory.oom_control" if v1 else "memory.events"
         text = self.cgroups.files.read(f"{self.cgroups.directory(group, 'memory')}/{file}") or ""

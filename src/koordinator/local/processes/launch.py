@@ -67,7 +67,7 @@ class Process:
         self._loop.add_reader(self._pidfd, self._on_end)
 
     async def wait(self) -> Exit:
-        """How it ended, once it has."""
+        """Wait for its end and return how it ended."""
         return await asyncio.shield(self._ended)
 
     @property

@@ -123,7 +123,7 @@ class _Tail:
 
 
 def _content(path: Path, offset: int) -> tuple[bytes, int]:
-    """What a file holds from a place on, and its end."""
+    """Return the content of a file from a place on, and its end."""
     try:
         with path.open("rb") as file:
             file.seek(offset)

@@ -103,7 +103,7 @@ def _container(worker: PodWorker, name: str) -> ContainerLife:
 
 
 def _run(worker: PodWorker, life: ContainerLife, *, previous: bool) -> int:
-    """Which run's log is meant. Raises: BadRequest."""
+    """Return the number of the run whose log is meant. Raises: BadRequest."""
     name, state = worker.pod.raw.metadata.name, life.record.state
     if previous:
         run = life.log_run if isinstance(state, Waiting) else life.log_run - 1

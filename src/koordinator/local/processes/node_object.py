@@ -115,7 +115,7 @@ def lease(facts: NodeFacts, owner_uid: str, duration_s: int, now_s: float) -> di
 
 
 def renewal(now_s: float) -> dict[str, Any]:
-    """What of the Lease changes with a heartbeat."""
+    """Return the part of the Lease that changes with a heartbeat."""
     return {"renewTime": clock.rfc3339_micro(now_s)}
 
 

@@ -31,7 +31,9 @@ class PodFiles:
             path.unlink(missing_ok=True)
 
     def working(self, container: Container) -> Path:
-        """Where a container's processes start: its `workingDir` on this machine, else a directory of its own."""
+        """Return where a container's processes start: its `workingDir` on this machine, else a directory of its
+        own.
+        """
         return Path(container.working_dir) if container.working_dir else self.home(container.name)
 
     def home(self, container: str) -> Path:

@@ -93,7 +93,7 @@ class Container(core.Container, frozen=True, kw_only=True):
 
     @property
     def is_sidecar(self) -> bool:
-        """Whether this init container runs as long as the pod."""
+        """Return whether this init container runs as long as the pod."""
         return self.restart_policy == "Always"
 
 

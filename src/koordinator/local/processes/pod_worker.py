@@ -367,7 +367,7 @@ class PodWorker:
     # What containers ask for
 
     async def surroundings(self, record: ContainerRecord) -> Surroundings:
-        """What the container's environment may refer to. Raises: ConfigError when the API has no answer."""
+        """Return what the container's environment may refer to. Raises: ConfigError when the API has no answer."""
         config_maps, secrets = environment.references(record.spec)
         try:
             return msgspec.structs.replace(

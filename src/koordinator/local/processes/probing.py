@@ -36,7 +36,7 @@ class Streak:
         self._count = 0
 
     def add(self, is_well: bool) -> bool | None:
-        """What is true now; None while too few answers in a row say so."""
+        """Add an answer; return what is true now, None while too few answers in a row say so."""
         self._count = self._count + 1 if is_well is self._last else 1
         self._last = is_well
         return is_well if self._count >= self._needed[is_well] else None
@@ -51,7 +51,7 @@ class Asked(Inside, Protocol):
     def is_stopping(self) -> bool: ...
 
     def set_ready(self, is_ready: bool) -> None:
-        """What the readiness probe found."""
+        """Set what the readiness probe found."""
         ...
 
     def set_started(self) -> None:

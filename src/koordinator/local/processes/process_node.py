@@ -93,7 +93,7 @@ class ProcessNode:
         return self._config.name
 
     def listens_on(self, port: int) -> None:
-        """Where the kubelet's HTTP interface is; to be told before `run`."""
+        """Set where the kubelet's HTTP interface is; to be called before `run`."""
         self.facts = msgspec.structs.replace(self.facts, port=port)
 
     def now_s(self) -> float:

@@ -110,7 +110,7 @@ class KubeletServer:
 
 
 def configuration(facts: NodeFacts, driver: Driver, parent: str) -> dict[str, Any]:
-    """What `/configz` answers: a kubelet's configuration as far as it means something here."""
+    """Return what `/configz` answers: a kubelet's configuration as far as it means something here."""
     reserved = {
         "cpu": quantity.text_of_milli(facts.reserved_milli),
         "memory": f"{facts.reserved_bytes // 1024}Ki",

@@ -157,7 +157,7 @@ def _check_token_request(own: dict[str, Any], meta: dict[str, Any], life_s: int)
 
 
 def _bound_to(writer: Writer, account: dict[str, Any], reference: dict[str, Any]) -> dict[str, Reference]:
-    """What a token is bound to, by claim; a pod's node is named beside it."""
+    """Return the objects that a token is bound to, by claim; a pod's node is named beside it."""
     if not reference:
         return {}
     kind, name, store = reference.get("kind", ""), reference.get("name", ""), writer.store

@@ -51,7 +51,7 @@ class DefinitionStrategy(Strategy):
 
 
 def _changed_identity(spec: dict[str, Any], old: dict[str, Any]) -> list[StatusCause]:
-    """What may not change, because stored objects and their addresses hang on it."""
+    """Return what may not change, because stored objects and their addresses hang on it."""
     pairs = [
         ("spec.group", spec.get("group"), old.get("group")),
         ("spec.scope", spec.get("scope"), old.get("scope")),
@@ -78,7 +78,7 @@ def conflict(crd: dict[str, Any], others: list[dict[str, Any]]) -> tuple[str, st
 
 
 def is_established(crd: dict[str, Any]) -> bool:
-    """Whether its names were accepted, so that it can be served."""
+    """Return whether its names were accepted, so that it can be served."""
     conditions = (crd.get("status") or {}).get("conditions") or ()
     return any(one.get("type") == "Established" and one.get("status") == "True" for one in conditions)
 

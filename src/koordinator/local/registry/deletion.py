@@ -126,7 +126,7 @@ def _with_finalizers(meta: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
 
 
 def is_over(obj: dict[str, Any]) -> bool:
-    """Whether an object that is being deleted waits for nothing any more."""
+    """Return whether an object that is being deleted waits for nothing any more."""
     meta = obj["metadata"]
     return (
         "deletionTimestamp" in meta

@@ -130,7 +130,7 @@ def drop_empty(meta: dict[str, Any]) -> None:
 
 
 def same_but_for_times(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether two objects differ in nothing but the times in their managedFields: then nothing is written."""
+    """Return whether two objects differ in nothing but the times in their managedFields: then nothing is written."""
     for key in {*old, *new}:
         if key != "metadata" and old.get(key) != new.get(key):
             return False

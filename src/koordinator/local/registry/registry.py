@@ -330,7 +330,7 @@ class Registry:
         options: WriteOptions,
         subresource: str,
     ) -> dict[str, Any]:
-        """What the webhooks make of a write to `target` or one of its subresources. Raises: ApiError."""
+        """Return what the webhooks make of a write to `target` or one of its subresources. Raises: ApiError."""
         meta = target.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
         assert self.admission is not None, name
@@ -360,7 +360,7 @@ class Registry:
         return kind.shown(record, resource)
 
     def _follow_up(self, kind: Kind, record: Record, *, is_gone: bool) -> None:
-        """What a change means for the resources that are served."""
+        """Carry out what a change means for the resources that are served."""
         if kind.table.name == crds.TABLE:
             if is_gone:
                 self.definitions.removed(record.obj)

@@ -44,7 +44,7 @@ class Strategy:
         return []
 
     def is_over(self, obj: dict[str, Any]) -> bool:
-        """Whether an object being deleted may go, as far as this kind is concerned."""
+        """Return whether an object being deleted may go, as far as this kind is concerned."""
         return True
 
     def grace_s(self, obj: dict[str, Any], asked_s: int | None) -> int | None:
@@ -99,7 +99,7 @@ class Strategy:
         raise AssertionError(f"{self.resource.qualified}/{subresource} is served, and nobody writes it")
 
     def counts_as_change(self, obj: dict[str, Any], old: dict[str, Any]) -> bool:
-        """Whether the generation goes up: anything but metadata (and a separate status) changed."""
+        """Return whether the generation goes up: anything but metadata (and a separate status) changed."""
         for key in {*obj, *old}:
             if key in ("metadata", "apiVersion", "kind") or (key == "status" and self.has_status):
                 continue

@@ -71,11 +71,11 @@ class Catalog:
         return self.schema_of(resource).type
 
     def is_custom(self, resource: Resource) -> bool:
-        """Whether a CRD defines the resource."""
+        """Return whether a CRD defines the resource."""
         return _key(resource) in self._custom
 
     def check_crd(self, crd: dict[str, Any]) -> list[StatusCause]:
-        """Why a CustomResourceDefinition cannot be served; give it decoded and defaulted."""
+        """Return why a CustomResourceDefinition cannot be served; give it decoded and defaulted."""
         try:
             causes = definition.check(crd)
             if not causes:  # compiling goes deeper than checking: `add_crd` must not be the one to fail

@@ -11,7 +11,7 @@ _MACROS = frozenset({"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@
 
 
 def trouble(schedule: str) -> str:
-    """Why a text is no schedule; empty when it is one."""
+    """Return why a text is no schedule; empty when it is one."""
     text = schedule.strip()
     if text.startswith(("TZ=", "CRON_TZ=")):
         return "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"

@@ -50,7 +50,7 @@ class Unreadable(Exception):
 
 
 def word_of(value: Any) -> str:
-    """What Go's decoder calls a JSON value."""
+    """Return what Go's decoder calls a JSON value."""
     match value:
         case bool():
             return "bool"
@@ -194,7 +194,7 @@ def _list(shape: Type) -> Decoder:
 
 
 def _zero(shape: Type) -> Any:
-    """What null becomes inside a list or map."""
+    """Return what null becomes inside a list or map."""
     match shape.kind:
         case Kind.STRING | Kind.BYTES:
             return ""

@@ -129,7 +129,7 @@ def unreadable(resource: Resource, reason: str) -> BadRequest:
 
 
 def strict(resource: Resource, unknown: Sequence[str]) -> BadRequest:
-    """What fieldValidation=Strict answers to unknown fields."""
+    """Return the error with which fieldValidation=Strict answers to unknown fields."""
     texts = ", ".join(f'unknown field "{path}"' for path in unknown)
     return unreadable(resource, f"strict decoding error: {texts}")
 

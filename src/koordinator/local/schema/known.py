@@ -41,7 +41,7 @@ class Shared:
         self._by_text: dict[bytes, dict[str, Any] | None] = {}
 
     def text(self, value: dict[str, Any]) -> bytes | None:
-        """What equal values have in common; None for one that is too large to be kept, or is no JSON."""
+        """Return what equal values have in common; None for one that is too large to be kept, or is no JSON."""
         try:
             text = msgspec.json.encode(value)
         except (TypeError, ValueError, RecursionError):
@@ -74,7 +74,7 @@ def share(value: dict[str, Any]) -> None:
 
 
 def is_shared(value: Any) -> bool:
-    """Whether results may be remembered for this very object: nobody can change it."""
+    """Return whether results may be remembered for this very object: nobody can change it."""
     return _SHARED.get(value) is not None
 
 

@@ -14,7 +14,7 @@ _OWNER_FIELDS = ("apiVersion", "kind", "name", "uid")
 
 
 def check(meta: dict[str, Any], namespaced: bool, rule: NameRule, *, is_core: bool) -> list[StatusCause]:
-    """What is wrong with the metadata of an object about to be stored.
+    """Return what is wrong with the metadata of an object about to be stored.
 
     `is_core`: a kind of Kubernetes proper, whose finalizers need a domain and a path; those of CRDs and custom
     resources may be any qualified name.
@@ -90,7 +90,7 @@ _IMMUTABLE = ("name", "namespace", "uid", "creationTimestamp")
 
 
 def check_update(meta: dict[str, Any], old: dict[str, Any]) -> list[StatusCause]:
-    """What an update may not change. Finalizers may go but not come once an object is being deleted."""
+    """Return what an update may not change. Finalizers may go but not come once an object is being deleted."""
     causes = [
         errors.invalid(f"metadata.{field}", meta.get(field, ""), "field is immutable")
         for field in _IMMUTABLE

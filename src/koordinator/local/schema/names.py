@@ -50,7 +50,7 @@ _LABEL_VALUE_TEXT = (
 
 @functools.lru_cache(maxsize=8192)
 def label_1123(text: str) -> str:
-    """Why a text is no DNS-1123 label; empty when it is one."""
+    """Return why a text is no DNS-1123 label; empty when it is one."""
     if len(text) > 63:
         return "must be no more than 63 bytes"
     return "" if _LABEL_RE.fullmatch(text) else LABEL_TEXT
@@ -58,7 +58,7 @@ def label_1123(text: str) -> str:
 
 @functools.lru_cache(maxsize=8192)
 def label_1035(text: str) -> str:
-    """Why a text is no DNS-1035 label (services); empty when it is one."""
+    """Return why a text is no DNS-1035 label (services); empty when it is one."""
     if len(text) > 63:
         return "must be no more than 63 bytes"
     return "" if _LABEL_1035_RE.fullmatch(text) else LABEL_1035_TEXT
@@ -66,7 +66,7 @@ def label_1035(text: str) -> str:
 
 @functools.lru_cache(maxsize=8192)
 def subdomain_1123(text: str) -> str:
-    """Why a text is no DNS-1123 subdomain (most names); empty when it is one."""
+    """Return why a text is no DNS-1123 subdomain (most names); empty when it is one."""
     if len(text) > 253:
         return "must be no more than 253 bytes"
     return "" if _SUBDOMAIN_RE.fullmatch(text) else SUBDOMAIN_TEXT
@@ -86,7 +86,7 @@ def wildcard_subdomain(text: str) -> str:
 
 @functools.lru_cache(maxsize=8192)
 def path_segment(text: str) -> str:
-    """Why a text cannot be part of a URL path (names of RBAC objects); empty when it can."""
+    """Return why a text cannot be part of a URL path (names of RBAC objects); empty when it can."""
     if text in {".", ".."}:
         return f"may not be '{text}'"
     for mark in ("/", "%"):
@@ -97,7 +97,7 @@ def path_segment(text: str) -> str:
 
 @functools.lru_cache(maxsize=8192)
 def qualified_name(text: str) -> str:
-    """Why a text is no `[prefix/]name` (label and annotation keys, resource names); empty when it is one."""
+    """Return why a text is no `[prefix/]name` (label and annotation keys, resource names); empty when it is one."""
     prefix, slash, name = text.rpartition("/")
     if slash:
         if "/" in prefix:
@@ -119,7 +119,7 @@ def qualified_name(text: str) -> str:
 
 @functools.lru_cache(maxsize=8192)
 def label_value(text: str) -> str:
-    """Why a text is no label value; empty when it is one."""
+    """Return why a text is no label value; empty when it is one."""
     if len(text) > 63:
         return "must be no more than 63 bytes"
     return "" if not text or _QUALIFIED_RE.fullmatch(text) else _LABEL_VALUE_TEXT
@@ -127,7 +127,7 @@ def label_value(text: str) -> str:
 
 @functools.lru_cache(maxsize=8192)
 def env_name(text: str) -> str:
-    """Why a text names no environment variable; empty when it does."""
+    """Return why a text names no environment variable; empty when it does."""
     if _ENV_NAME_RE.fullmatch(text) and text not in {".", ".."}:
         return ""
     return (
@@ -139,7 +139,7 @@ def env_name(text: str) -> str:
 
 @functools.lru_cache(maxsize=8192)
 def config_key(text: str) -> str:
-    """Why a text is no key of a ConfigMap or Secret; empty when it is one."""
+    """Return why a text is no key of a ConfigMap or Secret; empty when it is one."""
     if len(text) > 253:
         return "must be no more than 253 bytes"
     if text in {".", ".."} or text.startswith(".."):
@@ -154,7 +154,7 @@ def config_key(text: str) -> str:
 
 @functools.lru_cache(maxsize=8192)
 def port_name(text: str) -> str:
-    """Why a text names no container port; empty when it does."""
+    """Return why a text names no container port; empty when it does."""
     if len(text) > 15:
         return "must be no more than 15 characters"
     if not _PORT_NAME_RE.fullmatch(text):

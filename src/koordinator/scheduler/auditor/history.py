@@ -1,4 +1,4 @@
-"""What happened to a workload, and what of that is odd. Pure. Source: behaviour/scheduler C13 and G.
+"""Record what happened to a workload, and find what of that is odd. Pure. Source: behaviour/scheduler C13 and G.
 
 The reference names records, findings and limits; how a finding follows from records is told at `step`.
 """
@@ -53,7 +53,7 @@ class WorkloadHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is still ordinary."""
+    """The limits of what is still ordinary."""
 
     victim_reschedule_s: float = 10.0
     """A victim that has a node again sooner need not have been evicted."""
@@ -63,7 +63,7 @@ class AuditLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditFinding(enum.StrEnum):
-    """What is measured, by the name of the metric."""
+    """The quantity that is measured, by the name of the metric."""
 
     REPEATED_PREEMPTION = "repeated_preemptions_total"
     PREEMPTION_INVALIDATED = "preemption_invalidations_total"

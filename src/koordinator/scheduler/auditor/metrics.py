@@ -1,4 +1,4 @@
-"""What the auditor counts: `scheduler_workload_auditor_*`. Source: behaviour/scheduler G."""
+"""Metrics of the auditor: `scheduler_workload_auditor_*`. Source: behaviour/scheduler G."""
 
 import re
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""What a KubeSchedulerConfiguration says, and the defaults."""
+"""Read a KubeSchedulerConfiguration, and fill in the defaults."""

@@ -79,7 +79,7 @@ class PluginConfig(_Part, frozen=True):
 
 
 class ProfileConfig(_Part, frozen=True):
-    """How pods with this `scheduler_name` are placed.
+    """The rules for placing pods with this `scheduler_name`.
 
     `percentage_of_nodes_to_score` unset here and in the file means all nodes: evaluating rows is cheap, and
     the best node is better than the best of a sample. A number samples as the stock scheduler does
@@ -109,7 +109,7 @@ class LeaderElection(_Part, frozen=True):
 
 
 class ClientConnection(_Part, frozen=True):
-    """How to reach the API.
+    """The connection to the API.
 
     `qps` is our own limit in requests per second, with `burst` at once: unset or negative means none, as API
     servers have priority and fairness; 0 means upstream's 50. We speak JSON only; the content types are read

@@ -1,4 +1,4 @@
-"""Which plugins run where unless the configuration says otherwise, and the shipped profile.
+"""List which plugins run where unless the configuration says otherwise, and the shipped profile.
 
 Source: behaviour/scheduler A3 (the shipped profile) and B1 (the stock plugins, in the stock order).
 """

@@ -26,7 +26,7 @@ class _Args(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
 
 
 class DynamicResourcesArgs(_Args, frozen=True):
-    """Of the stock plugin DynamicResources."""
+    """The arguments of the stock plugin DynamicResources."""
 
     filter_timeout: Duration = "10s"
     binding_timeout: Duration = "600s"
@@ -137,14 +137,14 @@ class DeviceWeight(_Args, frozen=True):
 
 
 class DeviceScoring(_Args, frozen=True):
-    """How full devices score."""
+    """The score of full devices."""
 
     type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
     resources: list[DeviceWeight] = []
 
 
 class GPUTemplates(_Args, frozen=True):
-    """Where templates of shared GPUs are."""
+    """The place of templates for shared GPUs."""
 
     config_map_namespace: str = ""
     config_map_name: str = ""

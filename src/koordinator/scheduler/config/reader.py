@@ -20,7 +20,7 @@ KIND = "KubeSchedulerConfiguration"
 
 
 class ConfigProblem(msgspec.Struct, frozen=True):
-    """What is wrong at a place: `field` is a path such as `profiles[0].plugins.score`."""
+    """The flaw at a place: `field` is a path such as `profiles[0].plugins.score`."""
 
     field: str
     reason: str

@@ -1,1 +1,1 @@
-"""What places a pod: profiles, evaluations that pods share, cycles, batches."""
+"""Place pods: profiles, evaluations that pods share, cycles, batches."""

@@ -1,4 +1,4 @@
-"""What an evaluation found: feasible rows, totals, refusals. `evaluation` works it out and keeps it current."""
+"""The answers of an evaluation: feasible rows, totals, refusals. `evaluation` works it out and keeps it current."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -77,7 +77,7 @@ class WideScorer:
 
 
 class Answers:
-    """What the plugins of a profile say about each row for pods of one class.
+    """The answers of a profile's plugins about each row for pods of one class.
 
     Arrays are (capacity,). `totals` are weighted sums of final scores, `NOT_FEASIBLE` where a filter
     refuses.

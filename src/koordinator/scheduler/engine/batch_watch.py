@@ -1,4 +1,4 @@
-"""What plans of several pods cost, and how their bindings end: the metrics of inline batch scheduling.
+"""Measure what plans of several pods cost, and how their bindings end: the metrics of inline batch scheduling.
 
 Source: behaviour/scheduler C9 and G; behaviour/gangs 17.
 """

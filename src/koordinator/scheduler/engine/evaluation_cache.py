@@ -12,8 +12,10 @@ from koordinator.scheduler.table.trial import Trial, trial_of
 
 
 class ShownEvaluation(Evaluation):
-    """As `Evaluation`. What transformers changed is shown again, from scratch, after every change in the
-    table; where they changed nothing, rows are kept current one by one as ever.
+    """An `Evaluation` of nodes as transformers show them.
+
+    It works everything out anew after every change in the table while transformers change something; otherwise it
+    keeps rows current one by one.
 
     Source: behaviour/scheduler C2.
     """

@@ -1,4 +1,4 @@
-"""Which plugins of a profile have which capabilities, found out once, and the rules for running them.
+"""Find out once which plugins of a profile have which capabilities, and run them by the rules.
 
 Source: behaviour/scheduler C1 and C2.
 """

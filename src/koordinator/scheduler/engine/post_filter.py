@@ -1,4 +1,4 @@
-"""When no node passed: what PostFilter plugins may ask, and how they are asked.
+"""Ask PostFilter plugins when no node passed.
 
 Source: behaviour/scheduler B4 and B7.
 """
@@ -25,7 +25,7 @@ KeptFree = dict[int, Status]
 
 
 class CycleDiagnosis:
-    """What PostFilter plugins may ask."""
+    """The facts that PostFilter plugins may ask for."""
 
     def __init__(
         self,
@@ -136,8 +136,9 @@ class CycleDiagnosis:
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """What PostFilter plugins said, the nomination of the first that made room, how it ended, and what has to be waited
-    for, if anything."""
+    """The answers of PostFilter plugins: the nomination of the first that made room, how it ended, and what has to
+    be waited for, if anything.
+    """
 
     texts: tuple[str, ...]
     nominated: str | None

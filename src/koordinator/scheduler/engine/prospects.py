@@ -1,4 +1,4 @@
-"""What nodes say to pods beside the one whose cycle runs: for plugins that decide about several pods at once."""
+"""Tell what nodes say to pods beside the one whose cycle runs: for plugins that decide about several pods at once."""
 
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -110,7 +110,7 @@ class Prospects:
 
 
 class ProspectsSource(msgspec.Struct, frozen=True):
-    """Where plugins find prospects: the scheduler's shared object of this kind (`Handle.shared`)."""
+    """The source of prospects for plugins: the scheduler's shared object of this kind (`Handle.shared`)."""
 
     of: Callable[[PodInfo], Prospects | None]
 

@@ -1,4 +1,4 @@
-"""Why nodes were refused, in configured order of the filters: the first that refuses a node is its reason."""
+"""Say why nodes were refused, in configured order of the filters: the first that refuses a node is its reason."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which plugins there are by name: those of this package and those that installed packages offer.
+"""List the plugins by name: those of this package and those that installed packages offer.
 
 A package offers a plugin as an entry point of the group `ENTRY_POINTS`; the entry's name is the plugin's. One
 that cannot be used costs a warning, and stops the scheduler only when the configuration asks for it.

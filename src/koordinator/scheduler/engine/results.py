@@ -1,4 +1,4 @@
-"""What a scheduling cycle comes to."""
+"""The results of a scheduling cycle."""
 
 from collections.abc import Awaitable, Callable, Hashable
 

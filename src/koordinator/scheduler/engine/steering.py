@@ -15,7 +15,7 @@ from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class Steering(msgspec.Struct, frozen=True):
-    """Where a pod goes: only to `planned` when that is set, else to the first of `preferred` that passes.
+    """The nodes that a pod goes to: only `planned` when that is set, else the first of `preferred` that passes.
 
     `status` is a refusal of the pod as a whole, or an error; `plan` holds pods that belong together.
     """

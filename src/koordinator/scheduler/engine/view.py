@@ -1,4 +1,4 @@
-"""What the filters say about single nodes as the table stands, without a cached evaluation.
+"""Ask the filters about single nodes as the table stands, without a cached evaluation.
 
 For trials (`NodeTable.trial`), where the table is only for a moment what it seems.
 """

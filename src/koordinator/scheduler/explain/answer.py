@@ -1,4 +1,4 @@
-"""What an explanation consists of: plain values, the same from a live scheduler and from a dump."""
+"""The parts of an explanation: plain values, the same from a live scheduler and from a dump."""
 
 import enum
 
@@ -13,7 +13,7 @@ class AnswerPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class PodVerdict(enum.StrEnum):
-    """What comes of a pod."""
+    """The fate of a pod."""
 
     BOUND = "Bound"
     """It has a node already."""
@@ -51,7 +51,7 @@ class ReasonCount(AnswerPart, frozen=True, kw_only=True):
 
 
 class PluginAnswer(AnswerPart, frozen=True, kw_only=True):
-    """What one plugin says, about the pod as a whole or about one node."""
+    """The answer of one plugin, about the pod as a whole or about one node."""
 
     plugin: str
     verdict: str
@@ -109,7 +109,7 @@ class NodeVictims(AnswerPart, frozen=True, kw_only=True):
 
 
 class PreemptionAnswer(AnswerPart, frozen=True, kw_only=True):
-    """What PostFilter plugins would do; `nodes` come best first."""
+    """The evictions that PostFilter plugins would make; `nodes` come best first."""
 
     message: str
     nominated_node: str
@@ -145,8 +145,9 @@ class ConditionLine(AnswerPart, frozen=True, kw_only=True):
 
 
 class QueueLine(AnswerPart, frozen=True, kw_only=True):
-    """Where a pending pod waits in the scheduler: `active`, `backoff`, `unschedulable`, `gated`, `in a cycle`,
-    `waiting for permission` or `being bound`."""
+    """The place where a pending pod waits in the scheduler: `active`, `backoff`, `unschedulable`, `gated`, `in a
+    cycle`, `waiting for permission` or `being bound`.
+    """
 
     area: str
     attempts: int = 0
@@ -172,7 +173,7 @@ class QuotaLevel(AnswerPart, frozen=True, kw_only=True):
 
 
 class QuotaLoan(AnswerPart, frozen=True, kw_only=True):
-    """What the pod's quota uses of the minimum of another one."""
+    """The part of another quota's minimum that the pod's quota uses."""
 
     lender: str
     """Path of that quota, such as `root/search`."""
@@ -180,7 +181,7 @@ class QuotaLoan(AnswerPart, frozen=True, kw_only=True):
 
 
 class QuotaExcess(AnswerPart, frozen=True, kw_only=True):
-    """What a quota uses above its runtime: others want back what it has borrowed."""
+    """The use of a quota above its runtime: others want back what it has borrowed."""
 
     quota: str
     """Path of that quota."""
@@ -188,7 +189,7 @@ class QuotaExcess(AnswerPart, frozen=True, kw_only=True):
 
 
 class QuotaAnswer(AnswerPart, frozen=True, kw_only=True):
-    """What a pod meets at its quota."""
+    """The answer of its quota to a pod."""
 
     quota: str
     path: str

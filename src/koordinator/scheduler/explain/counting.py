@@ -1,4 +1,4 @@
-"""How many equal pods fit, and where they would go, from one evaluation: nothing is placed for it.
+"""Count how many equal pods fit, and where they would go, from one evaluation: nothing is placed for it.
 
 Every limit is asked ahead (`FilterPlugin.filter_ahead`), so a thousand pods cost what one costs.
 """
@@ -21,7 +21,7 @@ STATES_MAX = 1 << 16
 
 
 class Count(msgspec.Struct, frozen=True, eq=False):
-    """What becomes of `wanted` pods that are alike."""
+    """The fate of `wanted` pods that are alike."""
 
     rows: Rows
     """A row per pod that fits, those chosen first in front."""

@@ -1,4 +1,4 @@
-"""Why a pod is pending, or why on that node. Pure: nothing is booked, evicted, queued or remembered."""
+"""Explain why a pod is pending, or why it is on its node. Pure: nothing is booked, evicted, queued or remembered."""
 
 import contextlib
 from collections.abc import Sequence
@@ -42,9 +42,10 @@ NODES_PER_SLICE = 100
 
 
 class PodQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked beyond the verdict: details of these nodes (None: of all), how many of the best ones, and
-    whether to search for remedies. `attempt` is the number of the cycle that is foreseen; ties between nodes
-    fall as they will in it. `seed` is the scheduler's."""
+    """The question beyond the verdict: details of these nodes (None: of all), how many of the best ones, and
+    whether to search for remedies. `attempt` is the number of the cycle that is foreseen; ties between nodes fall
+    as they will in it. `seed` is the scheduler's.
+    """
 
     nodes: tuple[str, ...] | None = ()
     best: int = BEST_NODES

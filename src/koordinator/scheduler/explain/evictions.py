@@ -1,4 +1,4 @@
-"""What PostFilter plugins would do for a pod without a node, asked without doing it."""
+"""Ask PostFilter plugins what they would do for a pod without a node, without doing it."""
 
 from collections.abc import Sequence
 from typing import Any

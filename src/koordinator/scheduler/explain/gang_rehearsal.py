@@ -101,8 +101,10 @@ Prepare = Callable[[Trial], None]
 
 
 class RehearsalOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How members are tried: on `rows` only (`where` says which these are), after `prepare` took pods away. Of the
-    first that does not fit, what it lacks, unless `is_brief`. `is_live`: others wait for the end of each slice."""
+    """The rules for trying members: on `rows` only (`where` says which these are), after `prepare` took pods away.
+    Of the first that does not fit, what it lacks, unless `is_brief`. `is_live`: others wait for the end of each
+    slice.
+    """
 
     rows: Rows | None = None
     where: str = ""
@@ -165,7 +167,7 @@ def rehearse(
 
 
 class _Progress:
-    """How far the members are."""
+    """The progress of the members."""
 
     def __init__(
         self, engine: Engine, group: GangSet, job: PendingMembers, question: RehearsalOptions

@@ -1,4 +1,4 @@
-"""What would help a gang: changes after which enough of its members find a place, each of them tried out."""
+"""Find changes that help a gang: after each of them enough of its members find a place. Each one is tried out."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

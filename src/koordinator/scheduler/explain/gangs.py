@@ -1,4 +1,4 @@
-"""Why a gang is not placed, or how far it is. Pure: nothing is booked, evicted, queued or remembered.
+"""Explain why a gang is not placed, or how far it is. Pure: nothing is booked, evicted, queued or remembered.
 
 Source: behaviour/gangs 5 to 9.
 """
@@ -41,8 +41,10 @@ NO_TREE = (
 
 
 class EligibleNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gang that asks for a network topology may use. With `nodes` (by uid) it is planned; else `rows` are the
-    nodes of the part that takes most members, `where` its name, and `message` the scheduler's words."""
+    """The part of the cluster that a gang with a network topology may use. With `nodes` (by uid) it is planned;
+    else `rows` are the nodes of the part that takes most members, `where` its name, and `message` the scheduler's
+    words.
+    """
 
     nodes: Mapping[str, str] = {}
     where: str = ""

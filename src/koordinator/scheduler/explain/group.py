@@ -1,4 +1,4 @@
-"""Why the pods of a question are not placed, as the status of a ScheduleExplanation tells it.
+"""Explain why the pods of a question are not placed, as the status of a ScheduleExplanation tells it.
 
 Pods are tried one after the other, each next to those placed before it, on the node table itself and undone.
 Source: behaviour/crds 10, and behaviour/scheduler C6.
@@ -36,7 +36,7 @@ WHOLE_CLUSTER = ""
 
 
 class Try(msgspec.Struct, frozen=True):
-    """How far a try of all pods came; `stuck` is what the first pod without a node met."""
+    """The progress of a try of all pods; `stuck` is what the first pod without a node met."""
 
     placed: tuple[ScheduledPod, ...]
     stuck: Survey | None

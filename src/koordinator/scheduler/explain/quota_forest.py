@@ -42,7 +42,7 @@ def is_unreached(nanos: int) -> bool:
 
 
 class QuotaBorrowing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a quota uses above its minimum, whose minima that is, and what others use of its own."""
+    """The use of a quota above its minimum, whose minima that is, and what others use of its own."""
 
     borrowed: int = 0
     lent: int = 0

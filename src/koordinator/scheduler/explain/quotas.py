@@ -1,5 +1,5 @@
-"""What a pod meets at its quota, and what would help: each change is computed on a copy of the tree around the path of
-the quota, with the rules of the scheduler.
+"""Explain what a pod meets at its quota, and what would help: each change is computed on a copy of the tree around
+the path of the quota, with the rules of the scheduler.
 
 Source: behaviour/elastic-quota 6, 7 and 13.
 """
@@ -141,7 +141,9 @@ def _text(resource: str, nanos: int) -> str:
 
 
 class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What is other than it is. Amounts of one resource in 10^-9 units; `asks` are added to what quotas ask for."""
+    """The difference from the present state. Amounts of one resource in 10^-9 units; `asks` are added to what
+    quotas ask for.
+    """
 
     mins: Mapping[str, int] = {}
     maxes: Mapping[str, int] = {}

@@ -1,4 +1,4 @@
-"""What would help: the smallest changes after which some node takes the pod, each of them tried out.
+"""Find remedies: the smallest changes after which some node takes the pod, each of them tried out.
 
 Changes of the pod are evaluated as the cycle would evaluate the changed pod. Changes of the cluster (room on a
 node, pods that leave) follow from the shortage columns, or are tried on the node table and undone.

@@ -1,4 +1,4 @@
-"""What every filter says about every node: the cycle's evaluation without stopping at the first refusal."""
+"""Ask every filter about every node: the cycle's evaluation without stopping at the first refusal."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

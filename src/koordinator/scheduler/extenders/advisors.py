@@ -1,4 +1,4 @@
-"""What all extenders together say about a pod: nodes that they refuse, scores, victims, bindings.
+"""Combine what all extenders say about a pod: nodes that they refuse, scores, victims, bindings.
 
 Only pods in which some extender has an interest cost anything. Source: behaviour/scheduler B3 (7) and B8.
 """
@@ -220,7 +220,7 @@ class ExtenderBinder(BindPlugin[None]):
 
 
 class ExtenderVoice(Plugin[None]):
-    """What wakes pods that extenders refused: anything."""
+    """The events that wake pods that extenders refused: all."""
 
     name = EXTENDER
     wakes_on = tuple(ClusterEvent)

@@ -1,1 +1,1 @@
-"""What the scheduler does between the API and its cycles: caches, events, waiting, binding, statuses."""
+"""Work between the API and the cycles: caches, events, waiting, binding, statuses."""

@@ -1,4 +1,4 @@
-"""What plugins of a running scheduler may ask for: background work, events, turning waiting pods down."""
+"""Let plugins of a running scheduler ask for background work, events, and turning waiting pods down."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence

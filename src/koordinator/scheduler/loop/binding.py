@@ -39,7 +39,7 @@ class BindingCycle(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class BindingRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scheduler tells its binder."""
+    """The rules that the scheduler gives its binder."""
 
     bindings_max: int
     """Bindings at a time; pods that wait for somebody do not count."""

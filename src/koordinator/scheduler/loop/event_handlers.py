@@ -1,4 +1,4 @@
-"""What informers tell, brought into the node table, the queue and the nominations."""
+"""Bring what informers tell into the node table, the queue and the nominations."""
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping

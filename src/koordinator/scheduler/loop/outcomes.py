@@ -1,4 +1,4 @@
-"""What becomes of an attempt: a bound pod, or one that goes back to the queue with a reason that is told."""
+"""Finish an attempt: the pod is bound, or goes back to the queue with a reason that is told."""
 
 import re
 

@@ -25,7 +25,7 @@ POD_SCHEDULED = "PodScheduled"
 
 
 class PodStatusUpdate(msgspec.Struct, frozen=True):
-    """What the pod's status shall say; `nominated_node` None leaves the nomination, "" clears it."""
+    """The text for the pod's status; `nominated_node` None leaves the nomination, "" clears it."""
 
     reason: str
     message: str

@@ -1,1 +1,1 @@
-"""What the scheduler tells about itself while it runs: metrics of cycles, debug output, diagnoses."""
+"""Watch the scheduler while it runs: metrics of cycles, debug output, diagnoses."""

@@ -1,4 +1,4 @@
-"""What an operator can switch on while the scheduler runs: score tables, failed filters, diagnoses.
+"""Let an operator switch on score tables, failed filters and diagnoses while the scheduler runs.
 
 All of it is worked out from the evaluation, right before it decides, and only when it is on.
 Source: behaviour/scheduler A2, A6 and C6.

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class ObserverOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is watched."""
+    """The options of what is watched."""
 
     monitor: MonitorOptions = MonitorOptions()
     debug: DebugOptions = msgspec.field(default_factory=DebugOptions)

@@ -1,4 +1,4 @@
-"""What one attempt found out about a pod, as data: for the dump, ScheduleExplanations and `explain`.
+"""Keep as data what one attempt found out about a pod: for the dump, ScheduleExplanations and `explain`.
 
 Nothing is gathered while a cycle runs. The evaluation keeps a number per node anyway, so `diagnose` groups
 them when somebody asks, right after the cycle. Source: behaviour/scheduler C6.
@@ -27,8 +27,9 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class ScheduleDiagnosis(_Part, frozen=True):
-    """How nodes answered. `already_wait_for_bound`: members of the pod's gang that hold a node;
-    `node_offer_slot`: how many pods of the gang each node would take."""
+    """The answers of the nodes. `already_wait_for_bound`: members of the pod's gang that hold a node;
+    `node_offer_slot`: how many pods of the gang each node would take.
+    """
 
     already_wait_for_bound: int = 0
     node_offer_slot: dict[str, int] = {}
@@ -36,7 +37,7 @@ class ScheduleDiagnosis(_Part, frozen=True):
 
 
 class PreemptionDiagnosis(_Part, frozen=True):
-    """What an attempt to make room by evictions found."""
+    """The result of an attempt to make room by evictions."""
 
     dry_run_filter_diagnosis: ScheduleDiagnosis | None = None
     other_diagnosis: Any = None

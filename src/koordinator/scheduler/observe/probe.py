@@ -1,4 +1,4 @@
-"""How long plugins take, measured on a sample of cycles.
+"""Measure how long plugins take, on a sample of cycles.
 
 A sampled cycle runs with timed methods on the plugin objects, which are taken off afterwards: all other cycles
 run the bare methods, so measuring costs them nothing.

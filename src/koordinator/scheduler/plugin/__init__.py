@@ -1,1 +1,1 @@
-"""What a plugin author sees: extension points, capabilities, statuses, events, the handle."""
+"""The interface for plugin authors: extension points, capabilities, statuses, events, the handle."""

@@ -1,4 +1,4 @@
-"""What plugins may do beyond the stock extension points: Koordinator's extension of the framework.
+"""Define what plugins may do beyond the stock extension points: Koordinator's extension of the framework.
 
 A plugin has a capability by inheriting from its class, next to the extension points of `framework`. Each
 profile finds out once which of its plugins have which (`extensions.Extensions`), so that a profile without
@@ -69,7 +69,8 @@ class PostFilterTransformer(Plugin[S]):
 
 
 class JobRefusal(msgspec.Struct, frozen=True):
-    """Why the attempt of a pod ends that cannot be placed with its whole job. `verdict` is what the nodes said.
+    """The reason why the attempt of a pod ends that cannot be placed with its whole job. `verdict` is what the
+    nodes said.
 
     `status` is told to PostFilter plugins as the refusal of its plugin; `rejected_by` are all whose events can lift it
     when they ask about the pod `about`.
@@ -82,8 +83,9 @@ class JobRefusal(msgspec.Struct, frozen=True):
 
 
 class SharedFailure(msgspec.Struct, frozen=True):
-    """Why a pod fails with another one: nodes and PostFilter plugins were asked about that one. `message` stands for
-    what nodes say, `post_filter_message` is what came of making room."""
+    """The reason why a pod fails with another one: nodes and PostFilter plugins were asked about that one.
+    `message` stands for what nodes say, `post_filter_message` is what came of making room.
+    """
 
     message: str
     by: str
@@ -122,7 +124,7 @@ class JobRoomPlugin(Plugin[S]):
 
 
 class ReviewedVictims(Protocol):
-    """What is left of one option to preempt."""
+    """The remainder of one option to preempt."""
 
     @property
     def uids(self) -> list[str]: ...
@@ -177,7 +179,7 @@ class PlacementPlan(msgspec.Struct, frozen=True):
 
 
 class JobVerdict(Protocol):
-    """What nodes say to a job whose members are placed together."""
+    """The answers of nodes to a job whose members are placed together."""
 
     @property
     def must_layer(self) -> str:

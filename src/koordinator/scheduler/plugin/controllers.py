@@ -1,4 +1,4 @@
-"""Which loops of plugins run beside scheduling, and running them. Source: behaviour/scheduler A2 and C11."""
+"""Choose and run the loops of plugins beside scheduling. Source: behaviour/scheduler A2 and C11."""
 
 import random
 from collections.abc import Iterable

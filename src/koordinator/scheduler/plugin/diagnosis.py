@@ -1,4 +1,4 @@
-"""Why a pod found no node, in the words that users of Kubernetes know. Source: behaviour/scheduler B4."""
+"""Say why a pod found no node, in the words that users of Kubernetes know. Source: behaviour/scheduler B4."""
 
 import enum
 from collections import Counter
@@ -56,7 +56,7 @@ class SuggestionType(enum.StrEnum):
 
 
 class Suggestion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What would help; stands in the message to users and in the diagnosis.
+    """The change that would help; stands in the message to users and in the diagnosis.
 
     Source: behaviour/scheduler C2 (PostFilter) and C6.
     """

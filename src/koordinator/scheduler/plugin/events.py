@@ -1,4 +1,4 @@
-"""What happens in a cluster that can make a refused pod schedulable."""
+"""List the events of a cluster that can make a refused pod schedulable."""
 
 import enum
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who handles a failed attempt besides the scheduler itself, and which nomination it leaves.
+"""Let plugins handle a failed attempt besides the scheduler itself, and decide which nomination it leaves.
 
 Source: behaviour/scheduler C5.
 """
@@ -34,7 +34,7 @@ class SchedulingFailure(msgspec.Struct, frozen=True):
 
 
 class Handling(enum.Enum):
-    """What becomes of a failure after a plugin had a look at it."""
+    """The treatment of a failure after a plugin had a look at it."""
 
     GO_ON = "the next one looks, and in the end the scheduler: it queues the pod again and tells users"
     QUIETLY = "the pod is queued again, and the plugin tells users"
@@ -46,7 +46,7 @@ After = Callable[[SchedulingFailure], None]
 
 
 class FailureHandlers:
-    """What plugins registered (`Handle.on_failure`, `Handle.after_failure`), in that order."""
+    """The handlers that plugins registered (`Handle.on_failure`, `Handle.after_failure`), in that order."""
 
     def __init__(self, before: Iterable[Before], after: Iterable[After]) -> None:
         self._before = tuple(before)

@@ -85,7 +85,7 @@ _BY_PLACEMENT = RowChange.PODS | RowChange.USAGE
 
 
 class Plugin(abc.ABC, Generic[S]):
-    """What every plugin declares before it runs.
+    """The declarations that every plugin makes before it runs.
 
     `reads` says which kinds of changes on a row can alter what Filter and Score answer for it; a row is
     looked at again only after such a change. `per_profile` asks for an instance per profile even where
@@ -274,7 +274,7 @@ class FilterPlugin(Plugin[S]):
 
 
 class Diagnosis(Protocol):
-    """Why no node was found, as PostFilter plugins see it."""
+    """The reason why no node was found, as PostFilter plugins see it."""
 
     @property
     def rejected_by(self) -> frozenset[str]: ...
@@ -349,7 +349,7 @@ class PreemptionOffer(msgspec.Struct, frozen=True):
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """What `post_filter` would answer, and the ways to make room that it chose from, best first."""
+    """The foreseen answer of `post_filter`, and the ways to make room that it chose from, best first."""
 
     result: PostFilterResult
     ways: tuple[PreemptionOffer, ...] = ()

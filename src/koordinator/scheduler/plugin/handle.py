@@ -1,4 +1,4 @@
-"""What the framework lends plugins: the node table, the API, the objects they watch, and what they may ask for."""
+"""Lend plugins the node table, the API, the objects they watch, and what they may ask for."""
 
 import enum
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ class Watch(msgspec.Struct, Generic[T], frozen=True):
 
 
 class RecordKind(enum.StrEnum):
-    """What can happen to a workload that the auditor keeps records of. Source: behaviour/scheduler C13."""
+    """The events of a workload that the auditor keeps records of. Source: behaviour/scheduler C13."""
 
     CREATED = "create"
     GATED = "gatedByQueueAdmission"
@@ -57,7 +57,7 @@ class RecordKind(enum.StrEnum):
 
 
 class Actions:
-    """What plugins may ask of a running scheduler. This one only decides: asking changes nothing."""
+    """The actions that plugins may ask of a running scheduler. This one only decides: asking changes nothing."""
 
     def spawn(
         self, work: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None] = lambda: None
@@ -123,7 +123,7 @@ class Actions:
 
 
 class Handle:
-    """What the framework lends a plugin for its life.
+    """The framework's loan to a plugin for its life.
 
     `columns` are those that the plugin declared (`Plugin.columns_of`). `watch` may be called in the
     constructor only. `happened` reports an event that may lift refusals. `nominations` are pods that nodes

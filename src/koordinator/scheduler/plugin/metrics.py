@@ -1,4 +1,4 @@
-"""What the scheduler counts, under upstream's names and with upstream's buckets. Source: behaviour/scheduler G.
+"""Metrics of the scheduler, under upstream's names and with upstream's buckets. Source: behaviour/scheduler G.
 
 `Metrics.of(profile)` gives what is counted for every pod with its labels bound, as a pod has 100 µs in all.
 """
@@ -25,7 +25,7 @@ _NODES = exponential(1, 2, 24)
 
 
 class ProfileMetrics:
-    """What is counted per pod of one profile; durations in seconds."""
+    """The metrics counted per pod of one profile; durations in seconds."""
 
     def __init__(self, metrics: "Metrics", profile: str) -> None:
         self._metrics = metrics

@@ -44,7 +44,7 @@ def rounded_down_mean(total: F64, count: int) -> Scores:
 
 
 class ScoredRequest(msgspec.Struct, frozen=True):
-    """What one pod asks for of the resources that count in a score: `amounts` is (resources, 1)."""
+    """The requests of one pod for the resources that count in a score: `amounts` is (resources, 1)."""
 
     columns: list[int]
     amounts: I64

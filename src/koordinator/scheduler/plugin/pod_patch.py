@@ -1,4 +1,4 @@
-"""What the scheduler writes on a pod (or a Reservation) before it is bound: one patch for all plugins.
+"""Collect what the scheduler writes on a pod (or a Reservation) before it is bound: one patch for all plugins.
 
 Source: behaviour/scheduler D1.
 """
@@ -10,7 +10,7 @@ from koordinator.api.core import Pod
 
 
 class PodPatch:
-    """What PreBind plugins want written, collected.
+    """The changes that PreBind plugins want written, collected.
 
     `annotations` and `labels` are set; None takes a key away. `add_finalizer` adds to those that the object
     has. `spec` and `status` are merged into the object's.

@@ -1,4 +1,4 @@
-"""What an extension point answers: a code that tells the next step, and reasons for people."""
+"""The answer of an extension point: a code that tells the next step, and reasons for people."""
 
 import enum
 from typing import Self
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Code(enum.IntEnum):
-    """What follows from an answer; names as in the Kubernetes scheduling framework."""
+    """The next step after an answer; names as in the Kubernetes scheduling framework."""
 
     SUCCESS = 0
     ERROR = 1
@@ -82,7 +82,7 @@ def error(*reasons: str) -> Status:
 
 
 class Reason(enum.IntEnum):
-    """Why a plugin refuses a node: a small code for arrays that carries its status. 0 is "no objection"."""
+    """The reason why a plugin refuses a node: a small code for arrays that carries its status. 0 is "no objection"."""
 
     status: Status
 

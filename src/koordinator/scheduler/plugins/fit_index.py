@@ -1,4 +1,4 @@
-"""Which of many sleeping pods fit onto one node, compared with all of them at once."""
+"""Find which of many sleeping pods fit onto one node, compared with all of them at once."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -38,7 +38,7 @@ class NodeAffinityArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
 
 
 class AffinityState(msgspec.Struct, frozen=True):
-    """What a pod asks of node labels; `required` is None when it requires nothing by affinity."""
+    """The demand of a pod on node labels; `required` is None when it requires nothing by affinity."""
 
     selector: tuple[tuple[str, str], ...]
     required: tuple[NodeSelectorTerm, ...] | None

@@ -80,7 +80,7 @@ class RatioParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FitScoringStrategy(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """How a node's fullness becomes a score."""
+    """The function from a node's fullness to a score."""
 
     type: Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"] = "LeastAllocated"
     resources: list[WeightedResource] = msgspec.field(default_factory=lambda: list(CPU_AND_MEMORY))
@@ -109,8 +109,9 @@ class FitArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
 
 
 class FitState(msgspec.Struct, frozen=True):
-    """What a pod requests: `checked` lists (column, amount) in the order of the reasons; `requested` has
-    the amounts of the scored resources, `scored` their columns and weights."""
+    """The requests of a pod: `checked` lists (column, amount) in the order of the reasons; `requested` has the
+    amounts of the scored resources, `scored` their columns and weights.
+    """
 
     checked: tuple[tuple[int, int], ...]
     names: tuple[str, ...]

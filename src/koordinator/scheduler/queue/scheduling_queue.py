@@ -62,7 +62,7 @@ class QueuedPod(msgspec.Struct, eq=False):
 
 
 class _Standing(msgspec.Struct, frozen=True):
-    """How often a pod was tried, and since when."""
+    """The number of a pod's attempts, and the time of the first."""
 
     attempt_count: int = 1
     first_attempt_s: float | None = None
@@ -70,7 +70,7 @@ class _Standing(msgspec.Struct, frozen=True):
 
 
 class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the queue asks about pods and plugins."""
+    """The questions of the queue about pods and plugins."""
 
     initial_backoff_s: float
     max_backoff_s: float

@@ -1,1 +1,1 @@
-"""What the scheduler answers over HTTP."""
+"""Answer over HTTP for the scheduler."""

@@ -1,5 +1,5 @@
-"""What the scheduler serves over HTTP: health, metrics, its configuration, debug switches, its view of nodes
-and what plugins answer. Source: behaviour/scheduler A6.
+"""Serve over HTTP: health, metrics, the configuration, debug switches, the view of nodes and what plugins answer.
+Source: behaviour/scheduler A6.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Which rows of the node table changed since when, and in what respect."""
+"""Log which rows of the node table changed since when, and in what respect."""
 
 import contextlib
 import enum
@@ -18,7 +18,7 @@ RECENT_MAX = 32
 
 
 class RowChange(enum.IntFlag):
-    """What changed on a row; plugins say which kinds their Filter and Score read (`Plugin.reads`)."""
+    """The kind of change on a row; plugins say which kinds their Filter and Score read (`Plugin.reads`)."""
 
     NODE = 1
     """The node object: labels, taints, allocatable, its very existence."""
@@ -89,7 +89,7 @@ class ChangeLog:
 
 
 class NodeAspect(enum.Flag):
-    """Which facts of a node object differ from before."""
+    """The facts of a node object that differ from before."""
 
     NONE = 0
     ADDED = enum.auto()

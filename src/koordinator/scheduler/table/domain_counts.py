@@ -75,7 +75,7 @@ class Included(Protocol):
 
 
 class Layout:
-    """Which nodes make up the domains of a key, at one time.
+    """The nodes that make up the domains of a key, at one time.
 
     `ids` (rows,): the number of the key's value on each row, `ABSENT` without; `slots` (rows,): the same on
     nodes that take part, else `ABSENT`. `exists` (values,): domains with a node that takes part. `is_shared`

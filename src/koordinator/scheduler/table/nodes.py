@@ -69,7 +69,7 @@ K = TypeVar("K", bound=RowKeeper)
 
 
 class PodLocation(msgspec.Struct):
-    """Where a pod counts. `assumed`: we decided it, the API has not confirmed yet."""
+    """The row where a pod counts. `assumed`: we decided it, the API has not confirmed yet."""
 
     row: int
     pod: PodInfo

@@ -1,4 +1,4 @@
-"""How many pods that selectors mean are on each row: a tally per question, kept current as pods come and go."""
+"""Count how many pods that selectors mean are on each row: a tally per question, kept current as pods come and go."""
 
 import itertools
 from collections import OrderedDict
@@ -40,7 +40,7 @@ class PodKind:
 
 
 class Reader(Protocol):
-    """Who counts pods."""
+    """Counts pods."""
 
     def tallies_of(self, kind: PodKind) -> Iterable[Tally]:
         """Return where pods of a new kind count."""

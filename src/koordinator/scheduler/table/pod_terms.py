@@ -1,4 +1,6 @@
-"""Which pods a selector means: namespaces, labels, or several of both at once. Source: behaviour/scheduler B9."""
+"""Decide which pods a selector means: namespaces, labels, or several of both at once. Source: behaviour/scheduler
+B9.
+"""
 
 import logging
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What-if questions to the node table: pods moved for a while, everything as before in the end."""
+"""Ask the node table what-if questions: pods moved for a while, everything as before in the end."""
 
 import contextlib
 from collections.abc import Iterator, Mapping

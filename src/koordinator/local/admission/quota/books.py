@@ -42,7 +42,7 @@ class QuotaBooks:
         self._known: dict[tuple[str, str], dict[str, tuple[Record, Amounts]]] = {}
 
     def bills(self, resource: Resource, obj: Json, old: Json | None, subresource: str = "") -> Sequence[Bill]:
-        """What to `book` once the object is stored; nothing where no quota is concerned.
+        """Return what to `book` once the object is stored; nothing where no quota is concerned.
 
         Raises: Forbidden when a quota would be exceeded, or when a pod does not say what a quota counts.
         """
@@ -115,7 +115,9 @@ class QuotaBooks:
         return Bill(quota, after)
 
     def _counted(self, quota: Json) -> Amounts:
-        """What the objects in storage use of a quota: a look at all objects of the kinds that it counts."""
+        """Return what the objects in storage use of a quota, after a look at all objects of the kinds that it
+        counts.
+        """
         hard = _hard(quota)
         required, namespace = scopes.selectors(quota.get("spec") or {}), quota["metadata"]["namespace"]
         total = dict.fromkeys(hard, _ZERO)
@@ -132,7 +134,7 @@ class QuotaBooks:
     def _each(
         self, qualified: str, resource: Resource, namespace: str, now_s: float
     ) -> Iterable[tuple[Record, Amounts]]:
-        """What each object of a kind uses; remembered as long as the object stays as it is."""
+        """Yield each object of a kind with what it uses; remembered as long as the object stays as it is."""
         before, after = self._known.get((qualified, namespace), {}), {}
         for record in self._store.table(qualified).in_namespace(namespace):
             meta = record.obj["metadata"]
@@ -158,7 +160,7 @@ class QuotaBooks:
 
 
 def _is_charged(resource: Resource, obj: Json, old: Json | None, subresource: str) -> bool:
-    """Whether such a write can use more: creates, resizes, and updates that may change amounts."""
+    """Return whether such a write can use more: creates, resizes, and updates that may change amounts."""
     if old is None:
         return not subresource
     if resource.qualified == "pods":

@@ -16,7 +16,7 @@ def selectors(spec: Json) -> list[Json]:
 
 
 def match_pod(required: list[Json], pod: Json) -> bool:
-    """Whether a pod is in all of the scopes."""
+    """Return whether a pod is in all of the scopes."""
     return all(_matches(each, pod) for each in required)
 
 
@@ -39,7 +39,7 @@ def _matches(required: Json, pod: Json) -> bool:
 
 
 def is_terminating(spec: Json) -> bool:
-    """Whether a pod ends by itself: it has an active deadline."""
+    """Return whether a pod ends by itself: it has an active deadline."""
     return spec.get("activeDeadlineSeconds") is not None
 
 

@@ -40,7 +40,7 @@ _CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 
 
 def names_for(resource: Resource, names: Iterable[str]) -> list[str]:
-    """Which of a quota's names speak of objects of this resource."""
+    """Return the quota's names that speak of objects of this resource."""
     match resource.qualified:
         case "pods":
             return [name for name in names if name in _POD_NAMES or _is_other_of_pods(name)]
@@ -80,7 +80,7 @@ def _is_of_claims(name: str) -> bool:
 
 
 def of(resource: Resource, obj: Json, now_s: float) -> Amounts:
-    """What an object uses at a time (a pod that has ended uses its place in storage only).
+    """Return what an object uses at a time (a pod that has ended uses its place in storage only).
 
     Raises: QuantityError, msgspec.ValidationError.
     """
@@ -120,7 +120,7 @@ def _of_amounts(requests: Amounts, limits: Amounts) -> Amounts:
 
 
 def _is_active(obj: Json, now_s: float) -> bool:
-    """Whether a pod still has what it asked for: neither ended, nor deleted for longer than its grace."""
+    """Return whether a pod still has what it asked for: neither ended, nor deleted for longer than its grace."""
     meta = obj["metadata"]
     if (obj.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
         return False
@@ -155,7 +155,9 @@ def _of_claim(obj: Json) -> Amounts:
 
 
 def unset(names: Iterable[str], spec: Json) -> str:
-    """What containers of a pod do not say although quotas name it: `cpu for: a,b; memory for: a`; or nothing."""
+    """Return what containers of a pod do not say although quotas name it: `cpu for: a,b; memory for: a`; or
+    nothing.
+    """
     required = _MUST_BE_SET.intersection(names)
     if not required or spec.get("resources"):
         return ""

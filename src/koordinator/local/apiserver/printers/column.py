@@ -79,12 +79,12 @@ def name_of(obj: Json) -> str:
 
 
 def age(obj: Json, now_s: float) -> str:
-    """How long ago the object was created."""
+    """Return how long ago the object was created."""
     return since(field(obj, "metadata", "creationTimestamp"), now_s)
 
 
 def since(time: Any, now_s: float) -> str:
-    """How long ago an RFC 3339 time was; `<unknown>` for none."""
+    """Return how long ago an RFC 3339 time was; `<unknown>` for none."""
     if not isinstance(time, str) or not time:
         return UNKNOWN
     try:

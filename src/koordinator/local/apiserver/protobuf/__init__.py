@@ -19,7 +19,7 @@ from koordinator.local.apiserver.protobuf.wire import (
 
 
 def has(resource: Resource) -> bool:
-    """Whether objects of a resource have a form in protobuf: those of built-in kinds."""
+    """Return whether objects of a resource have a form in protobuf: those of built-in kinds."""
     return facts().message_of(resource.api_version, resource.kind) is not None
 
 

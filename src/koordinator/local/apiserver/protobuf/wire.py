@@ -40,7 +40,7 @@ def size_of(content: bytes) -> bytes:
 
 
 def tag(number: int, how: int) -> bytes:
-    """What stands before a field."""
+    """Return the tag that stands before a field."""
     return varint(number << 3 | how)
 
 

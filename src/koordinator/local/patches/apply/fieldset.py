@@ -18,7 +18,7 @@ LEAF: Node = {}
 
 
 def is_member(node: Node) -> bool:
-    """Whether the path that ends here belongs to the set."""
+    """Return whether the path that ends here belongs to the set."""
     return not node or SELF in node
 
 
@@ -111,7 +111,7 @@ def element_text(element: str) -> str:
 
 
 def is_well_formed(node: Any) -> bool:
-    """Whether a value from outside is such a set."""
+    """Return whether a value from outside is such a set."""
     if not isinstance(node, dict):
         return False
     for key, child in node.items():

@@ -62,7 +62,7 @@ def decode(obj: dict[str, Any] | None, *, stored: bool = False) -> Owners:
 
 
 def is_reset(obj: dict[str, Any]) -> bool:
-    """Whether a client asks for managedFields to be cleared (`[{}]`)."""
+    """Return whether a client asks for managedFields to be cleared (`[{}]`)."""
     entries = metadata(obj).get("managedFields")
     return isinstance(entries, list) and bool(entries) and all(entry == {} for entry in entries)
 

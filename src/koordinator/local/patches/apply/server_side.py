@@ -92,7 +92,7 @@ def track(
 
 
 def _owner(context: WriteContext, operation: str) -> Owner:
-    """Who writes."""
+    """Return the owner who writes."""
     version = context.resource.api_version
     return Owner(context.options.field_manager, operation, version, context.subresource)
 
@@ -150,7 +150,7 @@ def _untyped(patch: dict[str, Any], resource: Resource, reason: str) -> BadReque
 
 
 def _owners_before_apply(shape: Type, current: dict[str, Any], resource: Resource, now_s: float) -> Owners:
-    """Who owns the live object; `before-first-apply` owns all of one that nobody tracked."""
+    """Return who owns the live object; `before-first-apply` owns all of one that nobody tracked."""
     owners = managed.decode(current, stored=True)
     if owners or not current:
         return owners
@@ -162,7 +162,7 @@ def _owners_before_apply(shape: Type, current: dict[str, Any], resource: Resourc
 
 
 def _abandoned(previous: Node, owners: Owners) -> Node | None:
-    """What this manager applied before and nobody owns any more."""
+    """Return what this manager applied before and nobody owns any more."""
     owned: Node | None = None
     for share in owners.values():
         owned = fieldset.union(owned, share.fields or None)

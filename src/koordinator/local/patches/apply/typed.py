@@ -63,7 +63,7 @@ _SAME = Difference(None, None, None)
 
 
 def is_granular(shape: Type, value: Any) -> bool:
-    """Whether ownership goes below this value."""
+    """Return whether ownership goes below this value."""
     if isinstance(value, dict):
         return shape.granular_map
     return isinstance(value, list) and shape.granular_list
@@ -195,7 +195,7 @@ def _without_self(node: Node) -> Node:
 
 
 def compare(shape: Type, old: Any, new: Any) -> Difference:
-    """How `new` differs from `old`; subtrees that both share cost nothing."""
+    """Return how `new` differs from `old`; subtrees that both share cost nothing."""
     # Equality of whole subtrees is a matter of microseconds. ANY is looked at more closely: there 1 is not true.
     if old is new or (shape.kind is not Kind.ANY and type(old) is type(new) and old == new):
         return _SAME

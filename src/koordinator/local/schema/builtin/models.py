@@ -146,12 +146,12 @@ def _type(owner: str, name: str, text: str, fact: facts.Fact) -> Type:
 
 
 def is_model(name: str) -> bool:
-    """Whether a type's name is that of a model class."""
+    """Return whether a type's name is that of a model class."""
     return name in _modules()
 
 
 def descriptions(model: str) -> dict[str, str]:
-    """What each field means, by JSON name, for `kubectl explain`."""
+    """Return what each field means, by JSON name, for `kubectl explain`."""
     source = _source(model)
     _source.cache_clear()
     wire_names = _wire_names(source)

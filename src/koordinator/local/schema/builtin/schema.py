@@ -112,7 +112,7 @@ class BuiltinSchema:
         return causes
 
     def _check_new_pod(self, obj: dict[str, Any]) -> list[StatusCause]:
-        """What is wrong with a pod beyond its metadata; a spec that was fine is not looked at again."""
+        """Return what is wrong with a pod beyond its metadata; a spec that was fine is not looked at again."""
         assert self._rules is not None and self._check is not None, self.resource
         spec, causes = obj.get("spec"), list[StatusCause]()
         if self._fine.get(spec):
@@ -127,7 +127,7 @@ class BuiltinSchema:
 
     @staticmethod
     def _changed(obj: dict[str, Any], old: dict[str, Any]) -> bool:
-        """Whether anything but metadata and status differs."""
+        """Return whether anything but metadata and status differs."""
         for key in obj.keys() | old.keys():
             if key not in {"metadata", "status"} and obj.get(key) is not old.get(key):
                 return True

@@ -85,7 +85,7 @@ def _object_type(schema: Json, path: str, *, is_root: bool) -> Type | None:
 
 
 def adapter(schema: Json) -> Adapt | None:
-    """What makes a JSON value one for rules; None where they are the same."""
+    """Return the function that makes a JSON value one for rules; None where they are the same."""
     if schema.get("x-kubernetes-int-or-string"):
         return None
     match schema.get("type"):

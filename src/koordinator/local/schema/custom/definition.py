@@ -18,7 +18,7 @@ _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 
 
 def check(crd: Json) -> list[StatusCause]:
-    """Why a definition (decoded and defaulted) cannot be served."""
+    """Return why a definition (decoded and defaulted) cannot be served."""
     spec, meta = crd.get("spec") or {}, crd.get("metadata") or {}
     group = spec.get("group", "")
     plural = (spec.get("names") or {}).get("plural", "")

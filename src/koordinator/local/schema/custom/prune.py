@@ -14,8 +14,9 @@ _RESOURCE_FIELDS = frozenset({"apiVersion", "kind", "metadata"})
 
 
 def compile_pruner(schema: Json, *, is_root: bool = False) -> Pruner:
-    """What drops the fields that a schema does not name. `is_root` and embedded resources keep
-    apiVersion, kind and metadata."""
+    """Return the function that drops the fields that a schema does not name. `is_root` and embedded resources keep
+    apiVersion, kind and metadata.
+    """
     items = schema.get("items")
     if isinstance(items, dict):
         return _prune_items(compile_pruner(items))
@@ -86,8 +87,9 @@ def _prune_items(inner: Pruner) -> Pruner:
 
 
 def compile_defaulter(schema: Json) -> Defaulter | None:
-    """What fills in the defaults of a schema; None when it has none. Null counts as missing where the schema
-    has a default and does not allow null."""
+    """Return the function that fills in the defaults of a schema; None when it has none. Null counts as missing
+    where the schema has a default and does not allow null.
+    """
     steps: list[tuple[str, Defaulter]] = []
     defaults: Json = {}
     not_null: set[str] = set()
@@ -130,7 +132,9 @@ def _object_filler(
     each: Defaulter | None,
     known: Set[str],
 ) -> Defaulter:
-    """What gives an object its `defaults`, then fills members below by `steps`; `each` fills those not `known`."""
+    """Return the function that gives an object its `defaults`, then fills members below by `steps`; `each` fills
+    those not `known`.
+    """
 
     def fill_object(value: Json) -> Json:
         result: Json | None = None

@@ -42,7 +42,7 @@ _MISSING = object()
 
 
 def check(schema: Json, field: str) -> list[StatusCause]:
-    """What is wrong with the rules of a schema that is structural otherwise."""
+    """Return what is wrong with the rules of a schema that is structural otherwise."""
     causes: list[StatusCause] = []
     count = 0
     for node, path, uncorrelatable in _nodes(schema, field, ""):
@@ -134,7 +134,7 @@ def _check_words(rule: Json, schema: Json, where: str) -> list[StatusCause]:
 
 
 def _is_there(schema: Json, path: str) -> bool:
-    """Whether `.a.b['c']` leads to a part of the schema."""
+    """Return whether `.a.b['c']` leads to a part of the schema."""
     steps = _steps(path)
     if steps is None:
         return False

@@ -34,7 +34,7 @@ _INT_OR_STRING_TYPES = ({"integer"}, {"string"})
 
 
 def check(schema: Json, field: str) -> list[StatusCause]:
-    """Why a schema cannot be served; `field` is its path in the definition."""
+    """Return why a schema cannot be served; `field` is its path in the definition."""
     causes: list[StatusCause] = []
     if schema.get("type") != "object":
         if not schema.get("type"):
@@ -98,7 +98,7 @@ def _node(schema: Any, field: str, role: str) -> list[StatusCause]:
 
 
 def _check_common(schema: Json, field: str) -> list[StatusCause]:
-    """What holds inside and outside of junctors."""
+    """Check what holds inside and outside of junctors."""
     causes = [
         errors.forbidden(f"{field}.{name}", text) for name, text in _FORBIDDEN.items() if schema.get(name)
     ]

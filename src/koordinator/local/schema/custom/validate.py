@@ -65,7 +65,7 @@ def _untyped(parts: list[Check]) -> Check:
 
 
 def causes_of(check: Check, value: Any, path: str) -> list[StatusCause]:
-    """What is wrong with a value that stands at `path` (empty: the whole object)."""
+    """Return what is wrong with a value that stands at `path` (empty: the whole object)."""
     found = check(value)
     if not found:
         return []
@@ -253,7 +253,9 @@ def _text(schema: Json) -> Check | None:
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a text matches. What was stored before a pattern of that kind was refused matches nothing."""
+    """Return the function that tells whether a text matches. What was stored before a pattern of that kind was
+    refused matches nothing.
+    """
     try:
         return patterns.of(pattern).matches
     except EvaluationError:

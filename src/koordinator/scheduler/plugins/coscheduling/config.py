@@ -1,4 +1,4 @@
-"""What a gang is told to be: by its PodGroup, or by the first of its pods that says so.
+"""Read what a gang is told to be: by its PodGroup, or by the first of its pods that says so.
 
 A malformed value never fails: it is as good as none. Source: behaviour/gangs 3.
 """
@@ -23,7 +23,7 @@ GATHER_STRATEGIES = (MUST_GATHER, PREFER_GATHER)
 
 
 class GangSource(enum.StrEnum):
-    """Who configured a gang; the names that the debug API shows."""
+    """The object that configured a gang; the names that the debug API shows."""
 
     NOBODY = ""
     POD = "GangFromPodAnnotation"
@@ -31,14 +31,14 @@ class GangSource(enum.StrEnum):
 
 
 class GangDefaults(msgspec.Struct, frozen=True):
-    """What the plugin's arguments say where a gang does not."""
+    """The plugin's arguments for gangs that say nothing themselves."""
 
     timeout_s: float = 600.0
     match_policy: GangMatchPolicy = GangMatchPolicy.ONCE_SATISFIED
 
 
 class GangConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a gang is scheduled. `source` is NOBODY until somebody has configured it."""
+    """The rules for scheduling a gang. `source` is NOBODY until somebody has configured it."""
 
     source: GangSource = GangSource.NOBODY
     minimum: int = 0

@@ -35,7 +35,7 @@ TIMER_S = 1e-3
 
 
 class MemberState(msgspec.Struct, frozen=True):
-    """What a pod adds to the counts of its gang."""
+    """The share of a pod in the counts of its gang."""
 
     gang_id: str
     phase: str

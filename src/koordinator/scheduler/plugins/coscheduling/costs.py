@@ -1,4 +1,4 @@
-"""What it costs to empty nodes for a job: the importance of the jobs that would lose pods. Pure.
+"""Work out what it costs to empty nodes for a job: the importance of the jobs that would lose pods. Pure.
 
 Source: behaviour/gangs 12 (7).
 """

@@ -1,4 +1,4 @@
-"""What is decided about members of gangs, and why."""
+"""The decisions about members of gangs, and their reasons."""
 
 import enum
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """What follows from an event."""
+    """The consequence of an event."""
 
     activate: tuple[str, ...] = ()
     """Members that shall all enter the queue now, where it lets them."""
@@ -21,7 +21,7 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 class GateReason(enum.Enum):
-    """Why a pod may not enter the queue, or not be tried."""
+    """The reason why a pod may not enter the queue, or not be tried."""
 
     OK = "no objection"
     GANG_UNKNOWN = "the gang is not known"
@@ -36,7 +36,7 @@ class GateReason(enum.Enum):
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """Whether a pod may go on, and the words if not."""
+    """The decision whether a pod may go on, and the words if not."""
 
     reason: GateReason
     message: str = ""
@@ -47,7 +47,7 @@ class Gate(msgspec.Struct, frozen=True):
 
 
 class EndReason(enum.Enum):
-    """Why a round is over; the words are those of the metric's label."""
+    """The reason why a round is over; the words are those of the metric's label."""
 
     SUCCEEDED = "gang is already succeed"
     ALL_TRIED = "all pending pods is already been attempted"
@@ -68,7 +68,7 @@ class Next(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """Whether a pod may be tried, whether it starts a round, and how an older round was ended for it."""
+    """The decision whether a pod may be tried, whether it starts a round, and how an older round was ended for it."""
 
     gate: Gate
     has_started: bool = False
@@ -76,7 +76,7 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class MemberFailure(msgspec.Struct, frozen=True):
-    """What follows when no node holds a member."""
+    """The consequence when no node holds a member."""
 
     group_message: str = ""
     """Why the round has failed; kept for the members that follow."""
@@ -88,7 +88,7 @@ class MemberFailure(msgspec.Struct, frozen=True):
 
 
 class PermitReason(enum.Enum):
-    """Whether a pod that has a place may be bound."""
+    """The reason why a pod that has a place may be bound, or not."""
 
     NO_GANG = "no member of a gang"
     RELEASED = "the gang group has enough places"

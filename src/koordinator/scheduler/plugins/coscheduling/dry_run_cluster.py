@@ -1,4 +1,4 @@
-"""Where a job could go if less important pods went: trials on the node table.
+"""Try where a job could go if less important pods went, on the node table.
 
 What pods that may go hold is a sum over columns, so that only nodes are tried that can take a member as far as
 resources are concerned, the cheapest ones first, and only as many as are needed. Source: behaviour/gangs 12.

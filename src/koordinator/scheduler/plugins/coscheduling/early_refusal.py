@@ -38,7 +38,7 @@ KEYS_MAX = 65_536
 
 
 class GangShortage(msgspec.Struct, frozen=True, eq=False):
-    """What a gang lacks, and what is told of it. `about` is the kind whose events can help."""
+    """The places that a gang lacks, and what is told of it. `about` is the kind whose events can help."""
 
     text: str
     about: MemberClass
@@ -69,7 +69,9 @@ class GangShortage(msgspec.Struct, frozen=True, eq=False):
 
 
 class EarlyRefusals:
-    """Those of one profile. `is_aware`: gangs that ask for a network topology are planned, and not looked at here."""
+    """The early refusals of one profile. `is_aware`: gangs that ask for a network topology are planned, and not
+    looked at here.
+    """
 
     def __init__(self, handle: Handle, gangs: RunningGangs, *, is_aware: bool, is_for_jobs: bool) -> None:
         self._handle = handle

@@ -1,4 +1,4 @@
-"""What the scheduler's own API tells of gangs. Source: behaviour/gangs 18."""
+"""Serve what the scheduler's own API tells of gangs. Source: behaviour/gangs 18."""
 
 from collections.abc import Iterable
 from typing import Any

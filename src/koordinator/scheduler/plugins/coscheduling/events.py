@@ -1,4 +1,4 @@
-"""What pods and PodGroups that come, change and go mean for gangs. Source: behaviour/gangs 4 and 5."""
+"""Apply to gangs that pods and PodGroups come, change and go. Source: behaviour/gangs 4 and 5."""
 
 from collections import deque
 from collections.abc import Callable

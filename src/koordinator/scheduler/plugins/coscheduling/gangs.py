@@ -33,7 +33,7 @@ def uid_of(pod: Pod) -> str:
 
 
 class GangGroup(msgspec.Struct):
-    """What gangs that are placed together have in common."""
+    """The state that gangs placed together share."""
 
     group_id: str
     ids: tuple[str, ...]

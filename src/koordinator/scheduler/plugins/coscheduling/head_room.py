@@ -21,7 +21,9 @@ Amounts = Mapping[int, int]
 
 
 class GangDemand(msgspec.Struct, frozen=True):
-    """By gang: how many members more have to get a place, and how many there are of each kind without one."""
+    """The demand of each gang: how many members more have to get a place, and how many there are of each kind
+    without one.
+    """
 
     needed: Mapping[str, int]
     members: Mapping[str, Counter[int]]
@@ -59,7 +61,9 @@ class HeadRoom(msgspec.Struct, frozen=True, eq=False):
 
 
 class MemberShortage(msgspec.Struct, frozen=True):
-    """Of `needed` members of the gangs no more than `fitting` could get a place; `kind` None: of all kinds."""
+    """The shortage: of `needed` members of the gangs no more than `fitting` could get a place; `kind` None: of all
+    kinds.
+    """
 
     gangs: tuple[str, ...]
     needed: int

@@ -106,7 +106,7 @@ Placer = Callable[[Sequence[JobMember], PreemptionCluster], Placing]
 
 
 class PreemptReason(enum.Enum):
-    """How preemption for a job ended."""
+    """The end of preemption for a job."""
 
     SUCCESS = "room for all members"
     ATTEMPTED = "tried before in this round"
@@ -119,7 +119,7 @@ class PreemptReason(enum.Enum):
 
 
 class VictimAction(enum.Enum):
-    """What happens to a victim."""
+    """The treatment of a victim."""
 
     REJECT = "reject"
     """It only waits in Permit: it gives its place back."""
@@ -136,7 +136,7 @@ class VictimEviction(msgspec.Struct, frozen=True):
 
 
 class JobPreemption(msgspec.Struct, frozen=True, kw_only=True):
-    """What preemption for a job decided. Nominations change only when it got as far as looking for room."""
+    """The decisions of preemption for a job. Nominations change only when it got as far as looking for room."""
 
     reason: PreemptReason
     message: str = ""
@@ -252,8 +252,9 @@ def _evictions(used: set[str], ground: PreemptionCluster) -> Iterable[VictimEvic
 
 
 class _Worth:
-    """Who comes back first: the most important, and of equally important pods those without which a job breaks, so
-    that few jobs do. `pods` are all that may have to go."""
+    """The order in which pods come back: the most important first, and of equally important pods those without
+    which a job breaks, so that few jobs do. `pods` are all that may have to go.
+    """
 
     def __init__(self, pods: Iterable[Occupant]) -> None:
         self._counts = Counter(pod.job for pod in pods)

@@ -13,8 +13,9 @@ from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class JobResidents(Residents):
-    """As `Residents`, with (slots,) columns `jobs` (a number for each job, as long as it has pods on nodes),
-    `may_go` and `is_leaving`."""
+    """The `Residents` with (slots,) columns `jobs` (a number for each job, as long as it has pods on nodes),
+    `may_go` and `is_leaving`.
+    """
 
     def __init__(self, table: NodeTable) -> None:
         self.jobs: I64 = np.zeros(0, np.int64)

@@ -13,7 +13,7 @@ STALE_S = 48 * 3600.0
 
 
 class PodGroupPhase(enum.StrEnum):
-    """How far a gang is."""
+    """The progress of a gang."""
 
     PENDING = "Pending"
     PRE_SCHEDULING = "PreScheduling"
@@ -43,7 +43,7 @@ class MemberCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueReason(enum.Enum):
-    """Whether a PodGroup is worth a look."""
+    """The reason whether a PodGroup is worth a look."""
 
     OK = "may change"
     OVER = "has finished or failed"

@@ -143,7 +143,7 @@ KEPT_LONGEST_S = 600.0
 
 
 class GangState(msgspec.Struct, frozen=True):
-    """Of pods that others attract, or that may have to be planned with their gang."""
+    """The state of pods that others attract, or that may have to be planned with their gang."""
 
     selector: str = ""
     is_planned: bool = False

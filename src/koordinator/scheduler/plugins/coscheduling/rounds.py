@@ -1,4 +1,4 @@
-"""When the members of a gang may be scheduled, must wait, are released or sent back.
+"""Decide when the members of a gang may be scheduled, must wait, are released or sent back.
 
 One round at a time: a group of gangs is tried member by member, nothing else in between; then all members
 that have a place are released together, or all give it back. Source: behaviour/gangs 5 to 8.

@@ -58,7 +58,7 @@ Templates = Mapping[str, Mapping[str, Amounts]]
 
 
 class PodDevices(msgspec.Struct, frozen=True):
-    """What a pod asks of devices: amounts by type in base names, and how."""
+    """The devices that a pod asks for: amounts by type in base names, and how."""
 
     by_type: Mapping[str, Amounts]
     hints: Mapping[str, DeviceHint] = {}
@@ -75,7 +75,7 @@ class PodDevices(msgspec.Struct, frozen=True):
 
 
 class AllocateOptions(msgspec.Struct, frozen=True):
-    """How to choose. Without a strategy all devices score the same."""
+    """The options for choosing devices. Without a strategy all devices score the same."""
 
     strategy: DeviceScoringStrategy | None = None
     templates: Templates | None = None
@@ -85,14 +85,14 @@ class AllocateOptions(msgspec.Struct, frozen=True):
 
 
 class DeviceDecision(msgspec.Struct, frozen=True):
-    """What a pod gets by type; nothing when `status` is a refusal."""
+    """The devices that a pod gets by type; nothing when `status` is a refusal."""
 
     by_type: Mapping[str, tuple[Picked, ...]] = {}
     status: Status = SUCCESS
 
 
 class _Preference(msgspec.Struct, frozen=True):
-    """What the primary devices of a joint allocation ask of the others."""
+    """The demands of a joint allocation's primary devices on the others."""
 
     pcies: frozenset[str] = frozenset()
     count_min: int = 0

@@ -1,4 +1,4 @@
-"""Which NUMA nodes can give a pod its devices. Source: behaviour/devices 8."""
+"""Find the NUMA nodes that can give a pod its devices. Source: behaviour/devices 8."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence

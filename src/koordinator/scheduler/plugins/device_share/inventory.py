@@ -1,4 +1,6 @@
-"""What devices a node has, what is used, and what a pod may see of them. Source: behaviour/devices 5.1 and 5.3."""
+"""Keep which devices a node has, what is used, and what a pod may see of them. Source: behaviour/devices 5.1 and
+5.3.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -44,7 +46,7 @@ class NodeDevices(msgspec.Struct, frozen=True):
 
 
 class DeviceLimits(msgspec.Struct, frozen=True):
-    """What a pod may see, and what others give back for it; all by type of device."""
+    """The devices that a pod may see, and what others give back for it; all by type of device."""
 
     numa_nodes: Collection[int] | None = None
     given_back: Mapping[str, AmountsByMinor] = {}

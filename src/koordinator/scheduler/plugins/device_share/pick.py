@@ -31,7 +31,7 @@ class PickDecision(msgspec.Struct, frozen=True):
 
 
 class DeviceCountRequest(msgspec.Struct, frozen=True):
-    """How many devices, and which rather than others."""
+    """The number of devices, and those that are preferred."""
 
     count: int
     amounts: Amounts
@@ -41,7 +41,7 @@ class DeviceCountRequest(msgspec.Struct, frozen=True):
 
 
 class VFChoice(msgspec.Struct, frozen=True):
-    """Which virtual functions will do."""
+    """The virtual functions that will do."""
 
     selector: LabelSelector
     taken: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""What a pod asks of devices: checked, by type, in base names, per device. Source: behaviour/devices 4."""
+"""Read what a pod asks of devices: checked, by type, in base names, per device. Source: behaviour/devices 4."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ _NPU_SLICE = frozenset(
 
 
 class RefusalKind(enum.StrEnum):
-    """What is wrong with a request."""
+    """The flaw of a request."""
 
     NONE = ""
     UNIT = "unit"
@@ -77,7 +77,7 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
 
 class PerDevice(msgspec.Struct, frozen=True):
-    """How many devices of a type, and how much of each."""
+    """The number of devices of a type, and the amount of each."""
 
     count: int = 0
     amounts: Amounts = {}

@@ -54,7 +54,7 @@ class ReservedDevices(msgspec.Struct, frozen=True):
 
 
 class ReservedDecision(msgspec.Struct, frozen=True):
-    """What the pod gets, and from which reservation ("" is the node)."""
+    """The devices that the pod gets, and the reservation that they come from ("" is the node)."""
 
     decision: DeviceDecision
     reservation: str = ""

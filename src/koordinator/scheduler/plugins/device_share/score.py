@@ -1,4 +1,4 @@
-"""How well a device or a node suits a request for devices. Source: behaviour/devices 7."""
+"""Score how well a device or a node suits a request for devices. Source: behaviour/devices 7."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
@@ -22,7 +22,7 @@ _SCORED = (resources.GPU_MEMORY_RATIO, resources.GPU_MEMORY, resources.RDMA, res
 
 
 class DeviceScoringStrategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether devices in use (MostAllocated) or idle ones are preferred, and by which resources."""
+    """The choice whether devices in use (MostAllocated) or idle ones are preferred, and by which resources."""
 
     type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
     resources: tuple[ScoredDeviceResource, ...] = tuple(ScoredDeviceResource(name) for name in _SCORED)

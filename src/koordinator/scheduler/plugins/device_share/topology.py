@@ -11,7 +11,9 @@ Scorer = Callable[[VisibleDevice], int]
 
 
 class GPURequest(msgspec.Struct, frozen=True):
-    """How many GPUs with how much left; `level` is the widest scope that will do (see the annotation)."""
+    """The number of GPUs, and how much each must have left; `level` is the widest scope that will do (see the
+    annotation).
+    """
 
     count: int
     amounts: dict[str, int]

@@ -66,7 +66,7 @@ class AllocationOutcome(enum.IntEnum):
 
 
 class Pick(msgspec.Struct, frozen=True):
-    """What an ask gets: the wish that was met, and indices of devices."""
+    """The devices of an ask: the wish that was met, and indices of devices."""
 
     wish: int
     devices: tuple[int, ...]

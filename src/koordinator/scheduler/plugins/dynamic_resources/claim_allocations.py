@@ -1,4 +1,4 @@
-"""Which claims there are, which devices they have, and what is promised and not written yet.
+"""Keep the claims, the devices that they have, and what is promised and not written yet.
 
 One per node table, whichever profiles use it, so that nobody gives a device away twice.
 """

@@ -1,4 +1,4 @@
-"""Which claims a pod has, and why they cannot be used. Words as upstream's."""
+"""Find the claims that a pod has, and why they cannot be used. Words as upstream's."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,7 +14,7 @@ Find = Callable[[ClaimKey], ResourceClaim | None]
 
 
 class ClaimError(Exception):
-    """Why the claims of a pod cannot be told or used yet."""
+    """The claims of a pod cannot be told or used yet."""
 
 
 class ClaimUse(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What the claims of a pod ask for that have no devices yet. Words as upstream's."""
+"""Read what the claims of a pod without devices ask for. Words as upstream's."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -38,7 +38,7 @@ FindClass = Callable[[str], DeviceClass | None]
 
 
 class DemandError(Exception):
-    """Why a claim cannot be given devices anywhere."""
+    """A claim cannot be given devices anywhere."""
 
 
 class SubRequestTerms(msgspec.Struct, frozen=True, eq=False):

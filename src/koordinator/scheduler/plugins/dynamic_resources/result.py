@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What one claim gets: devices that nobody else may have then, and `status.allocation`."""
+    """The grant to one claim: devices that nobody else may have then, and `status.allocation`."""
 
     claim: ResourceClaim
     devices: tuple[DeviceKey, ...]

@@ -1,4 +1,4 @@
-"""Which devices a request may get: selectors and taints, worked out once per kind of request and device."""
+"""Select the devices that a request may get: selectors and taints, worked out once per kind of request and device."""
 
 import abc
 from collections import OrderedDict
@@ -28,8 +28,9 @@ class SelectorError(Exception):
 
 
 class SelectionKey(msgspec.Struct, frozen=True):
-    """What a selection depends on. `owner` and `own` are a class's name and selectors, `more` those of the
-    request: claims that ask for the same share it."""
+    """The inputs of a selection. `owner` and `own` are a class's name and selectors, `more` those of the request:
+    claims that ask for the same share it.
+    """
 
     owner: str
     own: tuple[str | None, ...]

@@ -1,4 +1,4 @@
-"""Whether nodes have the devices that a demand asks for: many nodes at once.
+"""Decide whether nodes have the devices that a demand asks for: many nodes at once.
 
 1. Counting: free devices per kind of request and node, in columns. Most nodes without enough go here, and where a
    pod asks for one kind of device without constraints, nothing else is needed.

@@ -28,7 +28,7 @@ _NO_ANSWER = (errors.Timeout, errors.ServiceUnavailable, errors.InternalError)
 
 
 class WriteError(Exception):
-    """Why a claim cannot be written; the pod is tried again."""
+    """A claim cannot be written; the pod is tried again."""
 
 
 class ClaimInUse(msgspec.Struct, frozen=True):

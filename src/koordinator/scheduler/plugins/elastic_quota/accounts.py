@@ -1,4 +1,4 @@
-"""What the instances of ElasticQuota in several profiles keep together: the books, the news of them, and the loops.
+"""Keep what the instances of ElasticQuota in several profiles share: the books, the news of them, and the loops.
 
 Requests are counted from the pods that the API knows; what is in use from the pods that count on nodes, assumed ones
 included. So a trial of the node table that takes pods away gives their quota its room back, too, and whoever asks

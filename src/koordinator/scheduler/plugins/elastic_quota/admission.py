@@ -1,4 +1,4 @@
-"""Whether a pod may be placed now, as far as its quota is concerned. Source: behaviour/elastic-quota 13."""
+"""Decide whether a pod may be placed now, as far as its quota is concerned. Source: behaviour/elastic-quota 13."""
 
 import enum
 from collections.abc import Collection, Sequence
@@ -11,7 +11,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota import Quota
 
 
 class AdmissionReason(enum.Enum):
-    """What a pod meets at its quota."""
+    """The answer of its quota to a pod."""
 
     OK = "within the quota"
     QUOTA = "Insufficient quotas"

@@ -1,4 +1,4 @@
-"""What quotas need of resource lists beyond `api.resource_list`. Source: behaviour/elastic-quota 4.
+"""Add to `api.resource_list` what quotas need of resource lists. Source: behaviour/elastic-quota 4.
 
 Trees count in plain integers (`Nanos`), exactly, at a tenth of what `Amounts` cost; those are for specs, for
 decisions that people read, and for the wire.
@@ -110,7 +110,7 @@ def text(amounts: Amounts) -> str:
 
 
 class SharedNames:
-    """How many quotas count each resource. Source: behaviour/elastic-quota 6.3."""
+    """The number of quotas that count each resource. Source: behaviour/elastic-quota 6.3."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

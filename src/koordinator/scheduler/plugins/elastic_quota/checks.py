@@ -1,4 +1,4 @@
-"""What quotas say about pods now: about one, and about many that only make sense together.
+"""Ask quotas about pods now: about one, and about many that only make sense together.
 
 A pod that is counted as used already takes nothing more. Source: behaviour/elastic-quota 13.
 """

@@ -17,7 +17,7 @@ DEFAULT_TREE = ""
 
 
 class TreeRoot(msgspec.Struct, frozen=True):
-    """What the root quota of a tree says of it."""
+    """The content of a tree's root quota."""
 
     total: Amounts
     """What belongs to the tree."""

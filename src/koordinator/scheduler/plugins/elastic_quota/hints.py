@@ -1,4 +1,4 @@
-"""Which refused pods an event concerns, by flag (`enableQueueHint`). `requeue` decides.
+"""Find the refused pods that an event concerns, by flag (`enableQueueHint`). `requeue` decides.
 
 Source: behaviour/elastic-quota 13.1.
 

@@ -1,4 +1,4 @@
-"""How long the steps of ElasticQuota take. Source: behaviour/elastic-quota 16."""
+"""Measure how long the steps of ElasticQuota take. Source: behaviour/elastic-quota 16."""
 
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple

@@ -1,4 +1,4 @@
-"""How quotas stand, for people: the rows of a tree, and what a pod meets at its quota. Pure.
+"""Report how quotas stand, for people: the rows of a tree, and what a pod meets at its quota. Pure.
 
 The figures come from the scheduler's books, or from ElasticQuota objects, on which the scheduler writes them every
 second. Who lends to whom is no fact of behaviour/elastic-quota: what siblings use above their minimum counts as taken
@@ -30,7 +30,7 @@ LENDERS_SHOWN = 3
 
 
 class QuotaSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a quota has and uses at some moment."""
+    """The amounts that a quota has and uses at some moment."""
 
     name: str
     parent: str
@@ -47,7 +47,7 @@ class QuotaSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Borrowing(msgspec.Struct, frozen=True):
-    """What a quota uses of another one's minimum."""
+    """The use that a quota makes of another one's minimum."""
 
     lender: str
     """Path of the other quota."""
@@ -55,7 +55,7 @@ class Borrowing(msgspec.Struct, frozen=True):
 
 
 class SiblingLending(msgspec.Struct, frozen=True):
-    """What siblings lend each other of one resource."""
+    """The loans among siblings of one resource."""
 
     resource: str
     lent: int
@@ -80,7 +80,7 @@ class QuotaLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod meets at its quota."""
+    """The standing of a pod at its quota."""
 
     path: str
     figures: QuotaSummary

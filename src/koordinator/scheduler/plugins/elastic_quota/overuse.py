@@ -26,7 +26,7 @@ from koordinator.scheduler.plugins.elastic_quota.victim_choice import QuotaPod, 
 
 
 class OveruseReason(enum.Enum):
-    """What the check of a quota found."""
+    """The result of checking a quota."""
 
     WITHIN = "the quota is within its runtime"
     WAITING = "above its runtime, but not for long enough"
@@ -81,7 +81,7 @@ class OveruseTimer:
 
 
 class RevokeReason(enum.Enum):
-    """How far evictions help."""
+    """The extent to which evictions help."""
 
     WITHIN = "nothing to take back"
     ENOUGH = "within the runtime after these evictions"

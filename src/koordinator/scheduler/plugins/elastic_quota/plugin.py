@@ -226,7 +226,7 @@ class QuotaRefusals:
 
 
 class QuotaState(msgspec.Struct, frozen=True):
-    """What PreFilter answers about pods of a class, as things stand."""
+    """The answer of PreFilter about pods of a class, as things stand."""
 
     status: Status
 

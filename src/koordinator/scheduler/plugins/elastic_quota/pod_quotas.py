@@ -1,4 +1,4 @@
-"""Where pods belong, remembered: the quota of a label or a namespace is looked for once, and again when a quota came,
+"""Remember where pods belong: the quota of a label or a namespace is looked for once, and again when a quota came,
 went or changed.
 """
 

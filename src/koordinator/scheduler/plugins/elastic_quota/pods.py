@@ -1,4 +1,4 @@
-"""Which quota a pod belongs to, and whether it still counts there. Source: behaviour/elastic-quota 10."""
+"""Find the quota that a pod belongs to, and whether it still counts there. Source: behaviour/elastic-quota 10."""
 
 import enum
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT
 
 
 class TerminatingPolicy(enum.Enum):
-    """Until when a pod that is being deleted counts (feature gates `ElasticQuota…IgnoreTerminatingPod`)."""
+    """The time until which a pod that is being deleted counts (feature gates `ElasticQuota…IgnoreTerminatingPod`)."""
 
     COUNT = "until it is gone"
     AFTER_GRACE = "until its grace period is over"

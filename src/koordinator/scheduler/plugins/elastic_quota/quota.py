@@ -30,7 +30,7 @@ OUTSIDE_THE_SHARES = frozenset((SYSTEM, DEFAULT))
 
 
 class QuotaSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What an ElasticQuota says. The names in `max` are the resources that the quota counts."""
+    """The content of an ElasticQuota. The names in `max` are the resources that the quota counts."""
 
     name: str
     parent: str = ROOT
@@ -82,7 +82,7 @@ class QuotaPodRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountedRequest(msgspec.Struct, frozen=True, gc=False):
-    """What a pod adds to its quota: exactly this is taken away again when it leaves."""
+    """The share of a pod in its quota: exactly this is taken away again when it leaves."""
 
     request: Nanos
     """All that it asks for, in case the quota comes to count other resources."""

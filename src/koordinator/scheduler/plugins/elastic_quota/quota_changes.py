@@ -1,4 +1,4 @@
-"""What happened to quotas, for loops that look at what changed instead of at all quotas."""
+"""Collect what happened to quotas, for loops that look at what changed instead of at all quotas."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class ChangeListener:
-    """What one loop has not seen yet."""
+    """The changes that one loop has not seen yet."""
 
     def __init__(self) -> None:
         self.touched: set[str] = set()

@@ -1,4 +1,4 @@
-"""Whether an event may make a pod fit that its quota refused. Source: behaviour/elastic-quota 13.1."""
+"""Decide whether an event may make a pod fit that its quota refused. Source: behaviour/elastic-quota 13.1."""
 
 import enum
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 
 
 class QueueingHint(enum.Enum):
-    """What to do with the waiting pod."""
+    """The treatment of the waiting pod."""
 
     QUEUE = "Queue"
     SKIP = "Skip"
 
 
 class QueueingHintReason(enum.Enum):
-    """Why; the value tells the hint."""
+    """The reason; the value tells the hint."""
 
     UNREADABLE = "an object of the event cannot be read"
     NO_SNAPSHOT = "the quotas are not known yet"

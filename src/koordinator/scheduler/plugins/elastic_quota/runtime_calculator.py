@@ -14,7 +14,7 @@ from koordinator.scheduler.plugins.elastic_quota.runtime import scaled_min
 
 
 class RuntimeCalculator:
-    """What a parent has, its children, and their shares of it.
+    """The amount that a parent has, its children, and their shares of it.
 
     `version` grows with everything that changes shares. All minima are scaled at once when the parent is short.
     """

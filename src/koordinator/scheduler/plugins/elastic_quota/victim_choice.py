@@ -30,7 +30,7 @@ class QuotaPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VictimReason(enum.Enum):
-    """Whether one pod may be evicted for another."""
+    """The reason whether one pod may be evicted for another."""
 
     OK = "may be evicted"
     NON_PREEMPTIBLE = "the victim is not preemptible"

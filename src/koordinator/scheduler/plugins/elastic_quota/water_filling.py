@@ -72,7 +72,7 @@ class WeightedChildren:
 
 
 class UnmetRequest(msgspec.Struct):
-    """What a crowd still wants."""
+    """The unmet demand of a crowd."""
 
     crowd: WeightedChildren
     wanted: Column
@@ -89,7 +89,7 @@ class UnmetRequest(msgspec.Struct):
 
 
 class FillingRound(msgspec.Struct):
-    """What is given to those who still want something. The parts add up to `amount`."""
+    """The amounts given to those who still want something. The parts add up to `amount`."""
 
     demand: UnmetRequest
     amount: int

@@ -1,4 +1,4 @@
-"""Which pods InterPodAffinity sees near a node, in words."""
+"""Say in words which pods InterPodAffinity sees near a node."""
 
 import itertools
 from collections.abc import Callable, Iterator

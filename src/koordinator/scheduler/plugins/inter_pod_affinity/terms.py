@@ -1,4 +1,4 @@
-"""What the affinity of pods says, and where the pods that say it are."""
+"""Read what the affinity of pods says, and where the pods that say it are."""
 
 import itertools
 from collections import Counter, OrderedDict
@@ -41,7 +41,7 @@ class Term(msgspec.Struct, frozen=True, eq=False):
 
 
 class PodAffinityTerms(msgspec.Struct, frozen=True, eq=False):
-    """What a pod says about others, by kind. Pods with equal `key` say the same."""
+    """The wishes of a pod about others, by kind. Pods with equal `key` say the same."""
 
     together: tuple[Term, ...]
     apart: tuple[Term, ...]
@@ -65,7 +65,7 @@ NO_WISHES = PodAffinityTerms((), (), (), ())
 
 
 class PodAffinityTermsCache:
-    """What pods say, read once per distinct affinity."""
+    """The wishes of all pods, read once per distinct affinity."""
 
     def __init__(self) -> None:
         self._known: Recent[PodAffinityTerms] = Recent(WISHES_MAX)

@@ -69,7 +69,7 @@ class LoadAwareArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
 
 
 class Aggregation(msgspec.Struct, frozen=True):
-    """Which percentile over which window; 0 s means the longest reported one."""
+    """The percentile and the window; 0 s means the longest reported one."""
 
     type: str
     duration_s: float

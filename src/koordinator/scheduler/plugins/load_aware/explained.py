@@ -1,4 +1,4 @@
-"""What LoadAwareScheduling knows about a node, in words and figures, and what would change its mind. Pure."""
+"""Say what LoadAwareScheduling knows about a node, in words and figures, and what would change its mind. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -96,7 +96,7 @@ class AssignedPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodContribution(msgspec.Struct, frozen=True):
-    """What one pod adds to the sums of its node."""
+    """The part of one pod in the sums of its node."""
 
     node_delta: Vector
     prod_usage: Vector

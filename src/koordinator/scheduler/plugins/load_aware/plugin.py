@@ -60,7 +60,7 @@ _FIRST_OVER_CODE = 2  # + 2 × index of the resource, + 1 when by a percentile
 
 
 class LoadState(msgspec.Struct, frozen=True):
-    """What a pod will use, as a column (resources, 1), and by which rules it is judged."""
+    """The expected use of a pod, as a column (resources, 1), and the rules by which it is judged."""
 
     amounts: I64
     is_prod: bool

@@ -1,4 +1,6 @@
-"""By which rules a node is judged: the policy's thresholds, or the node's own. Source: behaviour/scheduler I3."""
+"""Choose the rules by which a node is judged: the policy's thresholds, or the node's own. Source:
+behaviour/scheduler I3.
+"""
 
 import logging
 
@@ -22,9 +24,10 @@ Vector = tuple[int, ...]
 
 
 class UsageThresholds(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node is judged. `limits` are the highest usages within the thresholds (None: no threshold), of the
-    node's usage or of a percentile of it; `prod_limits`, if there are any, hold for prod pods instead.
-    Thresholds are in percent, 0 is off."""
+    """The rules by which a node is judged. `limits` are the highest usages within the thresholds (None: no
+    threshold), of the node's usage or of a percentile of it; `prod_limits`, if there are any, hold for prod pods
+    instead. Thresholds are in percent, 0 is off.
+    """
 
     capacity: Vector
     aggregation: Aggregation | None

@@ -1,4 +1,4 @@
-"""How many members of a gang each place of the network would take, and who is left over: for explanations."""
+"""Count how many members of a gang each place of the network would take, and who is left over: for explanations."""
 
 from collections.abc import Generator
 
@@ -30,7 +30,7 @@ class PlaceOutlook(msgspec.Struct, frozen=True, eq=False):
 
 
 class JobOutlook(msgspec.Struct, frozen=True, eq=False):
-    """What becomes of a gang that is planned now. `places` are the ones with room for most members first."""
+    """The fate of a gang that is planned now. `places` are the ones with room for most members first."""
 
     found: JobPlan
     places: tuple[PlaceOutlook, ...]

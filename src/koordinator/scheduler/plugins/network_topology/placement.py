@@ -1,4 +1,4 @@
-"""Where the members of a gang go, so that they sit close together. Source: behaviour/gangs 14 and 15.
+"""Decide where the members of a gang go, so that they sit close together. Source: behaviour/gangs 14 and 15.
 
 Numbers are per level of the tree and per place; nodes are the places of the last level.
 """
@@ -23,7 +23,7 @@ COMPARED_MAX = 64
 
 
 class TopologyRequirement(msgspec.Struct, frozen=True):
-    """What a gang asks of the network."""
+    """The demand of a gang on the network."""
 
     must_layer: str = ""
     """The gang must sit below one place of this layer; empty: anywhere."""
@@ -48,7 +48,7 @@ def demand_of(rules: Iterable[GatherStrategy], layers: Sequence[str]) -> Topolog
 
 
 class PlanReason(enum.Enum):
-    """Whether there is a place for all members."""
+    """The reason whether there is a place for all members."""
 
     OK = "placed"
     NO_MEMBERS = "no pending pods"
@@ -57,7 +57,7 @@ class PlanReason(enum.Enum):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """How many members a place could take."""
+    """The number of members that a place could take."""
 
     title: str
     """`layer/name`"""
@@ -101,7 +101,7 @@ class TopologyPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offers:
-    """How many members each place can take at once, and how many pods there attract them.
+    """The number of members that each place can take at once, and of pods there that attract them.
 
     `slots` (nodes,) are members that each node can take, `existing` (nodes,) pods that attract, `bound` (nodes,)
     members that are there already: they count towards the multiples, `score` (nodes,) tells which of otherwise equal

@@ -37,7 +37,7 @@ CORRECTIONS_MAX = 8
 
 
 class PlanningJob(msgspec.Struct, frozen=True, eq=False):
-    """What is to be placed: `members` without a place, in planning order.
+    """The job to be placed: `members` without a place, in planning order.
 
     `least` are the fewest of them that are worth placing, `bound` the nodes of members that have a place, `costs` what
     it costs to use a node: of places that suit equally well the cheapest is taken.

@@ -15,7 +15,7 @@ from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class TreeRows(RowKeeper):
-    """Which row each node of a tree has, and the other way round; -1 for none.
+    """The rows of a tree's nodes, and the other way round; -1 for none.
 
     Worked out once per tree and set of nodes. A keeper only to be the table's one.
     """

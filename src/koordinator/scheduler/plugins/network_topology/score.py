@@ -1,4 +1,4 @@
-"""Which node suits a single pod that other pods attract. Source: behaviour/gangs 16."""
+"""Score which node suits a single pod that other pods attract. Source: behaviour/gangs 16."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""How many members of a gang each node takes. Source: behaviour/gangs 15, step 3.
+"""Count how many members of a gang each node takes. Source: behaviour/gangs 15, step 3.
 
 Members that are alike share one evaluation. Filters that can foresee what members on a node mean for the next one
 are asked about all nodes at once; where a filter cannot, members are counted on the node in a trial.

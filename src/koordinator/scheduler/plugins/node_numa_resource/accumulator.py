@@ -23,14 +23,16 @@ FAILED = unschedulable("failed to allocate cpus")
 
 
 class CPUHold(msgspec.Struct, frozen=True):
-    """How many pods hold a CPU, and the exclusive policy of the last of them ("" is none)."""
+    """The number of pods that hold a CPU, and the exclusive policy of the last of them ("" is none)."""
 
     ref_count: int
     exclusive: str = ""
 
 
 class CPURequest(msgspec.Struct, frozen=True):
-    """How many CPUs a pod wants, and how. `exclusive` is a `CPUExclusivePolicy`, "" is none."""
+    """The number of CPUs that a pod wants, and how it wants them. `exclusive` is a `CPUExclusivePolicy`, "" is
+    none.
+    """
 
     count: int
     bind_policy: str = CPUBindPolicy.FULL_PCPUS

@@ -121,14 +121,14 @@ INSUFFICIENT_NUMA = unschedulable("node(s) Insufficient NUMA Node resources")
 
 
 class OtherHints(msgspec.Struct, frozen=True):
-    """What another plugin says about the pod on the node: its hints, and whether a choice suits it."""
+    """The opinion of another plugin about the pod on the node: its hints, and whether a choice suits it."""
 
     hints: Callable[[], ProvidedHints]
     trial: Callable[[NUMATopologyHint], Status]
 
 
 class NUMAPlacement(msgspec.Struct, frozen=True):
-    """What the pod would get on the node; nothing when `status` is a refusal."""
+    """The allocation that the pod would get on the node; nothing when `status` is a refusal."""
 
     allocation: Allocation = Allocation()
     binding: BindDecision = BindDecision(False)

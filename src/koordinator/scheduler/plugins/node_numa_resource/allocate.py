@@ -39,7 +39,7 @@ class NUMANodeState(msgspec.Struct, frozen=True):
 
 
 class AllocationRequest(msgspec.Struct, frozen=True):
-    """What a pod wants of a node. `amounts` are not amplified."""
+    """The demand of a pod on a node. `amounts` are not amplified."""
 
     amounts: Amounts
     cpu_count: int = 0
@@ -59,7 +59,7 @@ class AllocationRequest(msgspec.Struct, frozen=True):
 
 
 class GivenBack(msgspec.Struct, frozen=True):
-    """What others let go of for this pod: reservations that it may use, victims of a preemption."""
+    """The amounts that others let go of for this pod: reservations that it may use, victims of a preemption."""
 
     zones: Zones = {}
     preferred_cpus: CPUMask = 0
@@ -70,7 +70,9 @@ class GivenBack(msgspec.Struct, frozen=True):
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """What a pod gets: amounts per NUMA node (CPU not amplified) and CPUs; nothing when `status` is a refusal."""
+    """The allocation of a pod: amounts per NUMA node (CPU not amplified) and CPUs; nothing when `status` is a
+    refusal.
+    """
 
     numa: Zones = {}
     cpus: CPUMask = 0
@@ -81,7 +83,7 @@ NOTHING_GIVEN_BACK = GivenBack()
 
 
 class FreeForPod(msgspec.Struct, frozen=True):
-    """What a node has left for one pod, whatever NUMA nodes are chosen."""
+    """The room that a node has left for one pod, whatever NUMA nodes are chosen."""
 
     free: FreeCPUs
     """Only CPUs that can serve under the required policy."""

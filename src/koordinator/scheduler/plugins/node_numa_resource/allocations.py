@@ -1,4 +1,5 @@
-"""Who holds what on every row of the node table, and the columns that follow from it. Source: behaviour/numa-cpu 4.
+"""Keep who holds what on every row of the node table, and the columns that follow from it. Source:
+behaviour/numa-cpu 4.
 
 The books of one table are kept once, whatever profiles there are: a CPU that a pod of one profile was given a moment
 ago is not free for those of another. What bound pods hold is read from their annotations, what assumed pods hold is

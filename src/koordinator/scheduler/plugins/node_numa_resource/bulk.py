@@ -31,7 +31,7 @@ from koordinator.scheduler.table.columns import Rows
 
 
 class NUMAReason(Reason):
-    """Why a node is refused; larger codes stand for a text of their own (`FIRST_OWN_CODE`)."""
+    """The reason why a node is refused; larger codes stand for a text of their own (`FIRST_OWN_CODE`)."""
 
     OK = 0
     POLICY_MISMATCH = 1, policy.POLICY_MISMATCH
@@ -51,7 +51,7 @@ FIRST_OWN_CODE = 16
 
 
 class NUMARequest(msgspec.Struct, frozen=True, eq=False):
-    """What a pod asks of NUMA nodes, in the terms of the columns."""
+    """The demand of a pod on NUMA nodes, in the terms of the columns."""
 
     plan: PodPlan
     amounts: tuple[tuple[int, int], ...]

@@ -108,7 +108,7 @@ _FIXED = 6
 
 
 class Traits(msgspec.Struct, frozen=True):
-    """What no node of the table has, nobody needs to look for."""
+    """The traits that some node of the table has; nobody needs to look for the others."""
 
     has_forced: bool
     """A bind policy of a node."""

@@ -34,7 +34,7 @@ class CPUTopologyError(KoordinatorError, ValueError):
 
 
 class CPUPlace(msgspec.Struct, frozen=True):
-    """Where a logical CPU sits; `core` is unique on the machine."""
+    """The place of a logical CPU; `core` is unique on the machine."""
 
     cpu: int
     core: int

@@ -1,4 +1,4 @@
-"""What NodeNUMAResource knows about a node, in words and figures, and what would have to be freed there. Pure."""
+"""Say what NodeNUMAResource knows about a node, in words and figures, and what would have to be freed there. Pure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -43,8 +43,9 @@ def _free(view: NUMANodeView) -> Iterator[str]:
 
 
 class NUMAShortage(msgspec.Struct, frozen=True):
-    """What keeps a pod from a node: amounts, and CPUs that are bound to others, of a NUMA node or of the whole
-    (None). `share` is the largest part of what is wanted that is missing."""
+    """The shortage that keeps a pod from a node: amounts, and CPUs that are bound to others, of a NUMA node or of
+    the whole (None). `share` is the largest part of what is wanted that is missing.
+    """
 
     numa: int | None
     amounts: dict[str, int]

@@ -33,7 +33,7 @@ class NUMAAdmission(msgspec.Struct, frozen=True):
 
 
 class Exclusivity(msgspec.Struct, frozen=True):
-    """What the pod demands of the NUMA nodes' other pods, and how those are."""
+    """The demand of the pod on the NUMA nodes' other pods, and how those are."""
 
     policy: str = ""
     """`NUMANodeExclusive`; "" is none."""
@@ -53,7 +53,7 @@ _IMPOSSIBLE = NUMATopologyHint(None, is_preferred=False, is_unsatisfied=True)
 
 
 class _Joiner(enum.StrEnum):
-    """What stands between the parts of a refusal; users know them so."""
+    """The text between the parts of a refusal; users know them so."""
 
     RESTRICTED = " & "
     SINGLE_NUMA_NODE = ","
@@ -158,7 +158,7 @@ def best_hint(
 
 
 class _Permutation(msgspec.Struct, frozen=True):
-    """What one hint of each list makes together."""
+    """The combination of one hint of each list."""
 
     numa_nodes: NUMAMask
     score: int = 0

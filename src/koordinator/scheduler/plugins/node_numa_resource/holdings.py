@@ -1,4 +1,4 @@
-"""What a pod holds of its node, from its annotations and back. Source: behaviour/numa-cpu 2.1 and 13."""
+"""Read from annotations what a pod holds of its node, and write it back. Source: behaviour/numa-cpu 2.1 and 13."""
 
 from koordinator.api import cpuset, resource_vector
 from koordinator.api.annotations import placement

@@ -1,4 +1,4 @@
-"""What pods hold of a node's CPUs and NUMA nodes, and what that leaves. Source: behaviour/numa-cpu 4."""
+"""Account what pods hold of a node's CPUs and NUMA nodes, and what that leaves. Source: behaviour/numa-cpu 4."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Zo
 
 
 class NUMAStatus(enum.StrEnum):
-    """Who binds CPUs of a NUMA node."""
+    """The holders of a NUMA node's CPUs."""
 
     IDLE = "idle"
     """Nobody."""
@@ -29,7 +29,7 @@ class NUMAStatus(enum.StrEnum):
 
 
 class PodHolding(msgspec.Struct, frozen=True):
-    """What one pod (or reservation) got of a node; CPU amounts are not amplified."""
+    """The resources that one pod (or reservation) got of a node; CPU amounts are not amplified."""
 
     uid: str
     cpus: CPUSet = frozenset()
@@ -39,7 +39,7 @@ class PodHolding(msgspec.Struct, frozen=True):
 
 
 class FreeZones(msgspec.Struct, frozen=True):
-    """What is left per NUMA node, and what is used (only of those that anybody uses)."""
+    """The free amounts per NUMA node, and what is used (only of those that anybody uses)."""
 
     available: Zones
     allocated: Zones

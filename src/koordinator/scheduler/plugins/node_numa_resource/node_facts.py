@@ -1,4 +1,6 @@
-"""What a node says about CPUs and NUMA nodes, in its object and its report. Source: behaviour/numa-cpu 2 and 3."""
+"""Combine what a node says about CPUs and NUMA nodes in its object and in its report. Source: behaviour/numa-cpu 2
+and 3.
+"""
 
 from collections.abc import Mapping
 

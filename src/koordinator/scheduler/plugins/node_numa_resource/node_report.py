@@ -1,4 +1,4 @@
-"""What a node's books say, for people and other programs. Source: behaviour/numa-cpu 16."""
+"""Write a node's books for people and other programs. Source: behaviour/numa-cpu 16."""
 
 from typing import Any
 

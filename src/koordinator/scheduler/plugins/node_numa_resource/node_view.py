@@ -68,7 +68,7 @@ class NUMANodeView(msgspec.Struct, frozen=True, eq=False):
 
 
 class NUMAPodTerms(msgspec.Struct, frozen=True, eq=False):
-    """How a pod stands to a kind of nodes (`kind_of`): all that does not depend on what other pods hold."""
+    """The relation of a pod to a kind of nodes (`kind_of`): all that does not depend on what other pods hold."""
 
     status: Status
     """A refusal before the amplified CPU is counted."""

@@ -1,4 +1,4 @@
-"""What NodeNUMAResource knows of a class of pods: what they ask for, and what trials said about it so far."""
+"""Remember of a class of pods what they ask for, and what trials said about it so far."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -21,7 +21,7 @@ Provider = tuple[NUMATopologyHintProvider[Any], Any]
 
 
 class NUMAState:
-    """What a class of pods asks for, and what trials said about it so far."""
+    """The requests of a class of pods, and what trials said about it so far."""
 
     def __init__(
         self, pod: PodInfo, plan: PodPlan, chosen: PodHolding | None, providers: tuple[Provider, ...]

@@ -1,4 +1,4 @@
-"""Who binds CPUs, how, and where that is possible. Source: behaviour/numa-cpu 3.4, 5, 6.2 and 13."""
+"""Decide which pods bind CPUs, how, and where that is possible. Source: behaviour/numa-cpu 3.4, 5, 6.2 and 13."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -52,7 +52,7 @@ _FORCED = {
 
 
 class PodPlan(msgspec.Struct, frozen=True):
-    """What a pod asks of CPUs and NUMA nodes, before any node is looked at."""
+    """The requests of a pod for CPUs and NUMA nodes, before any node is looked at."""
 
     requests: Amounts = {}
     binds_cpus: bool = False
@@ -75,7 +75,7 @@ class PodPlan(msgspec.Struct, frozen=True):
 
 
 class BindDecision(msgspec.Struct, frozen=True):
-    """How a pod binds CPUs on one node. `status` refuses what cannot be."""
+    """The way in which a pod binds CPUs on one node. `status` refuses what cannot be."""
 
     binds_cpus: bool
     policy: str = ""

@@ -1,4 +1,5 @@
-"""Who takes part in choosing the NUMA nodes of a pod on a node. Source: behaviour/numa-cpu 7.1; behaviour/scheduler C1.
+"""Ask the plugins that take part in choosing the NUMA nodes of a pod on a node. Source: behaviour/numa-cpu 7.1;
+behaviour/scheduler C1.
 
 NodeNUMAResource asks every provider of its profile (`Handle.companions(NUMATopologyHintProvider)`, itself
 included) for hints, merges them (`hint_merge.admit`), and asks every provider for a trial allocation with

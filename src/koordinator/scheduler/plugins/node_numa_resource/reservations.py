@@ -1,4 +1,5 @@
-"""How much of a node reservations give back to a pod, and in what order it is taken. Source: behaviour/numa-cpu 11.
+"""Work out how much of a node reservations give back to a pod, and in what order it is taken. Source:
+behaviour/numa-cpu 11.
 
 A reservation and the pods that use it are both in the ledger, so what its owners use is counted twice and has to be
 given back once; what is left of a reservation is given back to pods that may use it. The reservations that matter
@@ -29,7 +30,7 @@ OUT_OF_SCOPE = unschedulable("pod has a nominated reservation but cannot be allo
 
 
 class AllocatePolicy(enum.StrEnum):
-    """Whether a pod that uses a reservation may take more from beside it."""
+    """The choice whether a pod that uses a reservation may take more from beside it."""
 
     DEFAULT = ""
     """As Aligned."""
@@ -130,7 +131,7 @@ NO_RESERVATIONS = RestoreState()
 
 
 class ReservationUse(msgspec.Struct, frozen=True):
-    """How a pod stands to the reservations of a node."""
+    """The relation of a pod to the reservations of a node."""
 
     state: RestoreState = NO_RESERVATIONS
     nominated: str | None = None

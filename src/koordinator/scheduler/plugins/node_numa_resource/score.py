@@ -1,4 +1,4 @@
-"""How well a node suits a pod: integer scores 0 to 100. Source: behaviour/numa-cpu 10."""
+"""Score how well a node suits a pod: integer scores 0 to 100. Source: behaviour/numa-cpu 10."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
@@ -22,7 +22,7 @@ class ScoredNUMAResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class NUMAScoringStrategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether full (MostAllocated) or empty nodes score high, and by which resources."""
+    """The choice whether full (MostAllocated) or empty nodes score high, and by which resources."""
 
     type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
     resources: tuple[ScoredNUMAResource, ...] = (
@@ -32,7 +32,7 @@ class NUMAScoringStrategy(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class NUMAScoringStrategies(msgspec.Struct, frozen=True):
-    """How nodes are ranked, and how NUMA nodes within a node."""
+    """The ranking of nodes, and of NUMA nodes within a node."""
 
     node: NUMAScoringStrategy = NUMAScoringStrategy()
     numa: NUMAScoringStrategy = NUMAScoringStrategy()

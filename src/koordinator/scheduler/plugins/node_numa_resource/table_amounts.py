@@ -1,4 +1,6 @@
-"""What nodes offer and what is requested of them, from the node table: the part of Score that knows no NUMA nodes."""
+"""Read what nodes offer and what is requested of them, from the node table: the part of Score that knows no NUMA
+nodes.
+"""
 
 from koordinator.api import resource_vector
 from koordinator.api.resource_vector import I64

@@ -1,4 +1,4 @@
-"""What the scheduler derives from a NodeResourceTopology: CPUs, zones, reserved CPUs, the kubelet's policies.
+"""Derive from a NodeResourceTopology: CPUs, zones, reserved CPUs, the kubelet's policies.
 
 Source: behaviour/numa-cpu 3.1 to 3.4. A part that cannot be read counts as absent and is named in `problems`;
 the others still apply.

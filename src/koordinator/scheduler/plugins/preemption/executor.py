@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class VictimOutcome(enum.Enum):
-    """What became of a victim."""
+    """The fate of a victim."""
 
     DELETED = enum.auto()
     GONE = enum.auto()
@@ -40,7 +40,7 @@ class VictimOutcome(enum.Enum):
 
 
 class PreemptionTerms(msgspec.Struct, frozen=True):
-    """What is particular about a preemption."""
+    """The terms of one preemption."""
 
     accommodates: str = "a higher priority pod"
     """Whom it makes room for, in the condition of the victims."""

@@ -38,7 +38,7 @@ WAITING = unresolvable("waiting for the preemption for this pod to be finished")
 
 
 class PreemptionArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """How many candidates to look for: a percentage of the nodes, but no fewer than an absolute number."""
+    """The number of candidates to look for: a percentage of the nodes, but no fewer than an absolute number."""
 
     min_candidate_nodes_percentage: Annotated[int, msgspec.Meta(ge=0, le=100)] = 10
     min_candidate_nodes_absolute: Annotated[int, msgspec.Meta(ge=0)] = 100

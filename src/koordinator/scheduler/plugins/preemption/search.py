@@ -71,7 +71,7 @@ def victims_of(order: I64, amounts: I64, room: PotentialNodes) -> Mask:
 
 
 class Losses(msgspec.Struct, frozen=True):
-    """What `victims.rank` compares, per node: each (nodes,)."""
+    """The losses that `victims.rank` compares, per node: each (nodes,)."""
 
     violations: I64
     top: I64
@@ -282,7 +282,7 @@ class Search:
 
 
 class _Outlook:
-    """What the filters would say about each row if all less important pods were gone.
+    """The foreseen answers of the filters about each row if all less important pods were gone.
 
     `is_open` are rows where the preemptor would fit as far as can be told without a trial; `is_plain` those of
     them where from there on only resources decide. Of the others, `refusal_of` says why.

@@ -1,4 +1,4 @@
-"""Which pods have to go, and from which node. Pure, apart from the questions it is given.
+"""Decide which pods have to go, and from which node. Pure, apart from the questions it is given.
 
 Source: behaviour/scheduler B7.
 """
@@ -43,7 +43,7 @@ def start_of(pod: PodInfo) -> float | None:
 
 
 class DisruptionBudget(msgspec.Struct, frozen=True):
-    """What a PodDisruptionBudget still allows."""
+    """The disruptions that a PodDisruptionBudget still allows."""
 
     namespace: str
     selector: LabelSelector

@@ -1,4 +1,4 @@
-"""Why no reservation took a pod, counted over all nodes. Pure. Source: behaviour/reservations 9."""
+"""Say why no reservation took a pod, counted over all nodes. Pure. Source: behaviour/reservations 9."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

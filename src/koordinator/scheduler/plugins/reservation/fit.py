@@ -1,4 +1,4 @@
-"""Whether a pod fits a node with reservations, and what the node looks like to it. Pure.
+"""Decide whether a pod fits a node with reservations, and what the node looks like to it. Pure.
 
 Source: behaviour/reservations 6 and 7.
 """
@@ -24,7 +24,7 @@ NONE_MEETS = "node(s) no reservation(s) to meet the requirements"
 
 
 class ReservationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod asks for; `must_reserve`: it has a reservation affinity, which may name one."""
+    """The requests of a pod; `must_reserve`: it has a reservation affinity, which may name one."""
 
     request: Ints
     must_reserve: bool = False
@@ -33,7 +33,9 @@ class ReservationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """Whether the node will do and by which reservation (None: by its free room), or every reason why not."""
+    """The answer whether the node will do and by which reservation (None: by its free room), or every reason why
+    not.
+    """
 
     ok: bool
     room: str | None = None
@@ -41,7 +43,7 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 class RestoredNode(msgspec.Struct, frozen=True):
-    """What is requested of a node: as counted, without unmatched owners, and without matched reservations."""
+    """The requests on a node: as counted, without unmatched owners, and without matched reservations."""
 
     initial: dict[str, int]
     snapshot: dict[str, int]

@@ -1,4 +1,4 @@
-"""How a Reservation's status moves on: bound, refused, expired, used, collected. Pure.
+"""Move a Reservation's status on: bound, refused, expired, used, collected. Pure.
 
 Source: behaviour/reservations 9 and 12.
 """

@@ -1,4 +1,4 @@
-"""Which reservations a pod may use, and why not the others. Pure. Source: behaviour/reservations 5."""
+"""Decide which reservations a pod may use, and why not the others. Pure. Source: behaviour/reservations 5."""
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ POD_API_VERSION = "v1"
 
 
 class MatchOutcome(enum.Enum):
-    """What a reservation is to a pod: the first test that fails names it."""
+    """The relation of a reservation to a pod: the first test that fails names it."""
 
     IGNORED = "ignored"
     OWNER_UNMATCHED = "ownerUnmatched"
@@ -76,7 +76,7 @@ class ReservationOwners(msgspec.Struct, frozen=True, eq=False):
 
 
 class RequiredReservations(msgspec.Struct, frozen=True):
-    """What a pod says about reservations; `affinity` None: it may do without one."""
+    """The wish of a pod about reservations; `affinity` None: it may do without one."""
 
     is_ignoring: bool
     affinity: ReservationAffinity | None
@@ -103,7 +103,7 @@ class RequiredReservations(msgspec.Struct, frozen=True):
 
 
 class Availability(msgspec.Struct, frozen=True):
-    """Whether a reservation, or a pod that is one, can take owners."""
+    """The answer whether a reservation, or a pod that is one, can take owners."""
 
     is_available: bool
     is_unschedulable: bool

@@ -1,4 +1,4 @@
-"""Which of a node's reservations a pod uses, and how good the node is for it. Pure.
+"""Decide which of a node's reservations a pod uses, and how good the node is for it. Pure.
 
 Source: behaviour/reservations 8.
 """

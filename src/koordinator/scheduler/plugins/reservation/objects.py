@@ -1,4 +1,4 @@
-"""What a Reservation is and asks for: states, and the pseudo pod that is placed for it. Pure.
+"""Read what a Reservation is and asks for: states, and the pseudo pod that is placed for it. Pure.
 
 Source: behaviour/reservations 3 and 4.
 """

@@ -1,4 +1,6 @@
-"""Which of the scheduler's stores an event of a Reservation changes. Pure. Source: behaviour/reservations 4.1."""
+"""Decide which of the scheduler's stores an event of a Reservation changes. Pure. Source: behaviour/reservations
+4.1.
+"""
 
 import enum
 
@@ -12,7 +14,7 @@ from koordinator.scheduler.plugins.reservation.objects import (
 
 
 class ReservationAction(enum.Enum):
-    """What to do, in the order given: the queue holds those that wait, the cache those that hold room."""
+    """The action to take, in the order given: the queue holds those that wait, the cache those that hold room."""
 
     QUEUE_ADD = "queueAdd"
     QUEUE_UPDATE = "queueUpdate"

@@ -1,4 +1,4 @@
-"""What a pod says about how it spreads, or what follows for it from the defaults."""
+"""Read what a pod says about how it spreads, or what follows for it from the defaults."""
 
 from collections.abc import Hashable, Iterable
 

@@ -1,4 +1,4 @@
-"""Which nodes count for a constraint: those with all keys that the pod may use and whose taints it bears."""
+"""Decide which nodes count for a constraint: those with all keys that the pod may use and whose taints it bears."""
 
 from collections.abc import Hashable, Iterable
 
@@ -17,7 +17,7 @@ INCLUSIONS_MAX = 1_024
 
 
 class InclusionPolicy(msgspec.Struct, frozen=True):
-    """What a constraint asks of nodes: all of `keys`, and what its inclusion policies look at in the pod."""
+    """The demands of a constraint on nodes: all of `keys`, and what its inclusion policies look at in the pod."""
 
     keys: tuple[str, ...]
     honors_affinity: bool

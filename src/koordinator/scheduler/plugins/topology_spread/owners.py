@@ -1,4 +1,4 @@
-"""Which pods belong together: those of the services and the controller that select a pod."""
+"""Find the pods that belong together: those of the services and the controller that select a pod."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -393,7 +393,7 @@ def _note(
 
 
 class StorageUtilization(msgspec.Struct, frozen=True):
-    """Of the volumes of one class that a pod would get: bytes asked of them and their size, each (rows,)."""
+    """The volumes of one class that a pod would get: bytes asked of them and their size, each (rows,)."""
 
     asked: F64
     capacity: F64

@@ -21,14 +21,14 @@ BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
 
 class PodVolumes(msgspec.Struct, frozen=True):
-    """What a pod needs: claims to give to existing volumes, and claims to have volumes made for."""
+    """The needs of a pod: claims to give to existing volumes, and claims to have volumes made for."""
 
     static: list[tuple[PersistentVolumeClaim, PersistentVolume]]
     dynamic: list[PersistentVolumeClaim]
 
 
 class Promises(RowKeeper):
-    """What was promised to claims and is not written yet, whichever profile did. `version` grows with changes."""
+    """The promises to claims that are not written yet, whichever profile made them. `version` grows with changes."""
 
     def __init__(self, table: NodeTable) -> None:
         self.version = 0

@@ -1,4 +1,4 @@
-"""Which volumes suit a claim, apart from where they are. Pure. Source: behaviour/scheduler B9 (Volumes)."""
+"""Decide which volumes suit a claim, apart from where they are. Pure. Source: behaviour/scheduler B9 (Volumes)."""
 
 from collections.abc import Iterable
 

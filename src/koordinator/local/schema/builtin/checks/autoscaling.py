@@ -131,7 +131,7 @@ def _check_target(target: Json, field: str) -> list[StatusCause]:
 
 
 def _check_amounts(part: str, target: Json, field: str) -> list[StatusCause]:
-    """Which of the amounts a kind of source needs, and which exclude each other."""
+    """Check which of the amounts a kind of source needs, and which exclude each other."""
     has = {name: target.get(name) is not None for name in ("value", "averageValue", "averageUtilization")}
     causes: list[StatusCause] = []
     if part in ("resource", "containerResource"):

@@ -120,7 +120,7 @@ _NODE_MUTABLE = frozenset({"taints", "unschedulable", "configSource", "podCIDR",
 
 
 def check_node_update(obj: Json, old: Json) -> list[StatusCause]:
-    """What else a node's spec holds is fixed; CIDRs and provider are set once."""
+    """Check that an update leaves the rest of a node's spec alone; CIDRs and provider are set once."""
     new, before = obj.get("spec") or {}, old.get("spec") or {}
     causes: list[StatusCause] = []
     for name in ("podCIDRs", "providerID"):

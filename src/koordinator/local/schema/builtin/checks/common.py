@@ -41,12 +41,12 @@ def check_label_selector(selector: Json, field: str) -> list[StatusCause]:
 
 
 def is_empty_selector(selector: Json) -> bool:
-    """Whether a selector selects everything."""
+    """Return whether a selector selects everything."""
     return not selector.get("matchLabels") and not selector.get("matchExpressions")
 
 
 def selects(selector: Json, labels: Json) -> bool:
-    """Whether a LabelSelector matches labels."""
+    """Return whether a LabelSelector matches labels."""
     for key, value in (selector.get("matchLabels") or {}).items():
         if labels.get(key) != value:
             return False
@@ -139,7 +139,7 @@ def check_container_resource(name: str, field: str) -> list[StatusCause]:
 
 
 def is_native(name: str) -> bool:
-    """Whether a resource belongs to Kubernetes itself: it has no domain, or one of Kubernetes' own."""
+    """Return whether a resource belongs to Kubernetes itself: it has no domain, or one of Kubernetes' own."""
     return "/" not in name or "kubernetes.io/" in name
 
 
@@ -158,7 +158,7 @@ def check_port(port: Any, field: str) -> list[StatusCause]:
 
 
 def is_extended(name: str) -> bool:
-    """Whether a resource is counted in whole units and never overcommitted (not one of Kubernetes' own)."""
+    """Return whether a resource is counted in whole units and never overcommitted (not one of Kubernetes' own)."""
     prefix, slash, _ = name.rpartition("/")
     return (
         bool(slash)
@@ -188,7 +188,7 @@ def percent_of(value: Any) -> int | None:
 
 
 def is_zero(value: Any) -> bool:
-    """Whether an int-or-percent is 0 or `0%`."""
+    """Return whether an int-or-percent is 0 or `0%`."""
     return value == 0 if isinstance(value, int) else percent_of(value) == 0
 
 

@@ -99,7 +99,7 @@ def _check_seccomp(profile: Json | None, field: str) -> list[StatusCause]:
 
 
 def check_lifecycles(spec: Json, field: str) -> list[StatusCause]:
-    """What containers of a pod run after they start and before they end."""
+    """Check what containers of a pod run after they start and before they end."""
     causes: list[StatusCause] = []
     for group in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(group) or ()):
@@ -125,7 +125,9 @@ def _check_hook(handler: Json, field: str) -> list[StatusCause]:
 
 
 def check_ephemeral(container: Json, field: str, others: set[Any]) -> list[StatusCause]:
-    """What an ephemeral container may not have; `others` are the names of the pod's own containers."""
+    """Check that an ephemeral container has nothing that it may not have; `others` are the names of the pod's own
+    containers.
+    """
     causes: list[StatusCause] = []
     target = container.get("targetContainerName") or ""
     if target and target not in others:

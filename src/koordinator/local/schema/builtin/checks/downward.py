@@ -45,7 +45,7 @@ _SUBSCRIPT = re.compile(r"(.+)\['(.+)'\]")
 
 
 def check_source(source: Json, field: str) -> list[StatusCause]:
-    """Where a variable gets its value."""
+    """Check where a variable gets its value."""
     causes: list[StatusCause] = []
     if source.get("fieldRef") is not None:
         causes += _check_field(source["fieldRef"], f"{field}.fieldRef", _ENV_FIELDS)

@@ -144,7 +144,7 @@ def _check_container(new: Json, old: Json, group: str, field: str, *, is_fixed: 
 
 
 def _fixed_amounts(resources: Json) -> Any:
-    """What a resize may not touch: claims, and amounts of other resources."""
+    """Return what a resize may not touch: claims, and amounts of other resources."""
     amounts = {
         part: {name: amount for name, amount in (resources.get(part) or {}).items() if name not in _RESIZABLE}
         for part in ("requests", "limits")
