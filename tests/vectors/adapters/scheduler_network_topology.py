@@ -19,7 +19,7 @@ from koordinator.scheduler.plugin.topology_tree import (
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.network_topology import placement
 from koordinator.scheduler.plugins.network_topology import score as ranking
-from koordinator.scheduler.plugins.network_topology.planner import Job
+from koordinator.scheduler.plugins.network_topology.planner import PlanningJob
 from tests.scheduler.small_cluster import SmallCluster
 
 Case = dict[str, Any]
@@ -80,7 +80,9 @@ def place(case: Case) -> Any:
     rules = msgspec.convert(case.get("gatherStrategy") or [], list[GatherStrategy])
     # G10: the index orders the test only, members are assigned by name.
     members.sort(key=lambda each: each.pod.metadata.name)
-    found = cluster.plugin(Coscheduling).planning.planner.plan(made, Job(tuple(members), tuple(rules)))
+    found = cluster.plugin(Coscheduling).planning.planner.plan(
+        made, PlanningJob(tuple(members), tuple(rules))
+    )
     table = cluster.table
     slots = {table.name_of(row): found.slots_of(row) for row in table.rows.tolist()}
     return _answer(found.plan, slots, found.must_layer, found.message)
@@ -98,7 +100,7 @@ def _place_by_slots(case: Case, made: TopologyTree) -> Case:
     return _answer(found, slots, demand.must_layer, message)
 
 
-def _answer(plan: placement.Plan, slots: dict[str, int], must_layer: str, message: str) -> Case:
+def _answer(plan: placement.TopologyPlacement, slots: dict[str, int], must_layer: str, message: str) -> Case:
     answer: Case = {"scheduled": plan.is_placed, "nodeSlots": slots, "mustGatherLayer": must_layer}
     if plan.is_placed:
         candidate = {"layer": plan.place_layer, "name": plan.place_name}
