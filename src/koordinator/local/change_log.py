@@ -1,4 +1,4 @@
-"""What happened to a table: changes in the order of their versions, in bounded logs that all watches share."""
+"""Log the changes of a table in the order of their versions, in bounded logs that all watches share."""
 
 import asyncio
 from bisect import bisect_right

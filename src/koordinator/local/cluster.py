@@ -76,7 +76,7 @@ DEFAULT_SCHEDULER = "default-scheduler"
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cluster is made of. Without `data_dir` it lives in memory only.
+    """The options of a cluster. Without `data_dir` it lives in memory only.
 
     `process_node` is a node of this machine that runs pods as processes; it needs root.
     """

@@ -1,4 +1,4 @@
-"""What the registry asks of its neighbours: schemas, patches and admission.
+"""The interfaces between the registry and its neighbours: schemas, patches and admission.
 
 `local.registry` does the life of objects (versions, finalizers, deletion); `local.schema` knows what an object
 may contain; `local.patches` computes the next object from a patch; `local.admission` asks webhooks.
@@ -16,7 +16,7 @@ from koordinator.cluster.protocol import PatchType
 
 
 class ObjectSchema(Protocol):
-    """What an object of one resource may contain."""
+    """The schema of one resource's objects."""
 
     def decode(self, obj: dict[str, Any], field_validation: str) -> tuple[dict[str, Any], list[str]]:
         """The object without unknown fields, and warnings for them.
@@ -53,7 +53,7 @@ class SchemaCatalog(Protocol):
 
 
 class WriteContext(msgspec.Struct, frozen=True):
-    """What a write is about, apart from the objects: `now_s` (seconds since 1970) stamps the owners of fields."""
+    """The context of a write, apart from the objects: `now_s` (seconds since 1970) stamps the owners of fields."""
 
     resource: Resource
     options: WriteOptions

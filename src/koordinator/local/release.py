@@ -1,4 +1,4 @@
-"""Which Kubernetes the local cluster says it is: the one whose API, defaults and rules it follows.
+"""Name the Kubernetes release whose API, defaults and rules the local cluster follows.
 
 `make test-real` runs the same stories on servers of this release, so that the claim is held.
 """

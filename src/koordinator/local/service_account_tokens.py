@@ -49,7 +49,7 @@ class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Account(msgspec.Struct, frozen=True):
-    """Whom a token stands for, and what else it is bound to by claim (`pod`, `secret`, `node`)."""
+    """The account that a token stands for, and what else it is bound to by claim (`pod`, `secret`, `node`)."""
 
     namespace: str
     account: Reference

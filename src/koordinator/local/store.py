@@ -33,7 +33,7 @@ ADDED_SPARE = 1_024
 
 
 class Journal(Protocol):
-    """Where changes are kept beyond the life of the process (`local.persistence`)."""
+    """Keeps changes beyond the life of the process (`local.persistence`)."""
 
     def record(self, table: str, namespace: str, name: str, version: int, record: Record | None) -> None:
         """Remember a change (`record` None: the object is gone); becomes durable with the next commit.

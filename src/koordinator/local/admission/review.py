@@ -23,7 +23,7 @@ class BadAnswer(Exception):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a webhook said: `patch` are JSON patch operations, empty when it wants no change."""
+    """The answer of a webhook: `patch` are JSON patch operations, empty when it wants no change."""
 
     allowed: bool
     patch: list[Any]

@@ -1,4 +1,4 @@
-"""Which webhooks are asked about a request. Pure.
+"""Find which webhooks are asked about a request. Pure.
 
 Source: Kubernetes, "Dynamic Admission Control", matching requests: rules, matchPolicy, objectSelector,
 namespaceSelector.
@@ -154,7 +154,7 @@ def is_exempt(resource: Resource) -> bool:
 
 
 class Selecting(Protocol):
-    """What has selectors: a webhook, or the matching of a policy."""
+    """The holder of selectors: a webhook, or the matching of a policy."""
 
     @property
     def namespace_selects(self) -> Predicate | None: ...

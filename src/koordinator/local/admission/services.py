@@ -1,4 +1,4 @@
-"""Where a webhook's Service can be reached from this process.
+"""Find where a webhook's Service can be reached from this process.
 
 A cluster of pods on hollow nodes has no network, so a `clientConfig.service` is looked up in two places: what
 was registered for it (`ServiceResolver.register`: a webhook server running in or beside this process), else the

@@ -36,7 +36,7 @@ _NO_SIDE_EFFECTS = frozenset({"None", "NoneOnDryRun"})
 
 
 class Source(Protocol):
-    """Where the configurations and the labels of namespaces come from; all calls are cheap and synchronous."""
+    """The source of configurations and of the labels of namespaces; all calls are cheap and synchronous."""
 
     def mutating(self) -> Sequence[Record]: ...
 

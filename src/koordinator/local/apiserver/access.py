@@ -1,4 +1,4 @@
-"""What a request needs to be allowed, and whether it is: between who asks and what is done."""
+"""Decide whether a request is allowed, by who asks and what is done."""
 
 import re
 from collections.abc import Sequence

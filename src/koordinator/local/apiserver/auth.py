@@ -1,4 +1,4 @@
-"""Who may talk to the server: bearer tokens, or loopback without authentication.
+"""Decide who may talk to the server: bearer tokens, or loopback without authentication.
 
 Without tokens only the local machine can connect, but so could a web page in a local browser: by a name that
 resolves to 127.0.0.1 (DNS rebinding) or by a cross-site request. So the `Host` must be ours, and a request

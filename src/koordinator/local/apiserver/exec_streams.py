@@ -24,7 +24,7 @@ _INPUT_BYTES_MAX = 4 * 2**20
 
 
 class ExecOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which command is wanted, and which of its streams."""
+    """The command that is wanted, and its streams."""
 
     container: str
     command: tuple[str, ...]

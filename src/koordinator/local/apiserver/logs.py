@@ -15,7 +15,7 @@ from koordinator.local.apiserver.calls import Call
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of a container's log is wanted; 0 and None mean all of it."""
+    """The part of a container's log that is wanted; 0 and None mean all of it."""
 
     container: str
     previous: bool = False

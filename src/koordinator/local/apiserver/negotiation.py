@@ -1,4 +1,4 @@
-"""What the client sends and wants to get: media types of bodies and answers.
+"""Negotiate media types: read the body's type, and choose the answer's by the Accept header.
 
 Answers are JSON, YAML or, for built-in kinds, protobuf; a client may ask for a `Table` (what `kubectl get` prints,
 in JSON or YAML) or for metadata only.

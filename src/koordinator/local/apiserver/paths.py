@@ -1,4 +1,4 @@
-"""Which object a URL path speaks of: the router of Kubernetes paths.
+"""Find the object that a URL path speaks of: the router of Kubernetes paths.
 
 `/api/v1/...` is the core group, `/apis/GROUP/VERSION/...` all others; then optionally `watch/` (the legacy
 form of `?watch=true`), optionally `namespaces/NAMESPACE`, the plural, a name, a subresource and what follows.

@@ -13,7 +13,7 @@ _FIELD_MANAGER_BYTES_MAX = 128
 
 
 class User:
-    """Who asks."""
+    """The user who asks."""
 
     __slots__ = ("groups", "name", "uid")
 

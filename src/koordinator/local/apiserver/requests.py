@@ -1,4 +1,4 @@
-"""Which verb a request for a resource means, and whether the resource has it."""
+"""Find the verb of a request for a resource, and whether the resource has it."""
 
 from typing import Any
 

@@ -36,7 +36,7 @@ _NO_QUERY: Mapping[str, str] = {}
 
 
 class ShortRequest:
-    """What handlers need of a request; `aiohttp.web.BaseRequest` has the same members."""
+    """The part of a request that handlers need; `aiohttp.web.BaseRequest` has the same members."""
 
     __slots__ = ("body", "content_length", "headers", "method", "path", "query", "transport")
 

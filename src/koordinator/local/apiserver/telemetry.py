@@ -12,7 +12,7 @@ _VERBS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Telemetry:
-    """What the server did so far."""
+    """The server's counts so far."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str, str, int]] = Counter()

@@ -20,7 +20,7 @@ _REPORT_INTERVAL_S = 60  # NodeMetric's default aggregation window
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node or pod used over a window that ended at `time`; quantities as Kubernetes writes them."""
+    """The usage of a node or pod over a window that ended at `time`; quantities as Kubernetes writes them."""
 
     name: str
     namespace: str = ""

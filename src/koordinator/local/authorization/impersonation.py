@@ -19,7 +19,7 @@ AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated
 
 
 class Acting(msgspec.Struct, frozen=True):
-    """Whom a request wants to be, and the requests that must be allowed to whoever sent it."""
+    """The user that a request wants to be, and the requests that must be allowed to whoever sent it."""
 
     user: str
     groups: tuple[str, ...]

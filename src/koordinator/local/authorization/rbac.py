@@ -1,4 +1,4 @@
-"""Who may do what, by the Roles, ClusterRoles and bindings in a store.
+"""Decide who may do what, by the Roles, ClusterRoles and bindings in a store.
 
 Bindings are kept by subject and brought up to date from the logs of their tables, so a question costs the rules of
 the one who asks, whatever else is stored.
@@ -24,7 +24,9 @@ Subject = tuple[str, str]
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Whether somebody may, and why; for a refusal the reason names what could not be resolved, if anything."""
+    """The decision whether somebody may, and why; for a refusal the reason names what could not be resolved, if
+    anything.
+    """
 
     allowed: bool
     reason: str = ""
@@ -51,7 +53,7 @@ EVERYTHING = (
 
 
 class MastersOnly:
-    """Where no roles are kept: administrators may do everything, nobody else anything."""
+    """Allows administrators everything and others nothing, where no roles are kept."""
 
     def decide(self, user: str, groups: Sequence[str], request: Request) -> Decision:
         """See `Authorizer`."""

@@ -1,4 +1,4 @@
-"""What users are told that they may not do, in the API server's words."""
+"""Tell users that they may not do something, in the API server's words."""
 
 import json
 

@@ -1,4 +1,6 @@
-"""What a rule of a role allows. Pure. Source: Kubernetes, "Using RBAC Authorization", and its evaluation helpers."""
+"""Decide what a rule of a role allows. Pure. Source: Kubernetes, "Using RBAC Authorization", and its evaluation
+helpers.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,7 +12,7 @@ ALL = "*"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants to do: `verb` to a resource, or to a `path` that is none (then `resource` is empty).
+    """The action that somebody wants: `verb` to a resource, or to a `path` that is none (then `resource` is empty).
 
     `namespace` is empty for cluster-scoped objects and for lists across namespaces, `name` where no single object
     is meant.

@@ -1,4 +1,4 @@
-"""When a CronJob runs: five fields in a time zone, or `@every` some time. Pure.
+"""Decide when a CronJob runs: five fields in a time zone, or `@every` some time. Pure.
 
 Time is walked as it passes, so that a local time which a clock change skips does not run, and one that it
 repeats runs twice. Source: robfig/cron, which kube-controller-manager uses.

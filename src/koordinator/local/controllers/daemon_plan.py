@@ -1,4 +1,4 @@
-"""Which daemon pods to create and delete, and what a DaemonSet says about itself. Pure.
+"""Find which daemon pods to create and delete, and what a DaemonSet says about itself. Pure.
 
 Source: kube-controller-manager's daemon controller (manage, rolling update with and without surge).
 """
@@ -37,7 +37,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Yardstick(msgspec.Struct, frozen=True):
-    """By what pods are judged: the newest revision, and what makes a pod available."""
+    """The measure by which pods are judged: the newest revision, and what makes a pod available."""
 
     revision: str
     min_ready_s: int

@@ -1,4 +1,4 @@
-"""Which ReplicaSet carries a Deployment's template, under which name and revision. Pure.
+"""Find which ReplicaSet carries a Deployment's template, under which name and revision. Pure.
 
 Source: kube-controller-manager's deployment controller; the hash is our own (any stable one will do).
 """

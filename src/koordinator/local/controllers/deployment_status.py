@@ -1,4 +1,4 @@
-"""What a Deployment says about itself: counts, and whether it is available and progresses. Pure.
+"""Describe what a Deployment says about itself: counts, and whether it is available and progresses. Pure.
 
 Source: kube-controller-manager's deployment controller; reasons and messages are those that kubectl shows.
 """

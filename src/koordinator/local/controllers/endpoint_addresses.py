@@ -1,4 +1,4 @@
-"""Which pods are behind a Service, under which addresses and ports. Pure.
+"""Find which pods are behind a Service, under which addresses and ports. Pure.
 
 Source: k8s.io/endpointslice and the endpoints controller of kube-controller-manager.
 """
@@ -114,7 +114,7 @@ def matters(old: Pod | None, new: Pod | None) -> bool:
 
 
 class TriggerTimes:
-    """When what led to a change of the endpoints happened: the annotation that latency is measured by.
+    """The times when the causes of a change of the endpoints happened: the annotation that latency is measured by.
 
     The first look at a Service gives its creation; later ones the earliest of the times that are new.
     """

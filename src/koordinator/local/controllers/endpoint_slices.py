@@ -1,4 +1,4 @@
-"""What the EndpointSlices of a Service should be, and the least writes that make them so. Pure.
+"""Plan the EndpointSlices of a Service, and the least writes that make them so. Pure.
 
 Source: k8s.io/endpointslice, the reconciler of kube-controller-manager.
 """

@@ -1,4 +1,4 @@
-"""What the Endpoints object of a Service should be. Pure.
+"""Plan the Endpoints object of a Service. Pure.
 
 Source: the endpoints controller of kube-controller-manager, and how it packs subsets.
 """

@@ -1,4 +1,4 @@
-"""What we wrote and the cache does not show yet: a controller must not decide again before it does.
+"""Remember what we wrote and the cache does not show yet: a controller must not decide again before it does.
 
 Creates and deletes are remembered by uid, so that a cache that is behind never costs a second create.
 Source: the UID-tracking expectations of kube-controller-manager.

@@ -1,4 +1,4 @@
-"""What becomes of a Job, given its pods: counts, conditions, pods to create and to delete. Pure.
+"""Plan a Job, given its pods: counts, conditions, pods to create and to delete. Pure.
 
 Every pod carries a finalizer until it is counted. Its uid is first written to
 `status.uncountedTerminatedPods`, then the finalizer is taken off, then the uid moves into the counter: a
@@ -43,7 +43,7 @@ class Backoff(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """How the Job ends: `is_success`, and why."""
+    """The end of a Job: `is_success`, and why."""
 
     is_success: bool
     reason: str
@@ -58,7 +58,7 @@ class NewPod(NamedTuple):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do for a Job now: write `status`, then take finalizers off `count`, then the rest.
+    """The plan for a Job now: write `status`, then take finalizers off `count`, then the rest.
 
     `count` are ended pods that `status` accounts for. `drop` are deleted without being counted, `kill` are
     deleted and counted as failures. `again_s` is when to look again (seconds from now).
@@ -74,7 +74,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pods say. `succeeded` and `failed` include those that no counter has yet."""
+    """The facts about the pods. `succeeded` and `failed` include those that no counter has yet."""
 
     active: list[Pod]
     terminating: int

@@ -21,7 +21,7 @@ _INDEX_ENV = "JOB_COMPLETION_INDEX"
 
 
 class Action(enum.Enum):
-    """What a failed pod means for its Job."""
+    """The consequence of a failed pod for its Job."""
 
     COUNT = "Count"
     IGNORE = "Ignore"
@@ -30,7 +30,7 @@ class Action(enum.Enum):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What the failure policy says about a pod, and why in words (empty when no rule spoke)."""
+    """The answer of the failure policy about a pod, and why in words (empty when no rule spoke)."""
 
     action: Action
     message: str = ""

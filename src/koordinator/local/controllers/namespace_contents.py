@@ -1,4 +1,4 @@
-"""What every namespace has: the ServiceAccount `default` and the ConfigMap `kube-root-ca.crt`.
+"""Create the contents of every namespace: the ServiceAccount `default` and the ConfigMap `kube-root-ca.crt`.
 
 Source: the serviceaccount controller and the root CA publisher of kube-controller-manager.
 """

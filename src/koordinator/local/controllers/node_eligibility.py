@@ -1,4 +1,4 @@
-"""Which nodes a daemon pod may run on: its node selector, required affinity and tolerations. Pure.
+"""Find which nodes a daemon pod may run on: its node selector, required affinity and tolerations. Pure.
 
 Source: kube-controller-manager's daemon controller.
 """
@@ -24,7 +24,7 @@ _NETWORK = ("node.kubernetes.io/network-unavailable", NO_SCHEDULE)
 
 
 class Eligibility(msgspec.Struct, frozen=True):
-    """Whether a daemon pod should be started on a node, and whether one that is there may stay."""
+    """The answer whether a daemon pod should be started on a node, and whether one that is there may stay."""
 
     starts: bool
     stays: bool

@@ -1,4 +1,4 @@
-"""Who owns whom: the pure part of the garbage collector."""
+"""Keep who owns whom: the pure part of the garbage collector."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ ORPHAN = "orphan"
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What the collector knows of an object."""
+    """The facts that the collector knows of an object."""
 
     resource: Resource
     namespace: str

@@ -1,4 +1,4 @@
-"""Which objects belong to a workload: those that name it as controller, and strays that its selector wants.
+"""Find which objects belong to a workload: those that name it as controller, and strays that its selector wants.
 
 An owned object that the selector no longer matches is released, a stray that it matches is adopted. Both
 are looked up by index, so that a workload costs what it owns, not what the cluster holds.

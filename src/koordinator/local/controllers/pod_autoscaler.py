@@ -63,7 +63,7 @@ class _Scale(NamedTuple):
 
 
 class _Metric(NamedTuple):
-    """What one metric proposes, its name in texts, and its status."""
+    """The proposal of one metric, its name in texts, and its status."""
 
     replicas: int
     name: str

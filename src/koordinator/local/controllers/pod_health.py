@@ -1,4 +1,4 @@
-"""How far a pod is, as workload controllers see it. Pure. Source: k8s.io/kubectl's pod utilities."""
+"""Work out how far a pod is, as workload controllers see it. Pure. Source: k8s.io/kubectl's pod utilities."""
 
 from koordinator import clock
 from koordinator.api.core import Pod

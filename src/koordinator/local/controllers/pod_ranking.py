@@ -1,4 +1,4 @@
-"""Which pods go first when there are too many. Pure.
+"""Find which pods go first when there are too many. Pure.
 
 Source: `ActivePodsWithRanks` of kube-controller-manager: unassigned, pending, not ready, cheap to delete,
 crowded, young (on a logarithmic scale, so that equals are chosen evenly), often restarted.

@@ -1,4 +1,4 @@
-"""What pods use, as the reports of their nodes say: the figures that `metrics.k8s.io` serves."""
+"""Serve the usage of pods from the reports of their nodes: the figures of `metrics.k8s.io`."""
 
 from collections.abc import Iterable
 

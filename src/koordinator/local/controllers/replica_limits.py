@@ -1,4 +1,4 @@
-"""What becomes of a wanted number of replicas: bounds, stabilisation and rates. Pure but for the history it keeps.
+"""Limit a wanted number of replicas: bounds, stabilisation and rates. Pure but for the history it keeps.
 
 Source: kube-controller-manager's podautoscaler (how it normalises with and without `behavior`).
 """
@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
 
 
 class History(msgspec.Struct):
-    """What was recommended, and what was done, with when (seconds since 1970)."""
+    """The recommendations and the changes so far, with their times (seconds since 1970)."""
 
     recommendations: list[tuple[int, float]] = []
     added: list[tuple[int, float]] = []

@@ -1,4 +1,4 @@
-"""How many replicas bring the usage of pods to its target. Pure.
+"""Work out how many replicas bring the usage of pods to its target. Pure.
 
 Source: the replica calculator of kube-controller-manager's podautoscaler.
 """
@@ -26,7 +26,7 @@ class NoProposal(KoordinatorError):
 
 
 class Usage(NamedTuple):
-    """What a pod used over `window_s` until `time_s`; `milli` is in thousandths of a core, or of a byte."""
+    """The usage of a pod over `window_s` until `time_s`; `milli` is in thousandths of a core, or of a byte."""
 
     milli: int
     time_s: float
@@ -34,7 +34,7 @@ class Usage(NamedTuple):
 
 
 class Tolerance(NamedTuple):
-    """How far usage may be from its target without anything happening, as ratios of the target."""
+    """The range in which usage may miss its target without anything happening, as ratios of the target."""
 
     down: float = TOLERANCE
     up: float = TOLERANCE

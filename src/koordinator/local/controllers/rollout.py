@@ -1,4 +1,4 @@
-"""How the replicas of a Deployment move from old ReplicaSets to the new one. Pure.
+"""Work out how the replicas of a Deployment move from old ReplicaSets to the new one. Pure.
 
 Source: kube-controller-manager's deployment controller (rolling, recreate, proportional scaling).
 """
@@ -26,7 +26,7 @@ class ScaleTo(msgspec.Struct, frozen=True):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """How many pods there may be above the wanted number, and how many of it may be missing."""
+    """The limits: how many pods there may be above the wanted number, and how many of it may be missing."""
 
     surge: int
     unavailable: int

@@ -1,4 +1,4 @@
-"""Which pods each of many selectors selects, kept as pods come and go.
+"""Find which pods each of many selectors selects, kept as pods come and go.
 
 A change of a pod costs what its own labels find, a question what is selected; only a new selector looks at all pods
 of its namespace.

@@ -1,4 +1,4 @@
-"""Which pods of a StatefulSet to create and delete next, and what it says about itself. Pure.
+"""Find which pods of a StatefulSet to create and delete next, and what it says about itself. Pure.
 
 With ordered management nothing happens to a pod before all earlier ones are ready; with parallel management
 only updates go one by one. Source: kube-controller-manager's statefulset controller.

@@ -1,4 +1,4 @@
-"""What a simulated pod does: the annotation `simulation.koordinator.sh/behaviour` and its defaults."""
+"""Decide what a simulated pod does: the annotation `simulation.koordinator.sh/behaviour` and its defaults."""
 
 import re
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ JOB_RUN_S = 10.0
 
 
 class Defaults(msgspec.Struct, frozen=True):
-    """What a pod without (readable) annotation does, relative to its requests."""
+    """The behaviour of a pod without (readable) annotation, relative to its requests."""
 
     cpu_ratio: float
     memory_ratio: float

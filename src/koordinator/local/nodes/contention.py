@@ -1,4 +1,4 @@
-"""What pods get when they want more CPU than their node has, and what that does to response times.
+"""Work out what pods get when they want more CPU than their node has, and what that does to response times.
 
 Everything is elementwise over pods, grouped by a node index. Sources, calibration and limits: docs/models.md.
 """
@@ -18,7 +18,7 @@ IDLE_SHARES = 0.003
 
 
 class Protection(enum.StrEnum):
-    """What keeps best-effort pods from services on a node."""
+    """The protection of a node's services against best-effort pods."""
 
     NONE = "none"  # best-effort pods weigh as much as services of the same size
     SHARES = "shares"  # cpu.shares=2 on the best-effort tier, as the kubelet sets it

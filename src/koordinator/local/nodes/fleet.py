@@ -88,7 +88,7 @@ INSTALLED_STRATEGY = msgspec.structs.replace(DEFAULT_THRESHOLD_STRATEGY, enable=
 
 
 class FleetPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node agents do: sections of a NodeSLO, feature gates, flags."""
+    """The settings of the node agents: sections of a NodeSLO, feature gates, flags."""
 
     protection: Protection = Protection.SUPPRESS
     strategy: ResourceThresholdStrategy = INSTALLED_STRATEGY
@@ -114,7 +114,7 @@ class FleetPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """What a step brought to an end; slots."""
+    """The slots whose pods a step brought to an end."""
 
     finished: list[int]
     killed: list[int]

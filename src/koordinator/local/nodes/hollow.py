@@ -45,7 +45,7 @@ OVER = ("Succeeded", "Failed")
 
 
 class HollowConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How often hollow nodes act. The defaults are those of the kubelet and of the node agent."""
+    """The intervals at which hollow nodes act. The defaults are those of the kubelet and of the node agent."""
 
     tick_s: float = 1.0
     lease_interval_s: float = 10.0

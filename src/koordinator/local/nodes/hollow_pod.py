@@ -9,7 +9,7 @@ from koordinator.local.nodes.probes import Health, Timeline
 
 
 class Action(enum.Enum):
-    """What is to be done about a pod when its time has come."""
+    """The action that is due for a pod."""
 
     START = "start"
     STOP = "stop"
@@ -19,7 +19,7 @@ class Action(enum.Enum):
 
 
 class HollowPod:
-    """What is known of a pod beside its object."""
+    """The state of a pod beside its object."""
 
     __slots__ = (
         "allocated",

@@ -1,4 +1,4 @@
-"""How batch beside a service lengthens its p99: measured by `koordinator demo-node --interference FILE`.
+"""Model how batch beside a service lengthens its p99: measured by `koordinator demo-node --interference FILE`.
 
 `interference.json` beside this module holds the runs with their date, kernel and machine. Method: docs/models.md.
 """

@@ -1,4 +1,4 @@
-"""What a kubelet writes: node objects, leases and pod statuses, as JSON objects and patches. Pure."""
+"""Write node objects, leases and pod statuses as a kubelet does: JSON objects and patches. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -21,7 +21,7 @@ _SYSTEM = 0
 
 
 class PodUsage(msgspec.Struct, frozen=True):
-    """What pods of some slots used over the last interval, all (pods,); only those that were measured."""
+    """The usage of pods in some slots over the last interval, all (pods,); only those that were measured."""
 
     slots: Index
     node: Index

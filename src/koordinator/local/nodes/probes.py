@@ -1,4 +1,4 @@
-"""When the containers of a hollow pod are started and ready, by their probes. Pure.
+"""Decide when the containers of a hollow pod are started and ready, by their probes. Pure.
 
 Nothing is really asked: probes succeed, unless the pod's behaviour says otherwise.
 """

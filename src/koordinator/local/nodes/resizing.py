@@ -1,4 +1,4 @@
-"""Whether a hollow node can give a pod other amounts than it has, as a kubelet decides it. Pure.
+"""Decide whether a hollow node can give a pod other amounts than it has, as a kubelet decides it. Pure.
 
 Source: KEP-1287 as the kubelet of 1.35 follows it.
 """
@@ -16,7 +16,7 @@ ACTUATE_S = 1.0
 
 
 class Refusal(NamedTuple):
-    """Why the new amounts are not given (now)."""
+    """The reason why the new amounts are not given (now)."""
 
     reason: str
     message: str

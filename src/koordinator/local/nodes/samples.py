@@ -1,4 +1,6 @@
-"""What nodes and pods used lately: the points of all series of a fleet, in order, as its node agents sample them."""
+"""Keep what nodes and pods used lately: the points of all series of a fleet, in order, as its node agents sample
+them.
+"""
 
 from collections import deque
 from collections.abc import Iterable

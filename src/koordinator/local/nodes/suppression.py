@@ -10,7 +10,7 @@ from koordinator.local.nodes.usage import F64
 
 
 class Suppression:
-    """What best-effort pods of each node have, (nodes,): CPUs, and a quota per 100 ms.
+    """The CPUs of best-effort pods on each node, (nodes,): CPUs, and a quota per 100 ms.
 
     Pods of the fleet own no CPUs, so all of a machine are usable.
     """

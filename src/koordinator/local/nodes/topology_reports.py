@@ -25,7 +25,7 @@ _Machine = tuple[int, int, tuple[tuple[str, str], ...]]
 
 
 class TopologyReports:
-    """Which reports are due, and their writing. `pods_on` gives the pods of a row."""
+    """Finds the reports that are due, and writes them. `pods_on` gives the pods of a row."""
 
     def __init__(
         self,

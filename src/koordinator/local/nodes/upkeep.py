@@ -1,4 +1,4 @@
-"""What a hollow kubelet does for pods that run: it says what their probes find, and gives them other amounts."""
+"""Act as a kubelet for hollow pods that run: say what their probes find, and give them other amounts."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

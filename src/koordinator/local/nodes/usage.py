@@ -1,4 +1,4 @@
-"""How much CPU pods would use if nobody was in their way: a generator, or a recorded trace.
+"""Generate the CPU that pods would use if nobody was in their way: a generator, or a recorded trace.
 
 Both are pure functions of time: the same pod wants the same CPU at the same moment in every run, whatever
 else happens on its node. That is what makes two runs comparable.

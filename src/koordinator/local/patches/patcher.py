@@ -15,7 +15,7 @@ _CUSTOM_TYPES = ", ".join(t.value for t in (PatchType.JSON, PatchType.MERGE, Pat
 
 
 class Shapes(Protocol):
-    """What patches ask of the schema catalog (`local.schema.Catalog` has it)."""
+    """The questions of patches to the schema catalog (`local.schema.Catalog` has it)."""
 
     def type_of(self, resource: Resource, subresource: str = "") -> Type: ...
 

@@ -1,4 +1,4 @@
-"""What probes and hooks do: a command in the container, a request, a connection."""
+"""Carry out probes and hooks: a command in the container, a request, a connection."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ _USER_AGENT = f"kube-probe/{release.KUBERNETES.rpartition('.')[0]}"
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Whether it went well, and what it said."""
+    """The result: whether it went well, and what it said."""
 
     is_well: bool
     text: str = ""

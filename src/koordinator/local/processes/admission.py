@@ -1,4 +1,4 @@
-"""Whether a pod that was bound to this node fits it. Pure. Source: the kubelet's `predicateAdmitHandler`."""
+"""Decide whether a pod that was bound to this node fits it. Pure. Source: the kubelet's `predicateAdmitHandler`."""
 
 from collections.abc import Iterable
 

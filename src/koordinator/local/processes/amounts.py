@@ -1,4 +1,4 @@
-"""What the groups of classes, pods and containers get, as the kubelet and its runtime write it. Pure.
+"""Work out what the groups of classes, pods and containers get, as the kubelet and its runtime write it. Pure.
 
 Values are those of cgroup v1 (`host.cgroup_knobs` turns them into those of v2). Source: `ResourceConfigForPod`,
 `qosContainerManagerImpl.setCPUCgroupConfig`, `calculateLinuxResources` and `GetContainerOOMScoreAdjust` of the kubelet.

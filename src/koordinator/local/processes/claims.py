@@ -1,4 +1,4 @@
-"""Whose kubepods it is: a mark in `/run` tells left-overs of an earlier run of ours from groups of a real kubelet."""
+"""Claim kubepods: a mark in `/run` tells left-overs of an earlier run of ours from groups of a real kubelet."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ class ForeignPods(HostError):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Who made the groups. `inode` is that of the group of all pods, 0 while it is being made."""
+    """The maker of the groups. `inode` is that of the group of all pods, 0 while it is being made."""
 
     boot: str
     pid: int

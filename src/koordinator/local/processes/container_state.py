@@ -1,4 +1,4 @@
-"""What is known of a container: where it is in its life. The pure part of it."""
+"""Track where a container is in its life: the pure part of it. The pure part of it."""
 
 from typing import Any
 

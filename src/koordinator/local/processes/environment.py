@@ -45,7 +45,7 @@ class NoCommand(HostError):
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container's environment may refer to, besides its pod. Absent objects are None."""
+    """The objects that a container's environment may refer to, besides its pod. Absent objects are None."""
 
     node_name: str
     host_ip: str

@@ -15,7 +15,7 @@ from koordinator.local.processes.server import KubeletServer, configuration
 
 
 class KubeletOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the node is made and who may ask it. Without `tokens` everybody on this machine may.
+    """The options of the node, and who may ask it. Without `tokens` everybody on this machine may.
 
     `client_ca` (PEM) has signed the certificates of API servers that ask.
     """

@@ -37,7 +37,7 @@ class StartError(HostError):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """As whom a process runs; None leaves it as we are."""
+    """The user and group of a process; None leaves it as we are."""
 
     user: int | None = None
     group: int | None = None
@@ -47,7 +47,7 @@ AS_WE_ARE = Identity()
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """How a process ended: `code` as shells count (128 + signal), `signal` 0 without."""
+    """The end of a process: `code` as shells count (128 + signal), `signal` 0 without."""
 
     code: int
     signal: int = 0

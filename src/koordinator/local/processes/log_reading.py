@@ -13,7 +13,7 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of a log is wanted; None and 0 mean all of it."""
+    """The part of a log that is wanted; None and 0 mean all of it."""
 
     tail_lines: int | None = None
     limit_bytes: int = 0

@@ -1,4 +1,4 @@
-"""What others ask of the process node: its pods, their logs, commands inside them."""
+"""Answer what others ask of the process node: its pods, their logs, commands inside them."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the process node says of itself: Node object, status and Lease. Pure."""
+"""Write what the process node says of itself: Node object, status and Lease. Pure."""
 
 import platform
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a container writes, kept as container runtimes keep it: a line per line, with time and stream.
+"""Keep what a container writes as container runtimes do: a line per line, with time and stream.
 
 `2026-01-02T03:04:05.123456789Z stdout F text`; `P` in place of `F` marks a line that goes on in the next.
 """

@@ -64,7 +64,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What the API has of what volumes name. Absent objects are None."""
+    """The objects in the API that volumes name. Absent objects are None."""
 
     config_maps: Mapping[str, ConfigMap | None] = {}
     secrets: Mapping[str, Secret | None] = {}

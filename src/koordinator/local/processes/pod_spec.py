@@ -53,7 +53,7 @@ class Handler(Part, frozen=True, kw_only=True):
 
 
 class Probe(core.Probe, frozen=True, kw_only=True):
-    """When and how a container is asked; one of the last four members is set."""
+    """The time and the way a container is asked; one of the last four members is set."""
 
     termination_grace_period_seconds: int | None = None
     exec: ExecAction | None = None
@@ -68,7 +68,7 @@ class Lifecycle(Part, frozen=True, kw_only=True):
 
 
 class SecurityContext(Part, frozen=True, kw_only=True):
-    """As whom a container runs; what a process without a container image cannot have is not read."""
+    """The user and group of a container; what a process without a container image cannot have is not read."""
 
     run_as_user: int | None = None
     run_as_group: int | None = None

@@ -13,14 +13,14 @@ OURS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", 
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why the kubelet itself ended a pod (OutOfcpu, DeadlineExceeded, …)."""
+    """The reason why the kubelet itself ended a pod (OutOfcpu, DeadlineExceeded, …)."""
 
     reason: str
     message: str
 
 
 class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a status is made of, besides containers."""
+    """The facts that a status is made of, besides containers."""
 
     restart_policy: str
     host_ip: str

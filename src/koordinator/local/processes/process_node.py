@@ -45,7 +45,7 @@ _FIRST_POD_ADDRESS, _POD_ADDRESSES = 2, 2**22 - 4
 
 
 class ProcessNodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node is called, what it keeps from pods, and where it puts things.
+    """The name of the node, the resources that it keeps from pods, and its paths.
 
     `parent` is the group below which kubepods stands, the root group for ''. `folder` holds logs and volumes, `run` the
     mark that tells our groups from those of others; it must be on a file system that a boot empties.

@@ -1,4 +1,4 @@
-"""What pods of the process node share."""
+"""The services that pods of the process node share."""
 
 import hashlib
 from pathlib import Path

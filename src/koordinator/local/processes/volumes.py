@@ -1,4 +1,6 @@
-"""What a pod's volumes are to hold now: objects are looked up, tokens asked for, and kept until their renewal."""
+"""Fill a pod's volumes with what they are to hold now: objects are looked up, tokens asked for, and kept until
+their renewal.
+"""
 
 import binascii
 from collections.abc import Mapping
@@ -33,7 +35,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 class Volumes:
-    """Of one pod."""
+    """The volumes of one pod."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -10,7 +10,7 @@ import msgspec
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """How objects of one kind live.
+    """The rules for the life of one kind's objects.
 
     has_generation: `metadata.generation` counts changes outside metadata and status.
     blind_update: an update may leave `metadata.resourceVersion` out.

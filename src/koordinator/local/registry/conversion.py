@@ -32,7 +32,7 @@ Translate = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Translation(msgspec.Struct, frozen=True):
-    """How an object changes besides its `apiVersion`; both functions leave their argument alone."""
+    """The conversion of an object besides its `apiVersion`; both functions leave their argument alone."""
 
     shown: Translate
     stored: Translate

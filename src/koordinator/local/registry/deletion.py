@@ -1,4 +1,4 @@
-"""What a delete does to an object: gone at once, marked, or already on its way. Pure.
+"""Decide what a delete does to an object: gone at once, marked, or already on its way. Pure.
 
 Source: `rest.BeforeDelete` and `Store.Delete` of the API server's generic registry.
 """
@@ -24,7 +24,7 @@ class Fate(enum.Enum):
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """What becomes of the object, and the object to store for MARKED."""
+    """The fate of the object, and the object to store for MARKED."""
 
     fate: Fate
     obj: dict[str, Any]

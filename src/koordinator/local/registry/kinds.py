@@ -1,4 +1,4 @@
-"""What is served: every kind with its table, facts, strategy, schemas and versions."""
+"""List what is served: every kind with its table, facts, strategy, schemas and versions."""
 
 from collections.abc import Sequence
 from typing import Any

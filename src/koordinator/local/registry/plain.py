@@ -1,4 +1,4 @@
-"""What stands in for schemas when checks are off (simulation at full speed).
+"""Stand in for schemas when checks are off (simulation at full speed).
 
 Objects are taken as they come: the caller is this project's own code. Their life cycle is the same as ever.
 """

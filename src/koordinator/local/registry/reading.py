@@ -45,7 +45,7 @@ class ContinueExpired(errors.Gone):
 
 
 class _Token(msgspec.Struct, rename={"version": "v", "at": "rv"}):
-    """What a continue token says (JSON in URL-safe base64, as the API server's)."""
+    """The content of a continue token (JSON in URL-safe base64, as the API server's)."""
 
     at: int
     start: str

@@ -13,7 +13,7 @@ SCALE = Resource(group="autoscaling", version="v1", kind="Scale", plural="scales
 
 
 class Paths(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where a kind keeps its replicas; `label_selector_path` leads to text, or to a LabelSelector."""
+    """The paths of a kind's replicas; `label_selector_path` leads to text, or to a LabelSelector."""
 
     spec_replicas_path: str = ".spec.replicas"
     status_replicas_path: str = ".status.replicas"

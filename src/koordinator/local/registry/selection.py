@@ -1,4 +1,4 @@
-"""Which objects of a kind a list or watch is about: namespace, labels and fields turned into one test."""
+"""Select the objects of a kind for a list or watch: namespace, labels and fields turned into one test."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""How one kind differs from the others when its objects are written. Most kinds do not.
+"""Define how one kind differs from the others when its objects are written. Most kinds do not.
 
 A strategy changes objects that it was given to keep (`obj` and `obj["metadata"]` are private copies of the
 writer; anything deeper is shared and must be replaced, not changed). Everything here is synchronous.
@@ -14,7 +14,9 @@ from koordinator.local.store import Store
 
 
 class Surroundings:
-    """What strategies may look at: the other objects, and the seeded generator. Without `checks` objects are right."""
+    """The state that strategies may look at: the other objects, and the seeded generator. Without `checks` objects
+    are right.
+    """
 
     def __init__(self, store: Store, rng: random.Random, *, checks: bool) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""What objects may contain: types, defaults and checks of built-in kinds and custom resources.
+"""Check objects: types, defaults and checks of built-in kinds and custom resources.
 
 `Catalog(builtin_resources)` is the `SchemaCatalog` of `local.interfaces`. Its order of use, per write:
 `decode` (types and unknown fields) → `default` → the registry's own part (uid, addresses, priority) → `validate`.

@@ -1,4 +1,6 @@
-"""Whether a text is a cron schedule, as CronJobs understand it (five fields, names, ranges, steps, `@daily`)."""
+"""Decide whether a text is a cron schedule, as CronJobs understand it (five fields, names, ranges, steps,
+`@daily`).
+"""
 
 _FIELDS = (
     ("minute", 0, 59, ()),

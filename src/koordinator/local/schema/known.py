@@ -1,4 +1,4 @@
-"""What is known about values that come again and again: the specs of replicas.
+"""Remember results for values that come again and again: the specs of replicas.
 
 Pods of one workload are created with equal specs. They are decoded, completed and checked once, and then
 share one object: objects in the store are immutable, so a cluster of replicas costs the memory of its templates.

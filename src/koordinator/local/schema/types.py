@@ -13,7 +13,7 @@ import msgspec
 
 
 class Kind(enum.Enum):
-    """What a value is on the wire. `value` is the word Go uses for it in decoding errors."""
+    """The type of a value on the wire. `value` is the word Go uses for it in decoding errors."""
 
     STRING = "string"
     BOOL = "bool"
@@ -32,7 +32,7 @@ class Kind(enum.Enum):
 
 
 class ListType(enum.Enum):
-    """How elements of a list are told apart by server-side apply."""
+    """The way in which server-side apply tells elements of a list apart."""
 
     ATOMIC = "atomic"
     SET = "set"

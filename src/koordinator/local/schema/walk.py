@@ -1,4 +1,4 @@
-"""What passes over JSON values share: values are copied only where they change, unknown fields are told by path."""
+"""Walk JSON values: copy them only where they change, tell unknown fields by path."""
 
 from collections.abc import Callable
 from typing import Any

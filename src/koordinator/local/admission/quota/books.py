@@ -26,7 +26,7 @@ _ZERO = Quantity.of_value(0)
 
 
 class Bill(msgspec.Struct, frozen=True):
-    """What a write adds to one quota: the quota, and what is used of it afterwards."""
+    """The charge of a write to one quota: the quota, and what is used of it afterwards."""
 
     quota: Record
     used: Amounts

@@ -1,4 +1,4 @@
-"""Which pods a quota with scopes is about. Pure. Source: Kubernetes, "Resource Quotas", quota scopes."""
+"""Find which pods a quota with scopes is about. Pure. Source: Kubernetes, "Resource Quotas", quota scopes."""
 
 from typing import Any
 

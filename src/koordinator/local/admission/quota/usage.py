@@ -1,4 +1,4 @@
-"""What an object uses of a ResourceQuota, by the names that quotas have for it. Pure.
+"""Count what an object uses of a ResourceQuota, by the names that quotas have for it. Pure.
 
 Source: the quota evaluators of Kubernetes (pods, services, claims, and counts of everything else).
 """

@@ -1,4 +1,4 @@
-"""What a printer is: columns, and the cells of one object's row; with the words that cells are made of."""
+"""The parts of a printer: columns, and the cells of one object's row; with the words that cells are made of."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -24,7 +24,7 @@ _ZEROS: tuple[Any, ...] = ("", 0, False)
 
 
 class State:
-    """What is known while one body is read: how deep we are, and the fields that nobody knows."""
+    """The state while one body is read: how deep we are, and the fields that nobody knows."""
 
     __slots__ = ("depth", "unknown")
 
@@ -37,7 +37,7 @@ Read = Callable[[int | bytes, State], Any]
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """How one field is read and where it goes."""
+    """The reader of one field, and the place of its value."""
 
     name: str
     read: Read

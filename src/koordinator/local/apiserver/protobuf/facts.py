@@ -1,4 +1,4 @@
-"""What the messages of Kubernetes' API are made of: numbers, names and types of their fields.
+"""Load the numbers, names and types of the fields in the messages of Kubernetes' API.
 
 `messages.txt` holds it, made by `tools/protobuf_facts` from the struct tags of Kubernetes' Go types, which the API
 promises to keep. A line `= VERSION FOLDER KIND ...` says which messages the kinds of an API version are; `[FOLDER]`

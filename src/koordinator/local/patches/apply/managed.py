@@ -16,7 +16,7 @@ APPLY, UPDATE = "Apply", "Update"
 
 
 class Owner(msgspec.Struct, frozen=True, order=True):
-    """What tells two entries apart."""
+    """The key that tells two entries apart."""
 
     manager: str
     operation: str

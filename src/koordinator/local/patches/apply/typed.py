@@ -43,7 +43,7 @@ class Mismatch(Exception):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """How a new object differs from an old one; None is "nothing"."""
+    """The difference between a new object and an old one; None is "nothing"."""
 
     added: Node | None
     modified: Node | None

@@ -1,4 +1,4 @@
-"""What the model classes do not say about built-in kinds, by the Go name of the struct.
+"""Add what the model classes do not say about built-in kinds, by the Go name of the struct.
 
 Sources: the `patchStrategy`, `patchMergeKey`, `listType`, `listMapKey` and `mapType` markers that Kubernetes'
 API reference documents for each field, and the integer sizes of its Go types.
@@ -10,7 +10,7 @@ from koordinator.local.schema.types import ListType
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
-    """How a field is merged: by strategic merge patches and by server-side apply."""
+    """The rule for merging a field: by strategic merge patches and by server-side apply."""
 
     strategies: tuple[str, ...] = ()
     merge_key: str = ""

@@ -19,7 +19,7 @@ _PATH_NAMES_GROUP = "rbac.authorization.k8s.io"
 
 
 class BuiltinSchema:
-    """What objects of one built-in resource may contain."""
+    """The schema of one built-in resource's objects."""
 
     def __init__(self, resource: Resource, shape: Type) -> None:
         self.resource = resource

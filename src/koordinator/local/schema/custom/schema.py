@@ -16,7 +16,7 @@ _IMPLICIT = frozenset({"apiVersion", "kind", "metadata"})
 
 
 class CustomSchema:
-    """What objects of one custom resource may contain; `schema` is its `openAPIV3Schema`."""
+    """The schema of one custom resource's objects; `schema` is its `openAPIV3Schema`."""
 
     def __init__(self, resource: Resource, schema: Json) -> None:
         self.resource = resource

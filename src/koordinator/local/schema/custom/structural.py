@@ -1,4 +1,4 @@
-"""Whether an `openAPIV3Schema` is structural and uses only what the API server accepts."""
+"""Decide whether an `openAPIV3Schema` is structural and uses only what the API server accepts."""
 
 from typing import Any
 

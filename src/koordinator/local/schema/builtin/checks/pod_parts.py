@@ -1,4 +1,4 @@
-"""What the subresources `ephemeralcontainers` and `resize` may change of a pod.
+"""Check what the subresources `ephemeralcontainers` and `resize` may change of a pod.
 
 Source: ValidatePodEphemeralContainersUpdate and ValidatePodResize of pkg/apis/core/validation in kubernetes/kubernetes.
 """

@@ -1,4 +1,4 @@
-"""What an update of a pod may change: labels, images, a few numbers, more tolerations."""
+"""Check what an update of a pod may change: labels, images, a few numbers, more tolerations."""
 
 from typing import Any
 
