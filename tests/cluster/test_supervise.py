@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from koordinator.cluster import errors
-from koordinator.cluster.supervise import Guard
+from koordinator.cluster.supervise import Guard, attempt, strictly
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,20 @@ def test_refusals_are_told_each_time_and_lost_races_never(caplog: pytest.LogCapt
         "nodeslos a is forbidden"[-21:],
         "nodeslos b is forbidden"[-21:],
     ]
+
+
+def test_a_callback_that_raises_is_told_and_answered_for(caplog: pytest.LogCaptureFixture) -> None:
+    guard = Guard("handlers")
+
+    assert guard.answer(int, "12", otherwise=lambda _: 0) == 12
+    assert guard.failure_count == 0
+    assert guard.answer(int, "twelve", otherwise=lambda error: len(str(error))) == len(str(guard.last_error))
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+    with strictly(), pytest.raises(ValueError, match="twelve"):
+        guard.answer(int, "twelve", otherwise=lambda _: 0)
+
+
+def test_what_strangers_raise_is_left_to_the_caller() -> None:
+    assert attempt(int, "12") == 12
+    assert isinstance(attempt(int, "twelve"), ValueError)

@@ -243,14 +243,12 @@ class Informer(Generic[T]):
                 self._version = event.resource_version
 
     def _store(self, obj: T) -> None:
-        transform = self._transform
-        if transform is not None:
-            try:
-                obj = transform(obj)
-            except Exception as error:
-                self.guard.failed(error, transform)
-                return
-        self._keep(obj)
+        if self._transform is None:
+            self._keep(obj)
+            return
+        transformed: T | None = self.guard.answer(self._transform, obj, otherwise=_nothing)
+        if transformed is not None:
+            self._keep(transformed)
 
     def _keep(self, obj: T) -> None:
         """Cache what is as it should be cached, and tell the handlers."""
@@ -290,13 +288,13 @@ class Informer(Generic[T]):
         for index in self._indexes.values():
             index.replace(key, old, None)
         if last is not old and self._transform is not None:
-            try:
-                last = self._transform(last)
-            except Exception as error:
-                self.guard.failed(error, self._transform)
-                last = old
+            last = self.guard.answer(self._transform, last, otherwise=lambda _: old)
         for on_delete in self._on_delete:
             self.guard.call(on_delete, last)
+
+
+def _nothing(_: Exception) -> None:
+    return None
 
 
 def _key(obj: Object) -> Key:

@@ -1,7 +1,8 @@
-"""The one place where any exception is caught: a loop must outlive what goes wrong inside it.
+"""The one place where any exception is survived: a loop must outlive what goes wrong inside it.
 
-`supervise` repeats a step for ever; `Guard.call` shields a loop from the callbacks it runs. Both log with
-traceback and count. Inside `strictly()` (tests, simulation) an unexpected exception is raised instead.
+`supervise` repeats a step for ever; `Guard` shields a loop from the callbacks it runs. Both log with traceback and
+count. Inside `strictly()` (tests, simulation) an unexpected exception is raised instead. The few other places that
+catch any exception are listed with their reasons in `tests/test_broad_excepts.py`.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import contextlib
 import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff
@@ -20,6 +21,8 @@ _AWAY = (errors.ServiceUnavailable, errors.TooManyRequests)
 """The server is away, or has no time: all requests fail alike until it is back."""
 _LOST_RACE = (errors.Conflict, errors.AlreadyExists)
 """Somebody (perhaps we, and our cache does not know yet) was faster: the next try reads afresh."""
+
+T = TypeVar("T")
 
 Step = Callable[[], Awaitable[float]]
 """One round of a loop; returns the seconds to pause before the next."""
@@ -54,6 +57,14 @@ class Guard:
             self.failed(error, callback)
             return False
         return True
+
+    def answer(self, callback: Callable[..., T], *args: Any, otherwise: Callable[[Exception], T]) -> T:
+        """Return what a callback answers. When it raises, log and count that, and return what `otherwise` says."""
+        try:
+            return callback(*args)
+        except Exception as error:
+            self.failed(error, callback)
+            return otherwise(error)
 
     async def call_async(self, callback: Callable[..., Awaitable[Any]], *args: Any) -> Exception | None:
         """Await a callback; the exception that it raised, or None."""
@@ -96,6 +107,15 @@ class Guard:
         if self._away_count > 1:
             log.info("%s goes on", self.name, extra={"loop": self.name, "failures": self._away_count})
         self._away_count = 0
+
+
+def attempt(make: Callable[..., T], *args: Any) -> T | Exception:
+    """Run code of strangers once (a module imported, a plugin made); return its result, or what it raised for the
+    caller to report."""
+    try:
+        return make(*args)
+    except Exception as error:
+        return error
 
 
 async def supervise(step: Step, backoff: Backoff, guard: Guard) -> NoReturn:

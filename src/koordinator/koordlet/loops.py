@@ -54,17 +54,18 @@ async def repeat(part: Strategy | Reporter, pause: Pause, guard: Guard) -> NoRet
     """Rounds until cancelled. One that fails is logged; pauses then grow, up to a limit."""
     failed_s = 0.0
     while True:
-        try:
-            result = part.run()
-            if inspect.isawaitable(result):
-                await result
-        except Exception as error:
-            guard.failed(error)
+        if await guard.call_async(_round, part) is None:
+            failed_s = 0.0
+            await pause()
+        else:
             failed_s = min(max(failed_s * 2, part.interval_s, PAUSE_S_MIN), FAILED_S_MAX)
             await asyncio.sleep(failed_s)
-            continue
-        failed_s = 0.0
-        await pause()
+
+
+async def _round(part: Strategy | Reporter) -> None:
+    result = part.run()
+    if inspect.isawaitable(result):
+        await result
 
 
 def _pace_of(strategy: Strategy, shared: Shared) -> Pause:

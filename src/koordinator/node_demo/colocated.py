@@ -3,7 +3,6 @@ that runs pods as processes, and the node agent as a process of its own.
 """
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
 
@@ -144,8 +143,7 @@ class OnACluster:
         await self._agent.stop()
         if self._running is not None:
             self._running.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await self._running
+            await asyncio.wait([self._running])  # asyncio logs what else it ended with
         if self._cgroups.exists(own_groups.name()):
             await own_groups.remove(self._cgroups, own_groups.name())
 

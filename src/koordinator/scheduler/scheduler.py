@@ -232,11 +232,7 @@ class Scheduler:
         for plugin in self.profiles[entry.profile_name].pre_enqueues:
             if plugin.name == but:
                 continue
-            try:
-                answer = plugin.pre_enqueue(entry.pod)
-            except Exception as failure:
-                self._guard.failed(failure, plugin.pre_enqueue)
-                answer = status.error(f"{type(failure).__name__}: {failure}")
+            answer = self._guard.answer(plugin.pre_enqueue, entry.pod, otherwise=_as_status)
             if not answer.is_success:
                 return answer.by(plugin.name)
         return SUCCESS
@@ -352,11 +348,7 @@ class Scheduler:
     def _chosen(self, chooser: NextPodPlugin[Any], now_s: float) -> QueuedPod | None:
         """The pod that a plugin wants next, None for none."""
         while True:
-            try:
-                uid = chooser.next_pod()
-            except Exception as error:
-                self._guard.failed(error, chooser.next_pod)
-                return None
+            uid = self._guard.answer(chooser.next_pod, otherwise=lambda _: None)
             if uid is None:
                 return None
             began_s = self.clock.now()
@@ -433,3 +425,7 @@ class Scheduler:
             entry = QueuedPod(pod, profile.name, profile.class_key(pod), now_s, attempt_count=1)
         self.observer.popped(entry, now_s)
         self._start(BindingCycle(profile, entry, placed, batch))
+
+
+def _as_status(failure: Exception) -> Status:
+    return status.error(f"{type(failure).__name__}: {failure}")

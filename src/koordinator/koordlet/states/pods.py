@@ -73,10 +73,7 @@ class PodsState:
         bucket = TokenBucket(TRIGGERED, asyncio.get_running_loop().time())
         while True:
             self._wake.clear()
-            try:
-                await self.sync()
-            except Exception as error:
-                self._guard.failed(error)
+            await self._guard.call_async(self.sync)
             try:
                 async with asyncio.timeout(SOON_S if self._tries else self._interval_s):
                     await self._wake.wait()
@@ -163,15 +160,17 @@ class PodsState:
             raise
         with inotify:
             lifecycle, of_driver = None, None
+
+            async def follow() -> None:
+                nonlocal lifecycle, of_driver
+                if lifecycle is None or of_driver is not self._shared.view.driver:
+                    of_driver = self._shared.view.driver
+                    lifecycle = PodLifecycle(self._shared.host.cgroups, of_driver, inotify)
+                    self._told(lifecycle.rescan())
+                self._told(await self._events(lifecycle))
+
             while True:
-                try:
-                    if lifecycle is None or of_driver is not self._shared.view.driver:
-                        of_driver = self._shared.view.driver
-                        lifecycle = PodLifecycle(self._shared.host.cgroups, of_driver, inotify)
-                        self._told(lifecycle.rescan())
-                    self._told(await self._events(lifecycle))
-                except Exception as error:
-                    self._guard.failed(error)
+                if await self._guard.call_async(follow) is not None:
                     await asyncio.sleep(SOON_S)
 
     async def _events(self, lifecycle: PodLifecycle) -> list[PodEvent]:

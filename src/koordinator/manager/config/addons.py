@@ -14,6 +14,7 @@ import msgspec
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.codec import Annotation, Payload
 from koordinator.api.core import Node
+from koordinator.cluster.supervise import attempt
 from koordinator.manager.config.node_entries import EntryTable
 
 log = logging.getLogger(__name__)
@@ -71,12 +72,10 @@ def read_entries(entries: Iterable[metadata.EntryPoint]) -> Addons:
     node_slo: dict[str, list[NodeSLOAddon]] = {}
     colocation: dict[str, list[ColocationAddon]] = {}
     for entry in entries:
-        try:
-            found = entry.load()
-        except Exception as error:  # a stranger's module may raise anything while it is imported
-            log.warning("add-on not usable", extra={"addon": entry.name, "error": repr(error)})
-            continue
-        if isinstance(found, ColocationAddon):
+        found = attempt(entry.load)
+        if isinstance(found, Exception):
+            log.warning("add-on not usable", extra={"addon": entry.name, "error": repr(found)})
+        elif isinstance(found, ColocationAddon):
             colocation.setdefault(found.name, []).append(found)
         elif isinstance(found, NodeSLOAddon):
             node_slo.setdefault(found.name, []).append(found)

@@ -24,7 +24,7 @@ from koordinator.manager.config import (
     cpu_normalization,
     node_slo_spec,
 )
-from koordinator.manager.config.addons import Addons
+from koordinator.manager.config.addons import Addons, NodeSLOAddon
 from koordinator.manager.config.colocation_config import ColocationState, StrategyTable
 from koordinator.manager.config.node_slo_spec import NodeSLOConfig, SpecTable
 
@@ -168,18 +168,24 @@ class SLOConfigs:
     def _take_extensions(self, config_map: ConfigMap | None, said: Mapping[str, str]) -> bool:
         changed = False
         for addon in self.addons.node_slo:
-            try:
-                config = addon.parse(said)
-            except ProtocolError as error:
-                self._tell(config_map, f"extension {addon.name}", str(error), node_slo_spec.REASON_UNREADABLE)
-                continue
-            except Exception as error:  # a stranger's code must not keep the other keys from being read
-                self.guard.failed(error, addon.parse)
-                continue
-            if addon.name not in self.extensions or self.extensions[addon.name] != config:
-                self.extensions[addon.name] = config
-                changed = True
+            # A stranger's code must not keep the other keys from being read.
+            changed |= self.guard.answer(
+                self._take_extension, addon, config_map, said, otherwise=lambda _: False
+            )
         return changed
+
+    def _take_extension(
+        self, addon: NodeSLOAddon, config_map: ConfigMap | None, said: Mapping[str, str]
+    ) -> bool:
+        try:
+            config = addon.parse(said)
+        except ProtocolError as error:
+            self._tell(config_map, f"extension {addon.name}", str(error), node_slo_spec.REASON_UNREADABLE)
+            return False
+        if addon.name in self.extensions and self.extensions[addon.name] == config:
+            return False
+        self.extensions[addon.name] = config
+        return True
 
     def _take_cpu_normalization(self, config_map: ConfigMap | None, said: Mapping[str, str]) -> bool:
         outcome = cpu_normalization.sync(self.cpu_normalization, said)

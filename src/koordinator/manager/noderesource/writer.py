@@ -140,13 +140,9 @@ class Writer:
             await self._write_node(name, wish)
         except errors.NotFound:
             pass  # gone since; word of it is on its way to us
-        except errors.ApiError as error:
+        except Exception as error:
             self._reconciles.inc(FAILED, reason)
             self._again(name, retry_after_s(error))
-            raise
-        except Exception:
-            self._reconciles.inc(FAILED, reason)
-            self._again(name, 0.0)
             raise
         self._reconciles.inc(SUCCEEDED, "")
 

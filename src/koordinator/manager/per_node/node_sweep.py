@@ -49,12 +49,8 @@ class NodeSweep:
                     await asyncio.sleep(0)
 
     async def _look_at(self, name: str) -> None:
-        differs = True  # also when that cannot be told: whoever works on it says why
-        try:
-            differs = self._differs(name)
-        except Exception as error:
-            self.guard.failed(error, self._differs)
-        if differs:
+        # A node for which that cannot be told is worked on, too: whoever does says why.
+        if self.guard.answer(self._differs, name, otherwise=lambda _: True):
             while len(self._queue) >= WAITING_MAX:
                 self._has_room.clear()
                 await self._has_room.wait()

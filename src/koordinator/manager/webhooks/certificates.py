@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -29,6 +30,16 @@ CA_NAME = "webhook-cert-ca"
 TRUST_OVERLAP = datetime.timedelta(hours=1)
 """How long the CAs before a new one stay trusted: replicas and API servers change over within a minute or two."""
 OLD_CAS_MAX = 2
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.ExtensionNotFound,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What `cryptography` raises for a certificate or key that it cannot read; whatever it is, a new one is the remedy."""
 
 
 class CertificateSet(msgspec.Struct, frozen=True):
@@ -100,13 +111,13 @@ def _facts(certs: CertificateSet) -> _Facts:
         key = serialization.load_pem_private_key(certs.key, None)
         names = tuple(cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
         is_ca = _is_ca(ca_cert)
-    except Exception:  # whatever is wrong with it, a new one is the remedy
+    except _UNREADABLE:
         return _Facts(Renewal.UNREADABLE)
     if _public_bytes(key.public_key()) != _public_bytes(cert.public_key()):
         return _Facts(Renewal.NOT_PAIRED)
     try:
         cert.verify_directly_issued_by(ca_cert)
-    except Exception:  # a foreign signature, or one of a kind that we cannot check
+    except (*_UNREADABLE, InvalidSignature):  # a foreign signature, or one of a kind that we cannot check
         return _Facts(Renewal.NO_CHAIN)
     if not is_ca:
         return _Facts(Renewal.NO_CHAIN)
@@ -159,7 +170,7 @@ def _usable_authority(certs: CertificateSet, now: datetime.datetime) -> _Authori
         cert = x509.load_pem_x509_certificate(certs.ca_cert)
         key = serialization.load_pem_private_key(certs.ca_key, None)
         is_ca = _is_ca(cert)
-    except Exception:
+    except _UNREADABLE:
         return None
     is_paired = _public_bytes(key.public_key()) == _public_bytes(cert.public_key())
     if not isinstance(key, rsa.RSAPrivateKey) or not (is_paired and is_ca):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
+from koordinator.cluster.supervise import attempt
 from koordinator.scheduler.plugin.framework import ENTRY_POINTS, Plugin
 
 log = logging.getLogger(__name__)
@@ -89,10 +90,9 @@ def read_entries(
 def _load(entry: metadata.EntryPoint) -> PluginType | str:
     """The plugin, or what is wrong with it."""
     source = _source(entry)
-    try:
-        found = entry.load()
-    except Exception as error:  # a stranger's module may raise anything while it is imported
-        return f"{source}: importing it failed: {type(error).__name__}: {error}"
+    found = attempt(entry.load)
+    if isinstance(found, Exception):
+        return f"{source}: importing it failed: {type(found).__name__}: {found}"
     if not (isinstance(found, type) and issubclass(found, Plugin)):
         return f"{source} is no subclass of koordinator.scheduler.plugin.framework.Plugin"
     name = getattr(found, "name", None)

@@ -279,12 +279,13 @@ class Binder:
 
     def _is_slow(self, job: BindingCycle) -> bool:
         """Return whether a plugin waits for others before the pod can be bound (a volume to be made)."""
-        placed = job.placed
-        try:
-            return any(
-                plugin.is_slow(placed.evaluation.state_of(plugin.name), placed.pod)
-                for plugin in job.profile.slow_pre_binds
-            )
-        except Exception as failure:
-            self._guard.failed(failure, self._is_slow)
-            return True  # nobody knows: it must not hold up others
+        # When a plugin raises nobody knows: the pod must not hold up others.
+        return self._guard.answer(_waits_for_others, job, otherwise=lambda _: True)
+
+
+def _waits_for_others(job: BindingCycle) -> bool:
+    placed = job.placed
+    return any(
+        plugin.is_slow(placed.evaluation.state_of(plugin.name), placed.pod)
+        for plugin in job.profile.slow_pre_binds
+    )

@@ -184,11 +184,7 @@ class EventHandlers:
 
     def _class_key(self, profile: Profile, info: PodInfo) -> Hashable:
         """Return what the pod has in common with others; nothing, when a plugin raises: its cycle will say so."""
-        try:
-            return profile.class_key(info)
-        except Exception as error:
-            self._guard.failed(error, profile.class_key)
-            return object()
+        return self._guard.answer(profile.class_key, info, otherwise=lambda _: object())
 
     def _nomination_ended(self, uid: str) -> None:
         node_name = self._nominations.node_of(uid)

@@ -56,11 +56,7 @@ class FailureHandlers:
     def before(self, failure: SchedulingFailure) -> Handling:
         """The first answer that is not GO_ON ends it. A handler that raises counts as one that goes on."""
         for handler in self._before:
-            try:
-                handling = handler(failure)
-            except Exception as error:
-                self._guard.failed(error, handler)
-                continue
+            handling = self._guard.answer(handler, failure, otherwise=lambda _: Handling.GO_ON)
             if handling is not Handling.GO_ON:
                 return handling
         return Handling.GO_ON

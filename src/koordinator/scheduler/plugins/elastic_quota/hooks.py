@@ -11,7 +11,7 @@ from typing import Any
 
 from koordinator.api.core import Pod
 from koordinator.api.sigs import ElasticQuota
-from koordinator.cluster.supervise import Guard
+from koordinator.cluster.supervise import Guard, attempt
 from koordinator.prometheus import Histogram, exponential
 from koordinator.scheduler.config.plugin_args import HookPlugin
 from koordinator.scheduler.plugin.framework import Handle
@@ -98,10 +98,11 @@ class Hooks:
                     f"as an entry point of the group {ENTRY_POINTS!r}"
                 )
             else:
-                try:
-                    hooks.append(offered[each.factory_key]()(each.key, each.factory_args, handle))
-                except Exception as error:  # whatever a factory of others raises, others are told about, too
-                    problems.append(f"{where} {each.key!r}: {type(error).__name__}: {error}")
+                made = attempt(_make, offered[each.factory_key], each, handle)
+                if isinstance(made, Exception):
+                    problems.append(f"{where} {each.key!r}: {type(made).__name__}: {made}")
+                else:
+                    hooks.append(made)
         if problems:
             raise ValueError("; ".join(problems))
         took = handle.metrics.registry.shared(_latency())
@@ -158,14 +159,24 @@ class Hooks:
     def _call(self, hook: QuotaHook, method: str, *args: Any) -> Any:
         """Call the hook and return its answer, None when it raised."""
         began_s = self._now()
+        otherwise = _as_problem if method == "check_pod" else _nothing
         try:
-            return getattr(hook, method)(*args)
-        except Exception as error:
-            self._guard.failed(error, getattr(hook, method))
-            return str(error) or type(error).__name__ if method == "check_pod" else None
+            return self._guard.answer(getattr(hook, method), *args, otherwise=otherwise)
         finally:
             operation = "on_pod_update" if method == "on_pod_updated" else method
             self._took.of(hook.key, operation).observe(max(self._now() - began_s, 0.0))
+
+
+def _make(load: Callable[[], Factory], configured: HookPlugin, handle: Handle) -> QuotaHook:
+    return load()(configured.key, configured.factory_args, handle)
+
+
+def _as_problem(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _nothing(_: Exception) -> None:
+    return None
 
 
 NO_HOOKS = Hooks((), lambda: 0.0, _latency())
