@@ -1,6 +1,7 @@
 """Areas of the host's files: `cgroup-paths`, `cgroup-v2-convert`, `parse-*`, `storage-info`."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from koordinator.api import cpuset
@@ -17,10 +18,10 @@ from koordinator.host import (
     storage,
     sysfs,
 )
-from koordinator.host.cgroup_knobs import Knob
+from koordinator.host.cgroup_knobs import V2, Knob
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cpu_topology import CPUTopology
-from koordinator.host.errors import KnobValueError, UnsupportedError
+from koordinator.host.errors import ContentError, KnobValueError, UnsupportedError
 from tests.host import lscpu
 
 _KINDS = {
@@ -95,13 +96,9 @@ def _file(case: dict[str, Any]) -> str:
 def cgroup_v2_convert(case: dict[str, Any]) -> Any:
     match case["op"]:
         case "shares_to_weight":
-            shares = case["shares"]
-            is_valid = cgroup_units.SHARES_MIN <= shares <= cgroup_units.SHARES_MAX
-            return {"weight": cgroup_units.weight_of_shares(shares) if is_valid else None}
+            return {"weight": _if_valid(cgroup_knobs.encode, Knob.CPU_SHARES, V2, str(case["shares"]))}
         case "weight_to_shares":
-            weight = case["weight"]
-            is_valid = cgroup_units.WEIGHT_MIN <= weight <= cgroup_units.WEIGHT_MAX
-            return {"shares": cgroup_units.shares_of_weight(weight) if is_valid else None}
+            return {"shares": _if_valid(cgroup_values.shares, V2, str(case["weight"]))}
         case "milli_to_shares":
             return {"shares": cgroup_units.shares_of_milli(case["milli"])}
         case "milli_to_quota":
@@ -124,6 +121,13 @@ def cgroup_v2_convert(case: dict[str, Any]) -> Any:
                 return {"valid": False}
             return {"valid": True}
     raise AssertionError(case["op"])
+
+
+def _if_valid(convert: Callable[..., str | int], *args: Any) -> int | None:
+    try:
+        return int(convert(*args))
+    except (KnobValueError, ContentError):
+        return None
 
 
 def _read(knob: Knob, version: int, content: str) -> Any:
