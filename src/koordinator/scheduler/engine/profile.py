@@ -140,9 +140,14 @@ class Profile:
         """Plugins with columns that depend on the time."""
         self.evaluators = tuple({plugin.name: plugin for plugin in cycle}.values())
         """Plugins with a state per pod class."""
-        self._keyed = tuple(p for p in self.evaluators if type(p).class_key is not Plugin.class_key)
+        parts = [
+            part
+            for p in self.evaluators
+            for part in (p.keyed_by if type(p).class_key is Plugin.class_key else (p.class_key,))
+        ]
+        self._key_parts = tuple(dict.fromkeys(parts))
         self._is_alone = any(
-            type(p).prepare is not Plugin.prepare and type(p).class_key is Plugin.class_key
+            type(p).prepare is not Plugin.prepare and type(p).class_key is Plugin.class_key and not p.keyed_by
             for p in self.evaluators
         )
         """Whether a plugin makes something of each pod and does not say what of: then no two are alike."""
@@ -186,7 +191,7 @@ class Profile:
         """Pods with equal keys get the same answers from all plugins."""
         if self._is_alone:
             return pod.uid
-        return tuple([plugin.class_key(pod) for plugin in self._keyed])
+        return tuple([part(pod) for part in self._key_parts])
 
     def has_epoch(self, plugin: Plugin[Any]) -> bool:
         """Return whether the plugin's answers for rows depend on more than these rows."""

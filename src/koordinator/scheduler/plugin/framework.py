@@ -26,7 +26,7 @@ from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status
 from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import ColumnSpec, Rows
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import KeyPart, PodInfo
 
 ReasonCodes = npt.NDArray[np.uint16]
 """One per row: 0 lets the row pass, anything else is a number that `FilterPlugin.refusal` explains.
@@ -97,6 +97,8 @@ class Plugin(abc.ABC, Generic[S]):
     reads: ClassVar[RowChange] = RowChange.NODE
     wakes_on: ClassVar[tuple[ClusterEvent, ...]] = ()
     per_profile: ClassVar[bool] = False
+    keyed_by: ClassVar[tuple[KeyPart, ...]] = ()
+    """The `class_key` in parts that other plugins have, too: a profile asks for each of them once."""
     wakes_for_row: ClassVar[bool] = False
     """Whether an own `wakes` is about the node of the event only: then cheap filters have to let the pod onto
     that node, too, before it is woken."""
@@ -112,10 +114,10 @@ class Plugin(abc.ABC, Generic[S]):
     def class_key(self, pod: PodInfo) -> Hashable:
         """All that Filter and Score look at in a pod: equal keys get equal answers on every row.
 
-        A plugin that has a `prepare` and no `class_key` has its pods evaluated one by one: correct, and
-        slower.
+        A plugin that has a `prepare` and neither `class_key` nor `keyed_by` has its pods evaluated one by one:
+        correct, and slower.
         """
-        return ()
+        return tuple([part(pod) for part in self.keyed_by])
 
     def live_key(self, pod: PodInfo) -> Hashable:
         """Return what `class_key` cannot tell when a pod is queued: how it relates to what is in the cluster now.

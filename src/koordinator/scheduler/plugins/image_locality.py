@@ -10,6 +10,7 @@ from koordinator.api.core import Node
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
+from koordinator.scheduler.table import pod_info
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -28,6 +29,7 @@ class ImageState(msgspec.Struct, frozen=True):
 
 class ImageLocality(PreScorePlugin[ImageState], ScorePlugin[ImageState], RowKeeper):
     name = "ImageLocality"
+    keyed_by = (pod_info.images,)
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -56,9 +58,6 @@ class ImageLocality(PreScorePlugin[ImageState], ScorePlugin[ImageState], RowKeep
             self._versions[name] = self._versions.get(name, 0) + 1
 
     # A pod
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        return self.prepare(pod).images
 
     def prepare(self, pod: PodInfo) -> ImageState:
         containers = [*pod.pod.spec.init_containers, *pod.pod.spec.containers]

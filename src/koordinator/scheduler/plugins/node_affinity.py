@@ -1,6 +1,6 @@
 """NodeAffinity: node selectors, required and preferred affinity. Source: behaviour/scheduler B1, B2 and B9."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from koordinator.scheduler.plugin.framework import (
     default_normalize,
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable
+from koordinator.scheduler.table import pod_info
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.label_columns import NAME_FIELD, LabelColumns
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -52,6 +53,7 @@ class NodeAffinity(
     ScorePlugin[AffinityState],
 ):
     name = "NodeAffinity"
+    keyed_by = (pod_info.node_selection,)
     args = NodeAffinityArgs
     reasons = AffinityReason
     normalizes = True
@@ -65,12 +67,6 @@ class NodeAffinity(
         enforced = added.required_during_scheduling_ignored_during_execution
         self._enforced = None if enforced is None else tuple(enforced.node_selector_terms)
         self._added_preferred = tuple(added.preferred_during_scheduling_ignored_during_execution)
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        spec = pod.pod.spec
-        selector = tuple(sorted(spec.node_selector.items())) if spec.node_selector else ()
-        affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-        return selector, None if affinity is None else msgspec.json.encode(affinity)
 
     def prepare(self, pod: PodInfo) -> AffinityState:
         spec = pod.pod.spec

@@ -1,14 +1,12 @@
 """NodeName: a pod that names its node runs there or nowhere. Source: behaviour/scheduler B1."""
 
-from collections.abc import Hashable
-
 import numpy as np
 
 from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugin.framework import FilterPlugin, ReasonCodes, passes
 from koordinator.scheduler.plugin.status import SUCCESS, Reason, unresolvable
 from koordinator.scheduler.table.columns import Rows
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import NODE_NAME, PodInfo
 
 
 class NodeNameReason(Reason):
@@ -18,11 +16,9 @@ class NodeNameReason(Reason):
 
 class NodeName(FilterPlugin[str]):
     name = "NodeName"
+    keyed_by = (NODE_NAME,)
     reasons = NodeNameReason
     wakes_on = (ClusterEvent.NODE_ADDED,)
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        return pod.node_name
 
     def prepare(self, pod: PodInfo) -> str:
         return pod.node_name

@@ -1,7 +1,7 @@
 """NodePorts: a host port is given once per node, protocol and address. Source: behaviour/scheduler B1."""
 
 from collections import Counter
-from collections.abc import Collection, Hashable
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, unschedul
 from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import RowKeeper
-from koordinator.scheduler.table.pod_info import HostPort, PodInfo
+from koordinator.scheduler.table.pod_info import HOST_PORTS, HostPort, PodInfo
 
 ANY_ADDRESS = "0.0.0.0"
 
@@ -31,6 +31,7 @@ class PortReason(Reason):
 
 class NodePorts(PreFilterPlugin[tuple[HostPort, ...]], FilterPlugin[tuple[HostPort, ...]], RowKeeper):
     name = "NodePorts"
+    keyed_by = (HOST_PORTS,)
     fewer_pods_help = True
     reasons = PortReason
     reads = RowChange.NODE | RowChange.PODS
@@ -39,9 +40,6 @@ class NodePorts(PreFilterPlugin[tuple[HostPort, ...]], FilterPlugin[tuple[HostPo
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
         self._used: dict[tuple[str, int], dict[int, Counter[str]]] = {}
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        return pod.host_ports
 
     def prepare(self, pod: PodInfo) -> tuple[HostPort, ...]:
         return pod.host_ports

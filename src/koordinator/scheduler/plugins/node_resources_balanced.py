@@ -3,8 +3,6 @@
 The formula of Kubernetes 1.35 (the result with the pod placed). Source: behaviour/scheduler B2.
 """
 
-from collections.abc import Hashable
-
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +13,7 @@ from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
 from koordinator.scheduler.plugins.node_resources_fit import CPU_AND_MEMORY, WeightedResource, is_scalar
 from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows, at
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo
 
 F64 = npt.NDArray[np.float64]
 
@@ -41,15 +39,13 @@ class BalancedState(msgspec.Struct, frozen=True):
 
 class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin[BalancedState]):
     name = "NodeResourcesBalancedAllocation"
+    keyed_by = (REQUESTS,)
     args = BalancedArgs
     reads = RowChange.NODE | RowChange.PODS
 
     def __init__(self, args: BalancedArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._names = [resource.name for resource in args.resources]
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        return pod.request_key
 
     def prepare(self, pod: PodInfo) -> BalancedState:
         table = self.handle.table

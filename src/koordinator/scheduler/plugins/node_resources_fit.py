@@ -3,7 +3,7 @@
 Source: behaviour/scheduler B2 and B9.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -30,7 +30,7 @@ from koordinator.scheduler.plugins.fit_index import FitIndex
 from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.nodes import F64, NodeTable
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo
 
 Copies = int | I64
 """How many pods of a class are meant: the one that is looked at, and those assumed on the row before it."""
@@ -150,6 +150,7 @@ class NodeResourcesFit(
     PreFilterPlugin[FitState], FilterPlugin[FitState], PreScorePlugin[FitState], ScorePlugin[FitState]
 ):
     name = "NodeResourcesFit"
+    keyed_by = (REQUESTS,)
     args = FitArgs
     reads = RowChange.NODE | RowChange.PODS
     wakes_on = (
@@ -174,9 +175,6 @@ class NodeResourcesFit(
             shape = scaled_shape(strategy.requested_to_capacity_ratio.shape)
             self._resource_score = lambda used, capacity: requested_to_capacity_ratio(used, capacity, shape)
             self._mean = _half_up_mean_of_positive
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        return pod.request_key
 
     def prepare(self, pod: PodInfo) -> FitState:
         registry = self.handle.table.registry

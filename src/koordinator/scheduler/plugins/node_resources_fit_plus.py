@@ -1,6 +1,6 @@
 """NodeResourcesFitPlus: pack some resources and spread others. Source: behaviour/scheduler D2."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -13,7 +13,7 @@ from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.node_resources_fit import least_allocated, most_allocated
 from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows, at
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo
 
 _FORMULAS: dict[str, Callable[[I64, I64], I64]] = {
     "LeastAllocated": least_allocated,
@@ -49,15 +49,13 @@ class NodeResourcesFitPlus(
     """Init containers count as in the standard sum of requests, with defaults for cpu and memory."""
 
     name = "NodeResourcesFitPlus"
+    keyed_by = (REQUESTS,)
     args = FitPlusArgs
     reads = RowChange.NODE | RowChange.PODS
 
     def __init__(self, args: FitPlusArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._strategies = args.resources
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        return pod.request_key
 
     def prepare(self, pod: PodInfo) -> tuple[FitPlusRequest, ...]:
         names = self.handle.table.registry.names

@@ -1,7 +1,5 @@
 """NodeUnschedulable: cordoned nodes take pods only that tolerate it. Source: behaviour/scheduler B1 and B9."""
 
-from collections.abc import Hashable
-
 import numpy as np
 
 from koordinator.api import tolerations
@@ -9,6 +7,7 @@ from koordinator.api.core import Taint
 from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugin.framework import FilterPlugin, ReasonCodes, passes
 from koordinator.scheduler.plugin.status import SUCCESS, Reason, unresolvable
+from koordinator.scheduler.table import pod_info
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -24,11 +23,9 @@ class NodeUnschedulable(FilterPlugin[bool]):
     """The state says whether the pod tolerates cordoned nodes."""
 
     name = "NodeUnschedulable"
+    keyed_by = (pod_info.tolerations,)
     reasons = UnschedulableReason
     wakes_on = (ClusterEvent.NODE_ADDED, ClusterEvent.NODE_TAINTS, ClusterEvent.POD_UPDATED)
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        return self.prepare(pod)
 
     def prepare(self, pod: PodInfo) -> bool:
         return tolerations.is_tolerated(pod.pod.spec.tolerations, UNSCHEDULABLE_TAINT)

@@ -6,12 +6,11 @@ nodes are not what it asked for, and room that somebody reserved is not free. Pr
 one (`profile`).
 """
 
-from collections.abc import Hashable
-
 from koordinator.api import labels
 from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugin.framework import PreFilterPlugin, PreFilterResult
 from koordinator.scheduler.plugin.status import SKIP, unresolvable
+from koordinator.scheduler.table import pod_info
 from koordinator.scheduler.table.pod_info import PodInfo
 
 NEEDED = unresolvable(
@@ -24,10 +23,8 @@ class RequiredReservation(PreFilterPlugin[bool]):
     """The state is whether the pod requires a reservation; an empty annotation requires one, too."""
 
     name = "RequiredReservation"
+    keyed_by = (pod_info.annotations(labels.RESERVATION_AFFINITY),)
     wakes_on = (ClusterEvent.POD_UPDATED,)
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        return self.prepare(pod)
 
     def prepare(self, pod: PodInfo) -> bool:
         return labels.RESERVATION_AFFINITY in pod.pod.metadata.annotations

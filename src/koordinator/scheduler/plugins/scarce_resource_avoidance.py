@@ -3,8 +3,6 @@
 Source: behaviour/scheduler D3.
 """
 
-from collections.abc import Hashable
-
 import msgspec
 import numpy as np
 
@@ -12,7 +10,7 @@ from koordinator.api import resources
 from koordinator.scheduler.plugin.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.table.columns import Rows, at
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo
 
 
 class ScarceArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,14 +23,12 @@ class ScarceResourceAvoidance(PreScorePlugin[frozenset[int]], ScorePlugin[frozen
     """The state is the columns of what a pod requests."""
 
     name = "ScarceResourceAvoidance"
+    keyed_by = (REQUESTS,)
     args = ScarceArgs
 
     def __init__(self, args: ScarceArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._scarce = tuple(args.resources)
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        return tuple([column for column, _ in pod.requests])
 
     def prepare(self, pod: PodInfo) -> frozenset[int]:
         return frozenset(column for column, _ in pod.requests)

@@ -6,7 +6,6 @@ The advice is an annotation: `nodeNames` are the only nodes that come into quest
 tried in their order before all others.
 """
 
-from collections.abc import Hashable
 from typing import Annotated, Any
 
 import msgspec
@@ -18,6 +17,7 @@ from koordinator.scheduler.plugin import status
 from koordinator.scheduler.plugin.capabilities import PreferNodesPlugin, PreferredNodes
 from koordinator.scheduler.plugin.framework import Handle, PreFilterPlugin, PreFilterResult
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
+from koordinator.scheduler.table import pod_info
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
@@ -39,20 +39,12 @@ class SchedulingHint(PreFilterPlugin[HintState | None], PreferNodesPlugin[HintSt
     """Pods without the annotation have no state, so that they cost nothing."""
 
     name = "SchedulingHint"
+    keyed_by = (pod_info.annotations(labels.SCHEDULING_HINT, labels.DEPRECATED_SCHEDULING_HINT),)
     args = SchedulingHintArgs
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
         self._nodes_max: int = args.max_hint_nodes
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        annotations = pod.pod.metadata.annotations
-        if not annotations:
-            return None
-        return (
-            annotations.get(labels.SCHEDULING_HINT),
-            annotations.get(labels.DEPRECATED_SCHEDULING_HINT),
-        )
 
     def prepare(self, pod: PodInfo) -> HintState | None:
         annotations = pod.pod.metadata.annotations

@@ -25,6 +25,7 @@ from koordinator.scheduler.plugin.framework import (
     passes,
 )
 from koordinator.scheduler.plugin.status import SUCCESS, Reason, unresolvable
+from koordinator.scheduler.table import pod_info
 from koordinator.scheduler.table.columns import ColumnSpec, Rows, at
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -50,6 +51,7 @@ class TaintToleration(
     FilterPlugin[TaintState], PreScorePlugin[TaintState], ScorePlugin[TaintState], RowKeeper
 ):
     name = "TaintToleration"
+    keyed_by = (pod_info.tolerations,)
     reasons = TaintReason
     normalizes = True
     wakes_on = (ClusterEvent.NODE_ADDED, ClusterEvent.NODE_TAINTS, ClusterEvent.POD_UPDATED)
@@ -76,9 +78,6 @@ class TaintToleration(
         self._set_of_row.values[row] = number
 
     # A pod
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        return tuple(pod.pod.spec.tolerations)
 
     def prepare(self, pod: PodInfo) -> TaintState:
         empty = np.zeros(0, np.uint16), np.zeros(0, np.int64)

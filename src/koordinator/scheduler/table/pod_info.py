@@ -1,6 +1,7 @@
 """A pod as the scheduler works with it: the view plus what is computed from it once, at the edge."""
 
-from collections.abc import Hashable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -125,6 +126,43 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
     def is_terminal(self) -> bool:
         """Succeeded or Failed: it holds no resources any more."""
         return self.pod.status.phase in _TERMINAL_PHASES
+
+
+# What several plugins look at in pods: see `Plugin.keyed_by`.
+
+KeyPart = Callable[[PodInfo], Hashable]
+NODE_NAME: KeyPart = operator.attrgetter("node_name")
+HOST_PORTS: KeyPart = operator.attrgetter("host_ports")
+REQUESTS: KeyPart = operator.attrgetter("request_key")
+
+
+def tolerations(pod: PodInfo) -> Hashable:
+    """Return the taints that the pod tolerates."""
+    return tuple(pod.pod.spec.tolerations)
+
+
+def images(pod: PodInfo) -> Hashable:
+    """Return the images of its containers."""
+    spec = pod.pod.spec
+    return tuple([each.image for each in (*spec.init_containers, *spec.containers)])
+
+
+def node_selection(pod: PodInfo) -> Hashable:
+    """Return the node selector and the node affinity."""
+    spec = pod.pod.spec
+    selector = tuple(sorted(spec.node_selector.items())) if spec.node_selector else ()
+    affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    return selector, None if affinity is None else msgspec.json.encode(affinity)
+
+
+def annotations(*names: str) -> KeyPart:
+    """Return what tells the texts of these annotations."""
+
+    def texts(pod: PodInfo) -> Hashable:
+        own = pod.pod.metadata.annotations
+        return tuple([own.get(name) for name in names]) if own else ()
+
+    return texts
 
 
 def _labelled(pod: Pod) -> Hashable:

@@ -104,6 +104,7 @@ class VolumeBinding(
     ScorePlugin[BindingState],
 ):
     name = "VolumeBinding"
+    keyed_by = (class_key_of,)
     fewer_pods_help = True
     wakes_for_row = True
     args = VolumeBindingArgs
@@ -124,9 +125,6 @@ class VolumeBinding(
         self._shape = scaled_shape(args.shape)
 
     # A pod
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        return class_key_of(pod)
 
     def prepare(self, pod: PodInfo) -> BindingState:
         uses = claims_of(pod.pod)

@@ -62,6 +62,7 @@ class LimitState(msgspec.Struct, frozen=True):
 
 class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], RowKeeper):
     name = "NodeVolumeLimits"
+    keyed_by = (class_key_of,)
     fewer_pods_help = True
     wakes_for_row = True
     reads = RowChange.NODE | RowChange.PODS
@@ -86,9 +87,6 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
         """Most volumes by driver and node."""
 
     # A pod
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        return class_key_of(pod)
 
     def prepare(self, pod: PodInfo) -> LimitState:
         claims = claims_of(pod.pod)

@@ -22,6 +22,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     ClaimKey,
     VolumeCatalog,
     claims_of,
+    class_key_of,
     class_of,
     helps,
     not_found,
@@ -59,6 +60,7 @@ class ZoneState(msgspec.Struct, frozen=True):
 
 class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
     name = "VolumeZone"
+    keyed_by = (class_key_of,)
     fewer_pods_help = True
     wakes_for_row = True
     reasons = ZoneReason
@@ -74,9 +76,6 @@ class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
         self._catalog = VolumeCatalog(handle, KINDS)
         self._labels = LabelColumns(handle.table)
         handle.table.add_keeper(self._labels)
-
-    def class_key(self, pod: PodInfo) -> Hashable:
-        return _claims(pod.pod) if pod.pod.spec.volumes else ()
 
     def prepare(self, pod: PodInfo) -> ZoneState:
         zones: list[Zones] = []
