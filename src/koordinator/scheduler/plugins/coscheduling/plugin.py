@@ -215,7 +215,11 @@ class Coscheduling(
 
     # The way into the queue, and the start of an attempt
 
+    # Most pods are of no gang: nothing is asked about them.
+
     def pre_enqueue(self, pod: PodInfo) -> Status:
+        if not gang_id_of(pod.pod):
+            return SUCCESS
         busy = self.preemption.pre_enqueue(pod)
         if not busy.is_success:
             return busy
@@ -237,6 +241,8 @@ class Coscheduling(
 
     def begin_attempt(self, pod: PodInfo) -> Status | JobRefusal | SharedFailure:
         self._refused_as_a_whole, self._eviction = "", None
+        if not gang_id_of(pod.pod):
+            return SUCCESS
         begin = self.gangs.begin(pod.pod, has_topology=not self.planning.lacks_tree())
         gate = begin.gate
         if begin.has_started:
@@ -386,6 +392,8 @@ class Coscheduling(
             self.handle.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
 
     def permit(self, state: GangState | None, pod: PodInfo, node_name: str) -> PermitResult:
+        if not gang_id_of(pod.pod):
+            return PermitResult()
         permit = self.gangs.permit(pod.pod)
         match permit.reason:
             case PermitReason.GANG_UNKNOWN:
@@ -399,7 +407,7 @@ class Coscheduling(
     async def pre_bind(
         self, state: GangState | None, pod: PodInfo, node_name: str, patch: PodPatch
     ) -> Status:
-        group_id, count = self.rounds.binding_mark(pod.pod)
+        group_id, count = self.rounds.binding_mark(pod.pod) if gang_id_of(pod.pod) else ("", 0)
         annotations = pod.pod.metadata.annotations
         for key, value in (
             (labels.BIND_GANG_GROUP_ID, group_id),
@@ -412,7 +420,8 @@ class Coscheduling(
         return SUCCESS
 
     def post_bind(self, pod: PodInfo, node_name: str) -> None:
-        self.gangs.bound(pod.pod)
+        if gang_id_of(pod.pod):
+            self.gangs.bound(pod.pod)
 
     # Beside scheduling
 

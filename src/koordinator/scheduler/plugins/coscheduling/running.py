@@ -169,15 +169,21 @@ class RunningGangs:
     # What happens
 
     def _pod_added(self, pod: Pod) -> None:
-        was_complete = self._is_complete(gang_id_of(pod))
+        gang_id = gang_id_of(pod)
+        if not gang_id:
+            return
+        was_complete = self._is_complete(gang_id)
         self._carry_out(self.rounds.on_pod_add(pod))
-        self._tell_completed(gang_id_of(pod), was_complete)
+        self._tell_completed(gang_id, was_complete)
         self._look_for_problems(pod)
 
     def _pod_updated(self, old: Pod, pod: Pod) -> None:
-        if gang_id_of(old) != gang_id_of(pod):
+        gang_id = gang_id_of(pod)
+        if gang_id_of(old) != gang_id:
             self._pod_deleted(old)
             self._pod_added(pod)
+            return
+        if not gang_id:
             return
         self._carry_out(self.rounds.on_pod_update(pod))
         if old.metadata.annotations != pod.metadata.annotations:
@@ -267,6 +273,8 @@ class RunningGangs:
 
     def next_pod(self) -> str | None:
         """uid of the member that must be tried next."""
+        if self.rounds.round is None and not self.rounds.cache.begun:
+            return None
         while True:
             now, found = self.rounds.round, self.rounds.next_pod()
             self._ended(found)
