@@ -11,7 +11,6 @@ from typing import Any, cast
 import msgspec
 
 from koordinator.api.core import Pod
-from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.clock import SystemClock
 from koordinator.host.files import raise_open_files_limit
@@ -57,6 +56,7 @@ async def collectors(spec: RoleSpec) -> None:
     import aiohttp
 
     from koordinator.host.cgroup_layout import Driver
+    from koordinator.koordlet import gates as koordlet_gates
     from koordinator.koordlet import node_pods
     from koordinator.koordlet.audit import AuditLog
     from koordinator.koordlet.collect.all import collectors as all_collectors
@@ -81,7 +81,7 @@ async def collectors(spec: RoleSpec) -> None:
     config = AgentConfig(node_name="bench")
     shared = Shared(
         config=config,
-        gates=FeatureGates.of(Component.KOORDLET),
+        gates=koordlet_gates.of(),
         clock=clock,
         rng=random.Random(0),
         host=host,

@@ -13,7 +13,6 @@ import msgspec
 from koordinator.api import crd
 from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Node, Pod
-from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.slo import NodeSLO
 from koordinator.clock import SystemClock
 from koordinator.cluster.memory import MemoryCluster
@@ -21,6 +20,7 @@ from koordinator.host.files import Files, Problem
 from koordinator.host.host import Host
 from koordinator.host.roots import HostRoots
 from koordinator.host.syscalls import LinuxSyscalls
+from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet.agent import Agent
 from koordinator.koordlet.config import AgentConfig, AuditConfig, PredictConfig
 from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress
@@ -88,7 +88,7 @@ async def run(spec: ReactionSpec, directory: str) -> None:
             audit=AuditConfig(directory=f"{directory}/audit"),
             predict=PredictConfig(checkpoints=f"{directory}/checkpoints"),
         ),
-        gates=FeatureGates.of(Component.KOORDLET),
+        gates=koordlet_gates.of(),
         host=Host(roots, TellingFiles(1_024), LinuxSyscalls()),
         cluster=api,
         clock=clock,

@@ -24,7 +24,7 @@ def by_component() -> Mapping[str, list[Family]]:
     add_gauges(scheduler)
     process = Registry()
     process_metrics.add_to(process, 0.0)
-    process_metrics.add_gates(process, Component.SCHEDULER, FeatureGates.of(Component.SCHEDULER))
+    process_metrics.add_gates(process, FeatureGates.of(Component.SCHEDULER))
     return {
         "every component": process.families(),
         "koordlet": [*agent.internal.families(), *agent.external.families()],

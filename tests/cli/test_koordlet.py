@@ -10,6 +10,7 @@ from koordinator.cli import koordlet as command
 from koordinator.cli.koordlet_flags import Settings
 from koordinator.host.roots import HostRoots
 from koordinator.koordlet.config import AgentConfig
+from koordinator.koordlet.qos.cpu_evict import CPUEvict
 
 HOST_MODE = {"NODE_NAME": "node-1", "agent_mode": "hostMode"}
 
@@ -46,7 +47,7 @@ def test_flags_are_written_as_go_has_them() -> None:
     assert given.config.collect.used_interval_s == 2.0
     assert given.config.qos.only_evict_by_api
     assert given.config.kubelet.timeout_s == 0.5
-    assert given.config.qos.cpu_evict_cool_s == 30.0
+    assert CPUEvict.cool_down.of(given.config.qos) == 30.0
     assert given.gates.is_on("CgroupReconcile") and not given.gates.is_on("PSICollector")
     assert given.verbosity == 4
 

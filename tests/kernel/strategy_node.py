@@ -15,7 +15,6 @@ import msgspec
 from koordinator.api import cpuset
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.clock import FixedClock
@@ -25,6 +24,7 @@ from koordinator.host.cgroup_knobs import V2, Knob
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.host import Host, open_host
 from koordinator.host.roots import HostRoots
+from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
@@ -61,9 +61,9 @@ def host_below(group: str) -> Host:
 class StrategyNode:
     """`group` is there already; groups below it are made by `add` (or were, by another process)."""
 
-    def __init__(self, group: str, journal: Path, gates: str = "") -> None:
+    def __init__(self, group: str, journal: Path, gates: str = "", host: Host | None = None) -> None:
         self.group = group
-        self.host = host_below(group)
+        self.host = host if host is not None else host_below(group)
         self.clock = FixedClock(time.time())
         self.view = NodeView(Driver.CGROUPFS)
         self.store = SeriesStore()
@@ -74,7 +74,7 @@ class StrategyNode:
         self.records = RestoreLog(str(journal), self.host.machine.boot_id())
         self.shared = Shared(
             config=AgentConfig(node_name=NAME),
-            gates=FeatureGates.of(Component.KOORDLET, gates),
+            gates=koordlet_gates.of(gates),
             clock=self.clock,
             rng=rng,
             host=self.host,

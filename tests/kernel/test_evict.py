@@ -17,7 +17,7 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.config import QoSConfig
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos.evictor import Evictor
-from koordinator.koordlet.qos.memory_evict_run import MemoryEvict
+from koordinator.koordlet.qos.memory_evict import MemoryEvict
 from tests.host.test_cri import FakeRuntime
 from tests.kernel.conftest import Spawn
 from tests.kernel.strategy_node import BE, LS, StrategyNode, pod_object

@@ -10,7 +10,6 @@ from typing import Any
 from koordinator.api import crd
 from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Node, Pod
-from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
@@ -22,6 +21,7 @@ from koordinator.host.kubelet import KubeletError
 from koordinator.host.roots import HostRoots
 from koordinator.host.syscalls import NoSyscalls
 from koordinator.host.tree import TreeFiles
+from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.agent import Agent
 from koordinator.koordlet.config import AgentConfig, AuditConfig, CollectConfig, PredictConfig, QoSConfig
@@ -173,7 +173,7 @@ class World:
         )
         self.agent = Agent(
             config,
-            gates=FeatureGates.of(Component.KOORDLET, gates),
+            gates=koordlet_gates.of(gates),
             host=self.host,
             cluster=self.cluster,  # type: ignore[arg-type] # the proxy has all methods
             clock=self.clock,

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import SystemClock
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.host import tree_host
 from koordinator.host.syscalls import Syscalls
+from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig
 from koordinator.koordlet.metrics import AgentMetrics
@@ -34,7 +34,7 @@ class PodsNode:
         audit, store = AuditLog(clock), SeriesStore()
         self.shared = Shared(
             config=AgentConfig(node_name="n"),
-            gates=FeatureGates.of(Component.KOORDLET),
+            gates=koordlet_gates.of(),
             clock=clock,
             rng=random.Random(0),
             host=host,

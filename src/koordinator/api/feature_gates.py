@@ -5,6 +5,7 @@ Source: behaviour/api 12; the tables are in `feature_gate_tables`.
 
 import difflib
 import enum
+import types
 from collections.abc import Mapping
 from typing import Self
 
@@ -48,19 +49,23 @@ class FeatureGateError(KoordinatorError, ValueError):
 
 
 class FeatureGates(msgspec.Struct, frozen=True):
-    """The gates of one component, each on or off."""
+    """The gates of one component, each on or off, and how mature each is."""
 
     states: Mapping[str, bool]
+    stages: Mapping[str, Stage] = {}
 
     @classmethod
-    def of(cls, component: Component, flag: str = "") -> Self:
-        """Defaults of the component's gates, changed by the flag's text (`A=true,B=false`).
+    def of(
+        cls, component: Component, flag: str = "", added: Mapping[str, Gate] = types.MappingProxyType({})
+    ) -> Self:
+        """Return the defaults of the component's gates, changed by the flag's text (`A=true,B=false`).
 
-        `AllAlpha` and `AllBeta` set the gates of that stage that the flag does not name.
+        `AllAlpha` and `AllBeta` set the gates of that stage that the flag does not name; `added` are gates that
+        policies of the component declare themselves.
 
         Raises: FeatureGateError.
         """
-        registry = REGISTRIES[component]
+        registry = {**REGISTRIES[component], **added}
         named = _parse(flag, registry)
         states = {name: gate.default for name, gate in registry.items()}
         for switch, stage in _STAGE_SWITCHES.items():
@@ -68,7 +73,7 @@ class FeatureGates(msgspec.Struct, frozen=True):
                 of_stage = (name for name, gate in registry.items() if gate.stage is stage)
                 states.update(dict.fromkeys(of_stage, named[switch]))
         states.update((name, state) for name, state in named.items() if name in registry)
-        return cls(states)
+        return cls(states, {name: gate.stage for name, gate in registry.items()})
 
     def is_on(self, gate: str) -> bool:
         """Return whether the gate is on.

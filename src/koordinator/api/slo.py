@@ -5,6 +5,7 @@ set: a lower layer or the default counts. The `DEFAULT_*` values are what the ma
 configured, and what the node agent falls back to. Source: behaviour/crds 2; behaviour/manager 11.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -239,6 +240,17 @@ DEFAULT_NODE_SLO_SPEC = NodeSLOSpec(
 )
 """What the manager writes when nothing is configured; QoS defaults are laid under by the agent."""
 
+EVICTION = "eviction"
+"""Key of `extensions`: settings of eviction strategies that the reference does not have, by feature gate."""
+_NESTED = "Object"
+
+
+def plain_extensions(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return extensions by key; the reference writes them one level deeper, `{"Object": {...}}`."""
+    nested = found.get(_NESTED)
+    return dict(nested) if len(found) == 1 and isinstance(nested, dict) else dict(found)
+
+
 __all__ = [
     "ALLOCATABLE_EVICT_LOWER_PERCENT",
     "ALLOCATABLE_EVICT_THRESHOLD_PERCENT",
@@ -249,6 +261,7 @@ __all__ = [
     "DEFAULT_QOS_STRATEGY",
     "DEFAULT_SYSTEM_STRATEGY",
     "DEFAULT_THRESHOLD_STRATEGY",
+    "EVICTION",
     "MEMORY_EVICT_LOWER_GAP_PERCENT",
     "NO_QOS",
     "AggregatedUsage",
@@ -280,4 +293,5 @@ __all__ = [
     "ResourceQOSStrategy",
     "ResourceThresholdStrategy",
     "SystemStrategy",
+    "plain_extensions",
 ]

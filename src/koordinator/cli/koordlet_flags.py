@@ -10,11 +10,13 @@ from typing import Any
 import click
 import msgspec
 
-from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.feature_gates import FeatureGates
 from koordinator.cli import flag_kinds, flag_settings
 from koordinator.cli.flag_settings import FlagError, Setting
 from koordinator.host.roots import HostRoots
-from koordinator.koordlet.config import AgentConfig
+from koordinator.koordlet import gates
+from koordinator.koordlet.config import AgentConfig, QoSConfig
+from koordinator.koordlet.qos import evictions
 
 NODE_NAME, AGENT_MODE = "NODE_NAME", "agent_mode"
 
@@ -120,14 +122,6 @@ SETTINGS: Mapping[str, Setting] = {
         "Loop of CPU burst, memory QoS, resctrl, block I/O, system settings; 0: off.",
     ),
     "cpu-suppress-interval-seconds": _seconds("qos.suppress_interval_s", "Loop of CPU suppress; 0: off."),
-    "cpu-evict-interval-seconds": _seconds("qos.cpu_evict_interval_s", "Loop of eviction by CPU; 0: off."),
-    "memory-evict-interval-seconds": _seconds(
-        "qos.memory_evict_interval_s", "Loop of eviction by memory; 0: off."
-    ),
-    "cpu-evict-cool-time-seconds": _seconds("qos.cpu_evict_cool_s", "Pause after an eviction by CPU."),
-    "memory-evict-cool-time-seconds": _seconds(
-        "qos.memory_evict_cool_s", "Pause after an eviction by memory."
-    ),
     "only-evict-by-api": _switch(
         "qos.only_evict_by_api", "Evict through the API server; else containers are stopped in the runtime."
     ),
@@ -268,7 +262,11 @@ def options(command: Any) -> Any:
         )
         for name, (field, what) in ROOTS.items()
     ]
-    for option in reversed([*_CLIENT, *roots, *settings, *inert]):
+    evicting = [
+        flag_kinds.count(flag.name, flag.default_s, flag.words, click.IntRange(min=0))
+        for flag in evictions.flags()
+    ]
+    for option in reversed([*_CLIENT, *roots, *settings, *evicting, *inert]):
         command = option(command)
     return command
 
@@ -284,9 +282,9 @@ def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Setti
         raise FlagError(NODE_NAME, reason)
     inert = flag_settings.given((*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT), values)
     settings = Settings(
-        config=flag_settings.read(SETTINGS, AgentConfig(node_name=node_name), values),
+        config=flag_settings.read(SETTINGS, AgentConfig(node_name=node_name, qos=_evicting(values)), values),
         roots=_roots(environment.get(AGENT_MODE, ""), values),
-        gates=FeatureGates.of(Component.KOORDLET, values["feature_gates"]),
+        gates=gates.of(values["feature_gates"]),
         kubeconfig=values["kubeconfig"],
         server=values["master"],
         qps=values["kube_api_qps"],
@@ -301,6 +299,13 @@ def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Setti
     )
     _check(settings)
     return settings, inert
+
+
+def _evicting(values: Mapping[str, Any]) -> QoSConfig:
+    given = {flag: values[flag.name.replace("-", "_")] for flag in evictions.flags()}
+    return QoSConfig(
+        evictions={flag.name: float(value) for flag, value in given.items() if value != flag.default_s}
+    )
 
 
 def _roots(agent_mode: str, values: Mapping[str, Any]) -> HostRoots:

@@ -6,7 +6,6 @@ import logging
 import random
 from collections.abc import AsyncIterator, Sequence
 
-from koordinator.api.feature_gates import Component
 from koordinator.cli import (
     flag_settings,
     koordlet_flags,
@@ -110,7 +109,7 @@ async def served(agent: Agent, settings: Settings) -> AsyncIterator[None]:
     """Serve metrics, health and the audit log, and profiles where that is asked for."""
     shared, options = agent.shared, settings.config.http
     process_metrics.add_to(shared.metrics.internal, shared.clock.now())
-    process_metrics.add_gates(shared.metrics.internal, Component.KOORDLET, shared.gates)
+    process_metrics.add_gates(shared.metrics.internal, shared.gates)
     events = None
     if shared.gates.is_on("AuditEventsHTTPHandler"):
         limits = settings.config.audit

@@ -12,7 +12,6 @@ import msgspec
 from aiohttp import web
 
 from koordinator import profiling
-from koordinator.api.feature_gates import Component
 from koordinator.cli import listening, logs, manager_flags, process_metrics, running
 from koordinator.cli.manager_flags import Settings
 from koordinator.cluster import connect, garbage
@@ -76,7 +75,7 @@ async def _main(settings: Settings, where: WebhookSettings, client: ClientConfig
         for each in (cluster, lease_cluster):
             metrics.client.count(each.transport, client.server)
         process_metrics.add_to(metrics.runtime, cluster.clock.now())
-        process_metrics.add_gates(metrics.runtime, Component.MANAGER, settings.gates)
+        process_metrics.add_gates(metrics.runtime, settings.gates)
         election: LeaderElection | None = None
         if settings.election is not None:
             # Two processes may have the same host name and number, in containers.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from koordinator import __version__
 from koordinator.api.feature_gate_tables import Stage
-from koordinator.api.feature_gates import REGISTRIES, Component, FeatureGates
+from koordinator.api.feature_gates import FeatureGates
 from koordinator.prometheus import Gauge, Labels, Reading, Registry
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -49,13 +49,10 @@ def add_to(registry: Registry, started_s: float) -> None:
     )
 
 
-def add_gates(registry: Registry, component: Component, gates: FeatureGates) -> None:
+def add_gates(registry: Registry, gates: FeatureGates) -> None:
     """Add a metric for each feature gate, and one for the version."""
     # As upstream: features that are generally available have no stage.
-    stages = {
-        name: "" if gate.stage is Stage.GA else gate.stage.name
-        for name, gate in REGISTRIES[component].items()
-    }
+    stages = {name: "" if stage is Stage.GA else stage.name for name, stage in gates.stages.items()}
     states = {(name, stages[name]): float(is_on) for name, is_on in gates.states.items()}
     build = Gauge(
         "kubernetes_build_info",

@@ -210,7 +210,7 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
         metrics = scheduler.metrics
         metrics.client.count(cluster.transport, client.server)
         process_metrics.add_to(metrics.registry, clock.now())
-        process_metrics.add_gates(metrics.registry, Component.SCHEDULER, gates)
+        process_metrics.add_gates(metrics.registry, gates)
         for name in flags.disabled_metrics:
             if not metrics.registry.remove(name):
                 log.warning("no such metric to disable", extra={"metric": name})

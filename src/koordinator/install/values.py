@@ -3,6 +3,7 @@
 The descriptions here are the comments of the chart's `values.yaml` and of its schema, too (`chart`).
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,7 @@ from koordinator import __version__
 from koordinator.api import defaults, upstream_gates, yaml_text
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGateError, FeatureGates
+from koordinator.koordlet import gates as koordlet_gates
 
 Amount = str | int | float
 """A quantity such as 500m or 2Gi."""
@@ -317,13 +319,13 @@ def _check(source: str, values: Values) -> None:
         scheduler, _ = upstream_gates.split(values.scheduler.feature_gates)
     except FeatureGateError as error:
         raise ValuesError(source, f"scheduler.featureGates: {error}") from error
-    for path, component, flag in (
-        ("featureGates", Component.MANAGER, values.feature_gates),
-        ("scheduler.featureGates", Component.SCHEDULER, scheduler),
-        ("koordlet.featureGates", Component.KOORDLET, values.koordlet.feature_gates),
+    for path, flag, of in (
+        ("featureGates", values.feature_gates, functools.partial(FeatureGates.of, Component.MANAGER)),
+        ("scheduler.featureGates", scheduler, functools.partial(FeatureGates.of, Component.SCHEDULER)),
+        ("koordlet.featureGates", values.koordlet.feature_gates, koordlet_gates.of),
     ):
         try:
-            FeatureGates.of(component, flag)
+            of(flag)
         except FeatureGateError as error:
             raise ValuesError(source, f"{path}: {error}") from error
 

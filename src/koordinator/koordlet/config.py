@@ -3,6 +3,8 @@
 Source: behaviour/koordlet-observe 2.2; behaviour/koordlet-act 2.1 and 13.2. Durations in seconds.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -63,10 +65,8 @@ class QoSConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     reconcile_interval_s: float = 1.0
     suppress_interval_s: float = 1.0
-    cpu_evict_interval_s: float = 1.0
-    memory_evict_interval_s: float = 1.0
-    cpu_evict_cool_s: float = 20.0
-    memory_evict_cool_s: float = 4.0
+    evictions: Mapping[str, float] = {}
+    """What flags of eviction strategies say, by name, where it is not their default (`qos.eviction_strategy.Flag`)."""
     only_evict_by_api: bool = False
     force_update_s: float = 60.0
     containerd_endpoint: str = ""

@@ -8,10 +8,12 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from koordinator.api import quantity, resources
 from koordinator.api.annotations.topology import CPUBasicInfo
 from koordinator.api.core import Node
 from koordinator.api.node_metric import NodeMetricSpec
 from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.api.quantity import QuantityError
 from koordinator.api.slo import HostApplicationSpec, NodeSLOSpec
 from koordinator.cluster.supervise import Guard
 from koordinator.host.cgroup_layout import Driver
@@ -58,6 +60,14 @@ class NodeView:
         self.has_cold_pages = False
         """The kernel's cold page scanning was started by this agent."""
         self._listeners: dict[Topic, list[tuple[Guard, Callable[[], Any]]]] = {topic: [] for topic in Topic}
+
+    def capacity(self, name: str) -> int:
+        """Return what the node has of `cpu` (milli-cores) or `memory` (bytes); 0 when it is not known."""
+        raw = self.node.status.capacity.get(name, 0) if self.node is not None else 0
+        try:
+            return quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
+        except QuantityError:
+            return 0
 
     @property
     def host_applications(self) -> list[HostApplicationSpec]:

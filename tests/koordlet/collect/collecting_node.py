@@ -16,13 +16,13 @@ from koordinator.api.core import (
     PodStatus,
     ResourceRequirements,
 )
-from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import ObjectMeta
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.clock import Clock
 from koordinator.host.cgroup_knobs import V1
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.host import tree_host
+from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.collect.group_usage import GroupScan
@@ -84,7 +84,7 @@ class CollectingNode:
         nobody = cast(Any, None)
         self.shared = Shared(
             config=AgentConfig(node_name="n1", collect=collect or CollectConfig()),
-            gates=FeatureGates.of(Component.KOORDLET, gates),
+            gates=koordlet_gates.of(gates),
             clock=self.clock,
             rng=random.Random(0),
             host=host,

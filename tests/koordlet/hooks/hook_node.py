@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.slo import NodeSLOSpec
@@ -19,6 +18,7 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.host.host import Host, tree_host
 from koordinator.host.syscalls import Syscalls
 from koordinator.host.tree import TreeFiles
+from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig, HookConfig
@@ -154,7 +154,7 @@ class HookNode:
         self.events = EventRecorder(cluster, "koordlet-runtimehook", host="n1", rng=rng)
         self.shared = Shared(
             config=AgentConfig(node_name="n1", hooks=hooks or HookConfig()),
-            gates=FeatureGates.of(Component.KOORDLET, gates),
+            gates=koordlet_gates.of(gates),
             clock=self.clock,
             rng=rng,
             host=self.host,

@@ -18,7 +18,6 @@ from koordinator.api.core import (
     PodStatus,
     ResourceRequirements,
 )
-from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import ObjectMeta
 from koordinator.api.slo import NodeSLOSpec, ResourceThresholdStrategy
 from koordinator.clock import LoopClock
@@ -26,6 +25,7 @@ from koordinator.cluster import errors
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.host import Host, tree_host
 from koordinator.host.tree import TreeFiles
+from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
@@ -191,7 +191,7 @@ class ActingNode:
         fakes: dict[str, Any] = {"cluster": self.api, "events": self.events}
         self.shared = Shared(
             config=settings,
-            gates=FeatureGates.of(Component.KOORDLET, gates),
+            gates=koordlet_gates.of(gates),
             clock=self.clock,
             rng=random.Random(1),
             host=host,

@@ -9,7 +9,6 @@ from typing import Any
 from koordinator.api import cpuset
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.references import ObjectReference
@@ -23,6 +22,7 @@ from koordinator.host.cpu_topology import Processor, topology_of
 from koordinator.host.files import Problem
 from koordinator.host.host import Host, tree_host
 from koordinator.host.tree import TreeFiles
+from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
@@ -167,7 +167,7 @@ class QoSNode:
         self.events = ToldEvents(cluster, "koordlet", host=NAME, rng=rng)
         self.shared = Shared(
             config=AgentConfig(node_name=NAME),
-            gates=FeatureGates.of(Component.KOORDLET, self.gates),
+            gates=koordlet_gates.of(self.gates),
             clock=self.clock,
             rng=rng,
             host=self.host,

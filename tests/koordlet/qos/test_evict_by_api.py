@@ -19,7 +19,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.qos.evictor import EVENT_FAIL, EVENT_SUCCESS, Evictor
-from koordinator.koordlet.qos.memory_evict_run import MemoryEvict
+from koordinator.koordlet.qos.memory_evict import MemoryEvict
 from koordinator.local import registry
 from koordinator.local.apiserver import ApiServer
 from tests.koordlet.qos.acting_node import EPOCH_S, ActingNode, make_pod, threshold

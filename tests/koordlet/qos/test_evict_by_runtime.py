@@ -8,7 +8,7 @@ import pytest
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.qos import victims
 from koordinator.koordlet.qos.evictor import EVENT_FAIL, EVENT_SUCCESS, Evictor
-from koordinator.koordlet.qos.memory_evict_run import MemoryEvict
+from koordinator.koordlet.qos.memory_evict import MemoryEvict
 from koordinator.koordlet.qos.victims import Victims
 from tests.host.test_cri import FakeRuntime, grpc
 from tests.koordlet.qos.acting_node import ActingNode, make_pod, threshold

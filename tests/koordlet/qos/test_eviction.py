@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from koordinator.api.core import Container, Pod, PodSpec, PodStatus, ResourceRequirements
 from koordinator.api.meta import ObjectMeta
 from koordinator.api.slo import ResourceThresholdStrategy
-from koordinator.koordlet.qos import cpu_evict, eviction, eviction_settings, memory_evict
+from koordinator.koordlet.qos import cpu_evict, eviction, memory_evict, threshold_eviction
 from koordinator.koordlet.qos.cpu_evict import BESample
 from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, Target
-from koordinator.koordlet.qos.eviction_settings import Feature, Marks, Problem
 from koordinator.koordlet.qos.memory_evict import MemoryState
+from koordinator.koordlet.qos.threshold_eviction import Marks, Problem
 
 GIB = 2**30
 
@@ -39,7 +39,7 @@ UIDS = [f"p{index}" for index in range(6)]
 TASKS = st.lists(
     st.builds(
         EvictionTask,
-        st.sampled_from(Feature),
+        st.sampled_from((*cpu_evict.CPUEvict.gates, *memory_evict.MemoryEvict.gates)),
         st.sampled_from(Target),
         AMOUNTS,
         st.permutations(UIDS).map(tuple),
@@ -85,7 +85,7 @@ def test_a_pod_that_requested_no_cpu_at_all_starves_nobody() -> None:
 @given(st.permutations([pod("a", born="2024-01-03T00:00:00Z"), pod("b"), pod("c"), pod("d", priority=5000)]))
 def test_the_order_does_not_depend_on_how_pods_are_listed(pods: list[Pod]) -> None:
     used = dict.fromkeys("abcd", 1.0)
-    ordered = eviction.by_priority(Feature.CPU, pods, used, 9999)
+    ordered = eviction.by_priority(cpu_evict.CPU, pods, used, 9999)
 
     assert [each.metadata.name for each in ordered] == ["d", "a", "b", "c"]
     assert [each.metadata.name for each in cpu_evict.starved_first(pods, used)] == ["d", "a", "b", "c"]
@@ -95,8 +95,10 @@ def test_services_are_spared_by_features_for_best_effort_pods() -> None:
     pods = [pod("service", qos="LS", priority=9000), pod("batch")]
     used = {"service": 50.0 * GIB, "batch": 1.0 * GIB}
 
-    assert [each.metadata.name for each in memory_evict.largest_first(pods, used)] == ["batch"]
-    above = eviction.by_priority(Feature.MEMORY, pods, used, 5999)
+    assert [each.metadata.name for each in eviction.largest_first(memory_evict.BE_MEMORY, pods, used)] == [
+        "batch"
+    ]
+    above = eviction.by_priority(memory_evict.MEMORY, pods, used, 5999)
     assert [each.metadata.name for each in above] == ["batch"]
 
 
@@ -107,7 +109,7 @@ def test_memory_is_counted_in_bytes_so_that_one_small_victim_is_not_enough() -> 
         enable=True, memory_evict_threshold_percent=80, evict_enabled_priority_threshold=5999
     )
     state = MemoryState(10 * GIB, 10.0 * GIB, used)
-    arbitration = Arbitration(memory_evict.tasks([Feature.MEMORY], strategy, state, {}, pods))
+    arbitration = Arbitration(memory_evict.tasks([memory_evict.MEMORY], strategy, state, {}, pods))
     while (victim := arbitration.next_victim()) is not None:
         arbitration.settle(victim, True)
 
@@ -125,9 +127,11 @@ def test_native_requests_and_finished_pods_are_no_reason_to_evict() -> None:
     )
     marks = Marks(80, 70, 5999)
 
-    assert cpu_evict.allocatable_release([native], {}, marks) == {}
-    assert cpu_evict.allocatable_release([pod("done", phase="Succeeded")], {}, marks) == {}
-    assert cpu_evict.allocatable_release([pod("runs")], {}, marks) == {"kubernetes.io/batch-cpu": 1000}
+    assert threshold_eviction.allocatable_release("cpu", [native], {}, marks) == {}
+    assert threshold_eviction.allocatable_release("cpu", [pod("done", phase="Succeeded")], {}, marks) == {}
+    assert threshold_eviction.allocatable_release("cpu", [pod("runs")], {}, marks) == {
+        "kubernetes.io/batch-cpu": 1000
+    }
 
 
 SAMPLES = st.builds(BESample, st.integers(0, 60), st.floats(0, 1e5), st.floats(0, 1e5), st.floats(-1, 1e5))
@@ -154,21 +158,21 @@ def test_without_any_sample_nothing_is_released() -> None:
 
 
 def test_eviction_runs_only_when_it_is_switched_on() -> None:
-    assert eviction_settings.activity(None) is Problem.NOT_CONFIGURED
-    assert eviction_settings.activity(ResourceThresholdStrategy()) is Problem.NOT_CONFIGURED
-    assert eviction_settings.activity(ResourceThresholdStrategy(enable=False)) is Problem.DISABLED
-    assert eviction_settings.activity(ResourceThresholdStrategy(enable=True)) is None
+    assert threshold_eviction.activity(None) is Problem.NOT_CONFIGURED
+    assert threshold_eviction.activity(ResourceThresholdStrategy()) is Problem.NOT_CONFIGURED
+    assert threshold_eviction.activity(ResourceThresholdStrategy(enable=False)) is Problem.DISABLED
+    assert threshold_eviction.activity(ResourceThresholdStrategy(enable=True)) is None
 
 
 def test_an_event_names_feature_and_pod() -> None:
-    victim = eviction.Victim("uid", Feature.BE_CPU)
+    victim = eviction.Victim("uid", cpu_evict.BE_CPU)
 
     assert victim.message("web-0") == "trigger by koordlet feature BECPUEvict, kill pod: web-0"
 
 
 def test_a_target_that_nobody_wants_anything_of_is_not_counted() -> None:
-    idle = EvictionTask(Feature.CPU, Target.USED, {"cpu": 0}, (), {"a": {"cpu": 5}})
-    busy = EvictionTask(Feature.BE_CPU, Target.REQUEST, {"cpu": 1}, ("a",), {"a": {"cpu": 2}})
+    idle = EvictionTask(cpu_evict.CPU, Target.USED, {"cpu": 0}, (), {"a": {"cpu": 5}})
+    busy = EvictionTask(cpu_evict.BE_CPU, Target.REQUEST, {"cpu": 1}, ("a",), {"a": {"cpu": 2}})
     arbitration = Arbitration([busy, idle])
     victim = arbitration.next_victim()
     assert victim is not None

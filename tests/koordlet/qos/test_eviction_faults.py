@@ -9,7 +9,7 @@ import pytest
 
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.qos.evictor import Evictor
-from koordinator.koordlet.qos.memory_evict_run import MemoryEvict
+from koordinator.koordlet.qos.memory_evict import MemoryEvict
 from tests.cluster import virtual_loop
 from tests.koordlet.qos.acting_node import ActingNode, FakeApi, make_pod, threshold
 

@@ -15,11 +15,11 @@ from koordinator.cluster import errors
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.audit import decode
 from koordinator.koordlet.qos import victims
-from koordinator.koordlet.qos.allocatable import WITHDRAWN_S
-from koordinator.koordlet.qos.cpu_evict_run import CPUEvict
+from koordinator.koordlet.qos.cpu_evict import CPUEvict
 from koordinator.koordlet.qos.eviction import EVENT_FAIL, EVENT_SUCCESS
 from koordinator.koordlet.qos.evictor import EVICTED, Evictor
-from koordinator.koordlet.qos.memory_evict_run import MemoryEvict
+from koordinator.koordlet.qos.memory_evict import MemoryEvict
+from koordinator.koordlet.qos.threshold_eviction import WITHDRAWN_S
 from tests.cluster import virtual_loop
 from tests.koordlet.qos.acting_node import ActingNode, make_pod, threshold
 

@@ -13,13 +13,13 @@ from koordinator.api import crd
 from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import FixedClock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.gpu import GPUDevice, GPUs, XidEvent
 from koordinator.host.host import Host, tree_host
+from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
@@ -123,7 +123,7 @@ class AgentNode:
                 kubelet=kubelet_config or KubeletConfig(),
                 collect=collect or CollectConfig(),
             ),
-            gates=FeatureGates.of(Component.KOORDLET, gates),
+            gates=koordlet_gates.of(gates),
             clock=self.clock,
             rng=rng,
             host=self.host,

@@ -35,7 +35,6 @@ from koordinator.koordlet.qos.cpu_burst import ContainerQuota, PoolPod
 from koordinator.koordlet.qos.cpu_evict import BESample, CPUState
 from koordinator.koordlet.qos.cpu_suppress import CPUUsage, PodClass, UsableCPUs
 from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, Victim
-from koordinator.koordlet.qos.eviction_settings import Feature
 from koordinator.koordlet.qos.memory_evict import MemoryState
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric_reporter import NodeMetricReporter
@@ -230,7 +229,7 @@ def request_milli(pod: Pod) -> int:
     return quantity.milli(pod.spec.containers[0].resources.requests.get("cpu", 0))
 
 
-async def evicted(tasks: list[EvictionTask]) -> list[tuple[str, Feature]]:
+async def evicted(tasks: list[EvictionTask]) -> list[tuple[str, str]]:
     """Victims of a round in which the API refuses nobody, as `Evictor` has them."""
     arbitration, found = Arbitration(eviction.narrowed(tasks)), []
     while (victim := arbitration.next_victim()) is not None:
@@ -239,8 +238,8 @@ async def evicted(tasks: list[EvictionTask]) -> list[tuple[str, Feature]]:
     return found
 
 
-async def evicted_by_fleet(ground: Ground, now_s: float) -> list[list[tuple[str, Feature]]]:
-    found: list[list[tuple[str, Feature]]] = [[] for _ in ground.pods]
+async def evicted_by_fleet(ground: Ground, now_s: float) -> list[list[tuple[str, str]]]:
+    found: list[list[tuple[str, str]]] = [[] for _ in ground.pods]
 
     async def evict(row: int, victim: Victim) -> bool:
         found[row].append((victim.uid, victim.feature))
@@ -258,15 +257,15 @@ async def refuse(row: int, victim: Victim) -> bool:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_memory_eviction_of_a_row_takes_the_agents_victims_in_its_order(seed: int) -> None:
-    features = frozenset((Feature.BE_MEMORY, Feature.MEMORY))
+    features = frozenset((memory_evict.BE_MEMORY, memory_evict.MEMORY))
     said = strategy(memory_evict_threshold_percent=60, evict_enabled_priority_threshold=7_999)
     policy = FleetPolicy(strategy=said, evictions=features, system_memory_bytes=2.0 * GIB, **CALM)
     ground = Ground(seed, policy, pods=12)
     fleet = ground.fleet
     fleet.step(NOW_S, 1.0)
 
-    async def found() -> list[list[tuple[str, Feature]]]:
-        of_rows: list[list[tuple[str, Feature]]] = [[] for _ in ground.pods]
+    async def found() -> list[list[tuple[str, str]]]:
+        of_rows: list[list[tuple[str, str]]] = [[] for _ in ground.pods]
 
         async def evict(row: int, victim: Victim) -> bool:
             of_rows[row].append((victim.uid, victim.feature))
@@ -286,7 +285,7 @@ def test_memory_eviction_of_a_row_takes_the_agents_victims_in_its_order(seed: in
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_cpu_eviction_of_a_row_takes_the_agents_victims_in_its_order(seed: int) -> None:
-    features = frozenset((Feature.BE_CPU, Feature.CPU))
+    features = frozenset((cpu_evict.BE_CPU, cpu_evict.CPU))
     said = strategy(
         cpu_evict_threshold_percent=40,
         cpu_evict_lower_percent=20,

@@ -168,3 +168,23 @@ def test_extensions_arrive_on_nodes_and_a_broken_one_stays(monkeypatch: pytest.M
         assert await here.cluster.get(ConfigMap, defaults.SLO_CONFIG_NAME, defaults.NAMESPACE)
 
     run(scenario, nodes=3)
+
+
+def test_settings_of_eviction_strategies_arrive_on_nodes_without_any_package() -> None:
+    async def scenario(here: Installation) -> None:
+        entries = [
+            {"nodeSelector": {"matchLabels": {"pool": "a"}}, "PSIEvict": {"memoryFullAvg10Percent": 40}}
+        ]
+        await here.configure(
+            eviction_config={"clusterStrategy": {"PSIEvict": {"enable": True}}, "nodeStrategies": entries}
+        )
+        assert await extensions(here.cluster, "n0") == {
+            "eviction": {"PSIEvict": {"enable": True, "memoryFullAvg10Percent": 40}}
+        }
+        assert await extensions(here.cluster, "n1") == {"eviction": {"PSIEvict": {"enable": True}}}
+
+        await here.configure(eviction_config=None)
+        await asyncio.sleep(1)
+        assert await extensions(here.cluster, "n0") == {}
+
+    run(scenario, nodes=3)

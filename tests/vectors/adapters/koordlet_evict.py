@@ -8,11 +8,11 @@ from koordinator.api.annotations import koordlet as koordlet_annotations
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.slo import ResourceThresholdStrategy
-from koordinator.koordlet.qos import cpu_evict, eviction, eviction_settings, memory_evict
-from koordinator.koordlet.qos.cpu_evict import BESample, CPUState
+from koordinator.koordlet.qos import cpu_evict, eviction, memory_evict, threshold_eviction
+from koordinator.koordlet.qos.cpu_evict import BE_CPU, CPU, CPU_ALLOCATABLE, BESample, CPUEvict, CPUState
 from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, Target
-from koordinator.koordlet.qos.eviction_settings import Feature, Marks, Problem
-from koordinator.koordlet.qos.memory_evict import MemoryState
+from koordinator.koordlet.qos.memory_evict import BE_MEMORY, MemoryState
+from koordinator.koordlet.qos.threshold_eviction import Marks, Problem
 from tests.vectors.compare import subset
 
 
@@ -38,7 +38,7 @@ def evict_common(case: dict[str, Any]) -> Any:
 
 def _arbitrate(case: dict[str, Any]) -> Any:
     tasks = [
-        EvictionTask(Feature.CPU, Target(raw["target"]), raw["toRelease"], tuple(raw["order"]), raw["counts"])
+        EvictionTask(CPU, Target(raw["target"]), raw["toRelease"], tuple(raw["order"]), raw["counts"])
         for raw in case["tasks"]
     ]
     arbitration = _carry_out(tasks, case.get("alreadyEvicted", []), case.get("evictionFails", []))
@@ -66,11 +66,12 @@ def _strategy(raw: dict[str, Any] | None) -> ResourceThresholdStrategy | None:
 
 
 def _config(case: dict[str, Any]) -> Any:
-    feature, strategy = Feature(case["feature"]), _strategy(case["config"])
-    if feature is Feature.BE_CPU:
-        problem = eviction_settings.satisfaction_problem(strategy)
+    feature, strategy = case["feature"], _strategy(case["config"])
+    if feature == BE_CPU:
+        problem = cpu_evict.satisfaction_problem(strategy)
     else:
-        marks = eviction_settings.marks_of(feature, strategy)
+        rules = cpu_evict if feature in CPUEvict.gates else memory_evict
+        marks = rules.marks_of(feature, strategy)
         problem = marks if isinstance(marks, Problem) else None
     return {"valid": problem is None, "problem": None if problem is None else problem.value}
 
@@ -93,6 +94,12 @@ def _amount(name: str, raw: str) -> int:
     return quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
 
 
+def _allocatable_release(case: dict[str, Any], resource: str, key: str) -> Any:
+    marks = _marks(case, f"{key}ThresholdPercent", f"{key}LowerPercent")
+    allocatable = _amounts(case["allocatable"])
+    return {"release": threshold_eviction.allocatable_release(resource, _pods(case), allocatable, marks)}
+
+
 def cpu_evict_area(case: dict[str, Any]) -> Any:
     match case["op"]:
         case "config":
@@ -102,17 +109,18 @@ def cpu_evict_area(case: dict[str, Any]) -> Any:
         case "used_threshold":
             marks = _marks(case, "cpuEvictThresholdPercent", "cpuEvictLowerPercent")
             capacity = quantity.milli(case["capacity"])
-            return {"release": cpu_evict.used_release_milli(capacity, case["usedAvg"], marks)}
+            return {
+                "release": int(threshold_eviction.above_lower(capacity, int(case["usedAvg"] * 1000), marks))
+            }
         case "allocatable":
-            names = ("cpuAllocatableEvictThresholdPercent", "cpuAllocatableEvictLowerPercent")
-            allocatable = _amounts(case["allocatable"])
-            return {"release": cpu_evict.allocatable_release(_pods(case), allocatable, _marks(case, *names))}
+            return _allocatable_release(case, resources.CPU, "cpuAllocatableEvict")
         case "candidates":
-            feature, pods, used = Feature(case["feature"]), _pods(case), case["podUsed"]
-            if feature is Feature.BE_CPU:
+            feature, pods, used = case["feature"], _pods(case), case["podUsed"]
+            if feature == BE_CPU:
                 return _names(cpu_evict.starved_first(pods, used))
             limit = case["priorityThreshold"]
-            return _names(eviction.by_priority(feature, pods, used, limit))
+            requested = resources.CPU if feature == CPU_ALLOCATABLE else None
+            return _names(eviction.by_priority(feature, pods, used, limit, requested=requested))
         case "round":
             return _cpu_round(case)
     raise AssertionError(case["op"])
@@ -150,8 +158,8 @@ def _cpu_round(case: dict[str, Any]) -> Any:
     return _round(case, tasks, pods)
 
 
-def _features(case: dict[str, Any]) -> list[Feature]:
-    return [Feature(name) for name in case["features"]]
+def _features(case: dict[str, Any]) -> list[str]:
+    return list(case["features"])
 
 
 def _round(case: dict[str, Any], tasks: list[EvictionTask], pods: list[Pod]) -> Any:
@@ -161,7 +169,7 @@ def _round(case: dict[str, Any], tasks: list[EvictionTask], pods: list[Pod]) -> 
     return {
         "victims": [name_of[uid] for uid in arbitration.evicted],
         "newlyEvicted": bool(arbitration.evicted),
-        "tasks": [{"feature": task.feature.value, "toRelease": task.wanted} for task in tasks],
+        "tasks": [{"feature": task.feature, "toRelease": task.wanted} for task in tasks],
     }
 
 
@@ -172,16 +180,13 @@ def memory_evict_area(case: dict[str, Any]) -> Any:
         case "used_threshold":
             marks = _marks(case, "memoryEvictThresholdPercent", "memoryEvictLowerPercent")
             capacity = quantity.value(case["capacity"])
-            return {"release": memory_evict.used_release_bytes(capacity, case["used"], marks)}
+            return {"release": int(threshold_eviction.above_lower(capacity, int(case["used"]), marks))}
         case "allocatable":
-            names = ("memoryAllocatableEvictThresholdPercent", "memoryAllocatableEvictLowerPercent")
-            marks = _marks(case, *names)
-            allocatable = _amounts(case["allocatable"])
-            return {"release": memory_evict.allocatable_release(_pods(case), allocatable, marks)}
+            return _allocatable_release(case, resources.MEMORY, "memoryAllocatableEvict")
         case "candidates":
-            feature, pods, used = Feature(case["feature"]), _pods(case), case["podUsed"]
-            if feature is Feature.BE_MEMORY:
-                return _names(memory_evict.largest_first(pods, used))
+            feature, pods, used = case["feature"], _pods(case), case["podUsed"]
+            if feature == BE_MEMORY:
+                return _names(eviction.largest_first(feature, pods, used))
             limit = case["priorityThreshold"]
             return _names(eviction.by_priority(feature, pods, used, limit))
         case "round":

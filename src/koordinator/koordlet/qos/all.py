@@ -1,13 +1,12 @@
 """All QoS strategies."""
 
 from koordinator.koordlet.parts import Shared, Strategy
+from koordinator.koordlet.qos import evictions
 from koordinator.koordlet.qos.blkio_run import BlkIO
 from koordinator.koordlet.qos.cpu_burst_run import CPUBurst
-from koordinator.koordlet.qos.cpu_evict_run import CPUEvict
 from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress
 from koordinator.koordlet.qos.cpu_surge import CPUSurge
 from koordinator.koordlet.qos.evictor import Evictor
-from koordinator.koordlet.qos.memory_evict_run import MemoryEvict
 from koordinator.koordlet.qos.memory_qos_run import MemoryQoS
 from koordinator.koordlet.qos.resctrl_run import Resctrl
 from koordinator.koordlet.qos.service_usage import ServiceUsage
@@ -24,8 +23,7 @@ def strategies(shared: Shared) -> list[Strategy]:
         CPUSurge(shared, suppress, services),
         CPUBurst(shared),
         MemoryQoS(shared),
-        CPUEvict(shared, evictor),
-        MemoryEvict(shared, evictor),
+        *(strategy(shared, evictor) for strategy in evictions.STRATEGIES),
         Resctrl(shared),
         BlkIO(shared),
         SystemConfig(shared),

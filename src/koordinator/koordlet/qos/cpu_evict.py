@@ -7,20 +7,26 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from koordinator.api import pod_resources, resources
+from koordinator.api import pod_resources, resources, slo
 from koordinator.api.core import Pod
 from koordinator.api.slo import ResourceThresholdStrategy
-from koordinator.koordlet.qos import eviction, eviction_settings
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.qos import eviction, threshold_eviction
 from koordinator.koordlet.qos.eviction import Amounts, EvictionTask, Target, Used
-from koordinator.koordlet.qos.eviction_settings import Feature, Marks
+from koordinator.koordlet.qos.eviction_strategy import Flag, PlausibleUsage, plausible
+from koordinator.koordlet.qos.threshold_eviction import Marks, Problem, ThresholdEviction
 
+BE_CPU, CPU_ALLOCATABLE, CPU = "BECPUEvict", "CPUAllocatableEvict", "CPUEvict"
 BE_USAGE_THRESHOLD_PERCENT = 90
+SATISFACTION_LOWER_MAX = 60
+SATISFACTION_UPPER_MAX = 99
 BY_ALLOCATABLE = "evictByAllocatable"
 WINDOW_SHARE_MIN = 1 / 3
 """How much of the window must be covered by samples."""
 
 _SMALL_LIMIT_MILLI = 1_000  # so little that usage cannot be told from noise
-_MILLI = 1000
+_MILLI = 1_000
+_ALLOCATIONS = (kinds.BE_USAGE, kinds.BE_REQUEST, kinds.BE_REAL_LIMIT)
 
 
 class BESample(msgspec.Struct, frozen=True):
@@ -43,32 +49,138 @@ class CPUState(msgspec.Struct, frozen=True):
     collect_interval_s: float
 
 
+class CPUEvict(ThresholdEviction):
+    """The three features that evict for CPU, in their order."""
+
+    name = "CPUEvict"
+    gates = (BE_CPU, CPU_ALLOCATABLE, CPU)
+    interval = Flag("cpu-evict-interval-seconds", 1, "Loop of eviction by CPU; 0: off.")
+    cool_down = Flag("cpu-evict-cool-time-seconds", 20, "Pause after an eviction by CPU.")
+    rests_first = True
+    resource = resources.CPU
+    lent = (resources.BATCH_CPU, resources.MID_CPU)
+    by_allocatable = CPU_ALLOCATABLE
+
+    def _wanted(
+        self,
+        features: Collection[str],
+        strategy: ResourceThresholdStrategy,
+        capacity: int,
+        lent: Amounts,
+        pods: Sequence[Pod],
+    ) -> list[EvictionTask]:
+        return tasks(features, strategy, self._state(strategy, capacity), lent, pods)
+
+    def _state(self, strategy: ResourceThresholdStrategy, capacity_milli: int) -> CPUState:
+        """What was measured; an average counts only while there are new samples."""
+        readings, cores = self._shared.readings, capacity_milli / _MILLI
+        covered_s = window_s(strategy, readings.collect_interval_s)
+        node_cores = None
+        if CPU in self._features and plausible(readings.latest(kinds.NODE_CPU), cores) is not None:
+            node_cores = plausible(readings.average(kinds.NODE_CPU, covered_s).value, cores)
+        state = CPUState(
+            capacity_milli=capacity_milli,
+            node_cores=node_cores,
+            pods_cores=PlausibleUsage(readings.pods, cores),
+            be_average=None,
+            be_latest=None,
+            collect_interval_s=readings.collect_interval_s,
+        )
+        if BE_CPU not in self._features:
+            return state
+        latest = self._best_effort(None, capacity_milli)
+        average = self._best_effort(covered_s, capacity_milli) if latest is not None else None
+        return msgspec.structs.replace(state, be_average=average, be_latest=latest)
+
+    def _best_effort(self, window_s: float | None, capacity_milli: int) -> BESample | None:
+        """Best-effort pods over a window, or now; None when a part is missing or cannot be true."""
+        readings = self._shared.readings
+        values, counts = [], []
+        for allocation in _ALLOCATIONS:
+            properties = {kinds.BE_RESOURCE: resources.CPU, kinds.BE_ALLOCATION: allocation}
+            if window_s is None:
+                value, count = readings.latest(kinds.NODE_BE, properties), 1
+            else:
+                average = readings.average(kinds.NODE_BE, window_s, properties)
+                value, count = average.value, average.count
+            if value is None or value < 0:
+                return None
+            values.append(value)
+            counts.append(count)
+        usage, request, limit = values
+        if plausible(usage, capacity_milli) is None or plausible(limit, capacity_milli) is None:
+            return None
+        return BESample(min(counts), usage, request, limit)
+
+
 def tasks(
-    features: Collection[Feature],
+    features: Collection[str],
     strategy: ResourceThresholdStrategy | None,
     state: CPUState,
     allocatable: Amounts,
     pods: Sequence[Pod],
 ) -> list[EvictionTask]:
-    """What the enabled features want, in their fixed order; nothing unless NodeSLO switches eviction on."""
-    if strategy is None or eviction_settings.activity(strategy) or state.capacity_milli <= 0:
+    """Return what the enabled features want; nothing unless NodeSLO switches eviction on."""
+    if strategy is None or threshold_eviction.activity(strategy) or state.capacity_milli <= 0:
         return []
-    found = []
-    if Feature.BE_CPU in features:
+    found: list[EvictionTask | None] = []
+    if BE_CPU in features:
         found.append(_satisfaction_task(strategy, state, allocatable, pods))
-    if Feature.CPU_ALLOCATABLE in features:
+    if CPU_ALLOCATABLE in features:
+        marks = marks_of(CPU_ALLOCATABLE, strategy)
         found.append(
-            eviction.allocatable_task(
-                Feature.CPU_ALLOCATABLE,
-                strategy,
-                pods,
-                state.pods_cores,
-                lambda marks: allocatable_release(pods, allocatable, marks),
+            threshold_eviction.allocatable_task(
+                CPU_ALLOCATABLE, resources.CPU, marks, allocatable, pods, state.pods_cores
             )
         )
-    if Feature.CPU in features:
-        found.append(_used_task(strategy, state, pods))
+    if CPU in features:
+        marks = marks_of(CPU, strategy)
+        found.append(
+            threshold_eviction.used_task(
+                CPU,
+                resources.CPU,
+                marks,
+                state.capacity_milli,
+                state.node_cores,
+                pods,
+                state.pods_cores,
+                unit=_MILLI,
+            )
+        )
     return [task for task in found if task is not None]
+
+
+def marks_of(feature: str, strategy: ResourceThresholdStrategy | None) -> Marks | Problem:
+    """Return the marks of a feature, or what is wrong with them; `BECPUEvict` has `satisfaction_problem`."""
+    if strategy is None:
+        return Problem.NOT_CONFIGURED
+    if feature == CPU_ALLOCATABLE:
+        return threshold_eviction.allocatable_marks(
+            strategy,
+            strategy.cpu_allocatable_evict_threshold_percent,
+            strategy.cpu_allocatable_evict_lower_percent,
+        )
+    found = threshold_eviction.used_marks(
+        strategy.cpu_evict_threshold_percent,
+        strategy.cpu_evict_lower_percent,
+        slo.CPU_EVICT_LOWER_GAP_PERCENT,
+    )
+    return threshold_eviction.up_to_priority(found, strategy)
+
+
+def satisfaction_problem(strategy: ResourceThresholdStrategy | None) -> Problem | None:
+    """Return what is wrong with the settings of `BECPUEvict`."""
+    if strategy is None:
+        return Problem.NOT_CONFIGURED
+    lower = strategy.cpu_evict_be_satisfaction_lower_percent
+    upper = strategy.cpu_evict_be_satisfaction_upper_percent
+    if lower is None or upper is None:
+        return Problem.PERCENT_MISSING
+    if not 0 < lower <= SATISFACTION_LOWER_MAX:
+        return Problem.LOWER_OUT_OF_RANGE
+    if not 0 < upper <= SATISFACTION_UPPER_MAX:
+        return Problem.UPPER_OUT_OF_RANGE
+    return Problem.UPPER_BELOW_LOWER if upper < lower else None
 
 
 def window_s(strategy: ResourceThresholdStrategy, collect_interval_s: float) -> float:
@@ -103,22 +215,6 @@ def satisfaction_release_milli(
     return max(min(by_average, _release(strategy, latest)), 0)
 
 
-def used_release_milli(capacity_milli: int, node_cores: float, marks: Marks) -> int:
-    """CPU to give back so that the node is no longer too busy."""
-    return int(eviction.above_lower(capacity_milli, int(node_cores * _MILLI), marks))
-
-
-def allocatable_release(pods: Iterable[Pod], allocatable: Amounts, marks: Marks) -> dict[str, int]:
-    """Batch and mid CPU to give back because the node has less of it than was requested."""
-    requested = eviction.lent_requests(pods, resources.CPU, marks.priority or 0)
-    return eviction.above_allocatable(
-        requested,
-        allocatable,
-        marks.threshold_percent,
-        lambda amount, available: int(amount - marks.lower_percent / 100 * available),
-    )
-
-
 def starved_first(pods: Iterable[Pod], pods_cores: Used) -> list[Pod]:
     """Candidates of `BECPUEvict`: after priority those that use most of what they requested."""
 
@@ -129,13 +225,13 @@ def starved_first(pods: Iterable[Pod], pods_cores: Used) -> list[Pod]:
     def order(one: Pod, other: Pod) -> int:
         return (ratio(one) < ratio(other)) - (ratio(one) > ratio(other))
 
-    return eviction.best_effort(Feature.BE_CPU, pods, order)
+    return eviction.best_effort(BE_CPU, pods, order)
 
 
 def _satisfaction_task(
     strategy: ResourceThresholdStrategy, state: CPUState, allocatable: Amounts, pods: Sequence[Pod]
 ) -> EvictionTask | None:
-    if eviction_settings.satisfaction_problem(strategy) is not None:
+    if satisfaction_problem(strategy) is not None:
         return None
     batch_milli = allocatable.get(resources.BATCH_CPU)
     release = satisfaction_release_milli(
@@ -149,21 +245,7 @@ def _satisfaction_task(
         for pod in candidates
     }
     wanted = {resources.BATCH_CPU: release}
-    return EvictionTask(Feature.BE_CPU, Target.REQUEST, wanted, eviction.uids(candidates), gives)
-
-
-def _used_task(
-    strategy: ResourceThresholdStrategy, state: CPUState, pods: Sequence[Pod]
-) -> EvictionTask | None:
-    marks = eviction_settings.marks_of(Feature.CPU, strategy)
-    if not isinstance(marks, Marks) or marks.priority is None or state.node_cores is None:
-        return None
-    release = used_release_milli(state.capacity_milli, state.node_cores, marks)
-    if release <= 0:
-        return None
-    candidates = eviction.by_priority(Feature.CPU, pods, state.pods_cores, marks.priority)
-    gives = {uid: {resources.CPU: int(cores * _MILLI)} for uid, cores in state.pods_cores.items()}
-    return EvictionTask(Feature.CPU, Target.USED, {resources.CPU: release}, eviction.uids(candidates), gives)
+    return EvictionTask(BE_CPU, Target.REQUEST, wanted, eviction.uids(candidates), gives)
 
 
 def _allocatable_limit(milli: int | None) -> int:

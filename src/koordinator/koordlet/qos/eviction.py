@@ -8,8 +8,6 @@ import functools
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from koordinator.api import pod_labels, pod_resize, pod_resources, priority, qos, quantity, resources
 from koordinator.api.annotations import koordlet as koordlet_annotations
@@ -18,11 +16,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import ZERO
-from koordinator.api.slo import ResourceThresholdStrategy
-from koordinator.koordlet.qos import eviction_settings
-from koordinator.koordlet.qos.eviction_settings import Feature, Marks
 
-Integers = NDArray[np.int64]
 Used = Mapping[str, float]
 """Pod UID → latest sample (cores or bytes); pods without sample are missing."""
 Amounts = Mapping[str, int]
@@ -39,12 +33,6 @@ _CLASS_RESOURCES = {
 }
 LENT = frozenset(_CLASS_RESOURCES.values())
 """Resources that the manager may take back from running pods."""
-
-_COUNTS_REQUESTS = {
-    Feature.CPU_ALLOCATABLE: resources.CPU,
-    Feature.MEMORY_ALLOCATABLE: resources.MEMORY,
-}
-"""Features that look at what pods requested, not at what they use, and of what."""
 
 _NEVER = frozenset((QoSClass.LSE, QoSClass.LSR))
 """Services with CPUs of their own; whatever their labels and priority say, they are not there to make room."""
@@ -67,22 +55,27 @@ class Request(msgspec.Struct, frozen=True):
 class EvictionTask(msgspec.Struct, frozen=True):
     """What one feature wants: candidates (UIDs) in order, and what each known pod gives back."""
 
-    feature: Feature
+    feature: str
+    """Its gate, as pods name it in their eviction policy."""
     target: Target
     wanted: dict[str, int]
     candidates: tuple[str, ...]
     gives: dict[str, dict[str, int]]
+    reason: str = ""
+    """What was measured, for events and the audit log."""
 
 
 class Victim(msgspec.Struct, frozen=True):
     """The pod to evict next, and for which feature."""
 
     uid: str
-    feature: Feature
+    feature: str
+    reason: str = ""
 
     def message(self, pod_name: str) -> str:
         """Words for the event."""
-        return f"trigger by koordlet feature {self.feature}, kill pod: {pod_name}"
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"trigger by koordlet feature {self.feature}{reason}, kill pod: {pod_name}"
 
 
 def eviction_priority(annotations: Mapping[str, str]) -> int:
@@ -109,13 +102,14 @@ def request(pod: Pod, resource: str) -> Request:
     return Request(named, sum(max(amount, 0) for amount in amounts))
 
 
-def by_priority(feature: Feature, pods: Iterable[Pod], used: Used, priority_max: int) -> list[Pod]:
+def by_priority(
+    feature: str, pods: Iterable[Pod], used: Used, priority_max: int, *, requested: str | None = None
+) -> list[Pod]:
     """Candidates of the features that may evict pods of any class, first victim first.
 
-    By eviction priority, priority, sub-priority; then who uses more (who requested more, where the feature counts
-    requests); then the younger, which loses less work.
+    By eviction priority, priority, sub-priority; then who uses more (who requested more of the resource `requested`);
+    then the younger, which loses less work.
     """
-    requested = _COUNTS_REQUESTS.get(feature)
     candidates = [
         pod
         for pod in pods
@@ -136,7 +130,7 @@ def by_priority(feature: Feature, pods: Iterable[Pod], used: Used, priority_max:
     return sorted(younger_first(candidates), key=rank)
 
 
-def best_effort(feature: Feature, pods: Iterable[Pod], otherwise: _Order) -> list[Pod]:
+def best_effort(feature: str, pods: Iterable[Pod], otherwise: _Order) -> list[Pod]:
     """Candidates of the features that only evict pods labelled BE, first victim first.
 
     By `spec.priority` where both pods have one, else by `otherwise`; then the younger.
@@ -157,6 +151,20 @@ def best_effort(feature: Feature, pods: Iterable[Pod], otherwise: _Order) -> lis
     return sorted(younger_first(candidates), key=functools.cmp_to_key(order))
 
 
+def largest_first(feature: str, pods: Iterable[Pod], used: Used) -> list[Pod]:
+    """Candidates labelled BE: after priority those that use most; without usage last, names descending."""
+
+    def order(one: Pod, other: Pod) -> int:
+        first, second = (max(used.get(pod.metadata.uid, 0.0), 0.0) for pod in (one, other))
+        if first != second:
+            return -1 if first > second else 1
+        if first:
+            return 0  # who comes first of those that use the same does not matter
+        return (one.metadata.name < other.metadata.name) - (one.metadata.name > other.metadata.name)
+
+    return best_effort(feature, pods, order)
+
+
 def younger_first(pods: Iterable[Pod]) -> list[Pod]:
     """Pods by age, then namespace and name: what decides when nothing else does."""
     by_name = sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
@@ -166,81 +174,6 @@ def younger_first(pods: Iterable[Pod]) -> list[Pod]:
 def uids(pods: Iterable[Pod]) -> tuple[str, ...]:
     """Of these pods, in their order."""
     return tuple(pod.metadata.uid for pod in pods)
-
-
-def above_lower(capacity: int | Integers, used: int | Integers, marks: Marks) -> Integers:
-    """What to give back, in the unit of both, so that use falls to the lower mark; 0 below the upper one.
-
-    Elementwise: `capacity` (above 0) and `used` are of one node, or (nodes,).
-    """
-    percent = used * 100 // capacity
-    excess = np.maximum(capacity * (percent - marks.lower_percent) // 100, 0)
-    return np.where(percent < marks.threshold_percent, 0, excess)
-
-
-def allocatable_task(
-    feature: Feature,
-    strategy: ResourceThresholdStrategy,
-    pods: Sequence[Pod],
-    used: Used,
-    release: Callable[[Marks], dict[str, int]],
-) -> EvictionTask | None:
-    """What a feature that counts requests wants; `release` says how much of which resource, by the feature's marks."""
-    marks = eviction_settings.marks_of(feature, strategy)
-    if not isinstance(marks, Marks) or marks.priority is None:
-        return None
-    wanted = release(marks)
-    if not wanted:
-        return None
-    candidates = by_priority(feature, pods, used, marks.priority)
-    gives = gives_request(pods, _COUNTS_REQUESTS[feature], wanted)
-    return EvictionTask(feature, Target.REQUEST, wanted, uids(candidates), gives)
-
-
-def above_allocatable(
-    requested: Mapping[str, int],
-    allocatable: Amounts,
-    threshold_percent: int,
-    excess: Callable[[int, int], int],
-) -> dict[str, int]:
-    """What must be given back of resources whose requests exceed a share of what is allocatable.
-
-    All of a resource that the node has no more; else `excess(requested, allocatable)`.
-    """
-    wanted = {}
-    for name, amount in requested.items():
-        available = allocatable.get(name, 0)
-        if available <= 0:
-            wanted[name] = amount
-        elif amount / available > threshold_percent / 100:
-            wanted[name] = excess(amount, available)
-    return {name: amount for name, amount in wanted.items() if amount > 0}
-
-
-def lent_requests(pods: Iterable[Pod], resource: str, priority_max: int) -> dict[str, int]:
-    """Batch and mid requests of active pods up to a priority, by resource.
-
-    Only these can be given back, so native requests do not count (the reference counts them, and then evicts
-    every candidate in vain).
-    """
-    sums: dict[str, int] = {}
-    for pod in pods:
-        is_inactive = pod_labels.is_inactive(pod.status.phase)
-        if not is_inactive and priority.default_number(pod) <= priority_max:
-            asked = request(pod, resource)
-            if asked.resource in LENT:
-                sums[asked.resource] = sums.get(asked.resource, 0) + asked.amount
-    return sums
-
-
-def gives_request(pods: Iterable[Pod], resource: str, wanted: Amounts) -> dict[str, dict[str, int]]:
-    """What each pod gives back of the wanted resources when it is evicted."""
-    gives = {}
-    for pod in pods:
-        asked = request(pod, resource)
-        if asked.resource in wanted:
-            gives[pod.metadata.uid] = {asked.resource: asked.amount}
-    return gives
 
 
 def narrowed(
@@ -308,7 +241,7 @@ class Arbitration:
             if uid in self._already:
                 self._count(uid)
                 continue
-            return Victim(uid, task.feature)
+            return Victim(uid, task.feature, task.reason)
         return None
 
     def settle(self, victim: Victim, succeeded: bool) -> None:

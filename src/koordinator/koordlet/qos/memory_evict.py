@@ -1,15 +1,20 @@
 """Evicting for memory: a node too full, requests above what is allocatable. Source: behaviour/koordlet-act 7."""
 
-from collections.abc import Collection, Iterable, Sequence
+import functools
+from collections.abc import Collection, Sequence
 
 import msgspec
 
-from koordinator.api import resources
+from koordinator.api import resources, slo
 from koordinator.api.core import Pod
 from koordinator.api.slo import ResourceThresholdStrategy
-from koordinator.koordlet.qos import eviction, eviction_settings
-from koordinator.koordlet.qos.eviction import Amounts, EvictionTask, Target, Used
-from koordinator.koordlet.qos.eviction_settings import Feature, Marks
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.qos import threshold_eviction
+from koordinator.koordlet.qos.eviction import Amounts, EvictionTask, Used
+from koordinator.koordlet.qos.eviction_strategy import Flag, PlausibleUsage, plausible
+from koordinator.koordlet.qos.threshold_eviction import Marks, Problem, ThresholdEviction
+
+BE_MEMORY, MEMORY_ALLOCATABLE, MEMORY = "BEMemoryEvict", "MemoryAllocatableEvict", "MemoryEvict"
 
 
 class MemoryState(msgspec.Struct, frozen=True):
@@ -20,77 +25,81 @@ class MemoryState(msgspec.Struct, frozen=True):
     pods_bytes: Used
 
 
+class MemoryEvict(ThresholdEviction):
+    """The three features that evict for memory, in their order."""
+
+    name = "MemoryEvict"
+    gates = (BE_MEMORY, MEMORY_ALLOCATABLE, MEMORY)
+    interval = Flag("memory-evict-interval-seconds", 1, "Loop of eviction by memory; 0: off.")
+    cool_down = Flag("memory-evict-cool-time-seconds", 4, "Pause after an eviction by memory.")
+    resource = resources.MEMORY
+    lent = (resources.BATCH_MEMORY, resources.MID_MEMORY)
+    by_allocatable = MEMORY_ALLOCATABLE
+
+    def _wanted(
+        self,
+        features: Collection[str],
+        strategy: ResourceThresholdStrategy,
+        capacity: int,
+        lent: Amounts,
+        pods: Sequence[Pod],
+    ) -> list[EvictionTask]:
+        readings = self._shared.readings
+        used = readings.latest(kinds.NODE_MEMORY) if self._features & {BE_MEMORY, MEMORY} else None
+        state = MemoryState(
+            capacity_bytes=capacity,
+            node_bytes=plausible(used, capacity),
+            pods_bytes=PlausibleUsage(functools.partial(readings.pods, kinds.POD_MEMORY), capacity),
+        )
+        return tasks(features, strategy, state, lent, pods)
+
+
 def tasks(
-    features: Collection[Feature],
+    features: Collection[str],
     strategy: ResourceThresholdStrategy | None,
     state: MemoryState,
     allocatable: Amounts,
     pods: Sequence[Pod],
 ) -> list[EvictionTask]:
-    """What the enabled features want, in their fixed order; nothing unless NodeSLO switches eviction on."""
-    if strategy is None or eviction_settings.activity(strategy) or state.capacity_bytes <= 0:
+    """Return what the enabled features want; nothing unless NodeSLO switches eviction on."""
+    if strategy is None or threshold_eviction.activity(strategy) or state.capacity_bytes <= 0:
         return []
-    found = []
-    if Feature.BE_MEMORY in features:
-        found.append(_used_task(Feature.BE_MEMORY, strategy, state, pods))
-    if Feature.MEMORY_ALLOCATABLE in features:
-        found.append(
-            eviction.allocatable_task(
-                Feature.MEMORY_ALLOCATABLE,
-                strategy,
+    found: list[EvictionTask | None] = []
+    for feature in MemoryEvict.gates:
+        if feature not in features:
+            continue
+        marks = marks_of(feature, strategy)
+        if feature == MEMORY_ALLOCATABLE:
+            task = threshold_eviction.allocatable_task(
+                feature, resources.MEMORY, marks, allocatable, pods, state.pods_bytes
+            )
+        else:
+            task = threshold_eviction.used_task(
+                feature,
+                resources.MEMORY,
+                marks,
+                state.capacity_bytes,
+                state.node_bytes,
                 pods,
                 state.pods_bytes,
-                lambda marks: allocatable_release(pods, allocatable, marks),
             )
-        )
-    if Feature.MEMORY in features:
-        found.append(_used_task(Feature.MEMORY, strategy, state, pods))
+        found.append(task)
     return [task for task in found if task is not None]
 
 
-def used_release_bytes(capacity_bytes: int, node_bytes: float, marks: Marks) -> int:
-    """Memory to give back so that the node is no longer too full."""
-    return int(eviction.above_lower(capacity_bytes, int(node_bytes), marks))
-
-
-def allocatable_release(pods: Iterable[Pod], allocatable: Amounts, marks: Marks) -> dict[str, int]:
-    """Batch and mid memory to give back because the node has less of it than was requested."""
-    requested = eviction.lent_requests(pods, resources.MEMORY, marks.priority or 0)
-    return eviction.above_allocatable(
-        requested,
-        allocatable,
-        marks.threshold_percent,
-        lambda amount, available: int((amount / available - marks.lower_percent / 100) * available),
+def marks_of(feature: str, strategy: ResourceThresholdStrategy | None) -> Marks | Problem:
+    """Return the marks of a feature, or what is wrong with them."""
+    if strategy is None:
+        return Problem.NOT_CONFIGURED
+    if feature == MEMORY_ALLOCATABLE:
+        return threshold_eviction.allocatable_marks(
+            strategy,
+            strategy.memory_allocatable_evict_threshold_percent,
+            strategy.memory_allocatable_evict_lower_percent,
+        )
+    found = threshold_eviction.used_marks(
+        strategy.memory_evict_threshold_percent,
+        strategy.memory_evict_lower_percent,
+        slo.MEMORY_EVICT_LOWER_GAP_PERCENT,
     )
-
-
-def largest_first(pods: Iterable[Pod], pods_bytes: Used) -> list[Pod]:
-    """Candidates of `BEMemoryEvict`: after priority those that use most; without usage last, names descending."""
-
-    def order(one: Pod, other: Pod) -> int:
-        first, second = (max(pods_bytes.get(pod.metadata.uid, 0.0), 0.0) for pod in (one, other))
-        if first != second:
-            return -1 if first > second else 1
-        if first:
-            return 0  # who comes first of those that use the same does not matter
-        return (one.metadata.name < other.metadata.name) - (one.metadata.name > other.metadata.name)
-
-    return eviction.best_effort(Feature.BE_MEMORY, pods, order)
-
-
-def _used_task(
-    feature: Feature, strategy: ResourceThresholdStrategy, state: MemoryState, pods: Sequence[Pod]
-) -> EvictionTask | None:
-    marks = eviction_settings.marks_of(feature, strategy)
-    if not isinstance(marks, Marks) or state.node_bytes is None:
-        return None
-    release = used_release_bytes(state.capacity_bytes, state.node_bytes, marks)
-    if release <= 0:
-        return None
-    if marks.priority is None:
-        candidates = largest_first(pods, state.pods_bytes)
-    else:
-        candidates = eviction.by_priority(feature, pods, state.pods_bytes, marks.priority)
-    gives = {uid: {resources.MEMORY: int(used)} for uid, used in state.pods_bytes.items()}
-    wanted = {resources.MEMORY: release}
-    return EvictionTask(feature, Target.USED, wanted, eviction.uids(candidates), gives)
+    return found if feature == BE_MEMORY else threshold_eviction.up_to_priority(found, strategy)

@@ -11,7 +11,7 @@ from koordinator.api import resources
 from koordinator.api.slo import SystemStrategy
 from koordinator.host.errors import ContentError
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.qos import allocatable, system_config
+from koordinator.koordlet.qos import system_config
 from koordinator.koordlet.writing import restoring
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class SystemConfig:
         """One round."""
         view = self._shared.view
         strategy = view.slo.system_strategy if view.slo is not None else None
-        memory_bytes = allocatable.capacity(view.node, resources.MEMORY)
+        memory_bytes = view.capacity(resources.MEMORY)
         if strategy is None or memory_bytes <= 0:
             return
         now_s = asyncio.get_running_loop().time()

@@ -11,20 +11,20 @@ import numpy as np
 from koordinator.api.core import Pod
 from koordinator.host.cgroup_layout import Driver
 from koordinator.koordlet import node_pods
-from koordinator.koordlet.qos import cpu_evict, eviction, eviction_settings, memory_evict
-from koordinator.koordlet.qos.cool_down import CoolDown
-from koordinator.koordlet.qos.cpu_evict import BESample, CPUState
+from koordinator.koordlet.qos import cpu_evict, eviction, memory_evict, threshold_eviction
+from koordinator.koordlet.qos.cpu_evict import BE_CPU, CPU, BESample, CPUEvict, CPUState
 from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, Victim
-from koordinator.koordlet.qos.eviction_settings import Feature, Marks
-from koordinator.koordlet.qos.memory_evict import MemoryState
+from koordinator.koordlet.qos.eviction_strategy import CoolDown
+from koordinator.koordlet.qos.memory_evict import BE_MEMORY, MEMORY, MemoryEvict, MemoryState
+from koordinator.koordlet.qos.threshold_eviction import Marks
 from koordinator.koordlet.qos.victims import Victims
 from koordinator.koordlet.series import Aggregation
 from koordinator.local.nodes import samples
 from koordinator.local.nodes.fleet import Fleet
 from koordinator.local.nodes.usage import Mask
 
-CPU_FEATURES = frozenset((Feature.BE_CPU, Feature.CPU))
-MEMORY_FEATURES = frozenset((Feature.BE_MEMORY, Feature.MEMORY))
+CPU_FEATURES = frozenset((BE_CPU, CPU))
+MEMORY_FEATURES = frozenset((BE_MEMORY, MEMORY))
 PLAYED = CPU_FEATURES | MEMORY_FEATURES
 """Features of hollow nodes; those that look at allocatable need the manager's view of the node, and are left out."""
 
@@ -38,7 +38,7 @@ class Evictions:
         self._fleet = fleet
         self._pods_on = pods_on
         config = fleet.policy.qos
-        self._cool_s = {True: config.cpu_evict_cool_s, False: config.memory_evict_cool_s}
+        self._cool_s = {True: CPUEvict.cool_down.of(config), False: MemoryEvict.cool_down.of(config)}
         self._rests: dict[tuple[int, bool], CoolDown] = {}
         self._victims: dict[int, Victims] = {}
 
@@ -101,19 +101,19 @@ class Evictions:
         """Return which nodes may want anything, (nodes,): more than really do, never fewer."""
         fleet, policy = self._fleet, self._fleet.policy
         wants: Mask = np.zeros(fleet.capacity.size, np.bool_)
-        if eviction_settings.activity(policy.strategy) is not None:
+        if threshold_eviction.activity(policy.strategy) is not None:
             return wants
         for feature in policy.evictions & MEMORY_FEATURES:
-            marks = eviction_settings.marks_of(feature, policy.strategy)
+            marks = memory_evict.marks_of(feature, policy.strategy)
             if isinstance(marks, Marks):
                 used, capacity = (each.astype(np.int64) for each in (fleet.used_bytes, fleet.capacity_bytes))
-                wants |= eviction.above_lower(capacity, used, marks) > 0
-        if Feature.CPU in policy.evictions:
-            marks = eviction_settings.marks_of(Feature.CPU, policy.strategy)
+                wants |= threshold_eviction.above_lower(capacity, used, marks) > 0
+        if CPU in policy.evictions:
+            marks = cpu_evict.marks_of(CPU, policy.strategy)
             if isinstance(marks, Marks):
                 wants |= fleet.used * 100 >= fleet.capacity * marks.lower_percent
-        is_set = eviction_settings.satisfaction_problem(policy.strategy) is None
-        if Feature.BE_CPU in policy.evictions and is_set:
+        is_set = cpu_evict.satisfaction_problem(policy.strategy) is None
+        if BE_CPU in policy.evictions and is_set:
             wants |= fleet.batch_used > 0
         return wants
 

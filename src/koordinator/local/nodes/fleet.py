@@ -24,7 +24,7 @@ from koordinator.koordlet.config import PredictConfig, QoSConfig
 from koordinator.koordlet.hooks import batch_resource
 from koordinator.koordlet.hooks.batch_resource import BatchRule
 from koordinator.koordlet.qos.cpu_burst import NodeState
-from koordinator.koordlet.qos.eviction_settings import Feature
+from koordinator.koordlet.qos.memory_evict import BE_MEMORY
 from koordinator.koordlet.series import Aggregation
 from koordinator.local.nodes import bursting, contention, pod_shape, prediction, samples, usage
 from koordinator.local.nodes.bursting import Limited
@@ -93,7 +93,7 @@ class FleetPolicy(msgspec.Struct, frozen=True, kw_only=True):
     protection: Protection = Protection.SUPPRESS
     strategy: ResourceThresholdStrategy = INSTALLED_STRATEGY
     burst: CPUBurstStrategy = DEFAULT_CPU_BURST_STRATEGY
-    evictions: frozenset[Feature] = frozenset((Feature.BE_MEMORY,))
+    evictions: frozenset[str] = frozenset((BE_MEMORY,))
     """Feature gates that are on. Agents have none on unless asked; hollow nodes have one, as full nodes need somebody
     to go."""
     predict: PredictConfig = PredictConfig()

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from koordinator.api import slo
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.codec import Annotation, Payload
 from koordinator.api.core import Node
@@ -63,8 +64,9 @@ NONE = Addons()
 
 
 def installed() -> Addons:
-    """The add-ons of all installed packages."""
-    return read_entries(metadata.entry_points(group=ENTRY_POINTS))
+    """Return our own add-on and those of all installed packages."""
+    found = read_entries(metadata.entry_points(group=ENTRY_POINTS))
+    return msgspec.structs.replace(found, node_slo=(EVICTION, *found.node_slo))
 
 
 def read_entries(entries: Iterable[metadata.EntryPoint]) -> Addons:
@@ -175,3 +177,7 @@ def laid_over(base: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, An
             value = laid_over(have, value)
         result[name] = value
     return result
+
+
+EVICTION = LayeredAddon(slo.EVICTION, "eviction-config")
+"""Settings of the eviction strategies of the node agent that the reference does not have, by feature gate."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from koordinator.api import labels, node_labels, quantity, slo_config
+from koordinator.api import labels, node_labels, quantity, slo, slo_config
 from koordinator.api.annotations.codec import Annotation
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
@@ -199,7 +199,7 @@ def node_extensions(
     `old` as in the object; the reference's form `{"Object": {...}}` is understood, too. `configs` is what each
     add-on made of the ConfigMap, by its name; an add-on without one has its say later.
     """
-    found = plain_extensions(old)
+    found = slo.plain_extensions(old)
     for addon in addons:
         if addon.name not in configs:
             continue
@@ -213,15 +213,6 @@ def node_extensions(
         else:
             found[addon.name] = policy
     return found
-
-
-_NESTED = "Object"
-
-
-def plain_extensions(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Extensions by key, out of either form."""
-    nested = found.get(_NESTED)
-    return dict(nested) if len(found) == 1 and isinstance(nested, dict) else dict(found)
 
 
 def is_same(old: NodeSLOSpec, new: NodeSLOSpec) -> bool:

@@ -12,6 +12,7 @@ from koordinator.api.core import Node
 from koordinator.api.slo import NodeSLO, NodeSLOSpec
 from koordinator.cluster.protocol import PatchType
 from koordinator.manager.config import node_slo_spec
+from koordinator.manager.config.addons import LayeredAddon
 from koordinator.manager.config.slo_configs import Part
 from koordinator.manager.metrics import FAILED, SUCCEEDED
 from koordinator.manager.parts import Shared
@@ -48,6 +49,8 @@ class _Rules:
     def __init__(self, shared: Shared) -> None:
         self._configs = shared.configs
         self._addons = shared.configs.addons.node_slo
+        # A layered policy depends on labels only; what a stranger's depends on is not known.
+        self._follows_annotations = not all(isinstance(each, LayeredAddon) for each in self._addons)
         self._parses = shared.metrics.nodeslo_parses
 
     def is_ready(self) -> bool:
@@ -57,7 +60,7 @@ class _Rules:
         before, after = old.metadata, new.metadata
         if before.labels != after.labels or _bandwidth(old) != _bandwidth(new):
             return True
-        return bool(self._addons) and before.annotations != after.annotations
+        return self._follows_annotations and before.annotations != after.annotations
 
     def spec(self, node: Node) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self._wanted(node, None))
