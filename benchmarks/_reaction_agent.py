@@ -16,7 +16,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.slo import NodeSLO
 from koordinator.clock import SystemClock
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.host.files import Files, Problem
+from koordinator.host.files import FileProblem, Files
 from koordinator.host.host import Host
 from koordinator.host.roots import HostRoots
 from koordinator.host.syscalls import LinuxSyscalls
@@ -47,7 +47,7 @@ class ReactionSpec(msgspec.Struct, frozen=True):
 class TellingFiles(Files):
     """Tells of writes by which CPU is taken or given, once the kernel has them."""
 
-    def write(self, path: str, text: str) -> Problem | None:
+    def write(self, path: str, text: str) -> FileProblem | None:
         problem = super().write(path, text)
         if problem is None and path.endswith(TOLD) and "/besteffort/" in path and "/pod" not in path:
             print(f"{time.monotonic():.6f} {text.strip()}", flush=True)

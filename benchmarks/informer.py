@@ -20,7 +20,7 @@ from koordinator.api.core import Pod
 from koordinator.api.meta import Resource
 from koordinator.clock import Clock, SystemClock
 from koordinator.cluster import wire
-from koordinator.cluster.backend import ListOptions, Record, RecordEvent, RecordList
+from koordinator.cluster.backend import ListOptions, ObjectRecord, RecordEvent, RecordList
 from koordinator.cluster.config import from_url
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.kube import KubeCluster
@@ -160,7 +160,7 @@ def changes(pods: int) -> list[RecordEvent]:
         obj = objects[(version - 1) % pods]
         obj = obj | {"metadata": obj["metadata"] | {"resourceVersion": str(version)}}
         kind = EventType.ADDED if version <= pods else EventType.MODIFIED
-        events.append(RecordEvent(kind, Record(obj, version), version))
+        events.append(RecordEvent(kind, ObjectRecord(obj, version), version))
     return events
 
 

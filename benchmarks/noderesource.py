@@ -38,7 +38,7 @@ from koordinator.manager.noderesource import zones
 from koordinator.manager.noderesource.controller import NodeResourceController
 from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.options import ManagerOptions
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 
 T = TypeVar("T", bound=Object)
 
@@ -225,7 +225,7 @@ class World:
         cluster = cast(Cluster, self.cluster)
         self.factory = InformerFactory(cluster, self.rng, transforms=caches.TRANSFORMS)
         events = EventRecorder(cluster, "benchmark", rng=self.rng)
-        self.shared = Shared(
+        self.shared = ManagerContext(
             cluster=cluster,
             clock=self.clock,
             rng=self.rng,

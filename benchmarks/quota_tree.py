@@ -48,7 +48,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     QuotaPodRequest,
     QuotaSpec,
 )
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 SHAPES = (
     (100,),
@@ -84,10 +84,10 @@ def amounts(cores: int, gibibytes: int) -> Amounts:
 
 def planted(
     shape: tuple[int, ...], rng: random.Random, *, is_odd: bool = False, keeps_guarantee: bool = False
-) -> tuple[QuotaTree, list[str]]:
+) -> tuple[GroupQuotaTree, list[str]]:
     """A tree with that many children at each level, and the names of its leaves."""
     endless = amounts(10**9, 10**9)
-    tree = QuotaTree(reserved={SYSTEM: endless, DEFAULT: endless}, keeps_guarantee=keeps_guarantee)
+    tree = GroupQuotaTree(reserved={SYSTEM: endless, DEFAULT: endless}, keeps_guarantee=keeps_guarantee)
     tree.total = amounts(CORES, GIBIBYTES)
     parents, quotas = [ROOT], 1
     for depth, count in enumerate(shape):
@@ -115,7 +115,7 @@ def planted(
     return tree, parents
 
 
-def recomputed(tree: QuotaTree, name: str) -> None:
+def recomputed(tree: GroupQuotaTree, name: str) -> None:
     """The peer: every level of the path with all its children."""
     for parent in reversed(tree.path(name)[1:]):
         children = [quota for each in tree.children(parent) if (quota := tree.get(each)) is not None]

@@ -19,7 +19,7 @@ from koordinator.cluster.backend import DeleteOptions, ListOptions, Subscription
 from koordinator.cluster.protocol import PatchType
 from koordinator.local import registry
 from koordinator.local.patches import merge_patch
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from koordinator.local.registry.selection import INDEXES
 from koordinator.local.store import Store, Table
 
@@ -66,7 +66,7 @@ def run_store(table: Table, rounds: int) -> float:
     return 4 * rounds / (time.perf_counter() - begin)
 
 
-async def filled_registry(size: int, *, checks: bool) -> Registry:
+async def filled_registry(size: int, *, checks: bool) -> ObjectRegistry:
     backend = registry.in_memory(FixedClock(), checks=checks)
     pods = backend.resolve("", "v1", "pods")
     for i in range(size):
@@ -74,7 +74,7 @@ async def filled_registry(size: int, *, checks: bool) -> Registry:
     return backend
 
 
-async def run_registry(backend: Registry, rounds: int) -> float:
+async def run_registry(backend: ObjectRegistry, rounds: int) -> float:
     """Operations per second through the whole life cycle."""
     pods = backend.resolve("", "v1", "pods")
     watch = backend.watch(pods, "", ListOptions(resource_version=str(backend.store.version)))
@@ -91,7 +91,7 @@ async def run_registry(backend: Registry, rounds: int) -> float:
     return 4 * rounds / elapsed_s
 
 
-async def _one_life(backend: Registry, pods: Resource, body: dict[str, Any]) -> None:
+async def _one_life(backend: ObjectRegistry, pods: Resource, body: dict[str, Any]) -> None:
     name = body["metadata"]["name"]
     await backend.create(pods, "default", body)
     backend.get(pods, "default", name)

@@ -8,21 +8,21 @@ from koordinator.clock import FixedClock
 from koordinator.health import SliMetrics
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.manager.metrics import ManagerMetrics
-from koordinator.prometheus import Family, Registry
+from koordinator.prometheus import MetricFamily, MetricsRegistry
 from koordinator.scheduler.auditor.auditor import AuditOptions
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve.gauges import ResourceMetrics, add_gauges
 from tests.scheduler.fake_cluster import FakeCluster
 
 
-def by_component() -> Mapping[str, list[Family]]:
+def by_component() -> Mapping[str, list[MetricFamily]]:
     """Families of each component; `every component` tells what each process says of itself."""
     clock = FixedClock()
     agent, manager = AgentMetrics("n", clock), ManagerMetrics(clock)
     manager.show_config_problems(dict)
     scheduler = Scheduler(FakeCluster(clock), auditing=AuditOptions())
     add_gauges(scheduler)
-    process = Registry()
+    process = MetricsRegistry()
     process_metrics.add_to(process, 0.0)
     process_metrics.add_gates(process, FeatureGates.of(Component.SCHEDULER))
     return {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordinator.prometheus import Counter, Gauge, Histogram, Reading, Registry, exponential
+from koordinator.prometheus import Counter, Gauge, Histogram, MetricsRegistry, Reading, exponential
 
 
 def test_a_histogram_is_cumulative_and_counts_bounds_below() -> None:
@@ -30,13 +30,13 @@ def test_label_values_are_escaped() -> None:
 def test_families_are_told_in_order_of_their_names() -> None:
     gauge = Gauge("b", "Help.")
     gauge.set(1.5)
-    registry = Registry((gauge, Reading("a", "Help.", ("x",), lambda: {("1",): 3})))
+    registry = MetricsRegistry((gauge, Reading("a", "Help.", ("x",), lambda: {("1",): 3})))
     assert registry.text().splitlines()[2::3] == ['a{x="1"} 3', "b 1.5"]
     assert registry.text().endswith("\n")
 
 
 def test_a_name_is_there_once() -> None:
-    registry = Registry((Counter("a", "Help."),))
+    registry = MetricsRegistry((Counter("a", "Help."),))
     with pytest.raises(AssertionError, match="there already"):
         registry.add(Gauge("a", "Help."))
     assert registry.shared(Counter("a", "Other.")) is registry.shared(Counter("a", "Help."))

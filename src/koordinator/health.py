@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from koordinator.prometheus import Counter, Family, Gauge, Registry
+from koordinator.prometheus import Counter, Gauge, MetricFamily, MetricsRegistry
 
 Check = Callable[[], str]
 """Why it is not well; empty when it is."""
@@ -25,14 +25,14 @@ class SliMetrics:
             "[STABLE] This metric records the results of all healthcheck.",
             ("name", "status", "type"),
         )
-        self._registry = Registry((self._last, self._all))
+        self._registry = MetricsRegistry((self._last, self._all))
 
     def seen(self, endpoint: str, check: str, *, is_well: bool) -> None:
         """A check ran."""
         self._last.set(1 if is_well else 0, check, endpoint)
         self._all.inc(check, "success" if is_well else "error", endpoint)
 
-    def families(self) -> list[Family]:
+    def families(self) -> list[MetricFamily]:
         """Both families."""
         return self._registry.families()
 
@@ -41,7 +41,7 @@ class SliMetrics:
         return self._registry.text()
 
 
-class Report(msgspec.Struct, frozen=True):
+class HealthReport(msgspec.Struct, frozen=True):
     """The answer of a health endpoint; `failed` are the checks that ran, and whether each failed."""
 
     is_well: bool
@@ -49,7 +49,9 @@ class Report(msgspec.Struct, frozen=True):
     failed: Mapping[str, bool] = {}
 
 
-def report(name: str, checks: Mapping[str, Check], *, verbose: bool, excluded: Iterable[str] = ()) -> Report:
+def report(
+    name: str, checks: Mapping[str, Check], *, verbose: bool, excluded: Iterable[str] = ()
+) -> HealthReport:
     """The checks of an endpoint (`healthz`, `livez`, `readyz`) in order; reasons are shown when one fails."""
     left_out = set(excluded)
     lines = []
@@ -68,9 +70,9 @@ def report(name: str, checks: Mapping[str, Check], *, verbose: bool, excluded: I
         named = ", ".join(f'"{each}"' for each in unknown)
         lines.append(f"warn: some health checks cannot be excluded: no matches for {named}")
     if is_well and not verbose:
-        return Report(True, "ok", failed)
+        return HealthReport(True, "ok", failed)
     lines.append(f"{name} check {'passed' if is_well else 'failed'}")
-    return Report(is_well, "\n".join(lines) + "\n", failed)
+    return HealthReport(is_well, "\n".join(lines) + "\n", failed)
 
 
 def well() -> str:

@@ -15,7 +15,7 @@ Read = Callable[[], Mapping[Any, float]]
 """Keys are `Labels`."""
 
 
-F = TypeVar("F", bound="Family")
+F = TypeVar("F", bound="MetricFamily")
 
 
 def exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
@@ -23,7 +23,7 @@ def exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
     return tuple(start * factor**power for power in range(count))
 
 
-class Family(Protocol):
+class MetricFamily(Protocol):
     """All samples of one name. `kind` is counter, gauge or histogram; `labels` are names."""
 
     @property
@@ -148,11 +148,11 @@ class Histogram:
             yield f"{self.name}_count{labels} {count}"
 
 
-class Registry:
+class MetricsRegistry:
     """Families in order of their names; a name can be there only once."""
 
-    def __init__(self, families: Iterable[Family] = ()) -> None:
-        self._families: dict[str, Family] = {}
+    def __init__(self, families: Iterable[MetricFamily] = ()) -> None:
+        self._families: dict[str, MetricFamily] = {}
         self.add(*families)
 
     def __contains__(self, name: str) -> bool:
@@ -168,12 +168,12 @@ class Registry:
         """Leave a metric out; whether there was one."""
         return self._families.pop(name, None) is not None
 
-    def add(self, *families: Family) -> None:
+    def add(self, *families: MetricFamily) -> None:
         for family in families:
             assert family.name not in self._families, f"metric {family.name} is there already"
             self._families[family.name] = family
 
-    def families(self) -> list[Family]:
+    def families(self) -> list[MetricFamily]:
         """All families, by name."""
         return [self._families[name] for name in sorted(self._families)]
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from koordinator.api import crd, decode, defaults, kinds, schema, slo, slo_qos
 from koordinator.api.crd.manifest import object_schema
-from koordinator.api.meta import Object, Part, to_wire
+from koordinator.api.meta import Object, ViewPart, to_wire
 from koordinator.cli import crds as command
 from koordinator.cli.main import main
 from tests.api import openapi
@@ -114,7 +114,7 @@ def test_required_fields_are_written_even_when_they_hold_their_default(view: typ
 
 
 def test_a_field_without_a_schema_is_refused_by_name() -> None:
-    class Odd(Part, frozen=True, kw_only=True):
+    class Odd(ViewPart, frozen=True, kw_only=True):
         member: Annotated[bytes | None, "Bytes have no place in JSON."] = None
 
     with pytest.raises(TypeError, match=r"Odd\.member: no schema"):

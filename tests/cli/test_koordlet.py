@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from koordinator.cli import flag_kinds, flag_settings, koordlet_flags
 from koordinator.cli import koordlet as command
-from koordinator.cli.koordlet_flags import Settings
+from koordinator.cli.koordlet_flags import KoordletSettings
 from koordinator.host.roots import HostRoots
 from koordinator.koordlet.config import AgentConfig
 from koordinator.koordlet.qos.cpu_evict import CPUEvict
@@ -15,11 +15,11 @@ from koordinator.koordlet.qos.cpu_evict import CPUEvict
 HOST_MODE = {"NODE_NAME": "node-1", "agent_mode": "hostMode"}
 
 
-def settings(*arguments: str, environment: dict[str, str] | None = None) -> Settings:
+def settings(*arguments: str, environment: dict[str, str] | None = None) -> KoordletSettings:
     return read(*arguments, environment=environment)[0]
 
 
-def read(*arguments: str, environment: dict[str, str] | None = None) -> tuple[Settings, list[str]]:
+def read(*arguments: str, environment: dict[str, str] | None = None) -> tuple[KoordletSettings, list[str]]:
     with command.main.make_context("koordlet", list(arguments)) as context:
         return koordlet_flags.of(context.params, environment or HOST_MODE)
 

@@ -5,16 +5,16 @@ from click.testing import CliRunner
 
 from koordinator.cli import flag_settings, manager_flags
 from koordinator.cli import manager as command
-from koordinator.cli.manager_flags import Settings
+from koordinator.cli.manager_flags import ManagerSettings
 from koordinator.cluster.rate_limit import Rate
 from koordinator.manager.options import ManagerOptions, is_chosen
 
 
-def settings(*arguments: str) -> Settings:
+def settings(*arguments: str) -> ManagerSettings:
     return read(*arguments)[0]
 
 
-def read(*arguments: str) -> tuple[Settings, list[str]]:
+def read(*arguments: str) -> tuple[ManagerSettings, list[str]]:
     with command.main.make_context("koord-manager", list(arguments)) as context:
         return manager_flags.of(context.params)
 

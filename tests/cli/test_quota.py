@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from koordinator.cli import main as cli
-from koordinator.cli.quota_text import PLAIN, Options, tree_lines
+from koordinator.cli.quota_text import PLAIN, TreeDrawing, tree_lines
 from koordinator.scheduler.explain.quota_forest import QuotaResource, forest
 from tests.scheduler import world
 from tests.scheduler.explain.test_quota_forest import STORY, nodes, quota
@@ -88,7 +88,7 @@ def test_rows_that_are_not_settled_are_marked() -> None:
 def test_no_line_is_wider_than_the_terminal_where_the_names_fit(width: int) -> None:
     found = forest([*STORY, quota("broken", used="?", runtime="1")], nodes("70"))
 
-    lines = tree_lines(found, found.trees, Options(width=width, glyphs=PLAIN))
+    lines = tree_lines(found, found.trees, TreeDrawing(width=width, glyphs=PLAIN))
 
     assert any("broken" in line.plain for line in lines)
     assert any("borrows" in line.plain for line in lines)

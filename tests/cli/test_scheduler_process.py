@@ -48,7 +48,7 @@ class Process:
 class World:
     """A cluster with a node, and schedulers."""
 
-    def __init__(self, backend: doors.Registry, client: MemoryCluster, folder: Path) -> None:
+    def __init__(self, backend: doors.ObjectRegistry, client: MemoryCluster, folder: Path) -> None:
         self.client, self._backend, self._folder = client, backend, folder
         self.processes: list[Process] = []
 

@@ -12,7 +12,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import (
     DeleteOptions,
     ListOptions,
-    Record,
+    ObjectRecord,
     RecordEvent,
     RecordList,
     WriteOptions,
@@ -66,7 +66,7 @@ class FakeBackend:
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or FixedClock()
         self.version = 100
-        self.records: dict[tuple[str, str], Record] = {}
+        self.records: dict[tuple[str, str], ObjectRecord] = {}
         self.history: list[RecordEvent] = []
         self.oldest = 100
         self.subscriptions: set[FakeSubscription] = set()
@@ -87,26 +87,26 @@ class FakeBackend:
 
     # Writes without ceremony
 
-    def put(self, obj: dict[str, Any]) -> Record:
+    def put(self, obj: dict[str, Any]) -> ObjectRecord:
         key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
         self.version += 1
         old = self.records.get(key)
         uid = old.obj["metadata"]["uid"] if old else f"uid-{self.version}"
         meta = {"uid": uid} | obj["metadata"] | {"resourceVersion": str(self.version)}
-        record = Record(obj | {"metadata": meta}, self.version)
+        record = ObjectRecord(obj | {"metadata": meta}, self.version)
         self.records[key] = record
         self._publish(EventType.MODIFIED if old else EventType.ADDED, record)
         return record
 
-    def remove(self, name: str, namespace: str = "shop") -> Record:
+    def remove(self, name: str, namespace: str = "shop") -> ObjectRecord:
         self.version += 1
         old = self.records.pop((namespace, name)).obj
         meta = old["metadata"] | {"resourceVersion": str(self.version)}
-        record = Record(old | {"metadata": meta}, self.version)
+        record = ObjectRecord(old | {"metadata": meta}, self.version)
         self._publish(EventType.DELETED, record)
         return record
 
-    def _publish(self, kind: EventType, record: Record | None) -> None:
+    def _publish(self, kind: EventType, record: ObjectRecord | None) -> None:
         self.history.append(RecordEvent(kind, record, self.version))
         for subscription in self.subscriptions:
             subscription.wake.set()
@@ -126,7 +126,7 @@ class FakeBackend:
             raise errors.NotFound("the server could not find the requested resource")
         return POD
 
-    def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> Record:
+    def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> ObjectRecord:
         self._called("get")
         found = self.records.get((namespace, name))
         if found is None:
@@ -150,7 +150,7 @@ class FakeBackend:
 
     async def create(
         self, resource: Resource, namespace: str, obj: dict[str, Any], options: WriteOptions = WriteOptions()
-    ) -> Record:
+    ) -> ObjectRecord:
         self._called("create")
         if (namespace, obj["metadata"]["name"]) in self.records:
             raise errors.AlreadyExists(f'{resource.qualified} "{obj["metadata"]["name"]}" already exists')
@@ -158,11 +158,11 @@ class FakeBackend:
 
     async def update(
         self, resource: Resource, namespace: str, name: str, obj: dict[str, Any], *_: Any
-    ) -> Record:
+    ) -> ObjectRecord:
         self._called("update")
         return self.put(obj)
 
-    async def patch(self, resource: Resource, namespace: str, name: str, patch: Any, *_: Any) -> Record:
+    async def patch(self, resource: Resource, namespace: str, name: str, patch: Any, *_: Any) -> ObjectRecord:
         self._called("patch")
         old = self.get(resource, namespace, name).obj
         merged = {k: v | patch.get(k, {}) if isinstance(v, dict) else v for k, v in old.items()}
@@ -170,14 +170,14 @@ class FakeBackend:
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, options: DeleteOptions = DeleteOptions()
-    ) -> tuple[Record, bool]:
+    ) -> tuple[ObjectRecord, bool]:
         self._called("delete")
         self.get(resource, namespace, name)
         return self.remove(name, namespace), True
 
     async def delete_collection(
         self, resource: Resource, namespace: str, selection: ListOptions, options: DeleteOptions
-    ) -> Sequence[Record]:
+    ) -> Sequence[ObjectRecord]:
         raise errors.MethodNotSupported("not in this fake")
 
     async def connect(

@@ -13,7 +13,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.references import ObjectReference
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
-from koordinator.cluster.event_correlation import Action, Correlator, Occurrence
+from koordinator.cluster.event_correlation import Correlator, EventAction, Occurrence
 from koordinator.cluster.events import (
     MESSAGE_BYTES_MAX,
     QUEUE_MAX,
@@ -41,8 +41,8 @@ def test_a_repeated_event_raises_the_count_of_one_object() -> None:
     first = correlator.judge(occurrence(), EPOCH_S)
     again = correlator.judge(occurrence(), EPOCH_S + 7)
 
-    assert (first.action, first.count) == (Action.CREATE, 1)
-    assert (again.action, again.count, again.name) == (Action.COUNT, 2, first.name)
+    assert (first.action, first.count) == (EventAction.CREATE, 1)
+    assert (again.action, again.count, again.name) == (EventAction.COUNT, 2, first.name)
     assert (again.first_s, again.last_s) == (EPOCH_S, EPOCH_S + 7)
 
 
@@ -51,7 +51,7 @@ def test_many_variants_of_one_event_are_combined() -> None:
 
     verdicts = [correlator.judge(occurrence(message=f"variant {n}"), EPOCH_S + n) for n in range(12)]
 
-    assert [v.action for v in verdicts] == [Action.CREATE] * 10 + [Action.COUNT] * 2
+    assert [v.action for v in verdicts] == [EventAction.CREATE] * 10 + [EventAction.COUNT] * 2
     assert verdicts[8].message == "variant 8"
     assert [v.message for v in verdicts[9:]] == [
         f"(combined from similar events): variant {n}" for n in (9, 10, 11)
@@ -84,10 +84,10 @@ def test_a_flood_about_one_object_is_dropped_and_others_are_not_touched() -> Non
 
     verdicts = [correlator.judge(occurrence(), EPOCH_S) for _ in range(27)]
 
-    assert [v.action for v in verdicts[24:]] == [Action.COUNT, Action.DROP, Action.DROP]
-    assert correlator.judge(occurrence("web-1"), EPOCH_S).action is Action.CREATE
+    assert [v.action for v in verdicts[24:]] == [EventAction.COUNT, EventAction.DROP, EventAction.DROP]
+    assert correlator.judge(occurrence("web-1"), EPOCH_S).action is EventAction.CREATE
     refilled = correlator.judge(occurrence(), EPOCH_S + 300)
-    assert (refilled.action, refilled.count) == (Action.COUNT, 28)
+    assert (refilled.action, refilled.count) == (EventAction.COUNT, 28)
 
 
 def test_names_differ_even_where_time_stands_still() -> None:

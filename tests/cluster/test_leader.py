@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Record
+from koordinator.cluster.backend import ObjectRecord
 from koordinator.cluster.leader import ElectionConfig, LeaderElection, LeaseLost
 from koordinator.cluster.memory import MemoryCluster
 from tests.cluster import virtual_loop
@@ -34,7 +34,7 @@ class LeaseServer(FakeBackend):
     def lease(self) -> dict[str, Any]:
         return self.records["koordinator-system", "koordinator-manager"].obj["spec"]
 
-    async def patch(self, resource: Any, namespace: str, name: str, patch: Any, *rest: Any) -> Record:
+    async def patch(self, resource: Any, namespace: str, name: str, patch: Any, *rest: Any) -> ObjectRecord:
         current = self.get(resource, namespace, name).obj
         await asyncio.sleep(0)
         now = self.records[namespace, name].obj

@@ -4,13 +4,13 @@ import asyncio
 
 from koordinator.cluster.queue_metrics import QueueMetrics
 from koordinator.cluster.workqueue import WorkQueue
-from koordinator.prometheus import Registry
+from koordinator.prometheus import MetricsRegistry
 from koordinator.simulate import virtual_time
 
 
 def test_a_key_is_counted_from_its_arrival_to_its_end() -> None:
     async def main(_: object) -> None:
-        registry = Registry()
+        registry = MetricsRegistry()
         queue: WorkQueue[str] = WorkQueue()
         QueueMetrics(registry).watch("nodes", queue)
 

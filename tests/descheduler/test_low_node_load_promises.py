@@ -7,9 +7,14 @@ from hypothesis import strategies as st
 
 from koordinator.api.core import Pod
 from koordinator.descheduler import config
-from koordinator.descheduler.actions import Eviction
+from koordinator.descheduler.actions import EvictAction
 from koordinator.descheduler.plugins.low_node_load.classify import NodeClass
-from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad, Observation, Outcome, PoolReport
+from koordinator.descheduler.plugins.low_node_load.cycle import (
+    BalanceOutcome,
+    LowNodeLoad,
+    Observation,
+    PoolReport,
+)
 from koordinator.descheduler.plugins.low_node_load.detector import AnomalyRule, Detectors
 from tests.descheduler.builders import NOW_S, metric, node, pod
 from tests.vectors.adapters.descheduler_plugins import drive
@@ -83,7 +88,7 @@ def test_a_refused_pod_never_moves_and_nothing_moves_twice(usage: Usage) -> None
 @settings(max_examples=40, deadline=None)
 @given(usages)
 def test_a_dry_run_asks_for_nothing_and_reports_what_a_real_run_does(usage: Usage) -> None:
-    asked: list[Eviction] = []
+    asked: list[EvictAction] = []
     plugin = LowNodeLoad(config.read("LowNodeLoad", {**ARGS, "dryRun": True}), lambda _: True)
     report = drive(plugin.cycle(observe(usage)), lambda one: bool(asked.append(one)) or True)[0]
     assert not asked
@@ -108,7 +113,7 @@ def test_a_malformed_metric_leaves_out_its_node_only() -> None:
     report = first_pool(Observation(NOW_S, seen.nodes, seen.pods_of, {**seen.metrics, "odd": broken}), ARGS)
     assert report.found is not None
     assert [load.name for load in report.found.loads] == ["hot", "cold"]
-    assert report.outcome is Outcome.BALANCED
+    assert report.outcome is BalanceOutcome.BALANCED
 
 
 @given(st.lists(st.booleans(), max_size=40), st.integers(1, 5), st.integers(1, 5))

@@ -12,16 +12,16 @@ from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.descheduler import config
 from koordinator.descheduler.cycle_limits import CycleLimiter, CycleLimits
 from koordinator.descheduler.migration import arbitration, gates, jobs, limits, state
-from koordinator.descheduler.migration.arbitration import Waiting
+from koordinator.descheduler.migration.arbitration import WaitingJob
 from koordinator.descheduler.plugins.stock import topology_balance
 from tests.descheduler.builders import NOW_S, job, pod
 
 
 def world(
     all_jobs: Iterable[PodMigrationJob], counted: jobs.JobCounts, pods: dict[str, Pod], replicas: int
-) -> gates.World:
+) -> gates.GateState:
     members = tuple(pods.values())
-    return gates.World(
+    return gates.GateState(
         open_jobs=jobs.JobCounts(all_jobs),
         counted_jobs=counted,
         pods=pods,
@@ -34,7 +34,7 @@ def world(
 @given(st.integers(2, 30), st.integers(1, 4), st.integers(1, 5), st.integers(1, 20))
 def test_a_round_of_arbitration_keeps_all_limits(count: int, nodes: int, per_node: int, total: int) -> None:
     pods = {one.key: one for one in (pod(f"p{i}", f"n{i % nodes}") for i in range(count))}
-    waiting = [Waiting(job(f"j{i}", one), one) for i, one in enumerate(pods.values())]
+    waiting = [WaitingJob(job(f"j{i}", one), one) for i, one in enumerate(pods.values())]
     args = {
         "maxMigratingPerNode": per_node,
         "maxMigratingGlobally": total,
@@ -82,7 +82,7 @@ def test_a_cycle_never_evicts_more_per_node_than_allowed(most: int, attempts: li
 @given(st.permutations(list(range(8))))
 def test_the_order_of_jobs_does_not_depend_on_that_of_the_list(order: list[int]) -> None:
     pods = [pod(f"p{i}", priority=9000 + i % 3) for i in range(8)]
-    waiting = [Waiting(job(f"j{i}", pods[i]), pods[i]) for i in order]
+    waiting = [WaitingJob(job(f"j{i}", pods[i]), pods[i]) for i in order]
     names = [one.job.metadata.name for one in arbitration.order(waiting, [], {p.key: p for p in pods})]
     by_priority = sorted(range(8), key=lambda i: (i % 3, i))
     assert names == [f"j{i}" for i in by_priority]
@@ -90,7 +90,7 @@ def test_the_order_of_jobs_does_not_depend_on_that_of_the_list(order: list[int])
 
 def look(one: PodMigrationJob, existing: Pod | None, now_s: float, replies: list[str]) -> list[state.Action]:
     """Actions of one step; `replies` are error texts, used up in order."""
-    seen = state.World(lambda *_: existing, None, False)
+    seen = state.JobState(lambda *_: existing, None, False)
     todo = state.reconcile(one, seen, state.Controller("me", "EvictDirectly"), now_s)
     actions = []
     try:

@@ -18,7 +18,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.slo import NodeSLO
-from koordinator.doctor.admission_test import AdmissionTest, Outcome, Trial
+from koordinator.doctor.admission_test import AdmissionTest, AdmissionTrial, TrialOutcome
 from koordinator.doctor.checks.all import examine
 from koordinator.doctor.finding import Finding, Severity
 from koordinator.doctor.snapshot import KINDS, Listing, Snapshot
@@ -289,8 +289,8 @@ def changed(
 def snapshot(objects: dict[type[Object], list[Any]] | None = None, **members: Any) -> Snapshot:
     """A snapshot of these objects (of a healthy installation when none are given)."""
     found = healthy() if objects is None else objects
-    trial = Trial(outcome=Outcome.CREATED, pod=TRIAL_POD)
-    refused = Trial(outcome=Outcome.REFUSED, webhook="vpod.koordinator.sh")
+    trial = AdmissionTrial(outcome=TrialOutcome.CREATED, pod=TRIAL_POD)
+    refused = AdmissionTrial(outcome=TrialOutcome.REFUSED, webhook="vpod.koordinator.sh")
     given = {
         "server_version": "v1.32.0",
         "admission": AdmissionTest("default", trial, refused),

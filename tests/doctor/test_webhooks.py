@@ -12,7 +12,7 @@ from koordinator.api.meta import Object
 from koordinator.cluster import errors
 from koordinator.doctor import access, admission_test, certificate
 from koordinator.doctor.access import AccessAnswer
-from koordinator.doctor.admission_test import AdmissionTest, Outcome, Trial
+from koordinator.doctor.admission_test import AdmissionTest, AdmissionTrial, TrialOutcome
 from koordinator.doctor.finding import Severity
 from koordinator.doctor.handshake import Handshake
 from koordinator.doctor.installation import Name
@@ -198,11 +198,11 @@ def test_webhooks_with_a_url_are_tried_over_tls(shake: Handshake, words: str) ->
     assert [words in each for each in problems] == ([True] if words else [])
 
 
-CREATED = Trial(outcome=Outcome.CREATED, pod=builders.TRIAL_POD)
-REFUSED = Trial(outcome=Outcome.REFUSED, webhook="vpod.koordinator.sh", message="denied")
-HANGS = Trial(outcome=Outcome.UNREACHABLE, message="no answer within 30 s")
-LOST = Trial(
-    outcome=Outcome.UNREACHABLE,
+CREATED = AdmissionTrial(outcome=TrialOutcome.CREATED, pod=builders.TRIAL_POD)
+REFUSED = AdmissionTrial(outcome=TrialOutcome.REFUSED, webhook="vpod.koordinator.sh", message="denied")
+HANGS = AdmissionTrial(outcome=TrialOutcome.UNREACHABLE, message="no answer within 30 s")
+LOST = AdmissionTrial(
+    outcome=TrialOutcome.UNREACHABLE,
     webhook="mpod-create.koordinator.sh",
     message='failed calling webhook "mpod-create.koordinator.sh": connection refused',
 )
@@ -214,14 +214,19 @@ LOST = Trial(
         pytest.param(CREATED, REFUSED, [], id="as it should be"),
         pytest.param(CREATED, CREATED, ["breaks the rules"], id="nobody checks"),
         pytest.param(
-            Trial(outcome=Outcome.CREATED), REFUSED, ["does not get annotation"], id="nobody changes"
+            AdmissionTrial(outcome=TrialOutcome.CREATED),
+            REFUSED,
+            ["does not get annotation"],
+            id="nobody changes",
         ),
         pytest.param(LOST, LOST, ["cannot be called"], id="nobody answers"),
         pytest.param(HANGS, HANGS, ["the API server does not answer"], id="something hangs"),
         pytest.param(REFUSED, REFUSED, ["a correct batch pod is refused"], id="profiles refuse everything"),
     ],
 )
-def test_trial_pods_tell_whether_webhooks_are_asked(good: Trial, bad: Trial, words: list[str]) -> None:
+def test_trial_pods_tell_whether_webhooks_are_asked(
+    good: AdmissionTrial, bad: AdmissionTrial, words: list[str]
+) -> None:
     found = findings("admission", snapshot(admission=AdmissionTest("default", good, bad)))
 
     assert len(found) == len(words)
@@ -245,17 +250,17 @@ class Refusing:
     [
         (
             errors.InternalError('Internal error occurred: failed calling webhook "a.b": refused'),
-            Outcome.UNREACHABLE,
+            TrialOutcome.UNREACHABLE,
             "a.b",
         ),
-        (errors.BadRequest('admission webhook "v.k" denied the request: no'), Outcome.REFUSED, "v.k"),
-        (errors.Forbidden('pods is forbidden: User "eve" cannot create'), Outcome.NOT_ALLOWED, ""),
-        (errors.Invalid("Pod is invalid"), Outcome.REFUSED, ""),
-        (errors.ConnectionFailed("no answer within 30 s"), Outcome.UNREACHABLE, ""),
+        (errors.BadRequest('admission webhook "v.k" denied the request: no'), TrialOutcome.REFUSED, "v.k"),
+        (errors.Forbidden('pods is forbidden: User "eve" cannot create'), TrialOutcome.NOT_ALLOWED, ""),
+        (errors.Invalid("Pod is invalid"), TrialOutcome.REFUSED, ""),
+        (errors.ConnectionFailed("no answer within 30 s"), TrialOutcome.UNREACHABLE, ""),
     ],
 )
 async def test_answers_to_trial_pods_are_told_apart(
-    error: errors.ApiError, outcome: Outcome, webhook: str
+    error: errors.ApiError, outcome: TrialOutcome, webhook: str
 ) -> None:
     tried = await admission_test.run(Refusing(error), "default")  # type: ignore[arg-type]
 

@@ -1,7 +1,7 @@
 """What `lscpu` says about a machine: the independent look at it with which ours is compared."""
 
 from koordinator.host.cgroup_values import count
-from koordinator.host.cpu_topology import NO_CACHE, CacheIDs, CPUTopology, Processor, topology_of
+from koordinator.host.cpu_topology import NO_CACHE, CacheIDs, HostCPUTopology, Processor, topology_of
 from koordinator.host.errors import ContentError
 
 LSCPU = ("lscpu", "-e=CPU,NODE,SOCKET,CORE,CACHE,ONLINE")
@@ -9,7 +9,7 @@ _COLUMNS = 6
 _L1_L2_L3_PARTS = 4
 
 
-def parse_lscpu(text: str, *, accepts_no_cache: bool = True) -> CPUTopology:
+def parse_lscpu(text: str, *, accepts_no_cache: bool = True) -> HostCPUTopology:
     """The topology that `LSCPU` prints; lines that do not fit are left out, the header among them.
 
     Some virtual machines show `-` as cache. The reference accepts that on arm64 only and sees no CPU elsewhere.

@@ -9,7 +9,7 @@ from koordinator.host import capabilities, disks, network, perf_events, schemata
 from koordinator.host.capabilities import Feature
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.errors import ContentError
-from koordinator.host.files import Failure, Problem
+from koordinator.host.files import FileFailure, FileProblem
 from koordinator.host.host import tree_host
 from koordinator.host.resctrl import CacheMonitor
 from koordinator.host.roots import HostRoots
@@ -65,7 +65,7 @@ def test_a_cache_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     problem = host.files.write(host.resctrl.schemata_path(""), "L3:5=f\n")
 
     assert problem is not None
-    assert problem.failure is Failure.INVALID
+    assert problem.failure is FileFailure.INVALID
 
 
 @pytest.mark.parametrize("name", ["info", "a/b", ".."])
@@ -80,7 +80,7 @@ def test_without_resctrl_the_reason_is_told_and_mounting_fails_politely(tmp_path
     assert "kernel or CPU without resctrl" in resctrl.support().reason
     problem = resctrl.mount()
     assert problem is not None
-    assert problem.failure is Failure.UNSUPPORTED
+    assert problem.failure is FileFailure.UNSUPPORTED
     (tmp_path / "sys/fs/resctrl").mkdir(parents=True)
     assert "not mounted" in resctrl.support().reason
 
@@ -182,8 +182,8 @@ def test_cookies_are_handed_on_and_our_own_thread_keeps_none(tmp_path: Path) -> 
 
     assert core_sched.cookie(11) == core_sched.cookie(10) == 1008
     assert kernel.cookies[0] == 0
-    assert [problem.failure for problem in problems.values()] == [Failure.GONE]
-    assert isinstance(core_sched.cookie(99), Problem)
+    assert [problem.failure for problem in problems.values()] == [FileFailure.GONE]
+    assert isinstance(core_sched.cookie(99), FileProblem)
     assert core_sched.assign(99, [11]).keys() == {99}
     assert core_sched.clear([10, 11]) == {}
     assert kernel.cookies == {0: 0, 2: 0, 10: 0, 11: 0}
@@ -231,8 +231,8 @@ def test_perf_events_of_a_host_without_them_are_problems(tmp_path: Path) -> None
     with perf_events.watch(host.cgroups, host.syscalls, ["kubepods", "gone"], [0, 1]) as watched:
         assert watched.read() == {}
         assert {group: problem.failure for group, problem in watched.problems.items()} == {
-            "kubepods": Failure.UNSUPPORTED,
-            "gone": Failure.GONE,
+            "kubepods": FileFailure.UNSUPPORTED,
+            "gone": FileFailure.GONE,
         }
 
 

@@ -13,7 +13,7 @@ from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import ContentError, UnsupportedError
-from koordinator.host.files import Failure, Files
+from koordinator.host.files import FileFailure, Files
 from koordinator.host.roots import HostRoots
 from koordinator.host.tree import TreeFiles
 from tests.host import host_tree
@@ -122,7 +122,7 @@ def test_writing_makes_no_files(tmp_path: Path) -> None:
     problem = Files().write(str(tmp_path / "none"), "1")
 
     assert problem is not None
-    assert problem.failure is Failure.GONE
+    assert problem.failure is FileFailure.GONE
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,7 +13,7 @@ from koordinator.cluster import errors, memory_request
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Page, WatchEvent
 from koordinator.install import rbac
-from koordinator.install.rbac import Rule
+from koordinator.install.rbac import PermissionRule
 
 T = TypeVar("T", bound=Object)
 SOURCE = Path(__file__).parents[2] / "src" / "koordinator"
@@ -26,7 +26,7 @@ class Roles:
 
     def __init__(self, component: str) -> None:
         self.rules = rbac.RULES[component]
-        self.used: set[tuple[Rule, str, str]] = set()
+        self.used: set[tuple[PermissionRule, str, str]] = set()
         self.refused: list[str] = []
 
     def check(self, verb: str, group: str, resource: str, namespace: str = "", name: str = "") -> None:

@@ -9,7 +9,7 @@ from koordinator.doctor.checks.all import examine
 from koordinator.doctor.finding import Severity
 from koordinator.install import predecessor, steps
 from koordinator.install.api import Api, resource_of_body
-from koordinator.install.steps import Outcome
+from koordinator.install.steps import ApplyOutcome
 from koordinator.install.values import Values
 from tests.doctor.builders import NAMESPACE, decoded, findings, healthy, snapshot
 from tests.install.test_steps import api, cluster, of, outcomes  # noqa: F401
@@ -82,7 +82,7 @@ async def test_nothing_is_applied_while_the_go_project_runs_and_each_line_is_a_c
 
     found = await outcomes(steps.apply(api, of()))
 
-    assert {step.outcome for step in found.values()} == {Outcome.FAILED}
+    assert {step.outcome for step in found.values()} == {ApplyOutcome.FAILED}
     assert sorted(found) == [
         "DaemonSet koordinator-system/koordlet",
         "Deployment koordinator-system/koord-manager",
@@ -104,9 +104,11 @@ async def test_nothing_is_applied_while_the_go_project_runs_and_each_line_is_a_c
         body = next(one for one in GO if one["metadata"]["name"] == relic.name)
         await api.delete(resource_of_body(body), relic.namespace, relic.name)
     found = await outcomes(steps.apply(api, of()))
-    assert {step.name for step in found.values() if step.outcome is Outcome.FAILED} == set()
+    assert {step.name for step in found.values() if step.outcome is ApplyOutcome.FAILED} == set()
     again = await outcomes(steps.apply(api, of()))
-    assert Outcome.FAILED not in {step.outcome for step in again.values()}, "ours are not taken for theirs"
+    assert ApplyOutcome.FAILED not in {step.outcome for step in again.values()}, (
+        "ours are not taken for theirs"
+    )
 
 
 def test_doctor_tells_two_agents_on_a_node_from_a_switch_under_way() -> None:

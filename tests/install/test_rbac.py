@@ -132,7 +132,7 @@ def test_the_docs_tell_every_rule(component: str) -> None:
     assert section.splitlines()[2:] == [documented(rule) for rule in rbac.RULES[component]]
 
 
-def documented(rule: rbac.Rule) -> str:
+def documented(rule: rbac.PermissionRule) -> str:
     """The row of a rule in docs/install.md."""
     resources = ", ".join(f"`{name}`" for name in rule.resources) + (f" ({rule.group})" if rule.group else "")
     where = [f"only {', '.join(f'`{name}`' for name in rule.names)}"] if rule.names else []

@@ -14,7 +14,7 @@ from koordinator.cluster import config, errors
 from koordinator.cluster.kube import KubeCluster
 from koordinator.install import objects, releases, steps, values
 from koordinator.install.api import Api, resource_of
-from koordinator.install.steps import Outcome, Step
+from koordinator.install.steps import ApplyOutcome, ApplyStep
 from koordinator.install.values import EVERYTHING, Values
 from koordinator.local import registry
 from koordinator.local.apiserver import ApiServer
@@ -50,13 +50,13 @@ def of(**settings: Any) -> Values:
 LEAN = of()
 
 
-async def outcomes(work: AsyncIterator[Step]) -> dict[str, Step]:
+async def outcomes(work: AsyncIterator[ApplyStep]) -> dict[str, ApplyStep]:
     found = [step async for step in work]
     assert len({step.name for step in found}) == len(found)
     return {step.name: step for step in found}
 
 
-def only(found: dict[str, Step], outcome: Outcome) -> list[str]:
+def only(found: dict[str, ApplyStep], outcome: ApplyOutcome) -> list[str]:
     return [name for name, step in found.items() if step.outcome is outcome]
 
 
@@ -65,9 +65,9 @@ async def test_everything_is_created_in_order_and_a_second_time_changes_nothing(
 
     assert list(first) == [objects.key(body) for body in objects.objects(Values())]
     # Our API server makes namespaces by itself.
-    assert set(first) - set(only(first, Outcome.CREATED)) <= {"Namespace koordinator-system"}
+    assert set(first) - set(only(first, ApplyOutcome.CREATED)) <= {"Namespace koordinator-system"}
     again = await outcomes(steps.apply(api, Values()))
-    assert only(again, Outcome.UNCHANGED) == list(again) == list(first)
+    assert only(again, ApplyOutcome.UNCHANGED) == list(again) == list(first)
 
 
 async def test_an_upgrade_changes_what_differs_and_names_what_is_left_over(api: Api) -> None:
@@ -76,17 +76,17 @@ async def test_an_upgrade_changes_what_differs_and_names_what_is_left_over(api: 
     upgraded = of(manager={"replicas": 3}, koordlet={"enabled": False})
     found = await outcomes(steps.apply(api, upgraded))
 
-    assert only(found, Outcome.CHANGED) == [
+    assert only(found, ApplyOutcome.CHANGED) == [
         "Namespace koordinator-system",  # needs no right to privileged pods any more
         "Deployment koordinator-system/koord-manager",
     ]
-    left = only(found, Outcome.LEFT_OVER)
+    left = only(found, ApplyOutcome.LEFT_OVER)
     assert "DaemonSet koordinator-system/koordlet" in left and "ClusterRole koordlet" in left
-    assert only(found, Outcome.DELETED) == []
+    assert only(found, ApplyOutcome.DELETED) == []
 
     pruned = await outcomes(steps.apply(api, upgraded, prune=True))
-    assert sorted(only(pruned, Outcome.DELETED)) == sorted(left)
-    assert only(await outcomes(steps.apply(api, upgraded)), Outcome.LEFT_OVER) == []
+    assert sorted(only(pruned, ApplyOutcome.DELETED)) == sorted(left)
+    assert only(await outcomes(steps.apply(api, upgraded)), ApplyOutcome.LEFT_OVER) == []
 
 
 async def test_pruning_spares_crds_namespace_priority_classes_and_objects_of_users(
@@ -101,7 +101,7 @@ async def test_pruning_spares_crds_namespace_priority_classes_and_objects_of_use
     )
     found = await outcomes(steps.apply(api, less, prune=True))
 
-    assert only(found, Outcome.DELETED) == only(found, Outcome.LEFT_OVER) == []
+    assert only(found, ApplyOutcome.DELETED) == only(found, ApplyOutcome.LEFT_OVER) == []
 
 
 async def test_what_a_user_changed_is_not_overwritten_unless_asked(api: Api, cluster: KubeCluster) -> None:
@@ -114,14 +114,14 @@ async def test_what_a_user_changed_is_not_overwritten_unless_asked(api: Api, clu
     found = await outcomes(steps.apply(api, LEAN))
 
     step = found["Deployment koordinator-system/koord-manager"]
-    assert step.outcome is Outcome.FAILED
+    assert step.outcome is ApplyOutcome.FAILED
     assert ".spec.replicas" in step.why and "--force-conflicts" in step.why
-    assert found["ConfigMap koordinator-system/slo-controller-config"].outcome is Outcome.KEPT
+    assert found["ConfigMap koordinator-system/slo-controller-config"].outcome is ApplyOutcome.KEPT
     assert "DaemonSet koordinator-system/koordlet" not in found, "nothing after a part that failed"
     assert (await cluster.request("GET", path))["spec"]["replicas"] == 5
 
     forced = await outcomes(steps.apply(api, LEAN, force=True))
-    assert only(forced, Outcome.FAILED) == only(forced, Outcome.KEPT) == []
+    assert only(forced, ApplyOutcome.FAILED) == only(forced, ApplyOutcome.KEPT) == []
     assert (await cluster.request("GET", path))["spec"]["replicas"] == 2
 
 
@@ -137,7 +137,7 @@ async def test_the_webhooks_of_an_installation_by_other_means_are_taken_over(
 
     found = await outcomes(steps.apply(api, LEAN))
 
-    assert only(found, Outcome.FAILED) == []
+    assert only(found, ApplyOutcome.FAILED) == []
     annotations = (await cluster.request("GET", path))["metadata"]["annotations"]
     assert "mpod-create" in annotations[configuration.TEMPLATE]
 
@@ -157,8 +157,8 @@ async def test_what_kubectl_brought_is_taken_over_without_conflicts(
 
     found = await outcomes(steps.apply(api, chosen))
 
-    assert {step.name: step.why for step in found.values() if step.outcome is Outcome.FAILED} == {}
-    assert only(found, Outcome.KEPT) == []
+    assert {step.name: step.why for step in found.values() if step.outcome is ApplyOutcome.FAILED} == {}
+    assert only(found, ApplyOutcome.KEPT) == []
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ async def test_a_refusal_ends_the_installation_and_says_what_to_do(
 
     found = await outcomes(steps.apply(api, of(installation={"createNamespace": False})))
 
-    [failed] = only(found, Outcome.FAILED)
+    [failed] = only(found, ApplyOutcome.FAILED)
     assert failed == list(found)[-1] == "ConfigMap koordinator-system/slo-controller-config"
     assert words in found[failed].why
 
@@ -208,8 +208,8 @@ async def test_an_api_that_does_not_answer_ends_it_at_once(
 async def test_a_missing_kind_is_told_with_what_to_do(api: Api) -> None:
     monitored = of(metrics={"serviceMonitor": {"enabled": True}})
     found = await outcomes(steps.apply(api, monitored))
-    assert len(only(found, Outcome.FAILED)) == 3
-    for name in only(found, Outcome.FAILED):
+    assert len(only(found, ApplyOutcome.FAILED)) == 3
+    for name in only(found, ApplyOutcome.FAILED):
         assert name.startswith("ServiceMonitor") and "Prometheus operator" in found[name].why
 
 
@@ -234,7 +234,7 @@ async def test_what_helm_manages_is_left_to_helm(api: Api, cluster: KubeCluster,
     removed = await outcomes(steps.remove(api))
 
     for found in (applied, would, removed):
-        assert only(found, Outcome.FAILED) == ["ClusterRole koordlet"]
+        assert only(found, ApplyOutcome.FAILED) == ["ClusterRole koordlet"]
         assert "Helm release prod" in found["ClusterRole koordlet"].why
     assert (await cluster.request("GET", path))["metadata"]["name"] == "koordlet"
 
@@ -244,9 +244,9 @@ async def test_what_a_release_left_behind_is_nobodys(api: Api, cluster: KubeClus
     path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/koordlet"
     await bring_with_helm(cluster, path, record="secrets", status="uninstalled")
 
-    assert not only(await outcomes(steps.apply(api, LEAN)), Outcome.FAILED)
+    assert not only(await outcomes(steps.apply(api, LEAN)), ApplyOutcome.FAILED)
     removed = await outcomes(steps.remove(api))
-    assert removed["ClusterRole koordlet"].outcome is Outcome.DELETED
+    assert removed["ClusterRole koordlet"].outcome is ApplyOutcome.DELETED
 
 
 async def test_a_crd_that_is_never_served_ends_the_installation(
@@ -256,7 +256,7 @@ async def test_a_crd_that_is_never_served_ends_the_installation(
 
     found = [step async for step in steps.apply(api, Values(), establish_s_max=0.1)]
 
-    assert found[-1].outcome is Outcome.FAILED and "status.conditions" in found[-1].why
+    assert found[-1].outcome is ApplyOutcome.FAILED and "status.conditions" in found[-1].why
     assert {step.name.partition(" ")[0] for step in found} == {"CustomResourceDefinition"}
 
 
@@ -272,13 +272,13 @@ async def test_removing_takes_away_what_was_brought_and_keeps_what_users_need(
     removed = await outcomes(steps.remove(api))
 
     assert would == removed
-    kept = {name.partition(" ")[0] for name in only(removed, Outcome.KEPT)}
+    kept = {name.partition(" ")[0] for name in only(removed, ApplyOutcome.KEPT)}
     assert kept == set(steps.LASTING_KINDS)
-    assert "Secret koordinator-system/koordinator-webhook-certs" in only(removed, Outcome.DELETED)
-    first = next(name for name, step in removed.items() if step.outcome is Outcome.DELETED)
+    assert "Secret koordinator-system/koordinator-webhook-certs" in only(removed, ApplyOutcome.DELETED)
+    first = next(name for name, step in removed.items() if step.outcome is ApplyOutcome.DELETED)
     assert first.startswith(("MutatingWebhook", "ValidatingWebhook")), "nobody is called who is gone"
     assert {objects.key(body) for body in objects.objects(Values())} <= removed.keys()
-    assert only(await outcomes(steps.remove(api)), Outcome.DELETED) == []
+    assert only(await outcomes(steps.remove(api)), ApplyOutcome.DELETED) == []
 
 
 async def test_removing_everything_leaves_nothing(api: Api) -> None:
@@ -288,7 +288,7 @@ async def test_removing_everything_leaves_nothing(api: Api) -> None:
 
     removed = await outcomes(steps.remove(api, everything=True))
 
-    assert only(removed, Outcome.DELETED) == list(removed)
+    assert only(removed, ApplyOutcome.DELETED) == list(removed)
     assert list(removed)[-1] == "Namespace koordinator-system"
     again = await outcomes(steps.remove(api, everything=True))
     assert set(again) <= {"Namespace koordinator-system"}, "whose content is being deleted"

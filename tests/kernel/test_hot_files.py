@@ -5,7 +5,7 @@ import subprocess
 
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Cgroups
-from koordinator.host.files import Failure, Files
+from koordinator.host.files import FileFailure, Files
 from tests.kernel.conftest import Spawn, make
 
 
@@ -33,7 +33,7 @@ def test_a_vanished_group_is_none_and_its_descriptors_are_closed(real: Cgroups, 
     assert contents[1] is not None
     problem = real.files.why(paths[0])
     assert problem is not None
-    assert problem.failure is Failure.GONE
+    assert problem.failure is FileFailure.GONE
     assert real.files.kept_count == 1
 
 

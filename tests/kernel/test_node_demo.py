@@ -7,7 +7,7 @@ import pytest
 
 from koordinator.host.cgroups import Cgroups
 from koordinator.node_demo import manifests, own_groups, show
-from koordinator.node_demo.plan import Hog, Mode, Scenario
+from koordinator.node_demo.plan import DemoMode, Hog, Scenario
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -21,7 +21,11 @@ async def test_a_short_demonstration_measures_all_modes_and_leaves_nothing_behin
     shown = await show.show(prepared, lambda number, run: None)
 
     alone, unmanaged, managed = shown.measured
-    assert [each.run.mode for each in shown.measured] == [Mode.ALONE, Mode.UNMANAGED, Mode.MANAGED]
+    assert [each.run.mode for each in shown.measured] == [
+        DemoMode.ALONE,
+        DemoMode.UNMANAGED,
+        DemoMode.MANAGED,
+    ]
     assert all(each.latency.requests > 0 for each in shown.measured)
     assert alone.use.batch_ratio == 0.0
     assert unmanaged.use.batch_ratio > 0.0

@@ -12,9 +12,9 @@ import pytest
 from koordinator.host import capabilities, disks, network, perf_events, storage
 from koordinator.host.capabilities import Feature
 from koordinator.host.cgroups import Cgroups
-from koordinator.host.files import Problem
+from koordinator.host.files import FileProblem
 from koordinator.host.host import Host, open_host
-from koordinator.host.inotify import Change, DirectoryEvent, Inotify
+from koordinator.host.inotify import DirectoryEvent, GroupChange, Inotify
 from koordinator.host.syscalls import LinuxSyscalls
 from tests.host import lscpu
 from tests.kernel.conftest import ROOTS, Spawn, make, remove
@@ -43,8 +43,8 @@ async def test_groups_are_seen_to_come_and_go(real: Cgroups, group: str) -> None
         assert real.remove(f"{group}/pod1") is None
 
         assert await events_of(inotify, 2) == [
-            DirectoryEvent(Change.CREATED, directory, "pod1", True),
-            DirectoryEvent(Change.REMOVED, directory, "pod1", True),
+            DirectoryEvent(GroupChange.CREATED, directory, "pod1", True),
+            DirectoryEvent(GroupChange.REMOVED, directory, "pod1", True),
         ]
 
 
@@ -56,14 +56,14 @@ async def test_a_watched_group_that_goes_is_watched_no_more(real: Cgroups, group
         assert inotify.watch(pod) is None
         assert real.remove(f"{group}/pod1") is None
 
-        assert await events_of(inotify, 1) == [DirectoryEvent(Change.REMOVED, parent, "pod1", True)]
+        assert await events_of(inotify, 1) == [DirectoryEvent(GroupChange.REMOVED, parent, "pod1", True)]
         assert inotify.directories == {parent}
-        assert isinstance(inotify.watch(pod), Problem)
+        assert isinstance(inotify.watch(pod), FileProblem)
         make(real, f"{group}/pod1")
         assert inotify.watch(pod) is None
         make(real, f"{group}/pod1/container")
         events = await events_of(inotify, 2)
-        assert DirectoryEvent(Change.CREATED, pod, "container", True) in events
+        assert DirectoryEvent(GroupChange.CREATED, pod, "container", True) in events
 
 
 async def test_a_plain_directory_that_goes_tells_so_itself(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_a_plain_directory_that_goes_tells_so_itself(tmp_path: Path) -> No
         assert inotify.watch(str(directory)) is None
         directory.rmdir()
 
-        assert await events_of(inotify, 1) == [DirectoryEvent(Change.ENDED, str(directory))]
+        assert await events_of(inotify, 1) == [DirectoryEvent(GroupChange.ENDED, str(directory))]
         assert inotify.directories == frozenset()
 
 
@@ -151,7 +151,7 @@ def test_cookies_are_set_or_politely_refused(host: Host, group: str, spawn: Spaw
     pids = [spawn(group), spawn(group)]
     if not support.is_supported:
         assert "core scheduling" in support.reason
-        assert isinstance(host.core_sched.create(pids[0]), Problem)
+        assert isinstance(host.core_sched.create(pids[0]), FileProblem)
         return
     assert host.core_sched.create(pids[0]) is None
     assert host.core_sched.assign(pids[0], pids[1:]) == {}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from koordinator.host.errors import HostError
-from koordinator.host.files import Failure, Problem
+from koordinator.host.files import FileFailure, FileProblem
 from tests.host import host_tree
 from tests.koordlet.agent_world import BE, BURSTABLE, CPUS, World, live
 from tests.koordlet.test_agent import protecting
@@ -116,8 +116,10 @@ class Faults:
 
     def kernel_refuses(self) -> None:
         path = str(self.world.quota_path())
-        failure = self.rng.choice((Failure.INVALID, Failure.BUSY, Failure.DENIED, Failure.GONE))
-        self.world.files.refusals[path] = [Problem(path, failure)] * self.rng.randint(1, 4)
+        failure = self.rng.choice(
+            (FileFailure.INVALID, FileFailure.BUSY, FileFailure.DENIED, FileFailure.GONE)
+        )
+        self.world.files.refusals[path] = [FileProblem(path, failure)] * self.rng.randint(1, 4)
 
     async def policy_is_malformed(self) -> None:
         threshold = self.rng.choice(

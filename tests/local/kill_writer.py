@@ -6,12 +6,12 @@ from pathlib import Path
 
 from koordinator.clock import FixedClock
 from koordinator.local import registry
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 
 WRITERS = 16
 
 
-async def write(api: Registry, prefix: str) -> None:
+async def write(api: ObjectRegistry, prefix: str) -> None:
     """Create, change or delete in turns; print what is promised from now on: `name value` or `name -`."""
     configs = api.resolve("", "v1", "configmaps")
     round_ = 0

@@ -3,16 +3,16 @@
 from typing import Any
 
 from koordinator.clock import FixedClock
-from koordinator.cluster.backend import ListOptions, Record, RecordEvent, Subscription
+from koordinator.cluster.backend import ListOptions, ObjectRecord, RecordEvent, Subscription
 from koordinator.cluster.protocol import PatchType
 from koordinator.local import registry
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 
 NOW_S = 1_700_000_000.0
 NOW = "2023-11-14T22:13:20Z"
 
 
-def backend(**options: Any) -> Registry:
+def backend(**options: Any) -> ObjectRegistry:
     return registry.in_memory(FixedClock(NOW_S), checks=False, **options)
 
 
@@ -50,27 +50,27 @@ def definition(
 
 
 async def create(
-    backend: Registry, plural: str, obj: dict[str, Any], namespace: str = "", api_version: str = "v1"
-) -> Record:
+    backend: ObjectRegistry, plural: str, obj: dict[str, Any], namespace: str = "", api_version: str = "v1"
+) -> ObjectRecord:
     group, _, version = api_version.rpartition("/")
     return await backend.create(backend.resolve(group, version, plural), namespace, obj)
 
 
 async def merge(
-    backend: Registry,
+    backend: ObjectRegistry,
     plural: str,
     name: str,
     patch: dict[str, Any],
     namespace: str = "default",
     api_version: str = "v1",
     subresource: str = "",
-) -> Record:
+) -> ObjectRecord:
     group, _, version = api_version.rpartition("/")
     resource = backend.resolve(group, version, plural)
     return await backend.patch(resource, namespace, name, patch, PatchType.MERGE, subresource=subresource)
 
 
-def names(backend: Registry, plural: str, namespace: str = "", **options: Any) -> list[str]:
+def names(backend: ObjectRegistry, plural: str, namespace: str = "", **options: Any) -> list[str]:
     found = backend.list(backend.resolve("", "v1", plural), namespace, ListOptions(**options))
     return [record.obj["metadata"]["name"] for record in found.records]
 

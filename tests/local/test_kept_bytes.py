@@ -8,9 +8,9 @@ import pytest
 
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors, garbage
-from koordinator.cluster.backend import ListOptions, PackedRecord, Record
+from koordinator.cluster.backend import ListOptions, ObjectRecord, PackedRecord
 from koordinator.local import change_log, registry
-from koordinator.local.registry import Registry, expiry
+from koordinator.local.registry import ObjectRegistry, expiry
 from koordinator.local.store import Store, Table
 from tests.local.registry_builders import create
 
@@ -34,7 +34,7 @@ def filled(table: Table, count: int, text: str = "x" * 100) -> None:
 
 
 def test_a_packed_record_is_what_it_was() -> None:
-    record = Record({"metadata": {"name": "a"}, "text": "ü"}, 7)
+    record = ObjectRecord({"metadata": {"name": "a"}, "text": "ü"}, 7)
     packed = PackedRecord(record)
 
     assert (packed.obj, packed.version, packed.json()) == (record.obj, 7, record.json())
@@ -85,7 +85,7 @@ def test_history_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     table.watch(channel.floor)
 
 
-async def kept_events(api: Registry) -> list[str]:
+async def kept_events(api: ObjectRegistry) -> list[str]:
     events = api.resolve("", "v1", "events")
     return [record.obj["metadata"]["name"] for record in api.list(events, "default", ListOptions()).records]
 

@@ -7,18 +7,18 @@ import pytest
 
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Record, WriteOptions
+from koordinator.cluster.backend import ObjectRecord, WriteOptions
 from koordinator.cluster.protocol import PatchType
 from koordinator.local import registry
 from koordinator.local.admission import AdmissionChain
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from tests.local.registry_builders import NOW_S, create, definition, pod
 
 CRDS = "apiextensions.k8s.io/v1"
 MANAGED_BY = WriteOptions(field_manager="kubectl")
 
 
-def checked() -> Registry:
+def checked() -> ObjectRegistry:
     return registry.in_memory(FixedClock(NOW_S))
 
 
@@ -32,7 +32,7 @@ def deployment(**spec: Any) -> dict[str, Any]:
 
 
 async def patch(
-    api: Registry,
+    api: ObjectRegistry,
     name: str,
     change: Any,
     kind: PatchType = PatchType.STRATEGIC,
@@ -40,7 +40,7 @@ async def patch(
     plural: str = "pods",
     api_version: str = "v1",
     subresource: str = "",
-) -> Record:
+) -> ObjectRecord:
     group, _, version = api_version.rpartition("/")
     resource = api.resolve(group, version, plural)
     return await api.patch(resource, "default", name, change, kind, options, subresource)
@@ -185,7 +185,7 @@ async def test_nodes_may_be_assigned_by_binding_only() -> None:
     assert api.get(pods, "default", "a").obj["spec"]["nodeName"] == "n1"
 
 
-async def webhook(api: Registry, *operations: str) -> list[dict[str, Any]]:
+async def webhook(api: ObjectRegistry, *operations: str) -> list[dict[str, Any]]:
     """Labels every pod, refuses deletes of pods called `kept`; returns the requests that it got."""
     requests: list[dict[str, Any]] = []
 

@@ -4,17 +4,17 @@ import pytest
 
 from koordinator.cluster import errors
 from koordinator.cluster.backend import ListOptions
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from tests.local.registry_builders import backend, create, definition, merge, names
 
 CRDS = "apiextensions.k8s.io/v1"
 
 
-async def defined(api: Registry, **parts: object) -> None:
+async def defined(api: ObjectRegistry, **parts: object) -> None:
     await create(api, "customresourcedefinitions", definition(**parts), api_version=CRDS)  # type: ignore[arg-type]
 
 
-async def drop(api: Registry, name: str = "widgets.example.com") -> None:
+async def drop(api: ObjectRegistry, name: str = "widgets.example.com") -> None:
     await api.delete(api.resolve("apiextensions.k8s.io", "v1", "customresourcedefinitions"), "", name)
 
 
@@ -125,7 +125,7 @@ async def test_deleting_a_definition_deletes_its_objects() -> None:
     assert kinds == ["ADDED", "DELETED"]
 
 
-def names_of_definitions(api: Registry) -> list[str]:
+def names_of_definitions(api: ObjectRegistry) -> list[str]:
     crds = api.resolve("apiextensions.k8s.io", "v1", "customresourcedefinitions")
     return [record.obj["metadata"]["name"] for record in api.list(crds, "", ListOptions()).records]
 

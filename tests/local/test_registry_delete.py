@@ -6,8 +6,8 @@ import pytest
 
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteOptions, ListOptions
-from koordinator.local.registry import Registry, deletion
-from koordinator.local.registry.deletion import Fate
+from koordinator.local.registry import ObjectRegistry, deletion
+from koordinator.local.registry.deletion import DeletionFate
 from tests.local.registry_builders import NOW, backend, create, merge, names, pod
 
 LATER = "2023-11-14T22:13:50Z"  # 30 s after NOW
@@ -15,7 +15,7 @@ SOON = "2023-11-14T22:13:25Z"  # 5 s after NOW
 
 
 async def delete(
-    api: Registry, plural: str, name: str, namespace: str = "default", **options: Any
+    api: ObjectRegistry, plural: str, name: str, namespace: str = "default", **options: Any
 ) -> tuple[dict[str, Any], bool]:
     record, is_gone = await api.delete(
         api.resolve("", "v1", plural), namespace, name, DeleteOptions(**options)
@@ -23,7 +23,7 @@ async def delete(
     return record.obj, is_gone
 
 
-async def running(api: Registry, **meta: Any) -> None:
+async def running(api: ObjectRegistry, **meta: Any) -> None:
     body = pod("web-0", node="n1", **meta)
     body["spec"]["terminationGracePeriodSeconds"] = 30
     await create(api, "pods", body, "default")
@@ -247,6 +247,6 @@ def test_deciding_leaves_the_object_as_it_was() -> None:
         obj, grace_s=None, asked_s=None, propagation="", orphans_by_default=False, now_s=0.0
     )
 
-    assert decided.fate is Fate.MARKED
+    assert decided.fate is DeletionFate.MARKED
     assert decided.obj["metadata"]["generation"] == 2
     assert obj == {"metadata": {"name": "c", "finalizers": ["a.io/b"], "generation": 1}}

@@ -12,7 +12,7 @@ from koordinator.cluster.backend import DeleteOptions, ListOptions, WriteOptions
 from koordinator.cluster.errors import ApiError
 from koordinator.cluster.protocol import PatchType
 from koordinator.local import registry
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from tests.local.registry_builders import definition
 
 WORDS = [
@@ -102,7 +102,7 @@ def objects(draw: st.DrawFn, kind: str) -> Any:
     return obj
 
 
-def checked() -> Registry:
+def checked() -> ObjectRegistry:
     api = registry.in_memory(FixedClock())
     paths = {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size"}
     crd = definition(subresources={"status": {}, "scale": paths})
@@ -111,7 +111,7 @@ def checked() -> Registry:
     return api
 
 
-async def send(api: Registry, data: st.DataObject) -> None:
+async def send(api: ObjectRegistry, data: st.DataObject) -> None:
     """One request of any kind."""
     kinds = st.sampled_from(["Pod", "Service", "Namespace", "Job", "Widget", "CustomResourceDefinition"])
     served = list(api.resources())

@@ -8,19 +8,19 @@ import pytest
 from koordinator.cluster import errors
 from koordinator.cluster.backend import ListOptions, RecordList
 from koordinator.cluster.protocol import EventType
-from koordinator.local.registry import Registry, reading
+from koordinator.local.registry import ObjectRegistry, reading
 from koordinator.local.store import HISTORY_MAX
 from tests.local.registry_builders import backend, create, definition, merge, names, next_events, pod, story
 
 
-async def with_pods(count: int = 5) -> Registry:
+async def with_pods(count: int = 5) -> ObjectRegistry:
     api = backend()
     for i in range(count):
         await create(api, "pods", pod(f"web-{i}", node=f"n{i % 2}", labels={"i": str(i)}), "default")
     return api
 
 
-def page(api: Registry, namespace: str = "", **options: object) -> RecordList:
+def page(api: ObjectRegistry, namespace: str = "", **options: object) -> RecordList:
     return api.list(api.resolve("", "v1", "pods"), namespace, ListOptions(**options))  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteOptions, ListOptions, Subscription
 from koordinator.cluster.protocol import EventType, PatchType
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from tests.local.registry_builders import backend
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -30,7 +30,7 @@ class Model:
 class RegistryMachine(RuleBasedStateMachine):
     """Creates, patches and deletes config maps; a watch and its replayed state follow along."""
 
-    api: Registry
+    api: ObjectRegistry
     watch: Subscription
 
     @initialize()

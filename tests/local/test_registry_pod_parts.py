@@ -8,14 +8,14 @@ from koordinator.clock import FixedClock
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
 from koordinator.local import registry
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from tests.local.registry_builders import pod
 
 RESOURCES = {"requests": {"cpu": "1", "memory": "1Gi"}}
 
 
 @pytest.fixture
-async def api() -> Registry:
+async def api() -> ObjectRegistry:
     api = registry.in_memory(FixedClock())
     body = pod("web")
     body["spec"]["containers"][0]["resources"] = RESOURCES
@@ -24,7 +24,7 @@ async def api() -> Registry:
 
 
 async def patched(
-    api: Registry, spec: dict[str, Any], subresource: str, kind: PatchType = PatchType.STRATEGIC
+    api: ObjectRegistry, spec: dict[str, Any], subresource: str, kind: PatchType = PatchType.STRATEGIC
 ) -> dict[str, Any]:
     pods = api.resolve("", "v1", "pods")
     record = await api.patch(pods, "default", "web", {"spec": spec}, kind, subresource=subresource)
@@ -35,7 +35,7 @@ def debugger(**more: Any) -> dict[str, Any]:
     return {"ephemeralContainers": [{"name": "debugger", "image": "busybox", **more}]}
 
 
-async def test_an_ephemeral_container_is_added_and_nothing_else(api: Registry) -> None:
+async def test_an_ephemeral_container_is_added_and_nothing_else(api: ObjectRegistry) -> None:
     spec = {**debugger(targetContainerName="main"), "nodeName": "n1", "priority": 7}
 
     changed = await patched(api, spec, "ephemeralcontainers")
@@ -72,7 +72,7 @@ async def test_an_ephemeral_container_is_added_and_nothing_else(api: Registry) -
     ],
 )
 async def test_an_ephemeral_container_that_is_no_such_is_refused(
-    api: Registry, spec: dict[str, Any], text: str
+    api: ObjectRegistry, spec: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(errors.Invalid) as refused:
         await patched(api, spec, "ephemeralcontainers")
@@ -80,7 +80,7 @@ async def test_an_ephemeral_container_that_is_no_such_is_refused(
     assert refused.value.message == f'Pod "web" is invalid: {text}'
 
 
-async def test_ephemeral_containers_stay_as_they_are(api: Registry) -> None:
+async def test_ephemeral_containers_stay_as_they_are(api: ObjectRegistry) -> None:
     await patched(api, debugger(), "ephemeralcontainers")
 
     with pytest.raises(errors.Invalid, match="may not be removed"):
@@ -95,7 +95,7 @@ def sized(**requests: str) -> dict[str, Any]:
     return {"containers": [{"name": "main", "resources": {"requests": requests}}]}
 
 
-async def test_a_resize_changes_resources_and_nothing_else(api: Registry) -> None:
+async def test_a_resize_changes_resources_and_nothing_else(api: ObjectRegistry) -> None:
     spec = sized(cpu="2")
     spec["containers"][0]["image"] = "other:1"
 
@@ -141,7 +141,7 @@ async def test_a_resize_changes_resources_and_nothing_else(api: Registry) -> Non
     ],
 )
 async def test_a_resize_that_changes_what_the_pod_is_is_refused(
-    api: Registry, spec: dict[str, Any], kind: PatchType, text: str
+    api: ObjectRegistry, spec: dict[str, Any], kind: PatchType, text: str
 ) -> None:
     with pytest.raises(errors.Invalid) as refused:
         await patched(api, spec, "resize", kind)
@@ -149,6 +149,6 @@ async def test_a_resize_that_changes_what_the_pod_is_is_refused(
     assert refused.value.message == f'Pod "web" is invalid: {text}'
 
 
-async def test_resources_change_through_the_subresource_only(api: Registry) -> None:
+async def test_resources_change_through_the_subresource_only(api: ObjectRegistry) -> None:
     with pytest.raises(errors.Invalid, match="pod updates may not change fields"):
         await patched(api, sized(cpu="2"), "")

@@ -6,19 +6,19 @@ import pytest
 
 from koordinator.cluster import errors
 from koordinator.cluster.backend import ListOptions, WriteOptions
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from tests.local.registry_builders import NOW, backend, create, merge, names, next_events, pod, story
 
 PRIORITIES = "scheduling.k8s.io/v1"
 
 
-async def created(api: Registry, **spec: Any) -> dict[str, Any]:
+async def created(api: ObjectRegistry, **spec: Any) -> dict[str, Any]:
     body = pod("web-0")
     body["spec"].update(spec)
     return (await create(api, "pods", body, "default")).obj
 
 
-async def with_classes() -> Registry:
+async def with_classes() -> ObjectRegistry:
     api = backend()
     for name, value, is_default in [("koord-batch", 5500, False), ("normal", 10, True), ("higher", 20, True)]:
         body = {"metadata": {"name": name}, "value": value, "globalDefault": is_default}
@@ -117,13 +117,13 @@ async def test_a_gated_pod_says_why_it_waits() -> None:
 # Binding
 
 
-async def bind(api: Registry, node: str = "n1", dry_run: bool = False, **body: Any) -> dict[str, Any]:
+async def bind(api: ObjectRegistry, node: str = "n1", dry_run: bool = False, **body: Any) -> dict[str, Any]:
     sent = {"metadata": {"name": "web-0"}, "target": {"kind": "Node", "name": node}, **body}
     pods = api.resolve("", "v1", "pods")
     return await api.connect(pods, "default", "web-0", "binding", sent, WriteOptions(dry_run=dry_run))
 
 
-def stored(api: Registry, name: str = "web-0") -> dict[str, Any]:
+def stored(api: ObjectRegistry, name: str = "web-0") -> dict[str, Any]:
     return api.get(api.resolve("", "v1", "pods"), "default", name).obj
 
 
@@ -216,7 +216,7 @@ async def test_an_unknown_action_is_not_found() -> None:
 # Eviction
 
 
-async def serving(api: Registry, name: str = "web-0", is_ready: bool = True) -> None:
+async def serving(api: ObjectRegistry, name: str = "web-0", is_ready: bool = True) -> None:
     """A pod that runs behind the selector of the budgets below."""
     body = pod(name, node="n1", labels={"app": "web"})
     await create(api, "pods", body, "default")
@@ -227,7 +227,7 @@ async def serving(api: Registry, name: str = "web-0", is_ready: bool = True) -> 
 
 
 async def budget(
-    api: Registry, name: str = "keep", spec: dict[str, Any] | None = None, **status: int
+    api: ObjectRegistry, name: str = "keep", spec: dict[str, Any] | None = None, **status: int
 ) -> None:
     body = {"metadata": {"name": name}, "spec": spec or {"selector": {"matchLabels": {"app": "web"}}}}
     await create(api, "poddisruptionbudgets", body, "default", "policy/v1")
@@ -237,12 +237,12 @@ async def budget(
     )
 
 
-async def evict(api: Registry, name: str = "web-0", **body: Any) -> None:
+async def evict(api: ObjectRegistry, name: str = "web-0", **body: Any) -> None:
     sent = {"metadata": {"name": name}, **body}
     await api.connect(api.resolve("", "v1", "pods"), "default", name, "eviction", sent)
 
 
-def kept_budget(api: Registry) -> dict[str, Any]:
+def kept_budget(api: ObjectRegistry) -> dict[str, Any]:
     resource = api.resolve("policy", "v1", "poddisruptionbudgets")
     status: dict[str, Any] = api.get(resource, "default", "keep").obj["status"]
     return status

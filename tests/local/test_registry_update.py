@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Record, WriteOptions
+from koordinator.cluster.backend import ObjectRecord, WriteOptions
 from koordinator.cluster.protocol import PatchType
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from tests.local.registry_builders import NOW, backend, create, definition, merge, pod
 
 DEPLOYMENT = {
@@ -16,13 +16,17 @@ DEPLOYMENT = {
 }
 
 
-async def deployed(api: Registry) -> Record:
+async def deployed(api: ObjectRegistry) -> ObjectRecord:
     return await create(api, "deployments", dict(DEPLOYMENT), "default", "apps/v1")
 
 
 async def put(
-    api: Registry, record: Record, subresource: str = "", plural: str = "deployments", **changes: Any
-) -> Record:
+    api: ObjectRegistry,
+    record: ObjectRecord,
+    subresource: str = "",
+    plural: str = "deployments",
+    **changes: Any,
+) -> ObjectRecord:
     """Update an object to what a record holds, with top-level parts changed."""
     group, _, version = record.obj["apiVersion"].rpartition("/")
     meta = record.obj["metadata"]
@@ -219,7 +223,7 @@ async def test_a_deletion_cannot_be_taken_back() -> None:
 class MeddlingAdmission:
     """Changes the object behind the writer's back while it is asked, `times` times."""
 
-    def __init__(self, api: Registry, times: int) -> None:
+    def __init__(self, api: ObjectRegistry, times: int) -> None:
         self._api = api
         self.left = times
 

@@ -9,7 +9,7 @@ from koordinator.api.kinds import BUILT_IN
 from koordinator.api.meta import Resource
 from koordinator.clock import FixedClock
 from koordinator.local import registry
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from tests.local.registry_builders import definition
 
 _TARGET = {"kind": "Deployment", "name": "web", "apiVersion": "apps/v1"}
@@ -50,7 +50,7 @@ ROUND_TRIPS = [
 ]
 
 
-async def written_back(api: Registry, kind: str, stored: Resource, other: Resource) -> None:
+async def written_back(api: ObjectRegistry, kind: str, stored: Resource, other: Resource) -> None:
     """Create in the stored version, read in another, change a label there, and compare in the stored one."""
     created = await api.create(
         stored, "default", {"metadata": {"name": "web"}, **copy.deepcopy(BODIES[kind])}

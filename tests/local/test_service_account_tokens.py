@@ -10,7 +10,7 @@ from koordinator.api.meta import Resource
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
 from koordinator.local import registry
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from koordinator.local.service_account_tokens import ISSUER, BadToken
 from tests.local.registry_builders import pod
 
@@ -23,20 +23,22 @@ def clock() -> FixedClock:
 
 
 @pytest.fixture
-def api(clock: FixedClock) -> Registry:
+def api(clock: FixedClock) -> ObjectRegistry:
     return registry.in_memory(clock)
 
 
-def accounts(api: Registry) -> Resource:
+def accounts(api: ObjectRegistry) -> Resource:
     return api.resolve("", "v1", "serviceaccounts")
 
 
-async def request(api: Registry, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+async def request(api: ObjectRegistry, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
     body = {"spec": spec, "metadata": metadata}
     return await api.connect(accounts(api), "default", "default", "token", body)
 
 
-async def test_a_token_stands_for_its_account_until_it_expires(api: Registry, clock: FixedClock) -> None:
+async def test_a_token_stands_for_its_account_until_it_expires(
+    api: ObjectRegistry, clock: FixedClock
+) -> None:
     answer = await request(api, {"expirationSeconds": 600})
     token = answer["status"]["token"]
 
@@ -56,7 +58,7 @@ async def test_a_token_stands_for_its_account_until_it_expires(api: Registry, cl
         api.tokens.verify(token)
 
 
-async def test_a_token_is_a_json_web_token_with_the_claims_of_kubernetes(api: Registry) -> None:
+async def test_a_token_is_a_json_web_token_with_the_claims_of_kubernetes(api: ObjectRegistry) -> None:
     answer = await request(api, {"audiences": ["vault"]})
 
     claims = jwt.decode(answer["status"]["token"], options={"verify_signature": False})
@@ -69,7 +71,7 @@ async def test_a_token_is_a_json_web_token_with_the_claims_of_kubernetes(api: Re
     assert api.tokens.verify(answer["status"]["token"], ("vault",)).namespace == "default"
 
 
-async def test_a_token_that_another_key_signed_is_refused(api: Registry, clock: FixedClock) -> None:
+async def test_a_token_that_another_key_signed_is_refused(api: ObjectRegistry, clock: FixedClock) -> None:
     stranger = await request(registry.in_memory(clock), {})
 
     with pytest.raises(BadToken):
@@ -79,7 +81,7 @@ async def test_a_token_that_another_key_signed_is_refused(api: Registry, clock: 
         api.tokens.verify(forged)
 
 
-async def test_tokens_of_an_account_that_was_made_anew_are_refused(api: Registry) -> None:
+async def test_tokens_of_an_account_that_was_made_anew_are_refused(api: ObjectRegistry) -> None:
     token = (await request(api, {}))["status"]["token"]
 
     await api.delete(accounts(api), "default", "default")
@@ -90,7 +92,7 @@ async def test_tokens_of_an_account_that_was_made_anew_are_refused(api: Registry
         api.tokens.verify(token)
 
 
-async def test_a_token_bound_to_a_pod_ends_with_the_pod(api: Registry, clock: FixedClock) -> None:
+async def test_a_token_bound_to_a_pod_ends_with_the_pod(api: ObjectRegistry, clock: FixedClock) -> None:
     pods = api.resolve("", "v1", "pods")
     created = await api.create(pods, "default", pod("web"))
     reference = {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": created.obj["metadata"]["uid"]}
@@ -138,7 +140,11 @@ async def test_a_token_bound_to_a_pod_ends_with_the_pod(api: Registry, clock: Fi
     ],
 )
 async def test_a_request_that_cannot_be_granted_is_refused_with_its_reason(
-    api: Registry, spec: dict[str, Any], metadata: dict[str, Any], error: type[errors.ApiError], text: str
+    api: ObjectRegistry,
+    spec: dict[str, Any],
+    metadata: dict[str, Any],
+    error: type[errors.ApiError],
+    text: str,
 ) -> None:
     with pytest.raises(error) as refused:
         await request(api, spec, **metadata)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Record, RecordEvent
+from koordinator.cluster.backend import ObjectRecord, RecordEvent
 from koordinator.cluster.protocol import EventType
 from koordinator.local.selectors import text_at
 from koordinator.local.store import CHANNEL_MAX, Store, Table, Watch
@@ -20,7 +20,7 @@ def obj(name: str, namespace: str = "shop", node: str = "", **labels: str) -> di
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"nodeName": node}}
 
 
-def put(table: Table, name: str, namespace: str = "shop", node: str = "", **labels: str) -> Record:
+def put(table: Table, name: str, namespace: str = "shop", node: str = "", **labels: str) -> ObjectRecord:
     return table.put(namespace, name, obj(name, namespace, node, **labels))
 
 
@@ -48,7 +48,7 @@ def story(events: list[RecordEvent]) -> list[str]:
     return [f"{e.type.value} {e.record.obj['metadata']['name']}" for e in events if e.record]
 
 
-def is_web(record: Record) -> bool:
+def is_web(record: ObjectRecord) -> bool:
     return bool(record.obj["metadata"]["labels"].get("app") == "web")
 
 
@@ -134,7 +134,7 @@ async def test_an_object_that_starts_or_stops_matching_comes_and_goes() -> None:
 async def test_a_watch_of_one_index_value_sees_objects_come_and_go() -> None:
     pods = table()
 
-    def on_n1(record: Record) -> bool:
+    def on_n1(record: ObjectRecord) -> bool:
         return bool(record.obj["spec"]["nodeName"] == "n1")
 
     watch = pods.watch(1, matches=on_n1, index=("spec.nodeName", "n1"))

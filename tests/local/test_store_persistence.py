@@ -12,17 +12,17 @@ import pytest
 
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
-from koordinator.cluster.backend import DeleteOptions, ListOptions, Record
+from koordinator.cluster.backend import DeleteOptions, ListOptions, ObjectRecord
 from koordinator.local import registry
 from koordinator.local.persistence import FILE_NAME, SqliteJournal, StorageError
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from tests.local import kill_writer
 from tests.local.registry_builders import create, definition, merge, names
 
 KILLS = 4
 
 
-def start(data_dir: Path) -> Registry:
+def start(data_dir: Path) -> ObjectRegistry:
     return registry.on_disk(FixedClock(), data_dir)
 
 
@@ -185,7 +185,7 @@ async def test_a_row_that_the_database_refuses_fails_its_own_write_only(
 
     async def write(name: str) -> None:
         assert api.store.journal is not None
-        api.store.journal.record("configmaps", "default", name, 99, Record(record, 99))
+        api.store.journal.record("configmaps", "default", name, 99, ObjectRecord(record, 99))
         await api.store.journal.committed()
 
     results = await asyncio.gather(write("bad\ud800"), write("good"), return_exceptions=True)

@@ -14,7 +14,7 @@ from koordinator.local import registry
 from koordinator.local.apiserver.server import ApiServer
 from koordinator.local.apiserver.short_requests import AnyRequest
 from koordinator.local.patches.patcher import ObjectPatcher
-from koordinator.local.registry.registry import Registry
+from koordinator.local.registry.registry import ObjectRegistry
 from koordinator.local.schema.catalog import Catalog
 
 
@@ -29,7 +29,7 @@ class Write(msgspec.Struct, frozen=True):
 class Door(ApiServer):
     """A server of its own for one process; the objects are everybody's."""
 
-    def __init__(self, backend: Registry) -> None:
+    def __init__(self, backend: ObjectRegistry) -> None:
         super().__init__(backend)
         self.writes: list[Write] = []
         self.agents: set[str] = set()
@@ -46,7 +46,7 @@ class Door(ApiServer):
         return [write for write in self.writes if not any(part in write.path for part in apart)]
 
 
-async def cluster() -> tuple[Registry, MemoryCluster]:
+async def cluster() -> tuple[ObjectRegistry, MemoryCluster]:
     """A cluster with CRDs and defaults, and a client that sees everything."""
     catalog = Catalog(kinds.BUILT_IN)
     backend = registry.in_memory(SystemClock(), schemas=catalog, patcher=ObjectPatcher(catalog))
@@ -56,7 +56,7 @@ async def cluster() -> tuple[Registry, MemoryCluster]:
     return backend, client
 
 
-async def opened(backend: Registry, path: Path) -> Door:
+async def opened(backend: ObjectRegistry, path: Path) -> Door:
     """A door, with a kubeconfig for it at `path`."""
     door = Door(backend)
     await door.start()

@@ -9,16 +9,18 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.manager.config.slo_configs import SLOConfigs
 from koordinator.manager.metrics import ManagerMetrics
 from koordinator.manager.options import ManagerOptions
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 
 
-def shared_parts(cluster: Cluster, *, gates: str = "", options: ManagerOptions | None = None) -> Shared:
+def shared_parts(
+    cluster: Cluster, *, gates: str = "", options: ManagerOptions | None = None
+) -> ManagerContext:
     """The parts on `cluster`; nothing runs yet (`shared.factory.start`, `shared.events.run`)."""
     options = options or ManagerOptions()
     rng = random.Random(options.seed)
     factory = InformerFactory(cluster, rng)
     events = EventRecorder(cluster, "koord-manager", rng=rng)
-    return Shared(
+    return ManagerContext(
         cluster=cluster,
         clock=cluster.clock,
         rng=rng,

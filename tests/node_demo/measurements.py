@@ -6,7 +6,7 @@ import numpy as np
 from koordinator.node_demo.latency import Latency, Records
 from koordinator.node_demo.measure import Measured
 from koordinator.node_demo.observe import Use
-from koordinator.node_demo.plan import Hog, Mode, Run, Scenario
+from koordinator.node_demo.plan import DemoMode, Hog, Run, Scenario
 
 WINDOW_S = 5.0
 _LATENCY = Latency(
@@ -41,7 +41,7 @@ def records(*latencies_ms: float) -> Records:
 
 
 def measured(
-    mode: Mode = Mode.ALONE,
+    mode: DemoMode = DemoMode.ALONE,
     load_percent: int = 40,
     hog: Hog = Hog.CPU,
     repeat: int = 0,
@@ -54,5 +54,5 @@ def measured(
         latency=msgspec.structs.replace(_LATENCY, p99_ms=p99_ms),
         use=msgspec.structs.replace(_USE, **use),
         records=records(1.0, 1.2, p99_ms),
-        evidence={"/sys/fs/cgroup/cpu/kubepods/besteffort/cpu.idle": "1"} if mode is Mode.MANAGED else {},
+        evidence={"/sys/fs/cgroup/cpu/kubepods/besteffort/cpu.idle": "1"} if mode is DemoMode.MANAGED else {},
     )

@@ -12,7 +12,7 @@ from koordinator.local.processes import amounts
 from koordinator.manager.config import colocation_config, node_slo_spec
 from koordinator.node_demo import manifests
 from koordinator.node_demo.disk import LIMIT_BPS, Disk
-from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, Mode
+from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, DemoMode
 
 DISK = Disk("/dev/vda", "254:0")
 
@@ -57,7 +57,7 @@ def test_by_default_services_are_protected_as_by_an_installation_that_nobody_has
         node_slo_spec.wanted_spec(
             node_slo_spec.sync(node_slo_spec.DEFAULT_CONFIG, data).config, Node(metadata=ObjectMeta(name="n"))
         )
-        for data in (manifests.configuration(DISK, Mode.DEFAULT), defaults.slo_config()["data"])
+        for data in (manifests.configuration(DISK, DemoMode.DEFAULT), defaults.slo_config()["data"])
     )
 
     assert found == installed
@@ -72,14 +72,14 @@ def test_the_service_is_a_burstable_pod_that_requests_its_cpu() -> None:
 
 
 def test_unmanaged_batch_requests_together_what_the_service_does() -> None:
-    pods = [pod(manifests.batch(Mode.UNMANAGED, n, ["hog"], 2, 64)) for n in range(BATCH_PODS)]
+    pods = [pod(manifests.batch(DemoMode.UNMANAGED, n, ["hog"], 2, 64)) for n in range(BATCH_PODS)]
 
     assert all(amounts.kube(each) is KubeQoS.BURSTABLE for each in pods)
     assert sum(map(amounts.cpu_request_milli, pods)) == SERVICE_REQUEST_MILLI
 
 
 def test_managed_batch_is_best_effort_and_may_use_the_whole_machine() -> None:
-    batch = pod(manifests.batch(Mode.MANAGED, 0, ["hog"], 2, 64))
+    batch = pod(manifests.batch(DemoMode.MANAGED, 0, ["hog"], 2, 64))
 
     assert amounts.kube(batch) is KubeQoS.BEST_EFFORT
     assert batch.metadata.labels["koordinator.sh/qosClass"] == "BE"

@@ -1,13 +1,17 @@
 """The report of the demonstration."""
 
 from koordinator.node_demo import page, results
-from koordinator.node_demo.plan import Mode
+from koordinator.node_demo.plan import DemoMode
 from koordinator.node_demo.show import Shown
 from tests.node_demo.measurements import measured
 
 
 def test_the_page_says_what_was_promised_what_came_out_and_whether_the_machine_was_quiet() -> None:
-    runs = [measured(), measured(Mode.UNMANAGED, p99_ms=30.0), measured(Mode.MANAGED, other_ratio=0.2)]
+    runs = [
+        measured(),
+        measured(DemoMode.UNMANAGED, p99_ms=30.0),
+        measured(DemoMode.MANAGED, other_ratio=0.2),
+    ]
     shown = Shown(
         runs,
         cpus=2,

@@ -3,7 +3,7 @@
 import pytest
 
 from koordinator.node_demo import plan
-from koordinator.node_demo.plan import MODES, Hog, Mode, Scenario
+from koordinator.node_demo.plan import MODES, DemoMode, Hog, Scenario
 
 SCENARIOS = [Scenario(40, Hog.CPU), Scenario(40, Hog.DISK), Scenario(40, Hog.MEMORY), Scenario(60, Hog.CPU)]
 
@@ -15,7 +15,7 @@ def test_the_rate_makes_the_service_use_its_share_of_all_cpus() -> None:
 def test_every_scenario_is_measured_unmanaged_and_managed_in_every_repetition() -> None:
     runs = plan.runs(SCENARIOS, repeats=3)
 
-    for mode in (Mode.UNMANAGED, Mode.MANAGED):
+    for mode in (DemoMode.UNMANAGED, DemoMode.MANAGED):
         found = [(run.scenario, run.repeat) for run in runs if run.mode is mode]
         assert sorted(found) == sorted((scenario, n) for scenario in SCENARIOS for n in range(3))
 
@@ -23,7 +23,7 @@ def test_every_scenario_is_measured_unmanaged_and_managed_in_every_repetition() 
 def test_being_alone_is_measured_once_for_scenarios_with_the_same_requests() -> None:
     runs = plan.runs(SCENARIOS, repeats=1)
 
-    alone = [run.scenario for run in runs if run.mode is Mode.ALONE]
+    alone = [run.scenario for run in runs if run.mode is DemoMode.ALONE]
     assert alone == [Scenario(40, Hog.CPU), Scenario(40, Hog.DISK), Scenario(60, Hog.CPU)]
 
 
@@ -34,9 +34,9 @@ def test_repetitions_are_interleaved_so_that_drift_meets_all_modes() -> None:
 
 
 def test_only_the_modes_that_were_asked_for_are_measured() -> None:
-    runs = plan.runs(SCENARIOS, repeats=1, modes=(Mode.ALONE, Mode.DEFAULT))
+    runs = plan.runs(SCENARIOS, repeats=1, modes=(DemoMode.ALONE, DemoMode.DEFAULT))
 
-    assert {run.mode for run in runs} == {Mode.ALONE, Mode.DEFAULT}
+    assert {run.mode for run in runs} == {DemoMode.ALONE, DemoMode.DEFAULT}
 
 
 def test_only_requests_beside_a_disk_hog_read_from_the_disk() -> None:

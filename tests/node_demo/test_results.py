@@ -3,7 +3,7 @@
 import pytest
 
 from koordinator.node_demo import results, texts, verdicts
-from koordinator.node_demo.plan import Hog, Mode, Scenario
+from koordinator.node_demo.plan import DemoMode, Hog, Scenario
 from koordinator.node_demo.stage import Written
 from tests.node_demo.measurements import measured
 
@@ -20,29 +20,29 @@ def test_p99_is_compared_with_the_service_alone_at_the_same_load() -> None:
     runs = [
         measured(p99_ms=2.0),
         measured(load_percent=60, p99_ms=100.0),
-        measured(Mode.UNMANAGED, p99_ms=10.0),
+        measured(DemoMode.UNMANAGED, p99_ms=10.0),
     ]
 
     rows = {(row.scenario.load_percent, row.mode): row for row in results.summarise(runs)}
 
-    assert rows[40, Mode.UNMANAGED].p99_to_alone == 5.0
+    assert rows[40, DemoMode.UNMANAGED].p99_to_alone == 5.0
 
 
 def test_a_memory_hog_is_compared_with_the_same_service_alone_as_a_cpu_hog() -> None:
-    rows = results.summarise([measured(p99_ms=2.0), measured(Mode.MANAGED, hog=Hog.MEMORY, p99_ms=3.0)])
+    rows = results.summarise([measured(p99_ms=2.0), measured(DemoMode.MANAGED, hog=Hog.MEMORY, p99_ms=3.0)])
 
     assert rows[-1].scenario == Scenario(40, Hog.MEMORY)
     assert rows[-1].p99_to_alone == 1.5
 
 
 def test_what_is_left_is_what_neither_the_service_alone_nor_others_use() -> None:
-    run = measured(Mode.MANAGED, batch_ratio=0.5, service_ratio=0.2, client_ratio=0.05, other_ratio=0.05)
+    run = measured(DemoMode.MANAGED, batch_ratio=0.5, service_ratio=0.2, client_ratio=0.05, other_ratio=0.05)
 
     assert results.batch_of_left(run, alone_service_ratio=0.4) == pytest.approx(1.0)
 
 
 def test_what_the_agent_uses_is_a_loss_for_batch() -> None:
-    run = measured(Mode.MANAGED, batch_ratio=0.45, agent_ratio=0.05, client_ratio=0.05, other_ratio=0.05)
+    run = measured(DemoMode.MANAGED, batch_ratio=0.45, agent_ratio=0.05, client_ratio=0.05, other_ratio=0.05)
 
     assert results.batch_of_left(run, alone_service_ratio=0.4) == pytest.approx(0.9)
 
@@ -79,7 +79,7 @@ def test_promises_are_kept_or_missed(
 ) -> None:
     alone = measured(load_percent=load_percent)
     managed = measured(
-        Mode.MANAGED, load_percent=load_percent, p99_ms=p99_ms, total_ratio=total, batch_ratio=batch
+        DemoMode.MANAGED, load_percent=load_percent, p99_ms=p99_ms, total_ratio=total, batch_ratio=batch
     )
 
     found = verdicts.verdicts(results.summarise([alone, managed]))
@@ -88,11 +88,13 @@ def test_promises_are_kept_or_missed(
 
 
 def test_nothing_is_promised_for_unmanaged_batch() -> None:
-    assert verdicts.verdicts(results.summarise([measured(), measured(Mode.UNMANAGED, p99_ms=900.0)])) == []
+    assert (
+        verdicts.verdicts(results.summarise([measured(), measured(DemoMode.UNMANAGED, p99_ms=900.0)])) == []
+    )
 
 
 def test_a_line_of_the_table_has_a_cell_per_column() -> None:
-    for row in results.summarise([measured(), measured(Mode.MANAGED, batch_ratio=0.5, work_per_s=512.4)]):
+    for row in results.summarise([measured(), measured(DemoMode.MANAGED, batch_ratio=0.5, work_per_s=512.4)]):
         assert len(texts.cells(row)) == len(texts.HEADER)
     assert texts.cells(row)[-1] == "512 units"
 
@@ -100,6 +102,6 @@ def test_a_line_of_the_table_has_a_cell_per_column() -> None:
 def test_what_groups_held_tells_who_wrote_it() -> None:
     path = "/sys/fs/cgroup/cpu/kubepods/besteffort/cpu.idle"
 
-    lines = texts.held([measured(Mode.MANAGED)], [Written(path, f"update {path} to 1", "runtime-hooks")])
+    lines = texts.held([measured(DemoMode.MANAGED)], [Written(path, f"update {path} to 1", "runtime-hooks")])
 
     assert lines == [f"held   {path} = 1, written by koordlet (runtime-hooks)"]

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from koordinator.api.errors import ProtocolError
 from koordinator.yarn import containers, eviction
-from koordinator.yarn.eviction import Candidate, Mode
+from koordinator.yarn.eviction import EvictionCandidate, ReleaseMode
 
 amounts = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.integers(0, 5), max_size=2)
 candidates = st.lists(
     st.builds(
-        Candidate,
+        EvictionCandidate,
         kind=st.sampled_from(["pod", "yarn"]),
         id=st.integers(1, 99).map(lambda n: f"container_1_1_1_{n}"),
         priority=st.sampled_from([1, 5000]),
@@ -30,14 +30,14 @@ targets = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.integers(-1, 12
 
 
 @given(each=candidates, seed=st.integers(0, 99))
-def test_the_order_does_not_depend_on_the_order_of_the_list(each: list[Candidate], seed: int) -> None:
+def test_the_order_does_not_depend_on_the_order_of_the_list(each: list[EvictionCandidate], seed: int) -> None:
     shuffled = random.Random(seed).sample(each, len(each))
     assert eviction.order(shuffled, "memory") == eviction.order(each, "memory")
 
 
-@given(each=candidates, wanted=targets, mode=st.sampled_from(Mode))
+@given(each=candidates, wanted=targets, mode=st.sampled_from(ReleaseMode))
 def test_targets_are_met_or_everyone_who_helps_is_taken(
-    each: list[Candidate], wanted: dict[str, int], mode: Mode
+    each: list[EvictionCandidate], wanted: dict[str, int], mode: ReleaseMode
 ) -> None:
     chosen = eviction.select(each, "memory", wanted, mode)
 
@@ -47,7 +47,7 @@ def test_targets_are_met_or_everyone_who_helps_is_taken(
         left = [one for one in each if not one.is_final and one not in chosen.victims]
         assert missing == 0 or not any(
             one.requested.get(name, 0)
-            if (name, mode) == ("cpu", Mode.SATISFACTION)
+            if (name, mode) == ("cpu", ReleaseMode.SATISFACTION)
             else one.consumption(name)
             for one in left
         )
@@ -55,7 +55,7 @@ def test_targets_are_met_or_everyone_who_helps_is_taken(
 
 @given(each=candidates, wanted=targets)
 def test_without_the_last_victim_something_would_be_missing(
-    each: list[Candidate], wanted: dict[str, int]
+    each: list[EvictionCandidate], wanted: dict[str, int]
 ) -> None:
     chosen = eviction.select(each, "memory", wanted)
     if chosen.victims:

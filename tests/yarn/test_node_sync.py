@@ -10,7 +10,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.yarn import allocation, amounts, hold, names, node_sync
 from koordinator.yarn.amounts import Batch, Rounding, YarnResource
-from koordinator.yarn.node_sync import NodeId, Outcome, Policy, Report
+from koordinator.yarn.node_sync import NodeId, NodeManagerReport, Policy, SyncOutcome
 
 numbers = st.integers(0, 2**50)
 batches = st.builds(Batch, numbers, numbers)
@@ -74,7 +74,7 @@ def test_a_manager_that_is_not_ready_gives_way_to_one_that_is() -> None:
 def test_a_bad_node_id_leaves_the_node_alone_and_says_why(node_id: str | None) -> None:
     plan = node_sync.plan(node(), [manager(node_id)], {}, Policy())
 
-    assert (plan.outcome, plan.total, plan.allocation) == (Outcome.BAD_NODE_ID, None, None)
+    assert (plan.outcome, plan.total, plan.allocation) == (SyncOutcome.BAD_NODE_ID, None, None)
     assert names.NODE_ID_ANNOTATION in plan.reason
 
 
@@ -83,7 +83,7 @@ def test_a_resource_manager_that_refuses_leaves_the_node_as_it_is() -> None:
 
     failed = node_sync.after_failure(plan, "standby")
 
-    assert (failed.outcome, failed.allocation, failed.retry) == (Outcome.RM_ERROR, None, True)
+    assert (failed.outcome, failed.allocation, failed.retry) == (SyncOutcome.RM_ERROR, None, True)
 
 
 def test_an_absurd_pool_is_bounded() -> None:
@@ -93,7 +93,7 @@ def test_an_absurd_pool_is_bounded() -> None:
 
 
 USED = YarnResource(4, 1024)
-LOST = Report(NodeId("nm", 1), "LOST")
+LOST = NodeManagerReport(NodeId("nm", 1), "LOST")
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,20 @@ LOST = Report(NodeId("nm", 1), "LOST")
         pytest.param(
             LOST, hold.Held(USED, -1.0), True, YarnResource(), id="and loses it after the hold time"
         ),
-        pytest.param(Report(NodeId("nm", 1), used=USED), None, True, USED, id="a running one says it itself"),
         pytest.param(
-            Report(NodeId("nm", 1), "DECOMMISSIONING", USED), None, True, USED, id="a leaving one still uses"
+            NodeManagerReport(NodeId("nm", 1), used=USED), None, True, USED, id="a running one says it itself"
+        ),
+        pytest.param(
+            NodeManagerReport(NodeId("nm", 1), "DECOMMISSIONING", USED),
+            None,
+            True,
+            USED,
+            id="a leaving one still uses",
         ),
     ],
 )
 def test_what_yarn_is_believed_to_use(
-    report: Report | None, held: hold.Held | None, has_polled: bool, expected: YarnResource | None
+    report: NodeManagerReport | None, held: hold.Held | None, has_polled: bool, expected: YarnResource | None
 ) -> None:
     assert (
         hold.believe(report, held, has_polled, now_s=hold.HOLD_S - 1.0, hold_s=hold.HOLD_S).used == expected
@@ -122,5 +128,5 @@ def test_what_yarn_is_believed_to_use(
 
 
 def test_a_manager_that_leaves_gets_no_more() -> None:
-    assert not hold.may_raise_total(Report(NodeId("nm", 1), "DECOMMISSIONING"))
+    assert not hold.may_raise_total(NodeManagerReport(NodeId("nm", 1), "DECOMMISSIONING"))
     assert hold.may_raise_total(None)

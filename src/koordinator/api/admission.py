@@ -3,17 +3,17 @@
 from typing import ClassVar
 
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 
 
-class ServiceReference(Part, frozen=True, kw_only=True):
+class ServiceReference(ViewPart, frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     path: str | None = None
     port: int | None = None
 
 
-class WebhookClientConfig(Part, frozen=True, kw_only=True):
+class WebhookClientConfig(ViewPart, frozen=True, kw_only=True):
     """The address at which a webhook listens: `url` or `service`. `ca_bundle` is base64 of PEM certificates."""
 
     url: str | None = None
@@ -21,7 +21,7 @@ class WebhookClientConfig(Part, frozen=True, kw_only=True):
     ca_bundle: str | None = None
 
 
-class RuleWithOperations(Part, frozen=True, kw_only=True):
+class RuleWithOperations(ViewPart, frozen=True, kw_only=True):
     """The requests about which the API server asks a webhook; `*` matches all. `resources` may name subresources
     (`pods/status`).
     """
@@ -33,14 +33,14 @@ class RuleWithOperations(Part, frozen=True, kw_only=True):
     scope: str | None = None
 
 
-class MatchCondition(Part, frozen=True, kw_only=True):
+class MatchCondition(ViewPart, frozen=True, kw_only=True):
     """A CEL expression that must hold for the webhook to be called."""
 
     name: str = ""
     expression: str = ""
 
 
-class Webhook(Part, frozen=True, kw_only=True):
+class Webhook(ViewPart, frozen=True, kw_only=True):
     """A mutating or validating webhook; `reinvocation_policy` belongs to mutating ones only."""
 
     name: str = ""

@@ -5,11 +5,11 @@ Views only: how they match is decided by whoever asks (webhooks, controllers, sc
 
 from typing import Annotated
 
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.api.schema import ATOMIC_LIST, DATE_TIME, REQUIRED, always
 
 
-class LabelSelectorRequirement(Part, frozen=True, kw_only=True):
+class LabelSelectorRequirement(ViewPart, frozen=True, kw_only=True):
     """One condition on labels."""
 
     key: Annotated[str, REQUIRED, "The label that the condition is about."] = always("")
@@ -17,7 +17,7 @@ class LabelSelectorRequirement(Part, frozen=True, kw_only=True):
     values: Annotated[list[str], ATOMIC_LIST, "Values for In and NotIn; empty for the others."] = []
 
 
-class LabelSelector(Part, frozen=True, kw_only=True):
+class LabelSelector(ViewPart, frozen=True, kw_only=True):
     """All conditions must hold; an empty selector matches everything (an absent one often nothing)."""
 
     match_labels: Annotated[dict[str, str], "Labels that must be there with these values."] = {}
@@ -26,7 +26,7 @@ class LabelSelector(Part, frozen=True, kw_only=True):
     ] = []
 
 
-class NodeSelectorRequirement(Part, frozen=True, kw_only=True):
+class NodeSelectorRequirement(ViewPart, frozen=True, kw_only=True):
     """One condition on a node; `operator` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
 
     key: str = ""
@@ -34,34 +34,34 @@ class NodeSelectorRequirement(Part, frozen=True, kw_only=True):
     values: list[str] = []
 
 
-class NodeSelectorTerm(Part, frozen=True, kw_only=True):
+class NodeSelectorTerm(ViewPart, frozen=True, kw_only=True):
     """All conditions must hold; a term without conditions matches no node."""
 
     match_expressions: list[NodeSelectorRequirement] = []
     match_fields: list[NodeSelectorRequirement] = []
 
 
-class NodeSelector(Part, frozen=True, kw_only=True):
+class NodeSelector(ViewPart, frozen=True, kw_only=True):
     """One of the terms must match."""
 
     node_selector_terms: list[NodeSelectorTerm] = []
 
 
-class PreferredSchedulingTerm(Part, frozen=True, kw_only=True):
+class PreferredSchedulingTerm(ViewPart, frozen=True, kw_only=True):
     """A node preference; `weight` is 1 to 100."""
 
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
-class NodeAffinity(Part, frozen=True, kw_only=True):
+class NodeAffinity(ViewPart, frozen=True, kw_only=True):
     """Nodes that a pod requires or prefers."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
     preferred_during_scheduling_ignored_during_execution: list[PreferredSchedulingTerm] = []
 
 
-class PodAffinityTerm(Part, frozen=True, kw_only=True):
+class PodAffinityTerm(ViewPart, frozen=True, kw_only=True):
     """Pods next to which, or away from which, a pod wants to be, within one value of `topology_key`."""
 
     label_selector: LabelSelector | None = None
@@ -72,21 +72,21 @@ class PodAffinityTerm(Part, frozen=True, kw_only=True):
     mismatch_label_keys: list[str] = []
 
 
-class WeightedPodAffinityTerm(Part, frozen=True, kw_only=True):
+class WeightedPodAffinityTerm(ViewPart, frozen=True, kw_only=True):
     """A preference about other pods; `weight` is 1 to 100."""
 
     weight: int = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
-class PodAffinity(Part, frozen=True, kw_only=True):
+class PodAffinity(ViewPart, frozen=True, kw_only=True):
     """Terms of `podAffinity` or `podAntiAffinity`."""
 
     required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = []
     preferred_during_scheduling_ignored_during_execution: list[WeightedPodAffinityTerm] = []
 
 
-class Affinity(Part, frozen=True, kw_only=True):
+class Affinity(ViewPart, frozen=True, kw_only=True):
     """`spec.affinity` of a pod."""
 
     node_affinity: NodeAffinity | None = None
@@ -94,7 +94,7 @@ class Affinity(Part, frozen=True, kw_only=True):
     pod_anti_affinity: PodAffinity | None = None
 
 
-class Toleration(Part, frozen=True, kw_only=True):
+class Toleration(ViewPart, frozen=True, kw_only=True):
     """A taint that a pod bears; empty `operator` means Equal, empty `effect` means all effects."""
 
     key: str = ""
@@ -104,7 +104,7 @@ class Toleration(Part, frozen=True, kw_only=True):
     toleration_seconds: int | None = None
 
 
-class Taint(Part, frozen=True, kw_only=True):
+class Taint(ViewPart, frozen=True, kw_only=True):
     """A mark that keeps away pods which do not tolerate it."""
 
     key: Annotated[str, REQUIRED, "Key of the taint."] = always("")
@@ -113,7 +113,7 @@ class Taint(Part, frozen=True, kw_only=True):
     time_added: Annotated[str | None, DATE_TIME, "When the taint was added."] = None
 
 
-class TopologySpreadConstraint(Part, frozen=True, kw_only=True):
+class TopologySpreadConstraint(ViewPart, frozen=True, kw_only=True):
     """A rule for how evenly pods spread; `when_unsatisfiable` is DoNotSchedule or ScheduleAnyway."""
 
     max_skew: int = 0
@@ -126,14 +126,14 @@ class TopologySpreadConstraint(Part, frozen=True, kw_only=True):
     match_label_keys: list[str] = []
 
 
-class TopologySelectorLabelRequirement(Part, frozen=True, kw_only=True):
+class TopologySelectorLabelRequirement(ViewPart, frozen=True, kw_only=True):
     """A node label that must have one of the values."""
 
     key: str = ""
     values: list[str] = []
 
 
-class TopologySelectorTerm(Part, frozen=True, kw_only=True):
+class TopologySelectorTerm(ViewPart, frozen=True, kw_only=True):
     """The place where a volume of a storage class may be provisioned; all conditions must hold."""
 
     match_label_expressions: list[TopologySelectorLabelRequirement] = []

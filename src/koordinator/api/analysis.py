@@ -4,12 +4,12 @@ from typing import Annotated, ClassVar
 
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.conditions import StandardCondition
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.quantity import ResourceList
 from koordinator.api.schema import ATOMIC, DATE_TIME, REQUIRED, always
 
 
-class WorkloadReference(Part, frozen=True, kw_only=True):
+class WorkloadReference(ViewPart, frozen=True, kw_only=True):
     """A workload of the same namespace."""
 
     kind: Annotated[str, REQUIRED, "Kind of the workload."] = always("")
@@ -17,7 +17,7 @@ class WorkloadReference(Part, frozen=True, kw_only=True):
     api_version: Annotated[str, "API version of the workload."] = ""
 
 
-class RecommendationTarget(Part, frozen=True, kw_only=True):
+class RecommendationTarget(ViewPart, frozen=True, kw_only=True):
     """Pods that the recommendation is for."""
 
     type: Annotated[str, REQUIRED, "How the pods are named: workload or podSelector."] = always("")
@@ -25,7 +25,7 @@ class RecommendationTarget(Part, frozen=True, kw_only=True):
     pod_selector: Annotated[LabelSelector | None, ATOMIC, "Labels of the pods."] = None
 
 
-class RecommendationSpec(Part, frozen=True, kw_only=True):
+class RecommendationSpec(ViewPart, frozen=True, kw_only=True):
     """Pods that the recommendation is for."""
 
     target: Annotated[RecommendationTarget, REQUIRED, "Pods that the recommendation is for."] = always(
@@ -33,20 +33,20 @@ class RecommendationSpec(Part, frozen=True, kw_only=True):
     )
 
 
-class RecommendedContainer(Part, frozen=True, kw_only=True):
+class RecommendedContainer(ViewPart, frozen=True, kw_only=True):
     """The requests recommended for one container."""
 
     container_name: Annotated[str, "Name of the container."] = ""
     resources: Annotated[ResourceList, "Amounts to request."] = {}
 
 
-class RecommendedPod(Part, frozen=True, kw_only=True):
+class RecommendedPod(ViewPart, frozen=True, kw_only=True):
     """The requests recommended for the containers of a pod."""
 
     container_statuses: Annotated[list[RecommendedContainer], "Amounts by container."] = []
 
 
-class RecommendationStatus(Part, frozen=True, kw_only=True):
+class RecommendationStatus(ViewPart, frozen=True, kw_only=True):
     """The recommendation."""
 
     pod_status: Annotated[RecommendedPod | None, "What the containers of a pod should request."] = None

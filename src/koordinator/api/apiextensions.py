@@ -3,10 +3,10 @@
 from typing import ClassVar
 
 from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 
 
-class Names(Part, frozen=True, kw_only=True):
+class Names(ViewPart, frozen=True, kw_only=True):
     """The names of a custom resource."""
 
     plural: str = ""
@@ -17,7 +17,7 @@ class Names(Part, frozen=True, kw_only=True):
     categories: list[str] = []
 
 
-class CRDVersion(Part, frozen=True, kw_only=True):
+class CRDVersion(ViewPart, frozen=True, kw_only=True):
     """A version of a custom resource, without its schema."""
 
     name: str = ""
@@ -25,14 +25,14 @@ class CRDVersion(Part, frozen=True, kw_only=True):
     storage: bool = False
 
 
-class CustomResourceDefinitionSpec(Part, frozen=True, kw_only=True):
+class CustomResourceDefinitionSpec(ViewPart, frozen=True, kw_only=True):
     group: str = ""
     names: Names = Names()
     scope: str = ""
     versions: list[CRDVersion] = []
 
 
-class CustomResourceDefinitionStatus(Part, frozen=True, kw_only=True):
+class CustomResourceDefinitionStatus(ViewPart, frozen=True, kw_only=True):
     """Conditions are Established, NamesAccepted, NonStructuralSchema, Terminating."""
 
     conditions: list[Condition] = []

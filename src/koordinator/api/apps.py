@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.schema import IntOrString
 
 
-class RollingUpdate(Part, frozen=True, kw_only=True):
+class RollingUpdate(ViewPart, frozen=True, kw_only=True):
     """Bounds of a rolling update (Deployment, DaemonSet, StatefulSet); absent ones are the kind's default."""
 
     max_unavailable: IntOrString | None = None
@@ -19,21 +19,21 @@ class RollingUpdate(Part, frozen=True, kw_only=True):
     partition: int | None = None
 
 
-class UpdateStrategy(Part, frozen=True, kw_only=True):
+class UpdateStrategy(ViewPart, frozen=True, kw_only=True):
     """`strategy` or `updateStrategy`; `type` is RollingUpdate, Recreate or OnDelete."""
 
     type: str = ""
     rolling_update: RollingUpdate | None = None
 
 
-class ReplicationControllerSpec(Part, frozen=True, kw_only=True):
+class ReplicationControllerSpec(ViewPart, frozen=True, kw_only=True):
     replicas: int = 1
     selector: dict[str, str] = {}
     template: dict[str, Any] = {}
     min_ready_seconds: int = 0
 
 
-class ReplicaCounts(Part, frozen=True, kw_only=True):
+class ReplicaCounts(ViewPart, frozen=True, kw_only=True):
     """`status` of a ReplicaSet or ReplicationController."""
 
     replicas: int = 0
@@ -60,7 +60,7 @@ class ReplicationController(Object, frozen=True, kw_only=True):
     status: ReplicaCounts = ReplicaCounts()
 
 
-class ReplicaSetSpec(Part, frozen=True, kw_only=True):
+class ReplicaSetSpec(ViewPart, frozen=True, kw_only=True):
     replicas: int = 1
     selector: LabelSelector = LabelSelector()
     template: dict[str, Any] = {}
@@ -82,7 +82,7 @@ class ReplicaSet(Object, frozen=True, kw_only=True):
     status: ReplicaCounts = ReplicaCounts()
 
 
-class DeploymentSpec(Part, frozen=True, kw_only=True):
+class DeploymentSpec(ViewPart, frozen=True, kw_only=True):
     replicas: int = 1
     selector: LabelSelector = LabelSelector()
     template: dict[str, Any] = {}
@@ -93,7 +93,7 @@ class DeploymentSpec(Part, frozen=True, kw_only=True):
     paused: bool = False
 
 
-class DeploymentStatus(Part, frozen=True, kw_only=True):
+class DeploymentStatus(ViewPart, frozen=True, kw_only=True):
     replicas: int = 0
     updated_replicas: int = 0
     ready_replicas: int = 0
@@ -120,18 +120,18 @@ class Deployment(Object, frozen=True, kw_only=True):
     status: DeploymentStatus = DeploymentStatus()
 
 
-class Ordinals(Part, frozen=True, kw_only=True):
+class Ordinals(ViewPart, frozen=True, kw_only=True):
     start: int = 0
 
 
-class ClaimRetentionPolicy(Part, frozen=True, kw_only=True):
+class ClaimRetentionPolicy(ViewPart, frozen=True, kw_only=True):
     """The fate of a StatefulSet's claims: Retain or Delete; empty means Retain."""
 
     when_deleted: str = ""
     when_scaled: str = ""
 
 
-class StatefulSetSpec(Part, frozen=True, kw_only=True):
+class StatefulSetSpec(ViewPart, frozen=True, kw_only=True):
     replicas: int = 1
     selector: LabelSelector = LabelSelector()
     template: dict[str, Any] = {}
@@ -145,7 +145,7 @@ class StatefulSetSpec(Part, frozen=True, kw_only=True):
     ordinals: Ordinals | None = None
 
 
-class StatefulSetStatus(Part, frozen=True, kw_only=True):
+class StatefulSetStatus(ViewPart, frozen=True, kw_only=True):
     replicas: int = 0
     ready_replicas: int = 0
     current_replicas: int = 0
@@ -173,7 +173,7 @@ class StatefulSet(Object, frozen=True, kw_only=True):
     status: StatefulSetStatus = StatefulSetStatus()
 
 
-class DaemonSetSpec(Part, frozen=True, kw_only=True):
+class DaemonSetSpec(ViewPart, frozen=True, kw_only=True):
     selector: LabelSelector = LabelSelector()
     template: dict[str, Any] = {}
     update_strategy: UpdateStrategy = UpdateStrategy()
@@ -181,7 +181,7 @@ class DaemonSetSpec(Part, frozen=True, kw_only=True):
     revision_history_limit: int | None = None
 
 
-class DaemonSetStatus(Part, frozen=True, kw_only=True):
+class DaemonSetStatus(ViewPart, frozen=True, kw_only=True):
     current_number_scheduled: int = 0
     desired_number_scheduled: int = 0
     number_misscheduled: int = 0

@@ -3,11 +3,11 @@
 from typing import Any, ClassVar
 
 from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity
 
 
-class CrossVersionObjectReference(Part, frozen=True, kw_only=True):
+class CrossVersionObjectReference(ViewPart, frozen=True, kw_only=True):
     """A reference to the object that is scaled."""
 
     api_version: str = ""
@@ -15,7 +15,7 @@ class CrossVersionObjectReference(Part, frozen=True, kw_only=True):
     name: str = ""
 
 
-class MetricTarget(Part, frozen=True, kw_only=True):
+class MetricTarget(ViewPart, frozen=True, kw_only=True):
     """`average_utilization` is in percent of the request."""
 
     type: str = ""
@@ -24,14 +24,14 @@ class MetricTarget(Part, frozen=True, kw_only=True):
     average_utilization: int | None = None
 
 
-class ResourceMetricSource(Part, frozen=True, kw_only=True):
+class ResourceMetricSource(ViewPart, frozen=True, kw_only=True):
     """Usage of a resource by the pods."""
 
     name: str = ""
     target: MetricTarget = MetricTarget()
 
 
-class ContainerResourceMetricSource(Part, frozen=True, kw_only=True):
+class ContainerResourceMetricSource(ViewPart, frozen=True, kw_only=True):
     """Usage of a resource by one of their containers."""
 
     name: str = ""
@@ -39,7 +39,7 @@ class ContainerResourceMetricSource(Part, frozen=True, kw_only=True):
     target: MetricTarget = MetricTarget()
 
 
-class MetricSpec(Part, frozen=True, kw_only=True):
+class MetricSpec(ViewPart, frozen=True, kw_only=True):
     """One thing to scale by; the members for metrics that nobody serves here are plain JSON."""
 
     type: str = ""
@@ -50,7 +50,7 @@ class MetricSpec(Part, frozen=True, kw_only=True):
     external: dict[str, Any] | None = None
 
 
-class ScalingPolicy(Part, frozen=True, kw_only=True):
+class ScalingPolicy(ViewPart, frozen=True, kw_only=True):
     """At most `value` Pods or Percent more (or less) within `period_seconds`."""
 
     type: str = ""
@@ -58,7 +58,7 @@ class ScalingPolicy(Part, frozen=True, kw_only=True):
     period_seconds: int = 0
 
 
-class ScalingRules(Part, frozen=True, kw_only=True):
+class ScalingRules(ViewPart, frozen=True, kw_only=True):
     """The limits for changes of replicas in one direction; `select_policy` is Max, Min or Disabled."""
 
     stabilization_window_seconds: int | None = None
@@ -67,12 +67,12 @@ class ScalingRules(Part, frozen=True, kw_only=True):
     tolerance: RawQuantity | None = None
 
 
-class Behavior(Part, frozen=True, kw_only=True):
+class Behavior(ViewPart, frozen=True, kw_only=True):
     scale_up: ScalingRules | None = None
     scale_down: ScalingRules | None = None
 
 
-class HorizontalPodAutoscalerSpec(Part, frozen=True, kw_only=True):
+class HorizontalPodAutoscalerSpec(ViewPart, frozen=True, kw_only=True):
     scale_target_ref: CrossVersionObjectReference = CrossVersionObjectReference()
     min_replicas: int | None = None
     max_replicas: int = 0
@@ -80,7 +80,7 @@ class HorizontalPodAutoscalerSpec(Part, frozen=True, kw_only=True):
     behavior: Behavior | None = None
 
 
-class HorizontalPodAutoscalerStatus(Part, frozen=True, kw_only=True):
+class HorizontalPodAutoscalerStatus(ViewPart, frozen=True, kw_only=True):
     observed_generation: int | None = None
     last_scale_time: str | None = None
     current_replicas: int = 0

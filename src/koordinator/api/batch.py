@@ -4,11 +4,11 @@ from typing import Any, ClassVar
 
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.references import ObjectReference
 
 
-class OnExitCodes(Part, frozen=True, kw_only=True):
+class OnExitCodes(ViewPart, frozen=True, kw_only=True):
     """`operator` is In or NotIn; empty `container_name` means any container."""
 
     container_name: str | None = None
@@ -16,12 +16,12 @@ class OnExitCodes(Part, frozen=True, kw_only=True):
     values: list[int] = []
 
 
-class OnPodCondition(Part, frozen=True, kw_only=True):
+class OnPodCondition(ViewPart, frozen=True, kw_only=True):
     type: str = ""
     status: str = ""
 
 
-class PodFailureRule(Part, frozen=True, kw_only=True):
+class PodFailureRule(ViewPart, frozen=True, kw_only=True):
     """`action` is FailJob, FailIndex, Ignore or Count."""
 
     action: str = ""
@@ -29,22 +29,22 @@ class PodFailureRule(Part, frozen=True, kw_only=True):
     on_pod_conditions: list[OnPodCondition] = []
 
 
-class PodFailurePolicy(Part, frozen=True, kw_only=True):
+class PodFailurePolicy(ViewPart, frozen=True, kw_only=True):
     rules: list[PodFailureRule] = []
 
 
-class SuccessRule(Part, frozen=True, kw_only=True):
+class SuccessRule(ViewPart, frozen=True, kw_only=True):
     """`succeeded_indexes` is text such as 0,2-4; at least `succeeded_count` of them must have succeeded."""
 
     succeeded_indexes: str | None = None
     succeeded_count: int | None = None
 
 
-class SuccessPolicy(Part, frozen=True, kw_only=True):
+class SuccessPolicy(ViewPart, frozen=True, kw_only=True):
     rules: list[SuccessRule] = []
 
 
-class JobSpec(Part, frozen=True, kw_only=True):
+class JobSpec(ViewPart, frozen=True, kw_only=True):
     """`completions` None: any success completes the job."""
 
     parallelism: int | None = None
@@ -65,14 +65,14 @@ class JobSpec(Part, frozen=True, kw_only=True):
     pod_replacement_policy: str | None = None
 
 
-class UncountedTerminatedPods(Part, frozen=True, kw_only=True):
+class UncountedTerminatedPods(ViewPart, frozen=True, kw_only=True):
     """UIDs of pods that ended and are not yet in the counters."""
 
     succeeded: list[str] = []
     failed: list[str] = []
 
 
-class JobStatus(Part, frozen=True, kw_only=True):
+class JobStatus(ViewPart, frozen=True, kw_only=True):
     active: int = 0
     ready: int | None = None
     succeeded: int = 0
@@ -100,7 +100,7 @@ class Job(Object, frozen=True, kw_only=True):
     status: JobStatus = JobStatus()
 
 
-class CronJobSpec(Part, frozen=True, kw_only=True):
+class CronJobSpec(ViewPart, frozen=True, kw_only=True):
     """`concurrency_policy` is Allow, Forbid or Replace; empty means Allow."""
 
     schedule: str = ""
@@ -113,7 +113,7 @@ class CronJobSpec(Part, frozen=True, kw_only=True):
     failed_jobs_history_limit: int | None = None
 
 
-class CronJobStatus(Part, frozen=True, kw_only=True):
+class CronJobStatus(ViewPart, frozen=True, kw_only=True):
     active: list[ObjectReference] = []
     last_schedule_time: str | None = None
     last_successful_time: str | None = None

@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.api.schema import DATE_TIME, REQUIRED, always, at_least, limits, one_of
 
 
-class Condition(Part, frozen=True, kw_only=True):
+class Condition(ViewPart, frozen=True, kw_only=True):
     """A condition as built-in kinds have it; `status` is True, False or Unknown."""
 
     type: str = ""
@@ -20,7 +20,7 @@ class Condition(Part, frozen=True, kw_only=True):
     observed_generation: int = 0
 
 
-class StandardCondition(Part, frozen=True, kw_only=True):
+class StandardCondition(ViewPart, frozen=True, kw_only=True):
     """A condition in the form that Kubernetes recommends for custom resources."""
 
     type: Annotated[

@@ -3,11 +3,11 @@
 from typing import Annotated, Any, ClassVar
 
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.schema import ATOMIC, INT32, IntOrString, one_of
 
 
-class ClusterColocationProfileSpec(Part, frozen=True, kw_only=True):
+class ClusterColocationProfileSpec(ViewPart, frozen=True, kw_only=True):
     """The pods that are changed on creation, and the changes."""
 
     namespace_selector: Annotated[
@@ -35,7 +35,7 @@ class ClusterColocationProfileSpec(Part, frozen=True, kw_only=True):
     patch: Annotated[Any, "Strategic merge patch on the pod, applied last."] = None
 
 
-class ClusterColocationProfileStatus(Part, frozen=True, kw_only=True):
+class ClusterColocationProfileStatus(ViewPart, frozen=True, kw_only=True):
     """Nothing is reported yet."""
 
 

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 
 
-class LeaseSpec(Part, frozen=True, kw_only=True):
+class LeaseSpec(ViewPart, frozen=True, kw_only=True):
     """Times are RFC 3339 texts with microseconds."""
 
     holder_identity: str | None = None

@@ -25,20 +25,20 @@ from koordinator.api.affinity import (
     WeightedPodAffinityTerm,
 )
 from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, ObjectMeta, Part, Resource
+from koordinator.api.meta import Object, ObjectMeta, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity, ResourceList
 from koordinator.api.references import LocalObjectReference, ObjectReference
 from koordinator.api.schema import IntOrString
 from koordinator.api.volumes import Volume, VolumeDevice, VolumeMount
 
 
-class ResourceRequirements(Part, frozen=True, kw_only=True):
+class ResourceRequirements(ViewPart, frozen=True, kw_only=True):
     requests: ResourceList = {}
     limits: ResourceList = {}
     claims: list[dict[str, Any]] = []
 
 
-class ContainerPort(Part, frozen=True, kw_only=True):
+class ContainerPort(ViewPart, frozen=True, kw_only=True):
     """A port of a container; empty `protocol` means TCP."""
 
     name: str = ""
@@ -48,13 +48,13 @@ class ContainerPort(Part, frozen=True, kw_only=True):
     protocol: str = ""
 
 
-class EnvVar(Part, frozen=True, kw_only=True):
+class EnvVar(ViewPart, frozen=True, kw_only=True):
     name: str = ""
     value: str = ""
     value_from: dict[str, Any] | None = None
 
 
-class Probe(Part, frozen=True, kw_only=True):
+class Probe(ViewPart, frozen=True, kw_only=True):
     """The times at which a container is probed; the handler itself is the kubelet's business."""
 
     initial_delay_seconds: int = 0
@@ -64,7 +64,7 @@ class Probe(Part, frozen=True, kw_only=True):
     failure_threshold: int = 0
 
 
-class Container(Part, frozen=True, kw_only=True):
+class Container(ViewPart, frozen=True, kw_only=True):
     """A container; `restart_policy` "Always" on an init container makes it a sidecar."""
 
     name: str = ""
@@ -84,25 +84,25 @@ class Container(Part, frozen=True, kw_only=True):
     startup_probe: Probe | None = None
 
 
-class PodSchedulingGate(Part, frozen=True, kw_only=True):
+class PodSchedulingGate(ViewPart, frozen=True, kw_only=True):
     name: str = ""
 
 
-class PodReadinessGate(Part, frozen=True, kw_only=True):
+class PodReadinessGate(ViewPart, frozen=True, kw_only=True):
     condition_type: str = ""
 
 
-class PodResourceClaim(Part, frozen=True, kw_only=True):
+class PodResourceClaim(ViewPart, frozen=True, kw_only=True):
     name: str = ""
     resource_claim_name: str | None = None
     resource_claim_template_name: str | None = None
 
 
-class PodOS(Part, frozen=True, kw_only=True):
+class PodOS(ViewPart, frozen=True, kw_only=True):
     name: str = ""
 
 
-class PodSpec(Part, frozen=True, kw_only=True):
+class PodSpec(ViewPart, frozen=True, kw_only=True):
     """`spec` of a pod, and of pod templates converted to it."""
 
     containers: list[Container] = []
@@ -135,16 +135,16 @@ class PodSpec(Part, frozen=True, kw_only=True):
     os: PodOS | None = None
 
 
-class ContainerStateWaiting(Part, frozen=True, kw_only=True):
+class ContainerStateWaiting(ViewPart, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
 
 
-class ContainerStateRunning(Part, frozen=True, kw_only=True):
+class ContainerStateRunning(ViewPart, frozen=True, kw_only=True):
     started_at: str | None = None
 
 
-class ContainerStateTerminated(Part, frozen=True, kw_only=True):
+class ContainerStateTerminated(ViewPart, frozen=True, kw_only=True):
     exit_code: int = 0
     signal: int = 0
     reason: str = ""
@@ -154,7 +154,7 @@ class ContainerStateTerminated(Part, frozen=True, kw_only=True):
     container_id: str = msgspec.field(name="containerID", default="")
 
 
-class ContainerState(Part, frozen=True, kw_only=True):
+class ContainerState(ViewPart, frozen=True, kw_only=True):
     """One member is set; none means waiting."""
 
     waiting: ContainerStateWaiting | None = None
@@ -162,7 +162,7 @@ class ContainerState(Part, frozen=True, kw_only=True):
     terminated: ContainerStateTerminated | None = None
 
 
-class ContainerStatus(Part, frozen=True, kw_only=True):
+class ContainerStatus(ViewPart, frozen=True, kw_only=True):
     """`container_id` is `<runtime>://<id>`."""
 
     name: str = ""
@@ -178,18 +178,18 @@ class ContainerStatus(Part, frozen=True, kw_only=True):
     resources: ResourceRequirements | None = None
 
 
-class PodIP(Part, frozen=True, kw_only=True):
+class PodIP(ViewPart, frozen=True, kw_only=True):
     ip: str = ""
 
 
-class PodResourceClaimStatus(Part, frozen=True, kw_only=True):
+class PodResourceClaimStatus(ViewPart, frozen=True, kw_only=True):
     """The claim made for an entry of `spec.resourceClaims`; None: none is needed."""
 
     name: str = ""
     resource_claim_name: str | None = None
 
 
-class PodStatus(Part, frozen=True, kw_only=True):
+class PodStatus(ViewPart, frozen=True, kw_only=True):
     """`phase` is Pending, Running, Succeeded, Failed or Unknown."""
 
     phase: str = ""
@@ -227,26 +227,26 @@ class Pod(Object, frozen=True, kw_only=True):
     status: PodStatus = PodStatus()
 
 
-class PodTemplateSpec(Part, frozen=True, kw_only=True):
+class PodTemplateSpec(ViewPart, frozen=True, kw_only=True):
     """The typed view of a pod template, for those who look into one; controllers copy the whole dict."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
 
 
-class NodeSpec(Part, frozen=True, kw_only=True):
+class NodeSpec(ViewPart, frozen=True, kw_only=True):
     unschedulable: bool = False
     taints: list[Taint] = []
     provider_id: str = msgspec.field(name="providerID", default="")
     pod_cidr: str = msgspec.field(name="podCIDR", default="")
 
 
-class NodeAddress(Part, frozen=True, kw_only=True):
+class NodeAddress(ViewPart, frozen=True, kw_only=True):
     type: str = ""
     address: str = ""
 
 
-class NodeSystemInfo(Part, frozen=True, kw_only=True):
+class NodeSystemInfo(ViewPart, frozen=True, kw_only=True):
     machine_id: str = msgspec.field(name="machineID", default="")
     system_uuid: str = msgspec.field(name="systemUUID", default="")
     boot_id: str = msgspec.field(name="bootID", default="")
@@ -258,25 +258,25 @@ class NodeSystemInfo(Part, frozen=True, kw_only=True):
     architecture: str = ""
 
 
-class ContainerImage(Part, frozen=True, kw_only=True):
+class ContainerImage(ViewPart, frozen=True, kw_only=True):
     names: list[str] = []
     size_bytes: int = 0
 
 
-class DaemonEndpoint(Part, frozen=True, kw_only=True):
+class DaemonEndpoint(ViewPart, frozen=True, kw_only=True):
     port: int = msgspec.field(name="Port", default=0)
 
 
-class NodeDaemonEndpoints(Part, frozen=True, kw_only=True):
+class NodeDaemonEndpoints(ViewPart, frozen=True, kw_only=True):
     kubelet_endpoint: DaemonEndpoint = DaemonEndpoint()
 
 
-class AttachedVolume(Part, frozen=True, kw_only=True):
+class AttachedVolume(ViewPart, frozen=True, kw_only=True):
     name: str = ""
     device_path: str = ""
 
 
-class NodeStatus(Part, frozen=True, kw_only=True):
+class NodeStatus(ViewPart, frozen=True, kw_only=True):
     """`capacity` is what the node has, `allocatable` what pods may request of it."""
 
     capacity: ResourceList = {}
@@ -306,11 +306,11 @@ class Node(Object, frozen=True, kw_only=True):
     status: NodeStatus = NodeStatus()
 
 
-class NamespaceSpec(Part, frozen=True, kw_only=True):
+class NamespaceSpec(ViewPart, frozen=True, kw_only=True):
     finalizers: list[str] = []
 
 
-class NamespaceStatus(Part, frozen=True, kw_only=True):
+class NamespaceStatus(ViewPart, frozen=True, kw_only=True):
     """`phase` is Active or Terminating."""
 
     phase: str = ""
@@ -369,7 +369,7 @@ class ServiceAccount(Object, frozen=True, kw_only=True):
     automount_service_account_token: bool | None = None
 
 
-class ServicePort(Part, frozen=True, kw_only=True):
+class ServicePort(ViewPart, frozen=True, kw_only=True):
     name: str = ""
     protocol: str = ""
     port: int = 0
@@ -378,7 +378,7 @@ class ServicePort(Part, frozen=True, kw_only=True):
     app_protocol: str | None = None
 
 
-class ServiceSpec(Part, frozen=True, kw_only=True):
+class ServiceSpec(ViewPart, frozen=True, kw_only=True):
     type: str = ""
     selector: dict[str, str] = {}
     ports: list[ServicePort] = []
@@ -390,7 +390,7 @@ class ServiceSpec(Part, frozen=True, kw_only=True):
     load_balancer_class: str | None = None
 
 
-class LoadBalancerIngress(Part, frozen=True, kw_only=True):
+class LoadBalancerIngress(ViewPart, frozen=True, kw_only=True):
     """An address from which a load balancer takes traffic."""
 
     ip: str = ""
@@ -398,11 +398,11 @@ class LoadBalancerIngress(Part, frozen=True, kw_only=True):
     ip_mode: str | None = None
 
 
-class LoadBalancerStatus(Part, frozen=True, kw_only=True):
+class LoadBalancerStatus(ViewPart, frozen=True, kw_only=True):
     ingress: list[LoadBalancerIngress] = []
 
 
-class ServiceStatus(Part, frozen=True, kw_only=True):
+class ServiceStatus(ViewPart, frozen=True, kw_only=True):
     load_balancer: LoadBalancerStatus = LoadBalancerStatus()
 
 
@@ -421,12 +421,12 @@ class Service(Object, frozen=True, kw_only=True):
     status: ServiceStatus = ServiceStatus()
 
 
-class EventSource(Part, frozen=True, kw_only=True):
+class EventSource(ViewPart, frozen=True, kw_only=True):
     component: str = ""
     host: str = ""
 
 
-class EventSeries(Part, frozen=True, kw_only=True):
+class EventSeries(ViewPart, frozen=True, kw_only=True):
     count: int = 0
     last_observed_time: str | None = None
 

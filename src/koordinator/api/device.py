@@ -5,12 +5,12 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from koordinator.api.conditions import StandardCondition
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.quantity import ResourceList
 from koordinator.api.schema import INT32, REQUIRED, always, default
 
 
-class DeviceTopology(Part, frozen=True, kw_only=True):
+class DeviceTopology(ViewPart, frozen=True, kw_only=True):
     """The place where a device is plugged in."""
 
     socket_id: Annotated[int, REQUIRED, INT32, "CPU socket of the device; -1 when unknown."] = always(
@@ -25,7 +25,7 @@ class DeviceTopology(Part, frozen=True, kw_only=True):
     )
 
 
-class VirtualFunction(Part, frozen=True, kw_only=True):
+class VirtualFunction(ViewPart, frozen=True, kw_only=True):
     """A virtual function of a device."""
 
     minor: Annotated[int, REQUIRED, INT32, "Minor number; -1 when it has no meaning."] = always(-1)
@@ -34,14 +34,14 @@ class VirtualFunction(Part, frozen=True, kw_only=True):
     )
 
 
-class VirtualFunctionGroup(Part, frozen=True, kw_only=True):
+class VirtualFunctionGroup(ViewPart, frozen=True, kw_only=True):
     """Virtual functions that are alike."""
 
     labels: Annotated[dict[str, str], "Properties by which hints select the group."] = {}
     vfs: Annotated[list[VirtualFunction], "The virtual functions."] = []
 
 
-class DeviceInfo(Part, frozen=True, kw_only=True):
+class DeviceInfo(ViewPart, frozen=True, kw_only=True):
     """One device of a node."""
 
     type: Annotated[str, "Kind of device: gpu, rdma or fpga."] = ""
@@ -58,13 +58,13 @@ class DeviceInfo(Part, frozen=True, kw_only=True):
     conditions: Annotated[list[StandardCondition], "What is known of the device, such as Healthy."] = []
 
 
-class DeviceSpec(Part, frozen=True, kw_only=True):
+class DeviceSpec(ViewPart, frozen=True, kw_only=True):
     """The devices that the node agent found on the node."""
 
     devices: Annotated[list[DeviceInfo], "All devices of the node."] = []
 
 
-class DeviceAllocationItem(Part, frozen=True, kw_only=True):
+class DeviceAllocationItem(ViewPart, frozen=True, kw_only=True):
     """Devices of one pod."""
 
     name: Annotated[str, "Name of the pod."] = ""
@@ -73,14 +73,14 @@ class DeviceAllocationItem(Part, frozen=True, kw_only=True):
     minors: Annotated[list[Annotated[int, INT32]], "Minor numbers of its devices."] = []
 
 
-class DeviceAllocation(Part, frozen=True, kw_only=True):
+class DeviceAllocation(ViewPart, frozen=True, kw_only=True):
     """Pods that hold devices of one type."""
 
     type: Annotated[str, "Kind of device: gpu, rdma or fpga."] = ""
     entries: Annotated[list[DeviceAllocationItem], "Pods with their devices."] = []
 
 
-class DeviceStatus(Part, frozen=True, kw_only=True):
+class DeviceStatus(ViewPart, frozen=True, kw_only=True):
     """The holders of each device."""
 
     allocations: Annotated[list[DeviceAllocation], "Allocations by type of device."] = []

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from koordinator.api.affinity import NodeSelector
-from koordinator.api.meta import Object, ObjectMeta, Part, Resource
+from koordinator.api.meta import Object, ObjectMeta, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity
 
 GROUP = "resource.k8s.io"
@@ -26,17 +26,17 @@ EXACT_COUNT = "ExactCount"
 ALL_DEVICES = "All"
 
 
-class CELSelector(Part, frozen=True, kw_only=True):
+class CELSelector(ViewPart, frozen=True, kw_only=True):
     expression: str = ""
 
 
-class DeviceSelector(Part, frozen=True, kw_only=True):
+class DeviceSelector(ViewPart, frozen=True, kw_only=True):
     """`cel` None is a selector of a kind that we do not know."""
 
     cel: CELSelector | None = None
 
 
-class DeviceToleration(Part, frozen=True, kw_only=True):
+class DeviceToleration(ViewPart, frozen=True, kw_only=True):
     """`operator` is Equal (also when empty) or Exists; an empty key with Exists tolerates all."""
 
     key: str = ""
@@ -46,7 +46,7 @@ class DeviceToleration(Part, frozen=True, kw_only=True):
     toleration_seconds: int | None = None
 
 
-class ExactDeviceRequest(Part, frozen=True, kw_only=True):
+class ExactDeviceRequest(ViewPart, frozen=True, kw_only=True):
     """`allocation_mode` is ExactCount (also when empty) or All."""
 
     device_class_name: str = ""
@@ -58,7 +58,7 @@ class ExactDeviceRequest(Part, frozen=True, kw_only=True):
     capacity: dict[str, Any] | None = None
 
 
-class DeviceSubRequest(Part, frozen=True, kw_only=True):
+class DeviceSubRequest(ViewPart, frozen=True, kw_only=True):
     """One of several wishes, the first of which that can be met counts."""
 
     name: str = ""
@@ -70,7 +70,7 @@ class DeviceSubRequest(Part, frozen=True, kw_only=True):
     capacity: dict[str, Any] | None = None
 
 
-class DeviceRequest(Part, frozen=True, kw_only=True):
+class DeviceRequest(ViewPart, frozen=True, kw_only=True):
     """One of `exactly` and `first_available` is set."""
 
     name: str = ""
@@ -78,7 +78,7 @@ class DeviceRequest(Part, frozen=True, kw_only=True):
     first_available: list[DeviceSubRequest] = []
 
 
-class DeviceConstraint(Part, frozen=True, kw_only=True):
+class DeviceConstraint(ViewPart, frozen=True, kw_only=True):
     """A rule for what the devices of `requests` (none: of all) must have in common, or must differ in."""
 
     requests: list[str] = []
@@ -86,24 +86,24 @@ class DeviceConstraint(Part, frozen=True, kw_only=True):
     distinct_attribute: str | None = None
 
 
-class DeviceClaimConfiguration(Part, frozen=True, kw_only=True):
+class DeviceClaimConfiguration(ViewPart, frozen=True, kw_only=True):
     """Parameters for a driver, for the named requests or for all."""
 
     requests: list[str] = []
     opaque: dict[str, Any] | None = None
 
 
-class DeviceClaim(Part, frozen=True, kw_only=True):
+class DeviceClaim(ViewPart, frozen=True, kw_only=True):
     requests: list[DeviceRequest] = []
     constraints: list[DeviceConstraint] = []
     config: list[DeviceClaimConfiguration] = []
 
 
-class ResourceClaimSpec(Part, frozen=True, kw_only=True):
+class ResourceClaimSpec(ViewPart, frozen=True, kw_only=True):
     devices: DeviceClaim = DeviceClaim()
 
 
-class DeviceRequestAllocationResult(Part, frozen=True, kw_only=True):
+class DeviceRequestAllocationResult(ViewPart, frozen=True, kw_only=True):
     """A device given to a request (`request` or `request/subrequest`)."""
 
     request: str = ""
@@ -114,7 +114,7 @@ class DeviceRequestAllocationResult(Part, frozen=True, kw_only=True):
     tolerations: list[DeviceToleration] = []
 
 
-class DeviceAllocationConfiguration(Part, frozen=True, kw_only=True):
+class DeviceAllocationConfiguration(ViewPart, frozen=True, kw_only=True):
     """`source` is FromClass or FromClaim."""
 
     source: str = ""
@@ -122,19 +122,19 @@ class DeviceAllocationConfiguration(Part, frozen=True, kw_only=True):
     opaque: dict[str, Any] | None = None
 
 
-class DeviceAllocationResult(Part, frozen=True, kw_only=True):
+class DeviceAllocationResult(ViewPart, frozen=True, kw_only=True):
     results: list[DeviceRequestAllocationResult] = []
     config: list[DeviceAllocationConfiguration] = []
 
 
-class AllocationResult(Part, frozen=True, kw_only=True):
+class AllocationResult(ViewPart, frozen=True, kw_only=True):
     """`node_selector` None: the devices can be used on all nodes."""
 
     devices: DeviceAllocationResult = DeviceAllocationResult()
     node_selector: NodeSelector | None = None
 
 
-class ConsumerReference(Part, frozen=True, kw_only=True):
+class ConsumerReference(ViewPart, frozen=True, kw_only=True):
     """A consumer of a claim: `resource` is `pods` for pods."""
 
     api_group: str = ""
@@ -143,7 +143,7 @@ class ConsumerReference(Part, frozen=True, kw_only=True):
     uid: str = ""
 
 
-class ResourceClaimStatus(Part, frozen=True, kw_only=True):
+class ResourceClaimStatus(ViewPart, frozen=True, kw_only=True):
     allocation: AllocationResult | None = None
     reserved_for: list[ConsumerReference] = []
 
@@ -163,7 +163,7 @@ class ResourceClaim(Object, frozen=True, kw_only=True):
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
-class ResourceClaimTemplateSpec(Part, frozen=True, kw_only=True):
+class ResourceClaimTemplateSpec(ViewPart, frozen=True, kw_only=True):
     """Labels, annotations and spec of claims to be made; `spec` is passed on as it is."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -178,11 +178,11 @@ class ResourceClaimTemplate(Object, frozen=True, kw_only=True):
     spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
 
 
-class DeviceClassConfiguration(Part, frozen=True, kw_only=True):
+class DeviceClassConfiguration(ViewPart, frozen=True, kw_only=True):
     opaque: dict[str, Any] | None = None
 
 
-class DeviceClassSpec(Part, frozen=True, kw_only=True):
+class DeviceClassSpec(ViewPart, frozen=True, kw_only=True):
     selectors: list[DeviceSelector] = []
     config: list[DeviceClassConfiguration] = []
 
@@ -195,7 +195,7 @@ class DeviceClass(Object, frozen=True, kw_only=True):
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
-class DeviceAttribute(Part, frozen=True, kw_only=True):
+class DeviceAttribute(ViewPart, frozen=True, kw_only=True):
     """One member is set; `version` is a semantic version."""
 
     int_: int | None = msgspec.field(name="int", default=None)
@@ -204,11 +204,11 @@ class DeviceAttribute(Part, frozen=True, kw_only=True):
     version: str | None = None
 
 
-class DeviceCapacity(Part, frozen=True, kw_only=True):
+class DeviceCapacity(ViewPart, frozen=True, kw_only=True):
     value: RawQuantity = "0"
 
 
-class DeviceTaint(Part, frozen=True, kw_only=True):
+class DeviceTaint(ViewPart, frozen=True, kw_only=True):
     """`effect` is None, NoSchedule or NoExecute."""
 
     key: str = ""
@@ -216,7 +216,7 @@ class DeviceTaint(Part, frozen=True, kw_only=True):
     effect: str = ""
 
 
-class Device(Part, frozen=True, kw_only=True):
+class Device(ViewPart, frozen=True, kw_only=True):
     """`consumes_counters` (parts of other devices) and `binding_conditions` (devices to be attached first) are
     only seen, so that such devices can be left alone."""
 
@@ -229,7 +229,7 @@ class Device(Part, frozen=True, kw_only=True):
     allow_multiple_allocations: bool | None = None
 
 
-class ResourcePool(Part, frozen=True, kw_only=True):
+class ResourcePool(ViewPart, frozen=True, kw_only=True):
     """Slices of a pool belong together: those with the highest generation count, once all of them are there."""
 
     name: str = ""
@@ -237,7 +237,7 @@ class ResourcePool(Part, frozen=True, kw_only=True):
     resource_slice_count: int = 0
 
 
-class ResourceSliceSpec(Part, frozen=True, kw_only=True):
+class ResourceSliceSpec(ViewPart, frozen=True, kw_only=True):
     """Devices of a driver; one of `node_name`, `node_selector`, `all_nodes`, `per_device_node_selection` says
     where they can be used."""
 

@@ -3,10 +3,10 @@
 from typing import ClassVar
 
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 
 
-class ReplicatedSpec(Part, frozen=True, kw_only=True):
+class ReplicatedSpec(ViewPart, frozen=True, kw_only=True):
     """The fields that CloneSet and StatefulSet share."""
 
     replicas: int = 1

@@ -54,7 +54,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return "/".join(parts)
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+class ViewPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """Base of the pieces of typed views.
 
     `gc=False`: a decoded tree has no cycles, so the collector need not look at it (a large cache of objects
@@ -62,7 +62,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """
 
 
-class OwnerReference(Part, frozen=True, kw_only=True):
+class OwnerReference(ViewPart, frozen=True, kw_only=True):
     """The owner of an object (same namespace, or cluster-scoped)."""
 
     api_version: str = ""
@@ -73,7 +73,7 @@ class OwnerReference(Part, frozen=True, kw_only=True):
     block_owner_deletion: bool | None = None
 
 
-class ObjectMeta(Part, frozen=True, kw_only=True):
+class ObjectMeta(ViewPart, frozen=True, kw_only=True):
     """`metadata` of every object; times stay RFC 3339 text (`clock.parse_rfc3339`)."""
 
     name: str = ""
@@ -91,7 +91,7 @@ class ObjectMeta(Part, frozen=True, kw_only=True):
     finalizers: list[str] = []
 
 
-class Object(Part, frozen=True, kw_only=True):
+class Object(ViewPart, frozen=True, kw_only=True):
     """Base of all typed views; a subclass sets `resource`."""
 
     resource: ClassVar[Resource]

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar
 
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.schema import INT32, REQUIRED, always
 
 CLUSTER_LAYER = "ClusterTopologyLayer"
@@ -11,7 +11,7 @@ OBJECT_NAME = "default"
 """The only object that is looked at."""
 
 
-class NetworkTopologySpec(Part, frozen=True, kw_only=True):
+class NetworkTopologySpec(ViewPart, frozen=True, kw_only=True):
     """One layer of the tree."""
 
     topology_layer: Annotated[str, REQUIRED, "Name of the layer; NodeTopologyLayer is the lowest."] = always(
@@ -23,7 +23,7 @@ class NetworkTopologySpec(Part, frozen=True, kw_only=True):
     ] = []
 
 
-class ClusterNetworkTopologySpec(Part, frozen=True, kw_only=True):
+class ClusterNetworkTopologySpec(ViewPart, frozen=True, kw_only=True):
     """Layers of the network."""
 
     network_topology_spec: Annotated[list[NetworkTopologySpec], REQUIRED, "The layers, in any order."] = (
@@ -31,14 +31,14 @@ class ClusterNetworkTopologySpec(Part, frozen=True, kw_only=True):
     )
 
 
-class TopologyInfo(Part, frozen=True, kw_only=True):
+class TopologyInfo(ViewPart, frozen=True, kw_only=True):
     """A switch, or whatever connects the nodes of a layer."""
 
     topology_layer: Annotated[str, REQUIRED, "Layer of the switch."] = always("")
     topology_name: Annotated[str, REQUIRED, "Name of the switch."] = always("")
 
 
-class TopologyDetail(Part, frozen=True, kw_only=True):
+class TopologyDetail(ViewPart, frozen=True, kw_only=True):
     """A switch with what is below it."""
 
     topology_info: Annotated[TopologyInfo, REQUIRED, "The switch."] = always(TopologyInfo())
@@ -48,7 +48,7 @@ class TopologyDetail(Part, frozen=True, kw_only=True):
     node_num: Annotated[int, REQUIRED, INT32, "Nodes below the switch."] = always(0)
 
 
-class ClusterNetworkTopologyStatus(Part, frozen=True, kw_only=True):
+class ClusterNetworkTopologyStatus(ViewPart, frozen=True, kw_only=True):
     """The tree that the scheduler found."""
 
     detail_status: Annotated[list[TopologyDetail], "All switches."] = []

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, ClassVar
 
 from koordinator.api.device import DeviceInfo
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.quantity import ResourceList
 from koordinator.api.schema import DATE_TIME, INT32, REQUIRED, always, one_of
 
@@ -17,13 +17,13 @@ AGGREGATIONS = ("avg", "p50", "p90", "p95", "p99")
 """Keys of `AggregatedUsage.usage`."""
 
 
-class AggregatePolicy(Part, frozen=True, kw_only=True):
+class AggregatePolicy(ViewPart, frozen=True, kw_only=True):
     """Over which windows percentiles of the node's usage are reported."""
 
     durations: Annotated[list[str], "Windows, such as 5m; 5m, 10m and 30m when absent."] = []
 
 
-class MetricCollectPolicy(Part, frozen=True, kw_only=True):
+class MetricCollectPolicy(ViewPart, frozen=True, kw_only=True):
     """The rules for averaging usage and for reporting it."""
 
     aggregate_duration_seconds: Annotated[
@@ -40,7 +40,7 @@ class MetricCollectPolicy(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class NodeMetricSpec(Part, frozen=True, kw_only=True):
+class NodeMetricSpec(ViewPart, frozen=True, kw_only=True):
     """The figures that the manager asks the node agent to report."""
 
     metric_collect_policy: Annotated[
@@ -48,21 +48,21 @@ class NodeMetricSpec(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class ResourceMap(Part, frozen=True, kw_only=True):
+class ResourceMap(ViewPart, frozen=True, kw_only=True):
     """Amounts of resources, and of devices where they are told apart."""
 
     resources: Annotated[ResourceList, "Amount per resource."] = {}
     devices: Annotated[list[DeviceInfo], "The same for each device."] = []
 
 
-class AggregatedUsage(Part, frozen=True, kw_only=True):
+class AggregatedUsage(ViewPart, frozen=True, kw_only=True):
     """Usage over a window by avg, p50, p90, p95 and p99."""
 
     usage: Annotated[dict[str, ResourceMap], "Usage by avg, p50, p90, p95 and p99."] = {}
     duration: Annotated[str, "Length of the window, such as 5m0s."] = ""
 
 
-class NUMAUsage(Part, frozen=True, kw_only=True):
+class NUMAUsage(ViewPart, frozen=True, kw_only=True):
     """Usage of one NUMA node."""
 
     numa_node_id: Annotated[int, REQUIRED, INT32, "Number of the NUMA node."] = always(0, name="numaNodeID")
@@ -70,7 +70,7 @@ class NUMAUsage(Part, frozen=True, kw_only=True):
     system_usage: Annotated[ResourceMap, "Usage of what is no pod."] = ResourceMap()
 
 
-class NodeMetricInfo(Part, frozen=True, kw_only=True):
+class NodeMetricInfo(ViewPart, frozen=True, kw_only=True):
     """Usage of the node."""
 
     node_usage: Annotated[ResourceMap, "Usage of the whole node."] = ResourceMap()
@@ -86,7 +86,7 @@ class NodeMetricInfo(Part, frozen=True, kw_only=True):
     numa_usages: Annotated[list[NUMAUsage], "Usage by NUMA node."] = []
 
 
-class PodMetricInfo(Part, frozen=True, kw_only=True):
+class PodMetricInfo(ViewPart, frozen=True, kw_only=True):
     """Usage of one pod."""
 
     name: Annotated[str, "Name of the pod."] = ""
@@ -97,7 +97,7 @@ class PodMetricInfo(Part, frozen=True, kw_only=True):
     extensions: Annotated[dict[str, Any], "What add-ons report of the pod."] = {}
 
 
-class HostApplicationMetricInfo(Part, frozen=True, kw_only=True):
+class HostApplicationMetricInfo(ViewPart, frozen=True, kw_only=True):
     """Usage of one application that runs on the node outside of pods."""
 
     name: Annotated[str, "Name of the application."] = ""
@@ -106,19 +106,19 @@ class HostApplicationMetricInfo(Part, frozen=True, kw_only=True):
     qos: Annotated[str, "QoS class of the application."] = ""
 
 
-class ReclaimableMetric(Part, frozen=True, kw_only=True):
+class ReclaimableMetric(ViewPart, frozen=True, kw_only=True):
     """The resources that prod pods requested and, as predicted, will not use."""
 
     resource: Annotated[ResourceMap, "Amounts that can be lent."] = ResourceMap()
 
 
-class PeakMetric(Part, frozen=True, kw_only=True):
+class PeakMetric(ViewPart, frozen=True, kw_only=True):
     """Predicted peak of prod pods and the system, margins included."""
 
     resource: Annotated[ResourceMap, "Amounts at the peak."] = ResourceMap()
 
 
-class NodeMetricStatus(Part, frozen=True, kw_only=True):
+class NodeMetricStatus(ViewPart, frozen=True, kw_only=True):
     """The latest report of the node agent."""
 
     update_time: Annotated[str | None, DATE_TIME, "When the report was made."] = None

@@ -6,26 +6,26 @@ both must fit each other.
 
 from typing import Annotated, ClassVar
 
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity
 from koordinator.api.schema import REQUIRED, always
 
 
-class ZoneCost(Part, frozen=True, kw_only=True):
+class ZoneCost(ViewPart, frozen=True, kw_only=True):
     """Distance to another zone."""
 
     name: Annotated[str, REQUIRED, "The other zone."] = always("")
     value: Annotated[int, REQUIRED, "Distance, as the kernel reports it."] = always(0)
 
 
-class Attribute(Part, frozen=True, kw_only=True):
+class Attribute(ViewPart, frozen=True, kw_only=True):
     """A property."""
 
     name: Annotated[str, REQUIRED, "Name of the property."] = always("")
     value: Annotated[str, REQUIRED, "Value of the property."] = always("")
 
 
-class ZoneResource(Part, frozen=True, kw_only=True):
+class ZoneResource(ViewPart, frozen=True, kw_only=True):
     """One resource of a zone."""
 
     name: Annotated[str, REQUIRED, "Name of the resource."] = always("")
@@ -34,7 +34,7 @@ class ZoneResource(Part, frozen=True, kw_only=True):
     available: Annotated[RawQuantity, REQUIRED, "What pods have not yet requested."] = always(0)
 
 
-class Zone(Part, frozen=True, kw_only=True):
+class Zone(ViewPart, frozen=True, kw_only=True):
     """A part of the node, such as a NUMA node."""
 
     name: Annotated[str, REQUIRED, "Name of the zone, such as node-0."] = always("")

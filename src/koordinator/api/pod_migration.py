@@ -4,16 +4,16 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.references import ObjectReference
 from koordinator.api.schema import ATOMIC, DATE_TIME, NULLABLE, REQUIRED, always
 
 
-class PreemptionOptions(Part, frozen=True, kw_only=True):
+class PreemptionOptions(ViewPart, frozen=True, kw_only=True):
     """Nothing can be set yet."""
 
 
-class MigrateReservationOptions(Part, frozen=True, kw_only=True):
+class MigrateReservationOptions(ViewPart, frozen=True, kw_only=True):
     """The options for reserving room for the new pod."""
 
     reservation_ref: Annotated[ObjectReference | None, ATOMIC, "An existing Reservation to use."] = None
@@ -24,14 +24,14 @@ class MigrateReservationOptions(Part, frozen=True, kw_only=True):
     preemption_options: Annotated[PreemptionOptions | None, "Reserved."] = None
 
 
-class Preconditions(Part, frozen=True, kw_only=True):
+class Preconditions(ViewPart, frozen=True, kw_only=True):
     """The deletion happens only to the object that is meant."""
 
     uid: Annotated[str | None, "UID that the object must have."] = None
     resource_version: Annotated[str | None, "Version that the object must have."] = None
 
 
-class DeleteOptions(Part, frozen=True, kw_only=True):
+class DeleteOptions(ViewPart, frozen=True, kw_only=True):
     """The options for deleting the old pod."""
 
     api_version: Annotated[str, "API version of the options."] = ""
@@ -48,7 +48,7 @@ class DeleteOptions(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class PodMigrationJobSpec(Part, frozen=True, kw_only=True):
+class PodMigrationJobSpec(ViewPart, frozen=True, kw_only=True):
     """The pod that is moved, and the way to move it."""
 
     pod_ref: Annotated[ObjectReference, REQUIRED, ATOMIC, "The pod to move."] = always(ObjectReference())
@@ -65,7 +65,7 @@ class PodMigrationJobSpec(Part, frozen=True, kw_only=True):
     delete_options: Annotated[DeleteOptions | None, "How the old pod is deleted."] = None
 
 
-class PreemptedReservation(Part, frozen=True, kw_only=True):
+class PreemptedReservation(ViewPart, frozen=True, kw_only=True):
     """Room that is reserved for a pod that was preempted."""
 
     namespace: Annotated[str, "Namespace of the Reservation."] = ""
@@ -76,7 +76,7 @@ class PreemptedReservation(Part, frozen=True, kw_only=True):
     pods_ref: Annotated[list[Annotated[ObjectReference, ATOMIC]], "Pods that use the room now."] = []
 
 
-class PodMigrationCondition(Part, frozen=True, kw_only=True):
+class PodMigrationCondition(ViewPart, frozen=True, kw_only=True):
     """One step of the job."""
 
     type: Annotated[str, REQUIRED, "The step, such as ReservationScheduled or Eviction."] = always("")
@@ -87,7 +87,7 @@ class PodMigrationCondition(Part, frozen=True, kw_only=True):
     last_transition_time: Annotated[str | None, DATE_TIME, NULLABLE, "When the status last changed."] = None
 
 
-class PodMigrationJobStatus(Part, frozen=True, kw_only=True):
+class PodMigrationJobStatus(ViewPart, frozen=True, kw_only=True):
     """The progress of the job."""
 
     phase: Annotated[str, "Pending (when absent), Running, Succeeded, Failed or Aborted."] = ""

@@ -4,11 +4,11 @@ from typing import ClassVar
 
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.schema import IntOrString
 
 
-class PodDisruptionBudgetSpec(Part, frozen=True, kw_only=True):
+class PodDisruptionBudgetSpec(ViewPart, frozen=True, kw_only=True):
     """One of `min_available` and `max_unavailable`, as a count or as a percentage."""
 
     min_available: IntOrString | None = None
@@ -17,7 +17,7 @@ class PodDisruptionBudgetSpec(Part, frozen=True, kw_only=True):
     unhealthy_pod_eviction_policy: str | None = None
 
 
-class PodDisruptionBudgetStatus(Part, frozen=True, kw_only=True):
+class PodDisruptionBudgetStatus(ViewPart, frozen=True, kw_only=True):
     """`disrupted_pods` maps pods whose eviction was granted to when (they may not yet be gone)."""
 
     disruptions_allowed: int = 0

@@ -3,11 +3,11 @@
 from typing import Annotated, ClassVar
 
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.schema import ATOMIC, REQUIRED, always
 
 
-class ElasticQuotaProfileSpec(Part, frozen=True, kw_only=True):
+class ElasticQuotaProfileSpec(ViewPart, frozen=True, kw_only=True):
     """The nodes that make up a quota tree."""
 
     quota_name: Annotated[str, REQUIRED, "Name of the ElasticQuota to keep up to date."] = always("")
@@ -18,7 +18,7 @@ class ElasticQuotaProfileSpec(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class ElasticQuotaProfileStatus(Part, frozen=True, kw_only=True):
+class ElasticQuotaProfileStatus(ViewPart, frozen=True, kw_only=True):
     """Nothing is reported yet."""
 
 

@@ -3,10 +3,10 @@
 from typing import Any, ClassVar
 
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 
 
-class AggregationRule(Part, frozen=True, kw_only=True):
+class AggregationRule(ViewPart, frozen=True, kw_only=True):
     """The role has the rules of all roles that one of the selectors matches."""
 
     cluster_role_selectors: list[LabelSelector] = []

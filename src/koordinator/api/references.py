@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 
 
-class ObjectReference(Part, frozen=True, kw_only=True):
+class ObjectReference(ViewPart, frozen=True, kw_only=True):
     """A reference to any object."""
 
     api_version: Annotated[str, "API version of the object."] = ""
@@ -17,7 +17,7 @@ class ObjectReference(Part, frozen=True, kw_only=True):
     field_path: Annotated[str, "The part of the object that is meant, such as spec.containers{web}."] = ""
 
 
-class LocalObjectReference(Part, frozen=True, kw_only=True):
+class LocalObjectReference(ViewPart, frozen=True, kw_only=True):
     """A reference to an object of the same namespace."""
 
     name: str = ""

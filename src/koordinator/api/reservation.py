@@ -3,7 +3,7 @@
 from typing import Annotated, Any, ClassVar
 
 from koordinator.api.affinity import LabelSelector, Taint
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.quantity import ResourceList
 from koordinator.api.references import ObjectReference
 from koordinator.api.schema import (
@@ -17,7 +17,7 @@ from koordinator.api.schema import (
 )
 
 
-class ReservationController(Part, frozen=True, kw_only=True):
+class ReservationController(ViewPart, frozen=True, kw_only=True):
     """The controller that owns a pod, in any namespace or in the one named."""
 
     api_version: Annotated[str, REQUIRED, "API version of the controller."] = always("")
@@ -29,7 +29,7 @@ class ReservationController(Part, frozen=True, kw_only=True):
     block_owner_deletion: Annotated[bool | None, "Whether its deletion waits for the pod."] = None
 
 
-class ReservationOwner(Part, frozen=True, kw_only=True):
+class ReservationOwner(ViewPart, frozen=True, kw_only=True):
     """Pods that may use the room: all members that are set must fit the pod."""
 
     object: Annotated[ObjectReference | None, ATOMIC, "The pod itself."] = None
@@ -37,7 +37,7 @@ class ReservationOwner(Part, frozen=True, kw_only=True):
     label_selector: Annotated[LabelSelector | None, ATOMIC, "Labels of the pod."] = None
 
 
-class PreAllocationPolicy(Part, frozen=True, kw_only=True):
+class PreAllocationPolicy(ViewPart, frozen=True, kw_only=True):
     """The pods that may be placed before the room is free."""
 
     mode: Annotated[
@@ -46,7 +46,7 @@ class PreAllocationPolicy(Part, frozen=True, kw_only=True):
     enable_multiple: Annotated[bool, default(False), "Whether more than one pod may be."] = False
 
 
-class ReservationSpec(Part, frozen=True, kw_only=True):
+class ReservationSpec(ViewPart, frozen=True, kw_only=True):
     """The room that is kept, for whom and for how long."""
 
     template: Annotated[
@@ -82,7 +82,7 @@ class ReservationSpec(Part, frozen=True, kw_only=True):
     taints: Annotated[list[Taint], "Pods must tolerate these; NoExecute evicts nobody."] = []
 
 
-class ReservationCondition(Part, frozen=True, kw_only=True):
+class ReservationCondition(ViewPart, frozen=True, kw_only=True):
     """One thing that is known of a Reservation."""
 
     type: Annotated[str, "Scheduled or Ready."] = ""
@@ -93,7 +93,7 @@ class ReservationCondition(Part, frozen=True, kw_only=True):
     last_transition_time: Annotated[str | None, DATE_TIME, "When the status last changed."] = None
 
 
-class ReservationStatus(Part, frozen=True, kw_only=True):
+class ReservationStatus(ViewPart, frozen=True, kw_only=True):
     """The place of the room, and its users."""
 
     phase: Annotated[

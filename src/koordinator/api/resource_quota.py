@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.quantity import ResourceList
 
 
-class ResourceQuotaSpec(Part, frozen=True, kw_only=True):
+class ResourceQuotaSpec(ViewPart, frozen=True, kw_only=True):
     """`hard`: at most this much of each name, in the quota's namespace."""
 
     hard: ResourceList = {}

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any, ClassVar
 
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.schema import DATE_TIME, default
 
 
-class ScheduleExplanationSpec(Part, frozen=True, kw_only=True):
+class ScheduleExplanationSpec(ViewPart, frozen=True, kw_only=True):
     """The question."""
 
     question_object_key: Annotated[
@@ -18,7 +18,7 @@ class ScheduleExplanationSpec(Part, frozen=True, kw_only=True):
     ttl: Annotated[str | None, default("24h"), "Lifetime, such as 24h; 0 keeps the object."] = None
 
 
-class ScheduledPod(Part, frozen=True, kw_only=True):
+class ScheduledPod(ViewPart, frozen=True, kw_only=True):
     """A pod and the node that would hold it."""
 
     namespace: Annotated[str, "Namespace of the pod."] = ""
@@ -27,7 +27,7 @@ class ScheduledPod(Part, frozen=True, kw_only=True):
     node_name: Annotated[str, "Node that would hold the pod."] = ""
 
 
-class NodeFailedDetail(Part, frozen=True, kw_only=True):
+class NodeFailedDetail(ViewPart, frozen=True, kw_only=True):
     """One reason with the nodes that it rules out."""
 
     failed_plugin: Annotated[str, "Plugin that said no."] = ""
@@ -36,7 +36,7 @@ class NodeFailedDetail(Part, frozen=True, kw_only=True):
     failed_nodes: Annotated[list[str], "Nodes that are ruled out."] = []
 
 
-class Explanation(Part, frozen=True, kw_only=True):
+class Explanation(ViewPart, frozen=True, kw_only=True):
     """Outcome of one attempt."""
 
     schedulable: Annotated[bool, "Whether all pods have a node."] = False
@@ -45,7 +45,7 @@ class Explanation(Part, frozen=True, kw_only=True):
     node_failed_details: Annotated[list[NodeFailedDetail], "Reasons with the nodes that they rule out."] = []
 
 
-class PossibleVictim(Part, frozen=True, kw_only=True):
+class PossibleVictim(ViewPart, frozen=True, kw_only=True):
     """A pod that could be evicted."""
 
     namespace: Annotated[str, "Namespace of the pod."] = ""
@@ -54,14 +54,14 @@ class PossibleVictim(Part, frozen=True, kw_only=True):
     is_nominated_pod: Annotated[bool, "Whether it does not run yet but was promised the room."] = False
 
 
-class NodePossibleVictims(Part, frozen=True, kw_only=True):
+class NodePossibleVictims(ViewPart, frozen=True, kw_only=True):
     """Pods of one node that could be evicted."""
 
     node_name: Annotated[str, "The node."] = ""
     possible_victims: Annotated[list[PossibleVictim], "Pods that could be evicted."] = []
 
 
-class DetailedExplanation(Part, frozen=True, kw_only=True):
+class DetailedExplanation(ViewPart, frozen=True, kw_only=True):
     """The answer for one part of the network."""
 
     topology_domain: Annotated[str, "The part of the network; empty is the whole cluster."] = ""
@@ -73,7 +73,7 @@ class DetailedExplanation(Part, frozen=True, kw_only=True):
     preempt_explanation: Annotated[Explanation | None, "Outcome with evictions."] = None
 
 
-class ScheduleExplanationStatus(Part, frozen=True, kw_only=True):
+class ScheduleExplanationStatus(ViewPart, frozen=True, kw_only=True):
     """The answer."""
 
     schedulable: Annotated[bool, "Whether all pods have a node."] = False

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from koordinator.api.affinity import Toleration
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.quantity import ResourceList
 
 
@@ -25,11 +25,11 @@ class PriorityClass(Object, frozen=True, kw_only=True):
     preemption_policy: str | None = None
 
 
-class Overhead(Part, frozen=True, kw_only=True):
+class Overhead(ViewPart, frozen=True, kw_only=True):
     pod_fixed: ResourceList = {}
 
 
-class RuntimeClassScheduling(Part, frozen=True, kw_only=True):
+class RuntimeClassScheduling(ViewPart, frozen=True, kw_only=True):
     node_selector: dict[str, str] = {}
     tolerations: list[Toleration] = []
 

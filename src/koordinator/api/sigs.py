@@ -2,19 +2,19 @@
 
 from typing import Annotated, ClassVar
 
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.quantity import ResourceList
 from koordinator.api.schema import DATE_TIME, INT32
 
 
-class ElasticQuotaSpec(Part, frozen=True, kw_only=True):
+class ElasticQuotaSpec(ViewPart, frozen=True, kw_only=True):
     """The resources that a team is sure of, and the maximum up to which it may borrow."""
 
     min: Annotated[ResourceList, "Amounts that the team is sure of."] = {}
     max: Annotated[ResourceList, "Amounts that the team may use when others do not."] = {}
 
 
-class ElasticQuotaStatus(Part, frozen=True, kw_only=True):
+class ElasticQuotaStatus(ViewPart, frozen=True, kw_only=True):
     """The resources that a team uses."""
 
     used: Annotated[ResourceList, "Amounts that pods of the team use."] = {}
@@ -35,7 +35,7 @@ class ElasticQuota(Object, frozen=True, kw_only=True):
     status: ElasticQuotaStatus = ElasticQuotaStatus()
 
 
-class PodGroupSpec(Part, frozen=True, kw_only=True):
+class PodGroupSpec(ViewPart, frozen=True, kw_only=True):
     """The conditions under which the pods of a gang may start."""
 
     min_member: Annotated[int, INT32, "Pods that must be placed together; fewer do not start."] = 0
@@ -43,7 +43,7 @@ class PodGroupSpec(Part, frozen=True, kw_only=True):
     schedule_timeout_seconds: Annotated[int | None, INT32, "How long placed pods wait for the others."] = None
 
 
-class PodGroupStatus(Part, frozen=True, kw_only=True):
+class PodGroupStatus(ViewPart, frozen=True, kw_only=True):
     """The progress of a gang."""
 
     phase: Annotated[

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.node_metric import (
     AggregatedUsage,
     HostApplicationMetricInfo,
@@ -45,7 +45,7 @@ from koordinator.api.slo_qos import (
 NotNegative = Annotated[int | None, at_least(0)]
 
 
-class ResourceThresholdStrategy(Part, frozen=True, kw_only=True):
+class ResourceThresholdStrategy(ViewPart, frozen=True, kw_only=True):
     """The thresholds at which best-effort pods are suppressed and evicted to protect services."""
 
     enable: Annotated[bool | None, "Whether the strategy runs; false when absent."] = None
@@ -104,7 +104,7 @@ class ResourceThresholdStrategy(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class CPUBurstStrategy(Part, frozen=True, kw_only=True):
+class CPUBurstStrategy(ViewPart, frozen=True, kw_only=True):
     """The rules by which containers may exceed their CPU limit for a short time."""
 
     policy: Annotated[str | None, "none (when absent), cpuBurstOnly, cfsQuotaBurstOnly or auto (both)."] = (
@@ -124,7 +124,7 @@ class CPUBurstStrategy(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class SystemStrategy(Part, frozen=True, kw_only=True):
+class SystemStrategy(ViewPart, frozen=True, kw_only=True):
     """Settings of the node's kernel."""
 
     min_free_kbytes_factor: Annotated[
@@ -145,7 +145,7 @@ class SystemStrategy(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class CgroupPath(Part, frozen=True, kw_only=True):
+class CgroupPath(ViewPart, frozen=True, kw_only=True):
     """The place of an application's cgroup."""
 
     base: Annotated[str, "CgroupRoot, Kubepods, KubepodsBurstable or KubepodsBesteffort."] = ""
@@ -153,11 +153,11 @@ class CgroupPath(Part, frozen=True, kw_only=True):
     relative_path: Annotated[str, "Directory below the parent directory."] = ""
 
 
-class HostApplicationStrategy(Part, frozen=True, kw_only=True):
+class HostApplicationStrategy(ViewPart, frozen=True, kw_only=True):
     """Nothing can be set yet."""
 
 
-class HostApplicationSpec(Part, frozen=True, kw_only=True):
+class HostApplicationSpec(ViewPart, frozen=True, kw_only=True):
     """An application that runs on the node outside of pods."""
 
     name: Annotated[str, "Name of the application."] = ""
@@ -169,7 +169,7 @@ class HostApplicationSpec(Part, frozen=True, kw_only=True):
     strategy: Annotated[HostApplicationStrategy | None, "Reserved."] = None
 
 
-class NodeSLOSpec(Part, frozen=True, kw_only=True):
+class NodeSLOSpec(ViewPart, frozen=True, kw_only=True):
     """The policies that the node runs."""
 
     resource_used_threshold_with_be: Annotated[
@@ -189,7 +189,7 @@ class NodeSLOSpec(Part, frozen=True, kw_only=True):
     extensions: Annotated[dict[str, Any], "Policies of add-ons."] = {}
 
 
-class NodeSLOStatus(Part, frozen=True, kw_only=True):
+class NodeSLOStatus(ViewPart, frozen=True, kw_only=True):
     """Nothing is reported yet."""
 
 

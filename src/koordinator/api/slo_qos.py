@@ -8,14 +8,14 @@ from typing import Annotated
 
 import msgspec
 
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.api.schema import IntOrString, at_least, between, default
 
 Percent = Annotated[int | None, between(0, 100)]
 Enable = Annotated[bool | None, "Whether the settings apply; false when absent."]
 
 
-class CPUQOS(Part, frozen=True, kw_only=True):
+class CPUQOS(ViewPart, frozen=True, kw_only=True):
     """Scheduling of CPU time."""
 
     enable: Enable = None
@@ -28,7 +28,7 @@ class CPUQOS(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class MemoryQOS(Part, frozen=True, kw_only=True):
+class MemoryQOS(ViewPart, frozen=True, kw_only=True):
     """Protection and reclaim of memory."""
 
     enable: Enable = None
@@ -67,7 +67,7 @@ class MemoryQOS(Part, frozen=True, kw_only=True):
     ] = None
 
 
-class ResctrlQOS(Part, frozen=True, kw_only=True):
+class ResctrlQOS(ViewPart, frozen=True, kw_only=True):
     """Share of the last-level cache and of memory bandwidth."""
 
     enable: Enable = None
@@ -76,7 +76,7 @@ class ResctrlQOS(Part, frozen=True, kw_only=True):
     mba_percent: Annotated[Percent, "Share of the memory bandwidth."] = None
 
 
-class NetworkQOS(Part, frozen=True, kw_only=True):
+class NetworkQOS(ViewPart, frozen=True, kw_only=True):
     """Bandwidth, as a percentage of the node's total (a number) or as a quantity (a text)."""
 
     enable: Enable = None
@@ -90,7 +90,7 @@ NotNegative = Annotated[int | None, at_least(0)]
 Positive = Annotated[int | None, at_least(1)]
 
 
-class IOConfig(Part, frozen=True, kw_only=True):
+class IOConfig(ViewPart, frozen=True, kw_only=True):
     """Limits and weights of one block device."""
 
     read_iops: Annotated[NotNegative, "Most reads per second; 0 is off."] = msgspec.field(
@@ -131,7 +131,7 @@ class IOConfig(Part, frozen=True, kw_only=True):
     )
 
 
-class BlockConfig(Part, frozen=True, kw_only=True):
+class BlockConfig(ViewPart, frozen=True, kw_only=True):
     """A block device and its settings."""
 
     name: Annotated[str, "Name of the device, volume group or volume."] = ""
@@ -139,14 +139,14 @@ class BlockConfig(Part, frozen=True, kw_only=True):
     io_cfg: Annotated[IOConfig, "Limits and weights of the device."] = IOConfig()
 
 
-class BlkIOQOS(Part, frozen=True, kw_only=True):
+class BlkIOQOS(ViewPart, frozen=True, kw_only=True):
     """Disk bandwidth."""
 
     enable: Enable = None
     blocks: Annotated[list[BlockConfig], "Settings by block device."] = []
 
 
-class ResourceQOS(Part, frozen=True, kw_only=True):
+class ResourceQOS(ViewPart, frozen=True, kw_only=True):
     """The kernel's treatment of the pods of one QoS class."""
 
     cpu_qos: CPUQOS | None = msgspec.field(name="cpuQOS", default=None)
@@ -156,7 +156,7 @@ class ResourceQOS(Part, frozen=True, kw_only=True):
     network_qos: NetworkQOS | None = msgspec.field(name="networkQOS", default=None)
 
 
-class QOSPolicies(Part, frozen=True, kw_only=True):
+class QOSPolicies(ViewPart, frozen=True, kw_only=True):
     """The mechanisms that carry the settings out."""
 
     cpu_policy: Annotated[str | None, "groupIdentity (when absent) or coreSched."] = None
@@ -165,7 +165,7 @@ class QOSPolicies(Part, frozen=True, kw_only=True):
     )
 
 
-class ResourceQOSStrategy(Part, frozen=True, kw_only=True):
+class ResourceQOSStrategy(ViewPart, frozen=True, kw_only=True):
     """The kernel's treatment of pods of each QoS class."""
 
     policies: Annotated[QOSPolicies | None, "Which mechanism carries the settings out."] = None

@@ -6,7 +6,7 @@ import msgspec
 
 from koordinator.api.affinity import LabelSelector, NodeSelector, TopologySelectorTerm
 from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity, ResourceList
 from koordinator.api.references import ObjectReference
 from koordinator.api.volumes import (
@@ -20,12 +20,12 @@ from koordinator.api.volumes import (
 )
 
 
-class VolumeResources(Part, frozen=True, kw_only=True):
+class VolumeResources(ViewPart, frozen=True, kw_only=True):
     requests: ResourceList = {}
     limits: ResourceList = {}
 
 
-class PersistentVolumeClaimSpec(Part, frozen=True, kw_only=True):
+class PersistentVolumeClaimSpec(ViewPart, frozen=True, kw_only=True):
     """`storage_class_name` None means the default class, "" means none."""
 
     access_modes: list[str] = []
@@ -37,7 +37,7 @@ class PersistentVolumeClaimSpec(Part, frozen=True, kw_only=True):
     volume_attributes_class_name: str | None = None
 
 
-class PersistentVolumeClaimStatus(Part, frozen=True, kw_only=True):
+class PersistentVolumeClaimStatus(ViewPart, frozen=True, kw_only=True):
     """`phase` is Pending, Bound or Lost."""
 
     phase: str = ""
@@ -60,11 +60,11 @@ class PersistentVolumeClaim(Object, frozen=True, kw_only=True):
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
 
 
-class VolumeNodeAffinity(Part, frozen=True, kw_only=True):
+class VolumeNodeAffinity(ViewPart, frozen=True, kw_only=True):
     required: NodeSelector | None = None
 
 
-class CSIVolumeSource(Part, frozen=True, kw_only=True):
+class CSIVolumeSource(ViewPart, frozen=True, kw_only=True):
     """A volume of a CSI driver; (`driver`, `volume_handle`) identifies it in the cluster."""
 
     driver: str = ""
@@ -73,11 +73,11 @@ class CSIVolumeSource(Part, frozen=True, kw_only=True):
     volume_attributes: dict[str, str] = {}
 
 
-class LocalSource(Part, frozen=True, kw_only=True):
+class LocalSource(ViewPart, frozen=True, kw_only=True):
     path: str = ""
 
 
-class PersistentVolumeSpec(Part, frozen=True, kw_only=True):
+class PersistentVolumeSpec(ViewPart, frozen=True, kw_only=True):
     """Exactly one source is set (sources that nobody reads are not kept)."""
 
     capacity: ResourceList = {}
@@ -99,7 +99,7 @@ class PersistentVolumeSpec(Part, frozen=True, kw_only=True):
     iscsi: ISCSISource | None = None
 
 
-class PersistentVolumeStatus(Part, frozen=True, kw_only=True):
+class PersistentVolumeStatus(ViewPart, frozen=True, kw_only=True):
     """`phase` is Pending, Available, Bound, Released or Failed."""
 
     phase: str = ""
@@ -142,20 +142,20 @@ class StorageClass(Object, frozen=True, kw_only=True):
     allowed_topologies: list[TopologySelectorTerm] = []
 
 
-class VolumeNodeResources(Part, frozen=True, kw_only=True):
+class VolumeNodeResources(ViewPart, frozen=True, kw_only=True):
     """`count` is how many volumes of the driver a node can have; None means no limit."""
 
     count: int | None = None
 
 
-class CSINodeDriver(Part, frozen=True, kw_only=True):
+class CSINodeDriver(ViewPart, frozen=True, kw_only=True):
     name: str = ""
     node_id: str = msgspec.field(name="nodeID", default="")
     topology_keys: list[str] = []
     allocatable: VolumeNodeResources | None = None
 
 
-class CSINodeSpec(Part, frozen=True, kw_only=True):
+class CSINodeSpec(ViewPart, frozen=True, kw_only=True):
     drivers: list[CSINodeDriver] = []
 
 
@@ -169,7 +169,7 @@ class CSINode(Object, frozen=True, kw_only=True):
     spec: CSINodeSpec = CSINodeSpec()
 
 
-class CSIDriverSpec(Part, frozen=True, kw_only=True):
+class CSIDriverSpec(ViewPart, frozen=True, kw_only=True):
     attach_required: bool | None = None
     storage_capacity: bool | None = None
     prevent_pod_scheduling_if_missing: bool | None = None
@@ -197,18 +197,18 @@ class CSIStorageCapacity(Object, frozen=True, kw_only=True):
     maximum_volume_size: RawQuantity | None = None
 
 
-class VolumeAttachmentSource(Part, frozen=True, kw_only=True):
+class VolumeAttachmentSource(ViewPart, frozen=True, kw_only=True):
     persistent_volume_name: str | None = None
     inline_volume_spec: dict[str, Any] | None = None
 
 
-class VolumeAttachmentSpec(Part, frozen=True, kw_only=True):
+class VolumeAttachmentSpec(ViewPart, frozen=True, kw_only=True):
     attacher: str = ""
     node_name: str = ""
     source: VolumeAttachmentSource = VolumeAttachmentSource()
 
 
-class VolumeAttachmentStatus(Part, frozen=True, kw_only=True):
+class VolumeAttachmentStatus(ViewPart, frozen=True, kw_only=True):
     attached: bool = False
 
 

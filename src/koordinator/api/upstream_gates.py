@@ -96,7 +96,7 @@ SCHEDULER: Mapping[str, UpstreamGate] = {
 """By name."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class GateFlag(msgspec.Struct, frozen=True):
     """An upstream gate in a flag."""
 
     name: str
@@ -108,7 +108,7 @@ class Asked(msgspec.Struct, frozen=True):
         return self.is_on is self.gate.is_built_in
 
 
-def split(flag: str) -> tuple[str, list[Asked]]:
+def split(flag: str) -> tuple[str, list[GateFlag]]:
     """The flag without upstream's gates, and those.
 
     Raises: FeatureGateError when one is asked for that is not there, and matters for where pods go.
@@ -121,7 +121,7 @@ def split(flag: str) -> tuple[str, list[Asked]]:
             ours.append(entry)
             continue
         try:
-            found = Asked(name, scalars.parse_bool(state), gate)
+            found = GateFlag(name, scalars.parse_bool(state), gate)
         except scalars.ScalarError as error:
             raise FeatureGateError(entry, str(error)) from error
         if found.is_on and gate.is_refused:

@@ -4,32 +4,32 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.api.quantity import RawQuantity
 
 
-class PersistentVolumeClaimSource(Part, frozen=True, kw_only=True):
+class PersistentVolumeClaimSource(ViewPart, frozen=True, kw_only=True):
     claim_name: str = ""
     read_only: bool = False
 
 
-class EphemeralSource(Part, frozen=True, kw_only=True):
+class EphemeralSource(ViewPart, frozen=True, kw_only=True):
     """A claim named `<pod>-<volume>` made for the pod; the template is kept whole."""
 
     volume_claim_template: dict[str, Any] = {}
 
 
-class HostPathSource(Part, frozen=True, kw_only=True):
+class HostPathSource(ViewPart, frozen=True, kw_only=True):
     path: str = ""
     type: str | None = None
 
 
-class EmptyDirSource(Part, frozen=True, kw_only=True):
+class EmptyDirSource(ViewPart, frozen=True, kw_only=True):
     medium: str = ""
     size_limit: RawQuantity | None = None
 
 
-class ObjectSource(Part, frozen=True, kw_only=True):
+class ObjectSource(ViewPart, frozen=True, kw_only=True):
     """A ConfigMap (`name`) or a Secret (`secret_name`) mounted as files."""
 
     name: str = ""
@@ -37,26 +37,26 @@ class ObjectSource(Part, frozen=True, kw_only=True):
     optional: bool | None = None
 
 
-class GCEPersistentDiskSource(Part, frozen=True, kw_only=True):
+class GCEPersistentDiskSource(ViewPart, frozen=True, kw_only=True):
     pd_name: str = ""
     read_only: bool = False
 
 
-class AWSElasticBlockStoreSource(Part, frozen=True, kw_only=True):
+class AWSElasticBlockStoreSource(ViewPart, frozen=True, kw_only=True):
     volume_id: str = msgspec.field(name="volumeID", default="")
     read_only: bool = False
 
 
-class AzureDiskSource(Part, frozen=True, kw_only=True):
+class AzureDiskSource(ViewPart, frozen=True, kw_only=True):
     disk_name: str = ""
     disk_uri: str = msgspec.field(name="diskURI", default="")
 
 
-class CinderSource(Part, frozen=True, kw_only=True):
+class CinderSource(ViewPart, frozen=True, kw_only=True):
     volume_id: str = msgspec.field(name="volumeID", default="")
 
 
-class RBDSource(Part, frozen=True, kw_only=True):
+class RBDSource(ViewPart, frozen=True, kw_only=True):
     """A Ceph block image; the field is named `monitors` in pods and volumes alike."""
 
     monitors: list[str] = []
@@ -65,21 +65,21 @@ class RBDSource(Part, frozen=True, kw_only=True):
     read_only: bool = False
 
 
-class ISCSISource(Part, frozen=True, kw_only=True):
+class ISCSISource(ViewPart, frozen=True, kw_only=True):
     target_portal: str = ""
     iqn: str = ""
     lun: int = 0
     read_only: bool = False
 
 
-class InlineCSISource(Part, frozen=True, kw_only=True):
+class InlineCSISource(ViewPart, frozen=True, kw_only=True):
     """A CSI volume that lives and dies with the pod."""
 
     driver: str = ""
     read_only: bool | None = None
 
 
-class Volume(Part, frozen=True, kw_only=True):
+class Volume(ViewPart, frozen=True, kw_only=True):
     """A named volume; exactly one source is set (sources that nobody reads are not kept)."""
 
     name: str = ""
@@ -98,13 +98,13 @@ class Volume(Part, frozen=True, kw_only=True):
     iscsi: ISCSISource | None = None
 
 
-class VolumeMount(Part, frozen=True, kw_only=True):
+class VolumeMount(ViewPart, frozen=True, kw_only=True):
     name: str = ""
     mount_path: str = ""
     sub_path: str = ""
     read_only: bool = False
 
 
-class VolumeDevice(Part, frozen=True, kw_only=True):
+class VolumeDevice(ViewPart, frozen=True, kw_only=True):
     name: str = ""
     device_path: str = ""

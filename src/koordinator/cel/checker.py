@@ -8,7 +8,18 @@ from collections.abc import Mapping, Sequence
 from koordinator.cel import overloads, patterns, syntax
 from koordinator.cel.compiler import two_names
 from koordinator.cel.errors import CompileError, EvaluationError
-from koordinator.cel.overloads import BOOL, DYN, INT, NULL, STRING, TYPE, Type, list_of, map_of, optional_of
+from koordinator.cel.overloads import (
+    BOOL,
+    DYN,
+    INT,
+    NULL,
+    STRING,
+    TYPE,
+    CELType,
+    list_of,
+    map_of,
+    optional_of,
+)
 from koordinator.cel.syntax import Call, Index, ListLiteral, Literal, MapLiteral, Name, Node, Select
 from koordinator.cel.values import TYPE_NAMES
 
@@ -17,7 +28,7 @@ _PRIMITIVE = frozenset(("bool", "int", "double", "string", "bytes", "type", "nul
 _NEVER_NULL = _PRIMITIVE - {"null"} | {"list", "map"}
 
 
-def type_of(source: str, variables: Mapping[str, Type]) -> Type:
+def type_of(source: str, variables: Mapping[str, CELType]) -> CELType:
     """The type of an expression's value. Raises: CompileError."""
     try:
         return _Checker(source, dict(variables)).type_of(syntax.parse(source))
@@ -35,14 +46,14 @@ def marked(error: CompileError) -> str:
 
 
 class _Checker:
-    def __init__(self, source: str, variables: dict[str, Type]) -> None:
+    def __init__(self, source: str, variables: dict[str, CELType]) -> None:
         self._source = source
         self._variables = variables
 
     def _error(self, node: Node, reason: str) -> CompileError:
         return CompileError(self._source, node.position, reason)
 
-    def type_of(self, node: Node) -> Type:
+    def type_of(self, node: Node) -> CELType:
         match node:
             case Literal(value=value):
                 return _of_literal(value)
@@ -61,7 +72,7 @@ class _Checker:
                 return self._call(node)
         raise AssertionError(node)
 
-    def _name(self, node: Node, name: str) -> Type:
+    def _name(self, node: Node, name: str) -> CELType:
         known = self._variables.get(name)
         if known is None:
             if name in TYPE_NAMES:
@@ -69,14 +80,14 @@ class _Checker:
             raise self._error(node, f"undeclared reference to '{name}' (in container '')")
         return known
 
-    def _select(self, node: Select) -> Type:
+    def _select(self, node: Select) -> CELType:
         target = self.type_of(node.target)
         is_optional = node.is_optional or target.name == "optional_type"
         inner = target.of[0] if target.name == "optional_type" else target
         found = self._field(node, inner, node.field)
         return optional_of(found) if is_optional else found
 
-    def _field(self, node: Node, target: Type, field: str) -> Type:
+    def _field(self, node: Node, target: CELType, field: str) -> CELType:
         if target.fields is not None:
             if field not in target.fields:
                 raise self._error(node, f"undefined field '{field}'")
@@ -87,7 +98,7 @@ class _Checker:
             return DYN
         raise self._error(node, f"type '{target}' does not support field selection")
 
-    def _index(self, node: Index) -> Type:
+    def _index(self, node: Index) -> CELType:
         target, key = self.type_of(node.target), self.type_of(node.key)
         is_optional = node.is_optional or target.name == "optional_type"
         inner = target.of[0] if target.name == "optional_type" else target
@@ -105,7 +116,7 @@ class _Checker:
 
     # Calls
 
-    def _call(self, node: Call) -> Type:
+    def _call(self, node: Call) -> CELType:
         name, args = node.name, node.args
         if node.target is None:
             if name == "has":
@@ -133,10 +144,10 @@ class _Checker:
             self._check_pattern(node)
         return found
 
-    def _with(self, more: dict[str, Type]) -> "_Checker":
+    def _with(self, more: dict[str, CELType]) -> "_Checker":
         return _Checker(self._source, {**self._variables, **more})
 
-    def _choice(self, node: Call) -> Type:
+    def _choice(self, node: Call) -> CELType:
         condition, yes, no = (self.type_of(arg) for arg in node.args)
         if not _fits(BOOL, condition) or not (_fits(yes, no) or _fits(no, yes)):
             shown = ", ".join(_shown(each) for each in (condition, yes, no))
@@ -144,14 +155,14 @@ class _Checker:
         return _joined([yes, no])
 
     def _apply(
-        self, node: Call, name: str, candidates: Sequence[overloads.Overload] | None, receiver: Type | None
-    ) -> Type:
+        self, node: Call, name: str, candidates: Sequence[overloads.Overload] | None, receiver: CELType | None
+    ) -> CELType:
         taken = [self.type_of(arg) for arg in node.args]
         if candidates is None:
             raise self._error(node, f"undeclared reference to '{name}' (in container '')")
         results = []
         for overload in candidates:
-            binds: dict[str, Type] = {}
+            binds: dict[str, CELType] = {}
             wanted = overload.args if overload.receiver is None else (overload.receiver, *overload.args)
             given = taken if receiver is None else [receiver, *taken]
             if len(wanted) == len(given) and all(
@@ -172,7 +183,7 @@ class _Checker:
             except EvaluationError:
                 raise self._error(pattern, f"invalid {node.name} argument") from None
 
-    def _loop(self, node: Call, target: Type) -> Type:
+    def _loop(self, node: Call, target: CELType) -> CELType:
         pair = two_names(node)
         if target.name not in ("list", "map", "dyn"):
             raise self._error(
@@ -199,7 +210,7 @@ class _Checker:
         if not _fits(BOOL, found):
             raise self._error(node, f"expected type 'bool' but found '{_shown(found)}'")
 
-    def _opt_map(self, node: Call, target: Type) -> Type:
+    def _opt_map(self, node: Call, target: CELType) -> CELType:
         if target.name not in ("optional_type", "dyn") or not isinstance(node.args[0], Name):
             raise self._error(
                 node, f"found no matching overload for '{node.name}' applied to '{_shown(target)}.()'"
@@ -216,7 +227,7 @@ def _operator(name: str, count: int) -> str:
     return f"_{name}_" if count == 2 else name
 
 
-def _of_literal(value: object) -> Type:
+def _of_literal(value: object) -> CELType:
     match value:
         case None:
             return NULL
@@ -225,26 +236,26 @@ def _of_literal(value: object) -> Type:
         case int():
             return INT
         case float():
-            return Type("double")
+            return CELType("double")
         case bytes():
-            return Type("bytes")
+            return CELType("bytes")
     return STRING
 
 
-def _joined(types: Sequence[Type]) -> Type:
+def _joined(types: Sequence[CELType]) -> CELType:
     """Return the common type of several values; dyn where they differ, or where there are none."""
     return types[0] if types and all(each == types[0] for each in types) else DYN
 
 
-def _fits(want: Type, have: Type) -> bool:
+def _fits(want: CELType, have: CELType) -> bool:
     return _assigned(want, have, {})
 
 
-def _is_free(wanted: Type) -> bool:
+def _is_free(wanted: CELType) -> bool:
     return len(wanted.name) == 1 and wanted.name.isupper()
 
 
-def _assigned(want: Type, have: Type, binds: dict[str, Type]) -> bool:
+def _assigned(want: CELType, have: CELType, binds: dict[str, CELType]) -> bool:
     """Return whether a value of type `have` can stand where `want` is asked for; free types are bound."""
     if _is_free(want):
         bound = binds.get(want.name)
@@ -265,13 +276,13 @@ def _assigned(want: Type, have: Type, binds: dict[str, Type]) -> bool:
     )
 
 
-def _filled(result: Type, binds: Mapping[str, Type]) -> Type:
+def _filled(result: CELType, binds: Mapping[str, CELType]) -> CELType:
     if _is_free(result):
         return binds.get(result.name, DYN)
-    return Type(result.name, tuple(_filled(part, binds) for part in result.of)) if result.of else result
+    return CELType(result.name, tuple(_filled(part, binds) for part in result.of)) if result.of else result
 
 
-def _shown(given: Type) -> str:
+def _shown(given: CELType) -> str:
     return "object" if given.fields is not None else str(given)
 
 

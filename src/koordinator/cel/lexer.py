@@ -10,7 +10,7 @@ import msgspec
 from koordinator.cel.errors import CompileError
 
 
-class Kind(enum.Enum):
+class TokenKind(enum.Enum):
     NAME = "name"
     VALUE = "value"
     SIGN = "sign"
@@ -20,7 +20,7 @@ class Kind(enum.Enum):
 class Token(msgspec.Struct, frozen=True):
     """`text` of a sign or name; `value` of a literal."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     position: int
     value: Any = None
@@ -54,7 +54,7 @@ def tokens(source: str) -> Iterator[Token]:
         assert space is not None
         position = space.end()
         if position == len(source):
-            yield Token(Kind.END, "", position)
+            yield Token(TokenKind.END, "", position)
             return
         token, position = _next(source, position)
         yield token
@@ -62,20 +62,20 @@ def tokens(source: str) -> Iterator[Token]:
 
 def _next(source: str, at: int) -> tuple[Token, int]:
     if found := _RAW_STRING.match(source, at):
-        return Token(Kind.VALUE, found[0], at, _unquoted(found[1])), found.end()
+        return Token(TokenKind.VALUE, found[0], at, _unquoted(found[1])), found.end()
     if found := _STRING.match(source, at):
         if found[1]:
             raise CompileError(source, at, "byte strings are not supported")
-        return Token(Kind.VALUE, found[0], at, _unescaped(source, at, _unquoted(found[2]))), found.end()
+        return Token(TokenKind.VALUE, found[0], at, _unescaped(source, at, _unquoted(found[2]))), found.end()
     if found := _NAME.match(source, at):
         name = found[0]
         if name in _CONSTANTS:
-            return Token(Kind.VALUE, name, at, _CONSTANTS[name]), found.end()
-        return Token(Kind.NAME, name, at), found.end()
+            return Token(TokenKind.VALUE, name, at, _CONSTANTS[name]), found.end()
+        return Token(TokenKind.NAME, name, at), found.end()
     if found := _NUMBER.match(source, at):
-        return Token(Kind.VALUE, found[0], at, _number(source, at, found[0])), found.end()
+        return Token(TokenKind.VALUE, found[0], at, _number(source, at, found[0])), found.end()
     if found := _SIGN.match(source, at):
-        return Token(Kind.SIGN, found[0], at), found.end()
+        return Token(TokenKind.SIGN, found[0], at), found.end()
     raise CompileError(source, at, f"unexpected {source[at]!r}")
 
 

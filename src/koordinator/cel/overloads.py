@@ -92,40 +92,40 @@ _MOMENT_PARTS = (
 )
 
 
-class Type(msgspec.Struct, frozen=True):
+class CELType(msgspec.Struct, frozen=True):
     """A type: its name, what it is made of, and for objects of a schema their fields."""
 
     name: str
-    of: tuple["Type", ...] = ()
-    fields: dict[str, "Type"] | None = None
+    of: tuple["CELType", ...] = ()
+    fields: dict[str, "CELType"] | None = None
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.of))})" if self.of else self.name
 
 
-DYN, BOOL, INT, DOUBLE, STRING, BYTES = map(Type, ("dyn", "bool", "int", "double", "string", "bytes"))
-NULL, TYPE = Type("null"), Type("type")
-TIMESTAMP, DURATION = Type("google.protobuf.Timestamp"), Type("google.protobuf.Duration")
+DYN, BOOL, INT, DOUBLE, STRING, BYTES = map(CELType, ("dyn", "bool", "int", "double", "string", "bytes"))
+NULL, TYPE = CELType("null"), CELType("type")
+TIMESTAMP, DURATION = CELType("google.protobuf.Timestamp"), CELType("google.protobuf.Duration")
 
 
-def list_of(item: Type) -> Type:
-    return Type("list", (item,))
+def list_of(item: CELType) -> CELType:
+    return CELType("list", (item,))
 
 
-def map_of(key: Type, value: Type) -> Type:
-    return Type("map", (key, value))
+def map_of(key: CELType, value: CELType) -> CELType:
+    return CELType("map", (key, value))
 
 
-def optional_of(inner: Type) -> Type:
-    return Type("optional_type", (inner,))
+def optional_of(inner: CELType) -> CELType:
+    return CELType("optional_type", (inner,))
 
 
 class Overload(msgspec.Struct, frozen=True):
     """One signature; `receiver` of a method."""
 
-    receiver: Type | None
-    args: tuple[Type, ...]
-    result: Type
+    receiver: CELType | None
+    args: tuple[CELType, ...]
+    result: CELType
 
 
 @functools.cache
@@ -158,7 +158,7 @@ def _all() -> Iterator[tuple[str, Overload]]:
         yield _signature(line.strip())
     for sign in ("<", "<=", ">", ">="):
         for name in _ORDERED:
-            yield f"_{sign}_", Overload(None, (Type(name), Type(name)), BOOL)
+            yield f"_{sign}_", Overload(None, (CELType(name), CELType(name)), BOOL)
         for a in (INT, DOUBLE):
             for b in (INT, DOUBLE):
                 yield f"_{sign}_", Overload(None, (a, b), BOOL)
@@ -166,7 +166,7 @@ def _all() -> Iterator[tuple[str, Overload]]:
         yield part, Overload(TIMESTAMP, (), INT)
         yield part, Overload(TIMESTAMP, (STRING,), INT)
     for name in FORMAT_NAMES:
-        yield f"format.{name}", Overload(None, (), Type("kubernetes.NamedFormat"))
+        yield f"format.{name}", Overload(None, (), CELType("kubernetes.NamedFormat"))
 
 
 def _signature(line: str) -> tuple[str, Overload]:
@@ -211,12 +211,27 @@ def _split(text: str) -> list[str]:
     return [*parts, last] if last else parts
 
 
-def _type(text: str) -> Type:
+def _type(text: str) -> CELType:
     name, bracket, inner = text.partition("(")
-    return Type(name, tuple(_type(part) for part in _split(inner[:-1]))) if bracket else Type(name)
+    return CELType(name, tuple(_type(part) for part in _split(inner[:-1]))) if bracket else CELType(name)
 
 
 __all__ = [
-    "BOOL", "BYTES", "DOUBLE", "DURATION", "DYN", "INT", "NULL", "STRING", "TIMESTAMP", "TYPE", "Overload", "Type",
-    "functions", "list_of", "map_of", "methods", "optional_of",
+    "BOOL",
+    "BYTES",
+    "DOUBLE",
+    "DURATION",
+    "DYN",
+    "INT",
+    "NULL",
+    "STRING",
+    "TIMESTAMP",
+    "TYPE",
+    "CELType",
+    "Overload",
+    "functions",
+    "list_of",
+    "map_of",
+    "methods",
+    "optional_of",
 ]  # fmt: skip

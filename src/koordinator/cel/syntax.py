@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from koordinator.cel.errors import CompileError
-from koordinator.cel.lexer import INT_MAX, Kind, Token, tokens
+from koordinator.cel.lexer import INT_MAX, Token, TokenKind, tokens
 
 DEPTH_MAX = 40
 """Nesting of an expression; the compiled one calls itself as deeply."""
@@ -85,7 +85,7 @@ class _Parser:
     def _accepts(self, *texts: str) -> bool:
         """Return whether the next token is one of these signs (or the word `in`), and take it if so."""
         token = self._token
-        if token.kind in (Kind.SIGN, Kind.NAME) and token.text in texts:
+        if token.kind in (TokenKind.SIGN, TokenKind.NAME) and token.text in texts:
             self._at += 1
             return True
         return False
@@ -95,7 +95,7 @@ class _Parser:
             raise self._error(f"{text!r} expected, not {self._token.text!r}")
 
     def expect_end(self) -> None:
-        if self._token.kind is not Kind.END:
+        if self._token.kind is not TokenKind.END:
             raise self._error(f"unexpected {self._token.text!r}")
 
     def _error(self, reason: str) -> CompileError:
@@ -131,13 +131,15 @@ class _Parser:
     def _unary(self) -> Node:
         token = self._token
         signs = 0
-        while self._accepts(token.text) if token.text in ("!", "-") and token.kind is Kind.SIGN else False:
+        while (
+            self._accepts(token.text) if token.text in ("!", "-") and token.kind is TokenKind.SIGN else False
+        ):
             signs += 1
         if token.text == "-" and signs and self._is_number():
             literal = self._take()
             signs -= 1
             self._at -= 1
-            self._tokens[self._at] = Token(Kind.VALUE, literal.text, literal.position, -literal.value)
+            self._tokens[self._at] = Token(TokenKind.VALUE, literal.text, literal.position, -literal.value)
         found = self._member()
         for _ in range(signs % 2):
             found = Call(position=token.position, name=f"{token.text}_", args=(found,))
@@ -145,7 +147,7 @@ class _Parser:
 
     def _is_number(self) -> bool:
         token = self._token
-        return token.kind is Kind.VALUE and type(token.value) in (int, float)
+        return token.kind is TokenKind.VALUE and type(token.value) in (int, float)
 
     def _member(self) -> Node:
         found = self._primary()
@@ -176,7 +178,7 @@ class _Parser:
             return ListLiteral(position=position, items=self._arguments("]"))
         if self._accepts("{"):
             return MapLiteral(position=position, items=self._entries())
-        if self._token.kind is Kind.VALUE:
+        if self._token.kind is TokenKind.VALUE:
             value = self._take().value
             if type(value) is int and value > INT_MAX:
                 raise CompileError(self._source, position, "the number does not fit 64 bits")
@@ -185,13 +187,13 @@ class _Parser:
         name = self._name()
         if self._accepts("("):
             return Call(position=position, name=name, args=self._arguments(")"))
-        if self._token.text == "{" and self._token.kind is Kind.SIGN:
+        if self._token.text == "{" and self._token.kind is TokenKind.SIGN:
             raise self._error("messages are not supported")
         return Name(position=position, name=name)
 
     def _name(self) -> str:
         token = self._token
-        if token.kind is not Kind.NAME or token.text == "in":
+        if token.kind is not TokenKind.NAME or token.text == "in":
             raise self._error(f"a name expected, not {token.text!r}")
         return self._take().text
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from koordinator.node_demo.plan import Scenario
-    from koordinator.node_demo.results import Row
+    from koordinator.node_demo.results import ResultRow
     from koordinator.node_demo.show import Prepared, Shown
 
 SECONDS_MIN, SECONDS_MAX = 1.0, 600.0
@@ -123,7 +123,7 @@ def demo_node(
             raise click.BadParameter(f"{path}: the folder {path.parent} does not exist")
     logs.set_up(logging.ERROR)
     notes = Console(stderr=True)
-    chosen = [mode for mode in plan.Mode if mode in modes]
+    chosen = [mode for mode in plan.DemoMode if mode in modes]
     prepared = show.prepare(_scenarios(loads, hogs), repeats, seconds, disk_dir, by_hand, chosen)
     if not busy:
         quietness.check()
@@ -183,7 +183,7 @@ def _show(prepared: "Prepared", notes: "Console", quiet: bool) -> "Shown":
         )
 
 
-def _tell(console: "Console", rows: "list[Row]", shown: "Shown") -> None:
+def _tell(console: "Console", rows: "list[ResultRow]", shown: "Shown") -> None:
     from rich.table import Table
 
     from koordinator.node_demo import results, texts, verdicts

@@ -17,7 +17,7 @@ from koordinator.cli.doctor_text import plain, print_report
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
 from koordinator.doctor import gather
-from koordinator.doctor.checks.all import BY_NAME, CHECKS, Report, examine
+from koordinator.doctor.checks.all import BY_NAME, CHECKS, DoctorReport, examine
 from koordinator.doctor.finding import Severity
 from koordinator.doctor.snapshot import Snapshot
 from koordinator.simulate import dump as dumps
@@ -53,7 +53,7 @@ def main(
     sys.exit(exit_code(report))
 
 
-def exit_code(report: Report) -> int:
+def exit_code(report: DoctorReport) -> int:
     """By the worst finding."""
     if report.count(Severity.ERROR):
         return 2
@@ -83,7 +83,7 @@ def _local_gates(extensions: Mapping[str, Any]) -> str | None:
     return gates if isinstance(gates, str) else None
 
 
-def _write(report: Report, output: str) -> None:
+def _write(report: DoctorReport, output: str) -> None:
     if output == "text":
         if sys.stdout.isatty():
             print_report(Console(highlight=False), report)
@@ -97,7 +97,7 @@ def _write(report: Report, output: str) -> None:
         click.echo(yaml.safe_dump(body, sort_keys=False, allow_unicode=True), nl=False)
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: DoctorReport) -> dict[str, Any]:
     """The report for tools: counts, findings (worst first), names of checks."""
     return {
         "counts": {severity.value: report.count(severity) for severity in Severity},

@@ -5,14 +5,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from koordinator.doctor.checks.all import Report
+from koordinator.doctor.checks.all import DoctorReport
 from koordinator.doctor.finding import Finding, Severity, some_of
 
 WIDTH_SEVERITY, WIDTH_CHECK = 9, 18
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
 
 
-def plain(report: Report) -> str:
+def plain(report: DoctorReport) -> str:
     """The report for files and pipes: nothing is wrapped, so that commands can be copied."""
     indent = "\n" + " " * (WIDTH_SEVERITY + WIDTH_CHECK)
     blocks = []
@@ -22,7 +22,7 @@ def plain(report: Report) -> str:
     return "\n\n".join([*blocks, _summary(report).plain])
 
 
-def print_report(console: Console, report: Report) -> None:
+def print_report(console: Console, report: DoctorReport) -> None:
     """Worst first."""
     if report.findings:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 1, 0))
@@ -50,7 +50,7 @@ def _words(finding: Finding, style: str) -> Text:
     return text
 
 
-def _summary(report: Report) -> Text:
+def _summary(report: DoctorReport) -> Text:
     counts = [
         f"{count} {severity.value}{'s' if count > 1 else ''}"
         for severity in Severity

@@ -23,7 +23,7 @@ CANNOT_BE_PLACED = 3
 PLACED = (PodVerdict.BOUND, PodVerdict.SCHEDULABLE, PodVerdict.FINISHED)
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ExplainOptions(msgspec.Struct, frozen=True):
     """The options that `pod` and `gang` share: the scheduler to ask, and the form of the answer."""
 
     namespace: str
@@ -37,18 +37,18 @@ class Asked(msgspec.Struct, frozen=True):
 
 def pod(name: str, nodes: tuple[str, ...], verbose: bool, best: int, **shared: Any) -> None:
     """Carry out `koordinator explain pod`; the parameters are its options."""
-    asked = Asked(**shared)
+    asked = ExplainOptions(**shared)
     ask = _ask(name, asked, None if verbose else nodes, best)
     _tell(asked, ask, sources.pod_from_dump, sources.pod_from_cluster)
 
 
 def gang(name: str, **shared: Any) -> None:
     """Carry out `koordinator explain gang`; the parameters are its options."""
-    asked = Asked(**shared)
+    asked = ExplainOptions(**shared)
     _tell(asked, _ask(name, asked, (), 0), sources.gang_from_dump, sources.gang_from_cluster)
 
 
-def _ask(name: str, asked: Asked, nodes: tuple[str, ...] | None, best: int) -> Ask:
+def _ask(name: str, asked: ExplainOptions, nodes: tuple[str, ...] | None, best: int) -> Ask:
     """The name may bring its namespace along; an empty namespace is that of the kubeconfig."""
     namespace, slash, own = name.partition("/")
     if not slash:
@@ -59,7 +59,7 @@ def _ask(name: str, asked: Asked, nodes: tuple[str, ...] | None, best: int) -> A
 
 
 def _tell(
-    asked: Asked,
+    asked: ExplainOptions,
     ask: Ask,
     from_dump: Callable[[Ask, Sequence[str], Path | None], PodAnswer | GangAnswer],
     from_cluster: Callable[[Ask, str, str], Coroutine[Any, Any, PodAnswer | GangAnswer]],

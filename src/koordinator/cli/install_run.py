@@ -16,19 +16,19 @@ from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.install import manifests, objects, steps
 from koordinator.install.api import Api
-from koordinator.install.steps import Outcome, Step
+from koordinator.install.steps import ApplyOutcome, ApplyStep
 from koordinator.install.text import documents
 from koordinator.install.values import Values, read, read_file, read_setting
 
-Work = Callable[[Api], AsyncIterator[Step]]
+Work = Callable[[Api], AsyncIterator[ApplyStep]]
 
 _COLOURS = {
-    Outcome.CREATED: "green",
-    Outcome.CHANGED: "yellow",
-    Outcome.KEPT: "cyan",
-    Outcome.LEFT_OVER: "yellow",
-    Outcome.DELETED: "red",
-    Outcome.FAILED: "red",
+    ApplyOutcome.CREATED: "green",
+    ApplyOutcome.CHANGED: "yellow",
+    ApplyOutcome.KEPT: "cyan",
+    ApplyOutcome.LEFT_OVER: "yellow",
+    ApplyOutcome.DELETED: "red",
+    ApplyOutcome.FAILED: "red",
 }
 
 
@@ -93,12 +93,12 @@ def _carry_out(kubeconfig: str, context: str, work: Work, dry_run: bool = False)
     counts = asyncio.run(_tell(client, work, " (dry run)" if dry_run else ""))
     summary = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items())
     click.echo(f"{counts.total()} objects: {summary or 'nothing to do'}.", err=True)
-    if counts[Outcome.FAILED]:
+    if counts[ApplyOutcome.FAILED]:
         sys.exit(1)
 
 
-async def _tell(client: ClientConfig, work: Work, suffix: str) -> Counter[Outcome]:
-    counts: Counter[Outcome] = Counter()
+async def _tell(client: ClientConfig, work: Work, suffix: str) -> Counter[ApplyOutcome]:
+    counts: Counter[ApplyOutcome] = Counter()
     async with KubeCluster(client, rng=random.Random(), component="koordinator-install") as cluster:
         async for step in work(Api(cluster.transport)):
             counts[step.outcome] += 1

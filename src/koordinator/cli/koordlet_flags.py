@@ -21,7 +21,7 @@ from koordinator.koordlet.qos import evictions
 NODE_NAME, AGENT_MODE = "NODE_NAME", "agent_mode"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, understood."""
 
     config: AgentConfig
@@ -271,7 +271,7 @@ def options(command: Any) -> Any:
     return command
 
 
-def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Settings, list[str]]:
+def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[KoordletSettings, list[str]]:
     """Return the settings of the command line, and the flags that were given although they have no effect.
 
     Raises: FlagError, FeatureGateError, QuantityError and the like for what cannot be used.
@@ -281,7 +281,7 @@ def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Setti
         reason = "the environment variable must hold the name of this node (in a pod: fieldRef spec.nodeName)"
         raise FlagError(NODE_NAME, reason)
     inert = flag_settings.given((*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT), values)
-    settings = Settings(
+    settings = KoordletSettings(
         config=flag_settings.read(SETTINGS, AgentConfig(node_name=node_name, qos=_evicting(values)), values),
         roots=_roots(environment.get(AGENT_MODE, ""), values),
         gates=gates.of(values["feature_gates"]),
@@ -318,7 +318,7 @@ def _roots(agent_mode: str, values: Mapping[str, Any]) -> HostRoots:
     return msgspec.structs.replace(HostRoots.of_mode(agent_mode), kubepods_below=below, **given)
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: KoordletSettings) -> None:
     kubelet, predict = settings.config.kubelet, settings.config.predict
     if kubelet.insecure and not kubelet.no_config:
         reason = "needs disable-query-kubelet-config: the read-only port has no /configz"

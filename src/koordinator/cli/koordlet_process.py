@@ -14,7 +14,7 @@ from koordinator.cli import (
     process_metrics,
     running,
 )
-from koordinator.cli.koordlet_flags import Settings
+from koordinator.cli.koordlet_flags import KoordletSettings
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.config import ClientConfig
@@ -32,7 +32,7 @@ HOT_FILES_MAX = 8_192
 """Files of groups that stay open: 250 pods with 5 containers each, and room."""
 
 
-def start(settings: Settings, inert: Sequence[str]) -> None:
+def start(settings: KoordletSettings, inert: Sequence[str]) -> None:
     """Watch and protect until a signal asks to stop; `inert` names flags that were given and have no effect.
 
     Raises: KoordinatorError, OSError, ExceptionGroup.
@@ -49,7 +49,7 @@ def start(settings: Settings, inert: Sequence[str]) -> None:
     running.run(_main(settings, client))
 
 
-async def _main(settings: Settings, client: ClientConfig) -> None:
+async def _main(settings: KoordletSettings, client: ClientConfig) -> None:
     # Jitter and tokens must differ between nodes.
     rng = random.Random()
     async with KubeCluster(
@@ -85,7 +85,7 @@ async def _tidy(agent: Agent) -> None:
     garbage.set_aside()
 
 
-def _host(settings: Settings) -> Host:
+def _host(settings: KoordletSettings) -> Host:
     host = open_host(settings.roots, HOT_FILES_MAX)
     if host.cgroups.children("") is None:
         path = host.cgroups.directory("")
@@ -93,7 +93,7 @@ def _host(settings: Settings) -> Host:
     return host
 
 
-def _identity(settings: Settings, client: ClientConfig) -> KubeletIdentity:
+def _identity(settings: KoordletSettings, client: ClientConfig) -> KubeletIdentity:
     """The kubelet knows us as the API server does, unless a certificate of its own is given."""
     authority = settings.kubelet_authority
     return KubeletIdentity(
@@ -105,7 +105,7 @@ def _identity(settings: Settings, client: ClientConfig) -> KubeletIdentity:
 
 
 @contextlib.asynccontextmanager
-async def served(agent: Agent, settings: Settings) -> AsyncIterator[None]:
+async def served(agent: Agent, settings: KoordletSettings) -> AsyncIterator[None]:
     """Serve metrics, health and the audit log, and profiles where that is asked for."""
     shared, options = agent.shared, settings.config.http
     process_metrics.add_to(shared.metrics.internal, shared.clock.now())

@@ -27,7 +27,7 @@ OFF = ("", "0")
 """Addresses that mean: do not serve."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, understood. Addresses are (host, port); None: not served."""
 
     options: ManagerOptions
@@ -237,14 +237,14 @@ def options(command: Any) -> Any:
     return command
 
 
-def of(values: Mapping[str, Any]) -> tuple[Settings, list[str]]:
+def of(values: Mapping[str, Any]) -> tuple[ManagerSettings, list[str]]:
     """Return the settings of the command line, and the flags that were given although they have no effect.
 
     Raises: FlagError, FeatureGateError for what cannot be used.
     """
     inert = flag_settings.given((*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT), values)
     remarks: list[str] = []
-    settings = Settings(
+    settings = ManagerSettings(
         options=_options(values, remarks),
         gates=FeatureGates.of(Component.MANAGER, values["feature_gates"]),
         metrics=_address("metrics-addr", values),

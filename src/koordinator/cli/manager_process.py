@@ -13,7 +13,7 @@ from aiohttp import web
 
 from koordinator import profiling
 from koordinator.cli import listening, logs, manager_flags, process_metrics, running
-from koordinator.cli.manager_flags import Settings
+from koordinator.cli.manager_flags import ManagerSettings
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 USER_AGENT = "koordinator-manager"
 
 
-def start(settings: Settings, inert: Sequence[str]) -> None:
+def start(settings: ManagerSettings, inert: Sequence[str]) -> None:
     """Manage until a signal asks to stop; `inert` names flags that were given and have no effect.
 
     Raises: KoordinatorError, OSError, ExceptionGroup.
@@ -45,7 +45,7 @@ def start(settings: Settings, inert: Sequence[str]) -> None:
         running.run(_main(settings, where, client))
 
 
-def _tell(settings: Settings, inert: Sequence[str]) -> None:
+def _tell(settings: ManagerSettings, inert: Sequence[str]) -> None:
     for remark in settings.remarks:
         log.warning("flag understood otherwise: %s", remark)
     reasons = {**manager_flags.WITHOUT_EFFECT, **manager_flags.SWITCHES_WITHOUT_EFFECT}
@@ -56,7 +56,7 @@ def _tell(settings: Settings, inert: Sequence[str]) -> None:
         log.warning("pods of other namespaces are not seen: nodes seem emptier than they are", extra=facts)
 
 
-async def _main(settings: Settings, where: WebhookSettings, client: ClientConfig) -> None:
+async def _main(settings: ManagerSettings, where: WebhookSettings, client: ClientConfig) -> None:
     # Jitter must differ between instances.
     rng = random.Random()
     async with (
@@ -103,7 +103,7 @@ async def _tidy(manager: Manager) -> None:
 
 @contextlib.asynccontextmanager
 async def served(
-    manager: Manager, webhooks: Webhooks, election: LeaderElection | None, settings: Settings
+    manager: Manager, webhooks: Webhooks, election: LeaderElection | None, settings: ManagerSettings
 ) -> AsyncIterator[None]:
     """Serve metrics, health and profiles, where they are asked for. Raises: OSError for an address that is taken."""
     alive, ready = health_checks(manager, webhooks, election)

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from koordinator import __version__
 from koordinator.api.feature_gate_tables import Stage
 from koordinator.api.feature_gates import FeatureGates
-from koordinator.prometheus import Gauge, Labels, Reading, Registry
+from koordinator.prometheus import Gauge, Labels, MetricsRegistry, Reading
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def add_to(registry: Registry, started_s: float) -> None:
+def add_to(registry: MetricsRegistry, started_s: float) -> None:
     """`started_s`: seconds since 1970."""
 
     def cpu() -> Mapping[Labels, float]:
@@ -49,7 +49,7 @@ def add_to(registry: Registry, started_s: float) -> None:
     )
 
 
-def add_gates(registry: Registry, gates: FeatureGates) -> None:
+def add_gates(registry: MetricsRegistry, gates: FeatureGates) -> None:
     """Add a metric for each feature gate, and one for the version."""
     # As upstream: features that are generally available have no stage.
     stages = {name: "" if stage is Stage.GA else stage.name for name, stage in gates.stages.items()}

@@ -17,7 +17,7 @@ from rich.text import Text
 from koordinator.api.core import Node
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cli import logs
-from koordinator.cli.quota_text import PLAIN, Glyphs, Options, tree_lines
+from koordinator.cli.quota_text import PLAIN, Glyphs, TreeDrawing, tree_lines
 from koordinator.clock import SystemClock, rfc3339
 from koordinator.cluster import connect, errors
 from koordinator.cluster.informer import Informer
@@ -36,7 +36,7 @@ REDRAW_S = 0.5
 class Shown:
     """The part of the trees that is asked for."""
 
-    def __init__(self, root: str, tree_id: str | None, options: Options) -> None:
+    def __init__(self, root: str, tree_id: str | None, options: TreeDrawing) -> None:
         self.root, self.tree_id, self.options = root, tree_id, options
 
     def of(self, found: Forest) -> list[TreeView]:
@@ -80,7 +80,7 @@ def tree(
         raise click.UsageError("--watch follows a cluster: it goes without --dump")
     if watch and output != "table":
         raise click.UsageError(f"--watch draws tables: it goes without -o {output}")
-    shown = Shown(root, tree_id, Options(resources=names, depth=depth, glyphs=_glyphs()))
+    shown = Shown(root, tree_id, TreeDrawing(resources=names, depth=depth, glyphs=_glyphs()))
     if dump_files:
         dump = dumps.read(dump_files)
         _write(forest(dump.views(ElasticQuota), dump.views(Node)), shown, output)

@@ -39,7 +39,7 @@ PLAIN = Glyphs("|- ", "`- ", "|  ", "#", "=", ".", "!", "|")
 """For terminals and files that take ASCII only."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class TreeDrawing(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a drawing: `width` in characters (None: as wide as it gets), names of resources (none: all
     that count), how deep.
     """
@@ -61,7 +61,7 @@ class Line(msgspec.Struct, frozen=True):
     is_root: bool = False
 
 
-def tree_lines(found: Forest, trees: Sequence[TreeView], options: Options) -> list[Text]:
+def tree_lines(found: Forest, trees: Sequence[TreeView], options: TreeDrawing) -> list[Text]:
     """The trees, each with its heading, then quotas that are in none."""
     lines: list[Text] = []
     wanted = [name for name in found.resources() if not options.resources or name in options.resources]
@@ -87,7 +87,7 @@ def heading(tree: TreeView, wanted: Iterable[str]) -> Text:
     )
 
 
-def _lines(tree: TreeView, wanted: Sequence[str], options: Options) -> list[Line]:
+def _lines(tree: TreeView, wanted: Sequence[str], options: TreeDrawing) -> list[Line]:
     lines: list[Line] = []
     stack = [(top, "", "") for top in reversed(tree.tops)]
     while stack:
@@ -109,7 +109,7 @@ def _of_quota(
     shown_children: int,
     tree: TreeView,
     wanted: Sequence[str],
-    options: Options,
+    options: TreeDrawing,
 ) -> list[Line]:
     hidden = len(node.children) - shown_children
     shown = [name for name in wanted if name in node.figures] or [""]
@@ -177,7 +177,7 @@ def short(name: str, nanos: int) -> str:
 # Columns
 
 
-def _table(lines: Sequence[Line], options: Options) -> list[Text]:
+def _table(lines: Sequence[Line], options: TreeDrawing) -> list[Text]:
     """Bars shrink and vanish, then figures that the bar would show, before a line gets too long; notes that do
     not fit go below."""
     cells = [_cells(line) for line in lines]

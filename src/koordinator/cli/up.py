@@ -177,7 +177,7 @@ def up(**values: Any) -> None:
       kubectl get nodes
       kubectl create deployment web --image=web --replicas=5
     """
-    asked = Asked(**values)
+    asked = UpOptions(**values)
     if asked.without_manager and asked.manager_feature_gates:
         raise click.UsageError("--manager-feature-gates is for the manager that --without-manager leaves out")
     running = live_server(asked.kubeconfig)
@@ -199,7 +199,7 @@ def up(**values: Any) -> None:
         raise click.ClickException(message) from error
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, parsed."""
 
     nodes: int | None
@@ -227,7 +227,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     verbose: bool
 
 
-def _cluster_options(asked: Asked, clock: SystemClock) -> "ClusterOptions":
+def _cluster_options(asked: UpOptions, clock: SystemClock) -> "ClusterOptions":
     """The cluster that is asked for, with its credentials.
 
     Raises: TokenFileError, HostError, FeatureGateError, ConfigError, OSError.
@@ -273,7 +273,7 @@ def _cluster_options(asked: Asked, clock: SystemClock) -> "ClusterOptions":
     )
 
 
-def _node_shapes(asked: Asked) -> "tuple[NodeShape, ...]":
+def _node_shapes(asked: UpOptions) -> "tuple[NodeShape, ...]":
     from koordinator.local.nodes.fleet import alike
 
     count = (0 if asked.process_node else NODES) if asked.nodes is None else asked.nodes
@@ -288,7 +288,7 @@ def _node_shapes(asked: Asked) -> "tuple[NodeShape, ...]":
     )
 
 
-def _beside(asked: Asked, what: str) -> Path:
+def _beside(asked: UpOptions, what: str) -> Path:
     """Certificates (`tls`), or logs and volumes of pods on this machine (`node`), live beside the data, or beside the
     kubeconfig of a cluster that keeps none."""
     if asked.data_dir is not None:

@@ -1,6 +1,6 @@
 """The seam between `MemoryCluster` and whatever serves the API in this process (`local.registry`).
 
-An object in a store is immutable: whoever holds a `Record` may keep `obj` but must never change it.
+An object in a store is immutable: whoever holds a `ObjectRecord` may keep `obj` but must never change it.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ from koordinator.cluster.protocol import EventType, PatchType
 T = TypeVar("T", bound=Object)
 
 
-class Record:
+class ObjectRecord:
     """One version of one object, with its encodings made once and shared by all readers."""
 
     __slots__ = ("_json", "_views", "obj", "version")
@@ -47,7 +47,7 @@ class Record:
         return found  # type: ignore[return-value]
 
 
-class PackedRecord(Record):
+class PackedRecord(ObjectRecord):
     """A record kept as text, a tenth of the memory: whoever asks for the object decodes it anew.
 
     For what is rarely read: events, and changes long past.
@@ -55,7 +55,7 @@ class PackedRecord(Record):
 
     __slots__ = ()
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: ObjectRecord) -> None:
         self.version = record.version
         self._json = record.json()
         self._views = None
@@ -65,7 +65,7 @@ class PackedRecord(Record):
         return msgspec.json.decode(self.json(), type=dict[str, Any])
 
     def view(self, view: type[T]) -> T:
-        """See `Record.view`."""
+        """See `ObjectRecord.view`."""
         return decode.from_builtins(self.obj, view)
 
 
@@ -74,7 +74,7 @@ class RecordEvent(msgspec.Struct, frozen=True):
     resourceVersion of the deletion."""
 
     type: EventType
-    record: Record | None
+    record: ObjectRecord | None
     version: int
 
 
@@ -119,7 +119,7 @@ class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True):
 class RecordList(msgspec.Struct, frozen=True, kw_only=True):
     """A page of a list."""
 
-    records: list[Record]
+    records: list[ObjectRecord]
     version: int
     continue_token: str = ""
     remaining_count: int | None = None
@@ -147,7 +147,7 @@ class Backend(Protocol):
         """Raises: NotFound with the API server's text."""
         ...
 
-    def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> Record:
+    def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> ObjectRecord:
         """The object, or for the subresource `scale` its `autoscaling/v1` Scale."""
         ...
 
@@ -157,7 +157,7 @@ class Backend(Protocol):
 
     async def create(
         self, resource: Resource, namespace: str, obj: dict[str, Any], options: WriteOptions = WriteOptions()
-    ) -> Record:
+    ) -> ObjectRecord:
         """Takes `obj` over: the caller must not touch it afterwards."""
         ...
 
@@ -169,7 +169,7 @@ class Backend(Protocol):
         obj: dict[str, Any],
         options: WriteOptions = WriteOptions(),
         subresource: str = "",
-    ) -> Record: ...
+    ) -> ObjectRecord: ...
 
     async def patch(
         self,
@@ -180,17 +180,17 @@ class Backend(Protocol):
         patch_type: PatchType,
         options: WriteOptions = WriteOptions(),
         subresource: str = "",
-    ) -> Record: ...
+    ) -> ObjectRecord: ...
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, options: DeleteOptions = DeleteOptions()
-    ) -> tuple[Record, bool]:
+    ) -> tuple[ObjectRecord, bool]:
         """The object and whether it is gone now (False: it waits for grace or finalizers)."""
         ...
 
     async def delete_collection(
         self, resource: Resource, namespace: str, selection: ListOptions, options: DeleteOptions
-    ) -> Sequence[Record]: ...
+    ) -> Sequence[ObjectRecord]: ...
 
     async def connect(
         self,

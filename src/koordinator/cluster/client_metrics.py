@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from koordinator.prometheus import Counter, Histogram, Registry
+from koordinator.prometheus import Counter, Histogram, MetricsRegistry
 
 if TYPE_CHECKING:  # aiohttp takes a while to import, which a command's --help does not need
     from koordinator.cluster.transport import Transport
@@ -13,7 +13,7 @@ _REQUEST_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0
 class ClientMetrics:
     """The families of all clients of a process; `count` connects them to one client."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricsRegistry) -> None:
         self.requests = Counter(
             "rest_client_requests_total",
             "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.",

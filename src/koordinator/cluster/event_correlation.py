@@ -37,7 +37,7 @@ class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
     related: ObjectReference | None = None
 
 
-class Action(enum.Enum):
+class EventAction(enum.Enum):
     """The treatment of an occurrence."""
 
     CREATE = "first of its kind: write an object"
@@ -45,10 +45,10 @@ class Action(enum.Enum):
     DROP = "too many events about this object"
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class CorrelatedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The event object that the occurrence belongs to, as it should be now; times in seconds since 1970."""
 
-    action: Action
+    action: EventAction
     name: str
     message: str
     count: int
@@ -61,18 +61,18 @@ class Correlator:
 
     def __init__(self) -> None:
         self._variants: _Remembered[_Variants] = _Remembered()
-        self._written: _Remembered[Verdict] = _Remembered()
+        self._written: _Remembered[CorrelatedEvent] = _Remembered()
         self._floods: _Remembered[TokenBucket] = _Remembered()
         self._last_stamp = 0
 
-    def judge(self, occurrence: Occurrence, now_s: float) -> Verdict:
+    def judge(self, occurrence: Occurrence, now_s: float) -> CorrelatedEvent:
         """Return what to write for `occurrence`, which happened at `now_s`."""
         combined = self._is_one_of_many(occurrence, now_s)
         message = f"{COMBINED_PREFIX}{occurrence.message}" if combined else occurrence.message
         identity = _kind_of(occurrence) if combined else (*_kind_of(occurrence), occurrence.message)
         before = self._written.get(identity)
-        verdict = Verdict(
-            action=Action.CREATE if before is None else Action.COUNT,
+        verdict = CorrelatedEvent(
+            action=EventAction.CREATE if before is None else EventAction.COUNT,
             name=self._new_name(occurrence, now_s) if before is None else before.name,
             message=message,
             count=1 if before is None else before.count + 1,
@@ -82,7 +82,7 @@ class Correlator:
         self._written.put(identity, verdict)
         flood = self._floods.get_or_make(_object_of(occurrence), lambda: TokenBucket(FLOOD_RATE, now_s))
         if not flood.try_take(now_s):
-            return msgspec.structs.replace(verdict, action=Action.DROP)
+            return msgspec.structs.replace(verdict, action=EventAction.DROP)
         return verdict
 
     def _is_one_of_many(self, occurrence: Occurrence, now_s: float) -> bool:

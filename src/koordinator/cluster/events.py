@@ -25,7 +25,7 @@ from koordinator.api.meta import Object
 from koordinator.api.references import ObjectReference
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
-from koordinator.cluster.event_correlation import Action, Correlator, Occurrence, Verdict
+from koordinator.cluster.event_correlation import CorrelatedEvent, Correlator, EventAction, Occurrence
 from koordinator.cluster.protocol import Cluster, PatchType
 from koordinator.cluster.supervise import Guard, supervise
 
@@ -179,7 +179,7 @@ class EventRecorder:
             occurrence, at_s = lane.waiting.popleft()
             try:
                 verdict = self._correlator.judge(occurrence, at_s)
-                if verdict.action is Action.DROP:
+                if verdict.action is EventAction.DROP:
                     self.dropped_count += 1
                 else:
                     await self._deliver(occurrence, verdict, lane.backoff)
@@ -219,7 +219,7 @@ class EventRecorder:
                     flushed.set_result(None)
             self._flushed.clear()
 
-    async def _deliver(self, occurrence: Occurrence, verdict: Verdict, backoff: Backoff) -> None:
+    async def _deliver(self, occurrence: Occurrence, verdict: CorrelatedEvent, backoff: Backoff) -> None:
         error: errors.ApiError | None = None
         for _ in range(TRIES_MAX):
             try:
@@ -239,9 +239,9 @@ class EventRecorder:
         facts = {"object": occurrence.regarding.name, "reason": occurrence.reason, "error": str(error)}
         log.warning("event given up: %s about %s: %s", occurrence.reason, verdict.name, error, extra=facts)
 
-    async def _write(self, occurrence: Occurrence, verdict: Verdict) -> None:
+    async def _write(self, occurrence: Occurrence, verdict: CorrelatedEvent) -> None:
         namespace = occurrence.regarding.namespace or DEFAULT_NAMESPACE
-        if verdict.action is Action.COUNT:
+        if verdict.action is EventAction.COUNT:
             patch = {
                 "count": verdict.count,
                 "lastTimestamp": clock.rfc3339(verdict.last_s),
@@ -257,7 +257,7 @@ class EventRecorder:
                 return
         await self._cluster.create(Event, self._body(occurrence, verdict, namespace), namespace)
 
-    def _body(self, occurrence: Occurrence, verdict: Verdict, namespace: str) -> dict[str, Any]:
+    def _body(self, occurrence: Occurrence, verdict: CorrelatedEvent, namespace: str) -> dict[str, Any]:
         source = {"component": self._component}
         if self._host:
             source["host"] = self._host
@@ -287,7 +287,7 @@ class EventRecorder:
         return body
 
 
-def _series(verdict: Verdict) -> dict[str, Any]:
+def _series(verdict: CorrelatedEvent) -> dict[str, Any]:
     return {"count": verdict.count, "lastObservedTime": clock.rfc3339_micro(verdict.last_s)}
 
 

@@ -22,7 +22,7 @@ HEAD_BYTES_MAX = 64 << 10
 _BODILESS = (204, 304)
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class HttpResponse(msgspec.Struct, frozen=True, gc=False):
     """The answer of a server. `retry_after` is the header of that name, empty without it."""
 
     status: int
@@ -67,7 +67,7 @@ class Pool:
 
     async def exchange(
         self, request: bytes, timeout_s: float, check: Callable[[], None] | None = None
-    ) -> Answer:
+    ) -> HttpResponse:
         """Send a whole request and read its answer; `check` has the last word before it goes.
 
         Raises: NotReached, NoAnswer, TimeoutError (`timeout_s` passed), OSError; what `check` raises.
@@ -156,12 +156,12 @@ class _Connection(asyncio.Protocol):
         self.used_s = 0.0
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[HttpResponse] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._received = bytearray()
         self._head: _Head | None = None
 
-    def send(self, request: bytes, timeout_s: float) -> asyncio.Future[Answer]:
+    def send(self, request: bytes, timeout_s: float) -> asyncio.Future[HttpResponse]:
         """The answer to come; nothing else may be under way."""
         assert self._answer is None and self._transport is not None, "one request at a time"
         self._answer = self._loop.create_future()
@@ -229,7 +229,7 @@ class _Connection(asyncio.Protocol):
         self.used_s = self._loop.time()
         self._reset()
         if not answer.done():
-            answer.set_result(Answer(head.status, body, head.retry_after))
+            answer.set_result(HttpResponse(head.status, body, head.retry_after))
         if not self.is_usable and self._transport is not None:
             self._transport.close()
 
@@ -337,4 +337,4 @@ def keep_alive(made: socket.socket) -> None:
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-__all__ = ["Answer", "NoAnswer", "NotReached", "Origin", "Pool", "keep_alive"]
+__all__ = ["HttpResponse", "NoAnswer", "NotReached", "Origin", "Pool", "keep_alive"]

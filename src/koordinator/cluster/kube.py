@@ -15,7 +15,7 @@ from koordinator.cluster import errors, pods, wire
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.protocol import Page, PatchType, WatchEvent
 from koordinator.cluster.rate_limit import Rate
-from koordinator.cluster.transport import Call, Transport
+from koordinator.cluster.transport import HttpRequest, Transport
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class KubeCluster:
         await self.transport.close()
 
     async def get(self, view: type[T], name: str, namespace: str = "") -> T:
-        call = Call(method="GET", path=view.resource.path(namespace, name), repeatable=True)
+        call = HttpRequest(method="GET", path=view.resource.path(namespace, name), repeatable=True)
         return wire.read_object(view, await self.transport.send(call))
 
     async def list(
@@ -107,7 +107,7 @@ class KubeCluster:
             "timeoutSeconds": str(timeout_s),
         }
         reader = wire.WatchReader(view)
-        call = Call(method="GET", path=view.resource.path(namespace), params=params)
+        call = HttpRequest(method="GET", path=view.resource.path(namespace), params=params)
         async with self.transport.stream(
             call, timeout_s=timeout_s + WATCH_GRACE_S, head_timeout_s=SILENT_S_MAX
         ) as chunks:
@@ -118,7 +118,7 @@ class KubeCluster:
     async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
         kind = {"apiVersion": view.resource.api_version, "kind": view.resource.kind}
         # Not repeatable: after a create that did arrive, a second would be refused as a duplicate.
-        call = Call(
+        call = HttpRequest(
             method="POST", path=view.resource.path(namespace), body=msgspec.json.encode({**kind, **obj})
         )
         return wire.read_object(view, await self.transport.send(call))
@@ -137,7 +137,7 @@ class KubeCluster:
         params = {"fieldManager": field_manager} if field_manager else {}
         if patch_type is PatchType.APPLY:
             params["force"] = "true"
-        call = Call(
+        call = HttpRequest(
             method="PATCH",
             path=view.resource.path(namespace, name, subresource),
             params=params,
@@ -162,7 +162,7 @@ class KubeCluster:
         if propagation:
             options["propagationPolicy"] = propagation
         body = {"apiVersion": "v1", "kind": "DeleteOptions"} | options
-        call = Call(
+        call = HttpRequest(
             method="DELETE",
             path=view.resource.path(namespace, name),
             body=msgspec.json.encode(body),
@@ -173,14 +173,14 @@ class KubeCluster:
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
         body = msgspec.json.encode(pods.binding(namespace, pod, node, uid))
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/binding"
-        await self.transport.send(Call(method="POST", path=path, body=body))
+        await self.transport.send(HttpRequest(method="POST", path=path, body=body))
 
     async def evict(
         self, namespace: str, pod: str, *, uid: str = "", grace_period_s: int | None = None
     ) -> None:
         body = msgspec.json.encode(pods.eviction(namespace, pod, uid, grace_period_s))
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
-        await self.transport.send(Call(method="POST", path=path, body=body, repeatable=bool(uid)))
+        await self.transport.send(HttpRequest(method="POST", path=path, body=body, repeatable=bool(uid)))
 
     async def request(
         self,
@@ -190,7 +190,7 @@ class KubeCluster:
         params: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """A PATCH is a JSON merge patch, as in `MemoryCluster`."""
-        call = Call(
+        call = HttpRequest(
             method=method,
             path=path,
             params=params or {},
@@ -216,7 +216,9 @@ class KubeCluster:
         unreadable: list[tuple[str, str]] = []
         params = dict(selection) | ({"limit": str(limit)} if limit else {})
         while True:
-            call = Call(method="GET", path=view.resource.path(namespace), params=params, repeatable=True)
+            call = HttpRequest(
+                method="GET", path=view.resource.path(namespace), params=params, repeatable=True
+            )
             page, left_out = wire.read_page(view, await self.transport.send(call))
             items += page.items if transform is None else map(transform, page.items)
             unreadable += left_out
@@ -225,7 +227,7 @@ class KubeCluster:
             params["continue"] = page.metadata.continue_token
 
 
-async def _within(silent_s_max: float, chunks: AsyncIterator[bytes], call: Call) -> bytes | None:
+async def _within(silent_s_max: float, chunks: AsyncIterator[bytes], call: HttpRequest) -> bytes | None:
     """The next part of a watch; None at its end, or when it was silent for too long."""
     giving_up = asyncio.timeout(silent_s_max)
     try:

@@ -8,7 +8,14 @@ import msgspec
 
 from koordinator.api.meta import Object
 from koordinator.cluster import memory_request, pods, views
-from koordinator.cluster.backend import Backend, DeleteOptions, ListOptions, Record, RecordEvent, WriteOptions
+from koordinator.cluster.backend import (
+    Backend,
+    DeleteOptions,
+    ListOptions,
+    ObjectRecord,
+    RecordEvent,
+    WriteOptions,
+)
 from koordinator.cluster.protocol import EventType, Page, PatchType, WatchEvent
 
 log = logging.getLogger(__name__)
@@ -131,14 +138,14 @@ class MemoryCluster:
         return await memory_request.request(self._backend, method, path, body, params or {}, self._write)
 
 
-def _view(record: Record, view: type[T]) -> T:
+def _view(record: ObjectRecord, view: type[T]) -> T:
     try:
         return record.view(view)
     except msgspec.ValidationError as error:
         raise views.unreadable(view, record.obj, error) from error
 
 
-def _page_of_readable(records: Sequence[Record], version: str, view: type[T]) -> Page[T]:
+def _page_of_readable(records: Sequence[ObjectRecord], version: str, view: type[T]) -> Page[T]:
     items: list[T] = []
     unreadable: list[tuple[str, str]] = []
     for record in records:

@@ -16,7 +16,7 @@ _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 _SUBRESOURCE_KINDS = {"eviction": ("policy", "v1", "Eviction")}
 
 
-class Target(msgspec.Struct, frozen=True):
+class RequestPath(msgspec.Struct, frozen=True):
     """The object or collection that a path names; empty texts where it does not say. Without `plural`, a group's
     discovery.
     """
@@ -29,7 +29,7 @@ class Target(msgspec.Struct, frozen=True):
     subresource: str = ""
 
 
-def parse(path: str) -> Target:
+def parse(path: str) -> RequestPath:
     """The target of a path such as `/apis/apps/v1/namespaces/shop/deployments/web/scale`.
 
     Raises: NotFound for what is no path of an API group.
@@ -43,9 +43,9 @@ def parse(path: str) -> Target:
             raise errors.NotFound(f"the server could not find the requested resource: {path}")
     match rest:
         case []:
-            return Target(group, version)
+            return RequestPath(group, version)
         case ["namespaces", name, sub] if not group and sub in _NAMESPACE_SUBRESOURCES:
-            return Target(group, version, "namespaces", "", name, sub)
+            return RequestPath(group, version, "namespaces", "", name, sub)
         case ["namespaces", namespace, plural, *more] if len(more) <= 2:
             pass
         case [plural, *more] if len(more) <= 2:
@@ -53,7 +53,7 @@ def parse(path: str) -> Target:
         case _:
             raise errors.NotFound(f"the server could not find the requested resource: {path}")
     name, subresource = [*more, "", ""][:2]
-    return Target(group, version, plural, namespace, name, subresource)
+    return RequestPath(group, version, plural, namespace, name, subresource)
 
 
 async def request(
@@ -82,7 +82,9 @@ async def request(
     return await _write(backend, resource, method, target, dict(body or {}), options)
 
 
-def _read(backend: Backend, resource: Resource, target: Target, params: Mapping[str, str]) -> dict[str, Any]:
+def _read(
+    backend: Backend, resource: Resource, target: RequestPath, params: Mapping[str, str]
+) -> dict[str, Any]:
     if target.name:
         return backend.get(resource, target.namespace, target.name, target.subresource).obj
     found = backend.list(resource, target.namespace, _list_options(params))
@@ -118,7 +120,7 @@ async def _write(
     backend: Backend,
     resource: Resource,
     method: str,
-    target: Target,
+    target: RequestPath,
     body: dict[str, Any],
     options: WriteOptions,
 ) -> dict[str, Any]:
@@ -152,7 +154,7 @@ def _delete_options(body: Mapping[str, Any], options: WriteOptions) -> DeleteOpt
     )
 
 
-def _discovery(backend: Backend, target: Target) -> dict[str, Any]:
+def _discovery(backend: Backend, target: RequestPath) -> dict[str, Any]:
     """`APIResourceList` of one group version, as a client asks whether a kind is served.
 
     Raises: NotFound when nothing of that group version is served.

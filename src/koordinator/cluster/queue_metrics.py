@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from koordinator.cluster.workqueue import WorkQueue
-from koordinator.prometheus import Counter, Histogram, Labels, Reading, Registry, Series, exponential
+from koordinator.prometheus import Counter, Histogram, Labels, MetricsRegistry, Reading, Series, exponential
 
 _SECONDS = exponential(1e-8, 10, 10)
 
@@ -13,7 +13,7 @@ _SECONDS = exponential(1e-8, 10, 10)
 class QueueMetrics:
     """The families of all queues of a process; `watch` adds a queue under a name."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricsRegistry) -> None:
         self._watched: dict[str, tuple[WorkQueue[Any], _Observer]] = {}
         self._adds = Counter("workqueue_adds_total", "Total number of adds handled by workqueue", ("name",))
         self._retries = Counter(

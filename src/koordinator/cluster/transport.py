@@ -46,7 +46,7 @@ _NOT_TAKEN = (429, 503)
 _Answer = contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `repeatable`: sending it twice does no harm, so it may be repeated when it is not known
     whether the first arrived."""
 
@@ -128,7 +128,7 @@ class Transport:
             await self._session.close()
             self._session = None
 
-    async def send(self, call: Call) -> bytes:
+    async def send(self, call: HttpRequest) -> bytes:
         """The body of the answer.
 
         Raises: ApiError: the server's last refusal, or ConnectionFailed when there was no answer.
@@ -156,7 +156,7 @@ class Transport:
 
     @contextlib.asynccontextmanager
     async def stream(
-        self, call: Call, *, timeout_s: float, head_timeout_s: float | None = None
+        self, call: HttpRequest, *, timeout_s: float, head_timeout_s: float | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The chunks of a long answer, as they arrive; its head has to come within `head_timeout_s`.
 
@@ -176,7 +176,7 @@ class Transport:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _no_answer(call, self._config.server, error) from error
 
-    async def _once(self, call: Call) -> bytes:
+    async def _once(self, call: HttpRequest) -> bytes:
         began_s = asyncio.get_running_loop().time()
         code = "<error>"
         try:
@@ -191,7 +191,7 @@ class Transport:
             raise wire.read_failure(answer.status, answer.body, answer.retry_after)
         return answer.body
 
-    async def _answer(self, call: Call) -> exchange.Answer:
+    async def _answer(self, call: HttpRequest) -> exchange.HttpResponse:
         if self._writes is not None and call.body is not None and len(call.body) <= SHORT_BODY_BYTES_MAX:
             headers = await self._headers(call)
             if _is_one_line(headers.get("Authorization", "")):
@@ -201,9 +201,9 @@ class Transport:
                 return await self._writes.exchange(request, self._timeout_s, BEFORE_SENDING.get())
         async with await self._request(call, self._timeout) as response:
             data = await response.read()
-        return exchange.Answer(response.status, data, response.headers.get("Retry-After", ""))
+        return exchange.HttpResponse(response.status, data, response.headers.get("Retry-After", ""))
 
-    def _composed(self, call: Call, headers: Mapping[str, str]) -> bytes:
+    def _composed(self, call: HttpRequest, headers: Mapping[str, str]) -> bytes:
         """The request as it goes over the wire."""
         assert call.body is not None, call.path
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
@@ -237,7 +237,7 @@ class Transport:
             keep_alive_s=KEEP_ALIVE_S,
         )
 
-    async def _request(self, call: Call, timeout: aiohttp.ClientTimeout) -> _Answer:
+    async def _request(self, call: HttpRequest, timeout: aiohttp.ClientTimeout) -> _Answer:
         if self._session is None:
             raise errors.ConnectionFailed("the cluster client is closed; open it with `async with`")
         await self._within_rate(call)
@@ -255,13 +255,13 @@ class Transport:
             server_hostname=self._config.server_name or None,
         )
 
-    async def _within_rate(self, call: Call) -> None:
+    async def _within_rate(self, call: HttpRequest) -> None:
         if self._bucket is not None:
             waited_s = await self._bucket.wait()
             if self.on_limited is not None:
                 self.on_limited(call.method, waited_s)
 
-    async def _headers(self, call: Call) -> dict[str, str]:
+    async def _headers(self, call: HttpRequest) -> dict[str, str]:
         headers = {} if call.body is None else {"Content-Type": call.content_type}
         try:
             authorization = await self._config.credentials.authorization()
@@ -283,11 +283,11 @@ class Transport:
             self._identity += 1
             return renewed
 
-    def _url(self, call: Call) -> URL:
+    def _url(self, call: HttpRequest) -> URL:
         return URL(f"{self._config.server}{_path(call)}", encoded=True)
 
 
-def _path(call: Call) -> str:
+def _path(call: HttpRequest) -> str:
     """Path and query as they go over the wire."""
     path = call.path if _PLAIN_PATH.fullmatch(call.path) else quote(call.path, safe="/:")
     return f"{path}?{urlencode(call.params)}" if call.params else path
@@ -298,7 +298,7 @@ def _is_one_line(text: str) -> bool:
     return text.isascii() and (text.isprintable() or not text)
 
 
-def _may_repeat(call: Call, error: errors.ApiError) -> bool:
+def _may_repeat(call: HttpRequest, error: errors.ApiError) -> bool:
     """Return whether sending the call again is safe and can help."""
     if retry_after_s(error) > RETRY_AFTER_S_MAX:
         return False
@@ -321,7 +321,7 @@ class NotConnected(errors.ConnectionFailed):
     """No connection could be made, so the server did not see the request."""
 
 
-def _no_answer(call: Call, server: str, error: Exception) -> errors.ConnectionFailed:
+def _no_answer(call: HttpRequest, server: str, error: Exception) -> errors.ConnectionFailed:
     refused = isinstance(
         error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | exchange.NotReached
     )

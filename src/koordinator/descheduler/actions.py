@@ -12,7 +12,7 @@ from koordinator.api.core import Pod
 R = TypeVar("R")
 
 
-class Eviction(msgspec.Struct, frozen=True):
+class EvictAction(msgspec.Struct, frozen=True):
     """Evict the pod; `reason` is for people, empty where the trigger says it all."""
 
     pod: Pod
@@ -26,6 +26,6 @@ class SetCordon(msgspec.Struct, frozen=True):
     cordoned: bool
 
 
-Action = Eviction | SetCordon
-Evictions = Generator[Eviction, bool, R]
+Action = EvictAction | SetCordon
+Evictions = Generator[EvictAction, bool, R]
 Actions = Generator[Action, bool, R]

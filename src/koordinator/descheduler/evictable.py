@@ -5,7 +5,7 @@ from collections.abc import Callable
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.label_selector import compile_selector
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.descheduler import facts
 
 SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
@@ -15,7 +15,7 @@ SOURCE_ANNOTATION = "kubernetes.io/config.source"
 Refusal = Callable[[Pod], str]
 
 
-class EvictableOptions(Part, frozen=True, kw_only=True):
+class EvictableOptions(ViewPart, frozen=True, kw_only=True):
     """The options that spare pods. `ignore_pvc_pods` spares pods with claims; the others allow an eviction."""
 
     evict_all_bare_pods: bool = False

@@ -14,7 +14,7 @@ from koordinator.api.resource_list import Amounts
 from koordinator.descheduler import facts, node_match
 
 
-class Room(msgspec.Struct, frozen=True):
+class NodeFree(msgspec.Struct, frozen=True):
     """A node and what its active pods leave free (thousandths; below zero when overcommitted)."""
 
     node: Node
@@ -22,7 +22,7 @@ class Room(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...] = ()
 
 
-def room_of(node: Node, pods: Iterable[Pod]) -> Room:
+def room_of(node: Node, pods: Iterable[Pod]) -> NodeFree:
     """`pods`: all pods of the node; those that ended take no room."""
     active = tuple(pod for pod in pods if facts.is_active(pod))
     free = {name: _whole_milli(name, q.milli, q.value) for name, q in _of(node).items()}
@@ -30,10 +30,10 @@ def room_of(node: Node, pods: Iterable[Pod]) -> Room:
         for name, q in pod_resources.requests(pod).items():
             if name in free:
                 free[name] -= _whole_milli(name, q.milli, q.value)
-    return Room(node, free, active)
+    return NodeFree(node, free, active)
 
 
-def fits(pod: Pod, room: Room) -> bool:
+def fits(pod: Pod, room: NodeFree) -> bool:
     """Return whether the pod could move to the node."""
     return (
         not room.node.spec.unschedulable
@@ -43,16 +43,16 @@ def fits(pod: Pod, room: Room) -> bool:
     )
 
 
-def has_room(pod: Pod, room: Room) -> bool:
+def has_room(pod: Pod, room: NodeFree) -> bool:
     """Return whether each request fits what is free; a resource that the node does not know has none."""
     return all(q.milli <= room.free_milli.get(name, 0) for name, q in pod_resources.requests(pod).items())
 
 
-def fits_any(pod: Pod, rooms: Iterable[Room]) -> bool:
+def fits_any(pod: Pod, rooms: Iterable[NodeFree]) -> bool:
     return any(fits(pod, room) for room in rooms)
 
 
-def fits_any_other(pod: Pod, rooms: Iterable[Room]) -> bool:
+def fits_any_other(pod: Pod, rooms: Iterable[NodeFree]) -> bool:
     """Return whether the pod fits a node other than the one it runs on."""
     return fits_any(pod, (room for room in rooms if room.node.metadata.name != pod.spec.node_name))
 

@@ -1,23 +1,23 @@
 """Choose the plugins that a profile runs. Pure. Source: behaviour/descheduler 2.2."""
 
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 
 MIGRATION_CONTROLLER = "MigrationController"
 
 
-class PluginName(Part, frozen=True, kw_only=True):
+class PluginName(ViewPart, frozen=True, kw_only=True):
     name: str = ""
 
 
-class PluginSet(Part, frozen=True, kw_only=True):
+class PluginSet(ViewPart, frozen=True, kw_only=True):
     """Plugins switched on and defaults switched off at one extension point."""
 
     enabled: list[PluginName] = []
     disabled: list[PluginName] = []
 
 
-class Plugins(Part, frozen=True, kw_only=True):
+class Plugins(ViewPart, frozen=True, kw_only=True):
     """Plugin sets by extension point."""
 
     deschedule: PluginSet = PluginSet()
@@ -26,7 +26,7 @@ class Plugins(Part, frozen=True, kw_only=True):
     filter: PluginSet = PluginSet()
 
 
-class Enabled(Part, frozen=True, kw_only=True):
+class Enabled(ViewPart, frozen=True, kw_only=True):
     """Plugins that run, in order, by extension point."""
 
     deschedule: list[str]

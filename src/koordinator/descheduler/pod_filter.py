@@ -6,19 +6,19 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.label_selector import compile_selector
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 
 PodPredicate = Callable[[Pod], bool]
 
 
-class Namespaces(Part, frozen=True, kw_only=True):
+class Namespaces(ViewPart, frozen=True, kw_only=True):
     """Namespaces that count, or that do not; setting both is an error."""
 
     include: list[str] = []
     exclude: list[str] = []
 
 
-class PodSelector(Part, frozen=True, kw_only=True):
+class PodSelector(ViewPart, frozen=True, kw_only=True):
     """A named selector; without `selector` it is ignored."""
 
     name: str = ""

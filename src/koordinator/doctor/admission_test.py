@@ -19,7 +19,7 @@ _UNREACHABLE = re.compile(r'failed calling webhook "([^"]+)"')
 _DENIED = re.compile(r'admission webhook "([^"]+)" denied the request')
 
 
-class Outcome(enum.StrEnum):
+class TrialOutcome(enum.StrEnum):
     """The fate of a trial pod."""
 
     CREATED = "created"
@@ -32,10 +32,10 @@ class Outcome(enum.StrEnum):
     """We may not create pods there, so the trial tells nothing."""
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class AdmissionTrial(msgspec.Struct, frozen=True, kw_only=True):
     """One trial: what happened, the webhook that decided, the API server's words, the pod as it came back."""
 
-    outcome: Outcome
+    outcome: TrialOutcome
     webhook: str = ""
     message: str = ""
     pod: dict[str, Any] = {}
@@ -45,8 +45,8 @@ class AdmissionTest(msgspec.Struct, frozen=True):
     """Both trials in a namespace that the webhooks watch: of a good batch pod, and of one against the rules."""
 
     namespace: str
-    good: Trial
-    bad: Trial
+    good: AdmissionTrial
+    bad: AdmissionTrial
 
 
 async def run(cluster: Cluster, namespace: str) -> AdmissionTest:
@@ -74,26 +74,28 @@ def _pod(qos_class: str, priority_class: str) -> dict[str, Any]:
     }
 
 
-async def _try(cluster: Cluster, namespace: str, pod: dict[str, Any]) -> Trial:
+async def _try(cluster: Cluster, namespace: str, pod: dict[str, Any]) -> AdmissionTrial:
     path = f"/api/v1/namespaces/{namespace}/pods"
     try:
         answer = await cluster.request("POST", path, pod, {"dryRun": "All"})
     except errors.AlreadyExists as error:
-        return Trial(outcome=Outcome.NOT_ALLOWED, message=str(error))
+        return AdmissionTrial(outcome=TrialOutcome.NOT_ALLOWED, message=str(error))
     except errors.ApiError as error:
         return _refused(error)
-    return Trial(outcome=Outcome.CREATED, pod=answer)
+    return AdmissionTrial(outcome=TrialOutcome.CREATED, pod=answer)
 
 
-def _refused(error: errors.ApiError) -> Trial:
+def _refused(error: errors.ApiError) -> AdmissionTrial:
     if isinstance(error, errors.ConnectionFailed | errors.Timeout):
-        return Trial(outcome=Outcome.UNREACHABLE, message=str(error))  # a webhook hangs, most likely
+        return AdmissionTrial(
+            outcome=TrialOutcome.UNREACHABLE, message=str(error)
+        )  # a webhook hangs, most likely
     # There is no other way: the API server tells which webhook decided in its text only.
     message = str(error)
     if found := _UNREACHABLE.search(message):
-        return Trial(outcome=Outcome.UNREACHABLE, webhook=found[1], message=message)
+        return AdmissionTrial(outcome=TrialOutcome.UNREACHABLE, webhook=found[1], message=message)
     if found := _DENIED.search(message):
-        return Trial(outcome=Outcome.REFUSED, webhook=found[1], message=message)
+        return AdmissionTrial(outcome=TrialOutcome.REFUSED, webhook=found[1], message=message)
     if isinstance(error, errors.Forbidden | errors.Unauthorized | errors.NotFound):
-        return Trial(outcome=Outcome.NOT_ALLOWED, message=message)
-    return Trial(outcome=Outcome.REFUSED, message=message)
+        return AdmissionTrial(outcome=TrialOutcome.NOT_ALLOWED, message=message)
+    return AdmissionTrial(outcome=TrialOutcome.REFUSED, message=message)

@@ -170,7 +170,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.slo_config.data if self.slo_config is not None else {}
 
     @functools.cached_property
-    def _colocation(self) -> colocation_config.SyncOutcome:
+    def _colocation(self) -> colocation_config.ColocationSync:
         return colocation_config.sync(ColocationState(), self.slo_data or None)
 
     @property

@@ -17,7 +17,7 @@ from koordinator.host.cgroup_knobs import V1, V2, Knob, Presence
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cgroup_values import IdlePages, MemoryStat, PressureStall, Throttling
 from koordinator.host.errors import ContentError, UnsupportedError
-from koordinator.host.files import Files, Identity, Problem
+from koordinator.host.files import FileProblem, Files, Identity
 from koordinator.host.mounts import CgroupMounts
 from koordinator.host.roots import HostRoots
 
@@ -106,14 +106,14 @@ class Cgroups:
         """Close the files of a group that has ended."""
         self.files.forget(*self._directories(group))
 
-    def create(self, group: str) -> Problem | None:
+    def create(self, group: str) -> FileProblem | None:
         """Make a group (in each mounted hierarchy on v1), its parent being there; the first problem, if any."""
         for directory in self._directories(group):
             if (problem := self.files.make_directory(directory)) is not None:
                 return problem
         return None
 
-    def remove(self, group: str) -> Problem | None:
+    def remove(self, group: str) -> FileProblem | None:
         """Remove a group without processes from all hierarchies; the first problem, if any."""
         problems = [self.files.remove_directory(directory) for directory in self._directories(group)]
         return next((problem for problem in problems if problem is not None), None)
@@ -231,14 +231,14 @@ class Cgroups:
 
     # Writing
 
-    def write(self, knob: Knob, group: str, value: str) -> Problem | None:
+    def write(self, knob: Knob, group: str, value: str) -> FileProblem | None:
         """Write a value in v1 terms, at once and without cache or audit: strategies use the executor.
 
         Raises: KnobValueError, UnsupportedError.
         """
         return self.files.write(self.path(knob, group), cgroup_knobs.encode(knob, self.version, value))
 
-    def move(self, pid: int, group: str) -> Problem | None:
+    def move(self, pid: int, group: str) -> FileProblem | None:
         """Move a process to a group, on v1 in each mounted hierarchy; the first problem, if any."""
         for directory in self._directories(group):
             if (problem := self.files.write(f"{directory}/{Knob.PROCS}", str(pid))) is not None:

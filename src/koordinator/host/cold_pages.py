@@ -7,7 +7,7 @@ import msgspec
 
 from koordinator.host.cgroup_values import count
 from koordinator.host.cgroups import Support
-from koordinator.host.files import Files, Problem
+from koordinator.host.files import FileProblem, Files
 from koordinator.host.roots import HostRoots
 
 SCAN_PERIOD_S = 5
@@ -70,7 +70,7 @@ class Damon:
         """Return whether one of its threads observes something."""
         return (self._files.read(f"{self._base}/{kdamond}/state") or "").strip() == "on"
 
-    def refresh(self, kdamond: int) -> Problem | None:
+    def refresh(self, kdamond: int) -> FileProblem | None:
         """Ask a running thread to bring the counts of its schemes up to date."""
         return self._files.write(f"{self._base}/{kdamond}/state", "update_schemes_stats")
 

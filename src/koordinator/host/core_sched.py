@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Iterable
 
 from koordinator.host.cgroups import Support
-from koordinator.host.files import Failure, Problem, problem_of
+from koordinator.host.files import FileFailure, FileProblem, problem_of
 from koordinator.host.syscalls import Syscalls
 
 _PR_SCHED_CORE = 62
@@ -36,18 +36,18 @@ class CoreSched:
             )
         return Support(True)
 
-    def cookie(self, pid: int) -> int | Problem:
+    def cookie(self, pid: int) -> int | FileProblem:
         """The cookie of a thread, `NO_COOKIE` without."""
         try:
             return self._get(pid)
         except OSError as error:
             return problem_of(f"pid {pid}", error)
 
-    def create(self, pid: int) -> Problem | None:
+    def create(self, pid: int) -> FileProblem | None:
         """Give a process (all its threads) a new cookie."""
         return self._try(_CREATE, pid, _PROCESS)
 
-    def assign(self, source: int, targets: Iterable[int]) -> dict[int, Problem]:
+    def assign(self, source: int, targets: Iterable[int]) -> dict[int, FileProblem]:
         """Give processes the cookie of a thread; problems by process, those of `source` under its own id.
 
         Source 0 stands for no cookie at all: that of our own thread. Where ours cannot get rid of a cookie again, that
@@ -65,23 +65,23 @@ class CoreSched:
                 problems[source] = problem
         return problems
 
-    def clear(self, pids: Iterable[int]) -> dict[int, Problem]:
+    def clear(self, pids: Iterable[int]) -> dict[int, FileProblem]:
         """Take the cookies of processes away."""
         return self.assign(0, pids)
 
-    def _without_cookie(self) -> Problem | None:
+    def _without_cookie(self) -> FileProblem | None:
         """Free our own thread of the cookie that it handed on."""
         if (problem := self._try(_SHARE_FROM, _WITHOUT_COOKIE, _THREAD)) is not None:
             return problem
         own = self.cookie(0)
-        return None if own == NO_COOKIE else Problem("own thread", Failure.OTHER)
+        return None if own == NO_COOKIE else FileProblem("own thread", FileFailure.OTHER)
 
     def _get(self, pid: int) -> int:
         cookie = ctypes.c_ulong(0)
         self._syscalls.prctl(_PR_SCHED_CORE, _GET, pid, _THREAD, ctypes.addressof(cookie))
         return int(cookie.value)
 
-    def _try(self, command: int, pid: int, scope: int) -> Problem | None:
+    def _try(self, command: int, pid: int, scope: int) -> FileProblem | None:
         try:
             self._syscalls.prctl(_PR_SCHED_CORE, command, pid, scope, 0)
         except OSError as error:

@@ -8,7 +8,7 @@ import msgspec
 
 from koordinator.api.cpuset import CPUSet
 from koordinator.host import sysfs
-from koordinator.host.cpu_topology import NO_CACHE, CPUTopology, Processor, topology_of
+from koordinator.host.cpu_topology import NO_CACHE, HostCPUTopology, Processor, topology_of
 from koordinator.host.errors import ContentError
 from koordinator.host.files import Files
 
@@ -43,7 +43,7 @@ class _CacheNumbers:
         return self._known.setdefault(cache.cpus, number)
 
 
-def topology(files: Files, sys: str) -> CPUTopology:
+def topology(files: Files, sys: str) -> HostCPUTopology:
     """All CPUs that are online. Raises: ContentError when there are none, or one is not described."""
     base = f"{sys}/devices/system/cpu"
     online = sysfs.id_list(files.read(f"{base}/online") or "")

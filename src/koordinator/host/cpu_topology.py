@@ -28,7 +28,7 @@ class Processor(msgspec.Struct, frozen=True, order=True):
     online: str = "yes"
 
 
-class CPUTopology(msgspec.Struct, frozen=True):
+class HostCPUTopology(msgspec.Struct, frozen=True):
     """All usable CPUs, ordered by NUMA node, socket, core, id."""
 
     processors: tuple[Processor, ...]
@@ -46,6 +46,6 @@ class CPUTopology(msgspec.Struct, frozen=True):
         return groups
 
 
-def topology_of(processors: Iterable[Processor]) -> CPUTopology:
+def topology_of(processors: Iterable[Processor]) -> HostCPUTopology:
     """The topology of these CPUs, in order."""
-    return CPUTopology(tuple(sorted(processors)))
+    return HostCPUTopology(tuple(sorted(processors)))

@@ -25,7 +25,7 @@ _CHUNK_BYTES = 4_096  # most files of a group fit; longer ones take more reads
 _TOO_LONG_BYTES = 64 * 1024 * 1024  # no file of the kernel is so long: something else is mounted there
 
 
-class Failure(enum.Enum):
+class FileFailure(enum.Enum):
     """The reason why a file could not be read or written."""
 
     GONE = "it does not exist (any more)"
@@ -38,33 +38,33 @@ class Failure(enum.Enum):
 
 
 _FAILURES = {
-    errno.ENOENT: Failure.GONE,
-    errno.ENODEV: Failure.GONE,
-    errno.ESRCH: Failure.GONE,
-    errno.ENOTDIR: Failure.GONE,
-    errno.EINVAL: Failure.INVALID,
-    errno.ERANGE: Failure.INVALID,
-    errno.EBUSY: Failure.BUSY,
-    errno.EAGAIN: Failure.BUSY,
-    errno.EINTR: Failure.BUSY,
-    errno.EACCES: Failure.DENIED,
-    errno.EPERM: Failure.DENIED,
-    errno.EROFS: Failure.DENIED,
-    errno.EOPNOTSUPP: Failure.UNSUPPORTED,
-    errno.ENOSYS: Failure.UNSUPPORTED,
-    errno.ENOSPC: Failure.FULL,
-    errno.EDQUOT: Failure.FULL,
+    errno.ENOENT: FileFailure.GONE,
+    errno.ENODEV: FileFailure.GONE,
+    errno.ESRCH: FileFailure.GONE,
+    errno.ENOTDIR: FileFailure.GONE,
+    errno.EINVAL: FileFailure.INVALID,
+    errno.ERANGE: FileFailure.INVALID,
+    errno.EBUSY: FileFailure.BUSY,
+    errno.EAGAIN: FileFailure.BUSY,
+    errno.EINTR: FileFailure.BUSY,
+    errno.EACCES: FileFailure.DENIED,
+    errno.EPERM: FileFailure.DENIED,
+    errno.EROFS: FileFailure.DENIED,
+    errno.EOPNOTSUPP: FileFailure.UNSUPPORTED,
+    errno.ENOSYS: FileFailure.UNSUPPORTED,
+    errno.ENOSPC: FileFailure.FULL,
+    errno.EDQUOT: FileFailure.FULL,
 }
 
 Identity = tuple[int, int]
 """Device and inode: what makes a file or group the same one, since paths are used again."""
 
 
-class Problem(msgspec.Struct, frozen=True):
+class FileProblem(msgspec.Struct, frozen=True):
     """The failure at a path."""
 
     path: str
-    failure: Failure
+    failure: FileFailure
     errno: int = 0
 
     def __str__(self) -> str:
@@ -72,10 +72,10 @@ class Problem(msgspec.Struct, frozen=True):
         return f"{self.path}: {self.failure.value}{detail}"
 
 
-def problem_of(path: str, error: OSError) -> Problem:
+def problem_of(path: str, error: OSError) -> FileProblem:
     """The problem that an exception of the operating system tells."""
     number = error.errno or 0
-    return Problem(path, _FAILURES.get(number, Failure.OTHER), number)
+    return FileProblem(path, _FAILURES.get(number, FileFailure.OTHER), number)
 
 
 def raise_open_files_limit(wanted: int) -> int:
@@ -104,7 +104,7 @@ class Files:
     def __init__(self, descriptors_max: int = DESCRIPTORS_MAX) -> None:
         self._descriptors_max = descriptors_max
         self._kept: dict[str, _Kept] = {}
-        self._problems: dict[str, Problem] = {}
+        self._problems: dict[str, FileProblem] = {}
         self._sweeps = 0
 
     # Reading
@@ -155,7 +155,7 @@ class Files:
             contents.append(data)
         return contents
 
-    def why(self, path: str) -> Problem | None:
+    def why(self, path: str) -> FileProblem | None:
         """Return what was wrong when the path was last read in vain; forgotten when it is read again."""
         return self._problems.get(path)
 
@@ -204,7 +204,7 @@ class Files:
 
     # Writing
 
-    def write(self, path: str, text: str) -> Problem | None:
+    def write(self, path: str, text: str) -> FileProblem | None:
         """Write to an existing file, in one call as the kernel wants it; files are never made."""
         try:
             fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
@@ -218,7 +218,7 @@ class Files:
             os.close(fd)
         return None
 
-    def make_directory(self, path: str) -> Problem | None:
+    def make_directory(self, path: str) -> FileProblem | None:
         """Make a directory (a group, where the kernel sees one in it); one that exists is fine."""
         try:
             os.mkdir(path, 0o755)
@@ -228,7 +228,7 @@ class Files:
             return problem_of(path, error)
         return None
 
-    def remove_directory(self, path: str) -> Problem | None:
+    def remove_directory(self, path: str) -> FileProblem | None:
         """Remove an empty directory or group; one that is gone is fine."""
         self.forget(path)
         try:

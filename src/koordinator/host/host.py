@@ -17,7 +17,7 @@ class Host:
         self.cgroups = cgroups.Cgroups(files, cgroups.detect(files, roots))
         self.machine = machine.Machine(files, roots)
         self.processes = processes.Processes(files, roots.proc)
-        self.resctrl = resctrl.Resctrl(files, syscalls, roots)
+        self.resctrl = resctrl.ResctrlFs(files, syscalls, roots)
         self.core_sched = core_sched.CoreSched(syscalls)
         self.kidled = cold_pages.Kidled(files, roots)
         self.damon = cold_pages.Damon(files, roots)

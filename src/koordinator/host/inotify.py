@@ -17,7 +17,7 @@ from typing import Self
 
 import msgspec
 
-from koordinator.host.files import Problem, problem_of
+from koordinator.host.files import FileProblem, problem_of
 from koordinator.host.syscalls import Syscalls
 
 EVENTS_MAX = 4_096
@@ -31,7 +31,7 @@ _OVERFLOW, _IGNORED, _IS_DIR, _ONLY_DIR = 0x4000, 0x8000, 0x4000_0000, 0x0100_00
 _MASK = _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF | _MOVED_FROM | _MOVED_TO | _ONLY_DIR
 
 
-class Change(enum.Enum):
+class GroupChange(enum.Enum):
     """A change in a watched directory."""
 
     CREATED = "an entry came"
@@ -43,7 +43,7 @@ class Change(enum.Enum):
 class DirectoryEvent(msgspec.Struct, frozen=True):
     """One change in a watched directory; both texts are empty for an overflow."""
 
-    change: Change
+    change: GroupChange
     directory: str = ""
     name: str = ""
     is_directory: bool = False
@@ -73,7 +73,7 @@ class Inotify:
         """Return what is watched now."""
         return frozenset(self._watches)
 
-    def watch(self, directory: str) -> Problem | None:
+    def watch(self, directory: str) -> FileProblem | None:
         """Watch a directory; entries that are there already are not told."""
         try:
             watch = self._syscalls.inotify_add_watch(self._fd, directory, _MASK)
@@ -127,26 +127,26 @@ class Inotify:
         if event is None:
             return
         if len(self._waiting) >= EVENTS_MAX:
-            self._waiting[-1] = DirectoryEvent(Change.OVERFLOW)
+            self._waiting[-1] = DirectoryEvent(GroupChange.OVERFLOW)
         else:
             self._waiting.append(event)
 
     def _event(self, watch: int, mask: int, name: str) -> DirectoryEvent | None:
         if mask & _OVERFLOW:
-            return DirectoryEvent(Change.OVERFLOW)
+            return DirectoryEvent(GroupChange.OVERFLOW)
         directory = self._paths.get(watch)
         if directory is None:
             return None
         if mask & (_IGNORED | _DELETE_SELF | _MOVE_SELF):
             del self._paths[watch]
             self._watches.pop(directory, None)
-            return DirectoryEvent(Change.ENDED, directory)
+            return DirectoryEvent(GroupChange.ENDED, directory)
         is_directory = bool(mask & _IS_DIR)
         if mask & (_CREATE | _MOVED_TO):
-            return DirectoryEvent(Change.CREATED, directory, name, is_directory)
+            return DirectoryEvent(GroupChange.CREATED, directory, name, is_directory)
         if is_directory:
             self.unwatch(f"{directory}/{name}")
-        return DirectoryEvent(Change.REMOVED, directory, name, is_directory)
+        return DirectoryEvent(GroupChange.REMOVED, directory, name, is_directory)
 
 
 def _each(data: bytes, take: Callable[[int, int, str], None]) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from koordinator.api.annotations.topology import CPUBasicInfo
 from koordinator.api.cpuset import CPUSet
 from koordinator.host import cpu_sysfs, procfs, sysfs
-from koordinator.host.cpu_topology import CPUTopology
+from koordinator.host.cpu_topology import HostCPUTopology
 from koordinator.host.errors import ContentError
 from koordinator.host.files import Files
 from koordinator.host.procfs import CPUModel, CPUTicks, DiskCounters, InterfaceCounters, Load, Memory
@@ -77,11 +77,11 @@ class Machine:
             lscpu_y=threads,
         )
 
-    def cpu_topology(self) -> CPUTopology:
+    def cpu_topology(self) -> HostCPUTopology:
         """All CPUs that are online. Raises: ContentError when the kernel does not say."""
         return cpu_sysfs.topology(self._files, self._sys)
 
-    def cpu_topology_or_none(self) -> CPUTopology | None:
+    def cpu_topology_or_none(self) -> HostCPUTopology | None:
         """The same, None when the kernel does not say."""
         try:
             return self.cpu_topology()

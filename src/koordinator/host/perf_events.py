@@ -17,7 +17,7 @@ import msgspec
 from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1
 from koordinator.host.cgroups import Cgroups, Support
-from koordinator.host.files import Problem, problem_of
+from koordinator.host.files import FileProblem, problem_of
 from koordinator.host.syscalls import Syscalls
 
 _ATTRIBUTES = struct.Struct("=IIQQQQQIIQ")
@@ -65,7 +65,7 @@ class PerfWatch:
     def __init__(self) -> None:
         self._leaders: dict[str, list[int]] = {}
         self._followers: list[int] = []
-        self.problems: dict[str, Problem] = {}
+        self.problems: dict[str, FileProblem] = {}
 
     def __enter__(self) -> Self:
         return self

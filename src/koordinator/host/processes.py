@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from koordinator.host import procfs
 from koordinator.host.errors import ContentError
-from koordinator.host.files import Files, Problem
+from koordinator.host.files import FileProblem, Files
 
 
 class Processes:
@@ -65,6 +65,6 @@ class Processes:
         """The file of the same, to be written by the executor."""
         return f"{self._proc}/{pid}/oom_score_adj"
 
-    def set_oom_score_adj(self, pid: int, score: int) -> Problem | None:
+    def set_oom_score_adj(self, pid: int, score: int) -> FileProblem | None:
         """Write the same at once."""
         return self._files.write(self.oom_score_adj_path(pid), str(score))

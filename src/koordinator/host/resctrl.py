@@ -12,7 +12,7 @@ from koordinator.host import mounts
 from koordinator.host.cgroup_values import count, ids
 from koordinator.host.cgroups import Support
 from koordinator.host.errors import ContentError
-from koordinator.host.files import Files, Problem, problem_of
+from koordinator.host.files import FileProblem, Files, problem_of
 from koordinator.host.roots import HostRoots
 from koordinator.host.syscalls import Syscalls
 
@@ -30,7 +30,7 @@ class CacheMonitor(msgspec.Struct, frozen=True):
     total_bytes: int | None
 
 
-class Resctrl:
+class ResctrlFs:
     """The resctrl file system of a host."""
 
     def __init__(self, files: Files, syscalls: Syscalls, roots: HostRoots) -> None:
@@ -54,7 +54,7 @@ class Resctrl:
         table = mounts.parse(self._files.read(f"{self._proc}/self/mountinfo") or "")
         return mounts.is_resctrl(table, self.root)
 
-    def mount(self) -> Problem | None:
+    def mount(self) -> FileProblem | None:
         """Mount it, where the kernel has it."""
         if self.is_mounted():
             return None
@@ -88,11 +88,11 @@ class Resctrl:
         names = self._files.directories(self.root)
         return None if names is None else [name for name in names if name not in _OWN_DIRECTORIES]
 
-    def create(self, group: str) -> Problem | None:
+    def create(self, group: str) -> FileProblem | None:
         """Make a group; one that exists is fine. The kernel has only few, then the failure is FULL."""
         return self._files.make_directory(self._path(group))
 
-    def remove(self, group: str) -> Problem | None:
+    def remove(self, group: str) -> FileProblem | None:
         """Remove a group: its tasks fall back to the root group."""
         return self._files.remove_directory(self._path(group))
 
@@ -113,7 +113,7 @@ class Resctrl:
         text = self._files.read(f"{self._path(group)}/tasks")
         return None if text is None else ids("resctrl tasks", text)
 
-    def add_tasks(self, group: str, threads: list[int]) -> dict[int, Problem]:
+    def add_tasks(self, group: str, threads: list[int]) -> dict[int, FileProblem]:
         """Move threads to a group, one per write; problems by thread (those that ended are among them)."""
         path = f"{self._path(group)}/tasks"
         found = ((thread, self._files.write(path, str(thread))) for thread in threads)

@@ -9,7 +9,7 @@ import os
 
 from koordinator.api import cpuset
 from koordinator.api.cpuset import CPUSetError
-from koordinator.host.files import Failure, Files, Problem
+from koordinator.host.files import FileFailure, FileProblem, Files
 
 _MEMBERS = frozenset(("tasks", "cgroup.procs", "cgroup.threads"))
 _FEATURES = frozenset(("features", "sched_features"))
@@ -23,18 +23,18 @@ class TreeFiles(Files):
         super().__init__(descriptors_max=0)
         self.written: list[tuple[str, str]] = []
         """All writes that were accepted, in order."""
-        self.refusals: dict[str, list[Problem]] = {}
+        self.refusals: dict[str, list[FileProblem]] = {}
         """Path → problems that its next writes meet, one each: faults to be injected."""
 
-    def write(self, path: str, text: str) -> Problem | None:
+    def write(self, path: str, text: str) -> FileProblem | None:
         if self.refusals.get(path):
             return self.refusals[path].pop(0)
         content = self.read(path)
         if content is None:
-            return self.why(path) or Problem(path, Failure.GONE, errno.ENOENT)
+            return self.why(path) or FileProblem(path, FileFailure.GONE, errno.ENOENT)
         after = self._after(path, content.rstrip("\n"), text.strip())
         if after is None:
-            return Problem(path, Failure.INVALID, errno.EINVAL)
+            return FileProblem(path, FileFailure.INVALID, errno.EINVAL)
         if os.path.basename(path) == "tasks":
             self._leave_others(path, text.strip())
         problem = super().write(path, after + "\n" if after else "")
@@ -42,7 +42,7 @@ class TreeFiles(Files):
             self.written.append((path, text))
         return problem
 
-    def make_directory(self, path: str) -> Problem | None:
+    def make_directory(self, path: str) -> FileProblem | None:
         """As the kernel makes a group of resctrl: it may use everything and has no threads yet."""
         root = os.path.dirname(path)
         is_new = self.is_resctrl(root) and not self.exists(path)
@@ -57,14 +57,14 @@ class TreeFiles(Files):
         """Return whether a directory is the root of resctrl."""
         return self.exists(f"{path}/info") and self.exists(f"{path}/schemata")
 
-    def remove_directory(self, path: str) -> Problem | None:
+    def remove_directory(self, path: str) -> FileProblem | None:
         """As the kernel removes a group: with its files, if no directory is left in it."""
         root = os.path.dirname(path)
         if self.is_resctrl(root):
             for thread in (self.read(f"{path}/tasks") or "").split():
                 self.write(f"{root}/tasks", thread)
         if self.directories(path):
-            return Problem(path, Failure.BUSY, errno.EBUSY)
+            return FileProblem(path, FileFailure.BUSY, errno.EBUSY)
         for name in self.names(path) or ():
             os.remove(f"{path}/{name}")
         return super().remove_directory(path)

@@ -11,7 +11,7 @@ from koordinator.api import kinds
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
-from koordinator.cluster.transport import Call, Transport
+from koordinator.cluster.transport import HttpRequest, Transport
 
 Json = dict[str, Any]
 
@@ -81,7 +81,7 @@ class Api:
         content_type: str = "application/json",
     ) -> Json:
         # All of these may be sent twice: applying and deleting again changes nothing.
-        call = Call(
+        call = HttpRequest(
             method=method,
             path=path,
             params=params or {},

@@ -4,7 +4,7 @@ from typing import Any
 
 from koordinator.install import chart, monitoring
 from koordinator.install.dashboards import DASHBOARDS
-from koordinator.install.objects import Part, parts
+from koordinator.install.objects import ObjectGroup, parts
 from koordinator.install.text import documents, text
 from koordinator.install.values import EVERYTHING, Values
 
@@ -56,7 +56,7 @@ def repository() -> Files:
     return files
 
 
-def _of_parts(found: list[Part]) -> Files:
+def _of_parts(found: list[ObjectGroup]) -> Files:
     files: Files = {}
     for part in found:
         if part.name == "crds":

@@ -18,7 +18,7 @@ SELECTOR = f"{PART_OF}={PART_OF_VALUE}"
 """Finds what an installation brought, CRDs aside."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class ObjectGroup(msgspec.Struct, frozen=True):
     """A group of objects that belong together, in the order in which they are applied. `name` is the folder in
     `deploy/`.
     """
@@ -27,9 +27,9 @@ class Part(msgspec.Struct, frozen=True):
     objects: list[Json]
 
 
-def parts(values: Values) -> list[Part]:
+def parts(values: Values) -> list[ObjectGroup]:
     """All parts that the values ask for, in the order in which they are applied."""
-    found = [Part("crds", list(_crds(values)))]
+    found = [ObjectGroup("crds", list(_crds(values)))]
     for name, bodies in (
         ("base", _base(values)),
         ("manager", _manager(values)),
@@ -38,7 +38,7 @@ def parts(values: Values) -> list[Part]:
         ("device-daemon", workloads.device_daemon(values) if values.device_daemon.enabled else iter(())),
         ("monitoring", monitoring.objects(values)),
     ):
-        found.append(Part(name, [_labelled(body) for body in bodies]))
+        found.append(ObjectGroup(name, [_labelled(body) for body in bodies]))
     return [part for part in found if part.objects]
 
 

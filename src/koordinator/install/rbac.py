@@ -17,7 +17,7 @@ FOLLOW = ("list", "watch")
 MANAGER, SCHEDULER, KOORDLET = "koord-manager", "koord-scheduler", "koordlet"
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class PermissionRule(msgspec.Struct, frozen=True, kw_only=True):
     """Verbs on resources of one group, and what the component needs them for.
 
     `in_namespace`: only in the namespace of the installation. `names`: only objects of these names.
@@ -31,15 +31,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     in_namespace: bool = False
 
 
-def _reviews(what: str) -> tuple[Rule, ...]:
+def _reviews(what: str) -> tuple[PermissionRule, ...]:
     return (
-        Rule(
+        PermissionRule(
             group="authentication.k8s.io",
             resources=("tokenreviews",),
             verbs=("create",),
             why=f"who asks {what}",
         ),
-        Rule(
+        PermissionRule(
             group="authorization.k8s.io",
             resources=("subjectaccessreviews",),
             verbs=("create",),
@@ -48,18 +48,18 @@ def _reviews(what: str) -> tuple[Rule, ...]:
     )
 
 
-def _lease(name: str) -> tuple[Rule, Rule]:
+def _lease(name: str) -> tuple[PermissionRule, PermissionRule]:
     """Creating and listing cannot be restricted to a name; watching makes a hand-over immediate."""
     group, resources = "coordination.k8s.io", ("leases",)
     return (
-        Rule(
+        PermissionRule(
             group=group,
             resources=resources,
             verbs=("create", "list", "watch"),
             in_namespace=True,
             why="leader election",
         ),
-        Rule(
+        PermissionRule(
             group=group,
             resources=resources,
             verbs=("get", "patch"),
@@ -70,84 +70,88 @@ def _lease(name: str) -> tuple[Rule, Rule]:
     )
 
 
-_EVENTS = Rule(resources=("events",), verbs=("create", "patch"), why="tells users what it did, and why not")
+_EVENTS = PermissionRule(
+    resources=("events",), verbs=("create", "patch"), why="tells users what it did, and why not"
+)
 
-RULES: dict[str, tuple[Rule, ...]] = {
+RULES: dict[str, tuple[PermissionRule, ...]] = {
     MANAGER: (
-        Rule(
+        PermissionRule(
             resources=("nodes", "pods", "namespaces"),
             verbs=("get", *FOLLOW),
             why="what it computes and decides on",
         ),
-        Rule(
+        PermissionRule(
             resources=("nodes/status",),
             verbs=("patch",),
             why="Batch, Mid and device resources; ratios of normalization and amplification",
         ),
-        Rule(resources=("pods",), verbs=("patch",), why="brings profiles to pods that wait already"),
-        Rule(
+        PermissionRule(
+            resources=("pods",), verbs=("patch",), why="brings profiles to pods that wait already"
+        ),
+        PermissionRule(
             group="scheduling.k8s.io",
             resources=("priorityclasses",),
             verbs=("get", *FOLLOW),
             why="profiles name them",
         ),
-        Rule(
+        PermissionRule(
             group="config.koordinator.sh",
             resources=("clustercolocationprofiles",),
             verbs=FOLLOW,
             why="what they say about pods",
         ),
-        Rule(
+        PermissionRule(
             group="slo.koordinator.sh",
             resources=("nodemetrics", "nodeslos"),
             verbs=(*FOLLOW, "create", "patch", "delete"),
             why="keeps one of each per node",
         ),
-        Rule(
+        PermissionRule(
             group="scheduling.koordinator.sh",
             resources=("devices",),
             verbs=FOLLOW,
             why="resources of devices",
         ),
-        Rule(
+        PermissionRule(
             group="topology.node.k8s.io",
             resources=("noderesourcetopologies",),
             verbs=(*FOLLOW, "patch"),
             why="Batch resources of NUMA zones",
         ),
-        Rule(
+        PermissionRule(
             group="scheduling.sigs.k8s.io",
             resources=("elasticquotas",),
             verbs=("get", *FOLLOW, "create", "patch"),
             why="checks trees of quotas, makes those of profiles",
         ),
-        Rule(
+        PermissionRule(
             group="quota.koordinator.sh",
             resources=("elasticquotaprofiles",),
             verbs=(*FOLLOW, "patch"),
             why="names the tree of a profile",
         ),
         _EVENTS,
-        Rule(
+        PermissionRule(
             resources=("configmaps",),
             verbs=("get", *FOLLOW),
             in_namespace=True,
             why="slo-controller-config, pod-enhanced-validator-config",
         ),
-        Rule(
+        PermissionRule(
             resources=("secrets",),
             verbs=("create",),
             in_namespace=True,
             why="the certificate of its webhooks (a name cannot restrict creating)",
         ),
-        Rule(
+        PermissionRule(
             resources=("secrets",),
             verbs=("get", *FOLLOW, "patch"),
             names=("koordinator-webhook-certs",),
             in_namespace=True,
             why="the certificate of its webhooks",
         ),
-        Rule(
+        PermissionRule(
             group="admissionregistration.k8s.io",
             resources=("mutatingwebhookconfigurations", "validatingwebhookconfigurations"),
             verbs=("get", *FOLLOW, "patch"),
@@ -158,7 +162,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         *_lease("koordinator-manager"),
     ),
     SCHEDULER: (
-        Rule(
+        PermissionRule(
             resources=(
                 "nodes",
                 "pods",
@@ -171,14 +175,16 @@ RULES: dict[str, tuple[Rule, ...]] = {
             verbs=FOLLOW,
             why="what it decides on",
         ),
-        Rule(group="apps", resources=("replicasets", "statefulsets"), verbs=FOLLOW, why="spreads replicas"),
-        Rule(
+        PermissionRule(
+            group="apps", resources=("replicasets", "statefulsets"), verbs=FOLLOW, why="spreads replicas"
+        ),
+        PermissionRule(
             group="policy",
             resources=("poddisruptionbudgets",),
             verbs=FOLLOW,
             why="which pods preemption spares",
         ),
-        Rule(
+        PermissionRule(
             group="storage.k8s.io",
             resources=(
                 "storageclasses",
@@ -190,87 +196,89 @@ RULES: dict[str, tuple[Rule, ...]] = {
             verbs=FOLLOW,
             why="volumes",
         ),
-        Rule(
+        PermissionRule(
             group="resource.k8s.io",
             resources=("resourceclaims", "deviceclasses", "resourceslices"),
             verbs=FOLLOW,
             why="dynamic resources",
         ),
-        Rule(
+        PermissionRule(
             group="resource.k8s.io",
             resources=("resourceclaims",),
             verbs=("get", "patch"),
             why="the finalizer of allocated claims",
         ),
-        Rule(
+        PermissionRule(
             group="resource.k8s.io",
             resources=("resourceclaims/status",),
             verbs=("patch",),
             why="allocates claims",
         ),
-        Rule(
+        PermissionRule(
             group="topology.node.k8s.io",
             resources=("noderesourcetopologies",),
             verbs=FOLLOW,
             why="CPUs and NUMA nodes",
         ),
-        Rule(group="slo.koordinator.sh", resources=("nodemetrics",), verbs=FOLLOW, why="real usage of nodes"),
-        Rule(
+        PermissionRule(
+            group="slo.koordinator.sh", resources=("nodemetrics",), verbs=FOLLOW, why="real usage of nodes"
+        ),
+        PermissionRule(
             group="scheduling.koordinator.sh",
             resources=("clusternetworktopologies",),
             verbs=FOLLOW,
             why="which switches nodes hang on",
         ),
-        Rule(
+        PermissionRule(
             group="scheduling.koordinator.sh",
             resources=("clusternetworktopologies/status",),
             verbs=("patch",),
             names=("default",),
             why="the network as it found it",
         ),
-        Rule(
+        PermissionRule(
             group="scheduling.koordinator.sh",
             resources=("scheduleexplanations",),
             verbs=(*FOLLOW, "delete"),
             why="questions of users; old ones go",
         ),
-        Rule(
+        PermissionRule(
             group="scheduling.koordinator.sh",
             resources=("scheduleexplanations/status",),
             verbs=("patch",),
             why="answers",
         ),
-        Rule(
+        PermissionRule(
             group="scheduling.sigs.k8s.io",
             resources=("elasticquotas",),
             verbs=("get", *FOLLOW, "create", "patch"),
             why="quotas and their status; makes the default, system and root quota",
         ),
-        Rule(
+        PermissionRule(
             group="scheduling.sigs.k8s.io",
             resources=("podgroups",),
             verbs=(*FOLLOW, "patch"),
             why="gangs and their status",
         ),
-        Rule(
+        PermissionRule(
             group="scheduling.sigs.k8s.io",
             resources=("podgroups/status",),
             verbs=("patch",),
             why="the same where another installation brought the CRD",
         ),
-        Rule(
+        PermissionRule(
             resources=("pods/eviction",),
             verbs=("create",),
             why="takes back what a quota uses above its share",
         ),
-        Rule(resources=("pods/binding",), verbs=("create",), why="places pods"),
-        Rule(
+        PermissionRule(resources=("pods/binding",), verbs=("create",), why="places pods"),
+        PermissionRule(
             resources=("pods",),
             verbs=("get", "patch", "delete"),
             why="what it allocated; who makes room; bindings without an answer",
         ),
-        Rule(resources=("pods/status",), verbs=("patch",), why="why a pod waits"),
-        Rule(
+        PermissionRule(resources=("pods/status",), verbs=("patch",), why="why a pod waits"),
+        PermissionRule(
             resources=("persistentvolumes", "persistentvolumeclaims"), verbs=("patch",), why="binds volumes"
         ),
         _EVENTS,
@@ -278,35 +286,39 @@ RULES: dict[str, tuple[Rule, ...]] = {
         *_lease("koord-scheduler"),
     ),
     KOORDLET: (
-        Rule(resources=("nodes",), verbs=FOLLOW, why="its own Node"),
-        Rule(
+        PermissionRule(resources=("nodes",), verbs=FOLLOW, why="its own Node"),
+        PermissionRule(
             group="slo.koordinator.sh",
             resources=("nodeslos", "nodemetrics"),
             verbs=FOLLOW,
             why="its policies, and what it is asked to report",
         ),
-        Rule(
+        PermissionRule(
             group="topology.node.k8s.io",
             resources=("noderesourcetopologies",),
             verbs=(*FOLLOW, "create", "patch"),
             why="reports CPUs and NUMA nodes",
         ),
-        Rule(
+        PermissionRule(
             group="scheduling.koordinator.sh",
             resources=("devices",),
             verbs=(*FOLLOW, "create", "patch"),
             why="reports devices",
         ),
-        Rule(resources=("nodes/proxy",), verbs=("get",), why="the kubelet's pods and configuration"),
-        Rule(
+        PermissionRule(
+            resources=("nodes/proxy",), verbs=("get",), why="the kubelet's pods and configuration"
+        ),
+        PermissionRule(
             group="slo.koordinator.sh",
             resources=("nodemetrics/status",),
             verbs=("patch",),
             why="reports usage",
         ),
         _EVENTS,
-        Rule(resources=("pods/eviction",), verbs=("create",), why="evicts, with -only-evict-by-api"),
-        Rule(
+        PermissionRule(
+            resources=("pods/eviction",), verbs=("create",), why="evicts, with -only-evict-by-api"
+        ),
+        PermissionRule(
             resources=("persistentvolumeclaims",),
             verbs=FOLLOW,
             why="which volume a claim is bound to, with the gate BlkIOReconcile",
@@ -325,7 +337,7 @@ def namespace_rules(component: str) -> list[Json]:
     return [_wire(rule) for rule in RULES[component] if rule.in_namespace]
 
 
-def _wire(rule: Rule) -> Json:
+def _wire(rule: PermissionRule) -> Json:
     body: Json = {"apiGroups": [rule.group], "resources": list(rule.resources)}
     if rule.names:
         body["resourceNames"] = list(rule.names)

@@ -37,7 +37,7 @@ LASTING_KINDS = ("CustomResourceDefinition", "Namespace", "PriorityClass")
 """What objects of users live in or refer to: taken away only when asked for."""
 
 
-class Outcome(enum.Enum):
+class ApplyOutcome(enum.Enum):
     """The fate of an object."""
 
     CREATED = "created"
@@ -49,11 +49,11 @@ class Outcome(enum.Enum):
     FAILED = "failed"
 
 
-class Step(msgspec.Struct, frozen=True):
+class ApplyStep(msgspec.Struct, frozen=True):
     """One object, what became of it, and why where that is not plain."""
 
     name: str
-    outcome: Outcome
+    outcome: ApplyOutcome
     why: str = ""
 
 
@@ -64,7 +64,7 @@ async def apply(
     force: bool = False,
     prune: bool = False,
     establish_s_max: float = ESTABLISH_S_MAX,
-) -> AsyncIterator[Step]:
+) -> AsyncIterator[ApplyStep]:
     """Make the cluster hold the objects of these values; done twice, the second time changes nothing.
 
     Fields that others changed stay theirs (FAILED, or KEPT for slo-controller-config, which is theirs to edit)
@@ -79,7 +79,7 @@ async def apply(
     if relics:
         for relic in relics:
             name = key({"kind": relic.kind, "metadata": {"namespace": relic.namespace, "name": relic.name}})
-            yield Step(name, Outcome.FAILED, relic.why)
+            yield ApplyStep(name, ApplyOutcome.FAILED, relic.why)
         return
     parts = objects.parts(values)
     releases = Releases(api)
@@ -87,7 +87,7 @@ async def apply(
         failed = False
         for body in part.objects:
             step = await _apply(api, releases, body, force)
-            failed |= step.outcome is Outcome.FAILED
+            failed |= step.outcome is ApplyOutcome.FAILED
             yield step
         if part.name == "crds" and not failed:
             async for step in _establish(api, part.objects, establish_s_max):
@@ -102,10 +102,12 @@ async def apply(
         if prune:
             yield await _delete(api, releases, body)
         else:
-            yield Step(key(body), Outcome.LEFT_OVER, "no longer part of these values; --prune deletes it")
+            yield ApplyStep(
+                key(body), ApplyOutcome.LEFT_OVER, "no longer part of these values; --prune deletes it"
+            )
 
 
-async def remove(api: Api, *, everything: bool = False, dry_run: bool = False) -> AsyncIterator[Step]:
+async def remove(api: Api, *, everything: bool = False, dry_run: bool = False) -> AsyncIterator[ApplyStep]:
     """Take away what `apply` brought and what the components made for themselves.
 
     What objects of users live in or refer to stays unless `everything`: CRDs with all their objects, the
@@ -121,9 +123,11 @@ async def remove(api: Api, *, everything: bool = False, dry_run: bool = False) -
     found.sort(key=lambda body: _removal_rank(body["kind"]))
     for body in found:
         if body["kind"] in LASTING_KINDS and not everything:
-            yield Step(key(body), Outcome.KEPT, "objects of yours may need it; --everything deletes it")
+            yield ApplyStep(
+                key(body), ApplyOutcome.KEPT, "objects of yours may need it; --everything deletes it"
+            )
         elif dry_run and not await releases.owner(body):
-            yield Step(key(body), Outcome.DELETED)
+            yield ApplyStep(key(body), ApplyOutcome.DELETED)
         else:
             yield await _delete(api, releases, body)
     for namespace in namespaces:
@@ -132,35 +136,41 @@ async def remove(api: Api, *, everything: bool = False, dry_run: bool = False) -
             if await api.get(resource, namespace, name) is not None:
                 body = {"kind": kind, "apiVersion": resource.api_version}
                 body["metadata"] = {"namespace": namespace, "name": name}
-                yield Step(key(body), Outcome.DELETED) if dry_run else await _delete(api, releases, body)
+                yield (
+                    ApplyStep(key(body), ApplyOutcome.DELETED)
+                    if dry_run
+                    else await _delete(api, releases, body)
+                )
 
 
-async def _apply(api: Api, releases: Releases, body: Json, force: bool) -> Step:
+async def _apply(api: Api, releases: Releases, body: Json, force: bool) -> ApplyStep:
     resource, name = resource_of_body(body), key(body)
     metadata = body["metadata"]
     try:
         before = await api.get(resource, metadata.get("namespace", ""), metadata["name"])
         if release := await releases.owner(before):
-            return Step(name, Outcome.FAILED, f"it belongs to the Helm release {release}: use helm upgrade")
+            return ApplyStep(
+                name, ApplyOutcome.FAILED, f"it belongs to the Helm release {release}: use helm upgrade"
+            )
         # Whatever else wrote their annotation is a manager that kept what it found there, perhaps the reference's.
         forced = force or body["kind"].endswith("WebhookConfiguration")
         after = await api.apply(resource, body, force=forced)
     except errors.Conflict as error:
         what = _conflict(error)
         if metadata["name"] == defaults.SLO_CONFIG_NAME:
-            return Step(name, Outcome.KEPT, f"{what}; --force-conflicts overwrites it")
-        return Step(name, Outcome.FAILED, f"{what}; --force-conflicts overwrites it")
+            return ApplyStep(name, ApplyOutcome.KEPT, f"{what}; --force-conflicts overwrites it")
+        return ApplyStep(name, ApplyOutcome.FAILED, f"{what}; --force-conflicts overwrites it")
     except (errors.ConnectionFailed, errors.Unauthorized):
         raise  # so would all others
     except errors.ApiError as error:
-        return Step(name, Outcome.FAILED, _what_to_do(error, body))
+        return ApplyStep(name, ApplyOutcome.FAILED, _what_to_do(error, body))
     if before is None:
-        return Step(name, Outcome.CREATED)
+        return ApplyStep(name, ApplyOutcome.CREATED)
     same = before["metadata"].get("resourceVersion") == after["metadata"].get("resourceVersion")
-    return Step(name, Outcome.UNCHANGED if same else Outcome.CHANGED)
+    return ApplyStep(name, ApplyOutcome.UNCHANGED if same else ApplyOutcome.CHANGED)
 
 
-async def _establish(api: Api, crds: Iterable[Json], seconds_max: float) -> AsyncIterator[Step]:
+async def _establish(api: Api, crds: Iterable[Json], seconds_max: float) -> AsyncIterator[ApplyStep]:
     """Wait until the API server serves them; a step for each that it does not."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + seconds_max
@@ -169,7 +179,7 @@ async def _establish(api: Api, crds: Iterable[Json], seconds_max: float) -> Asyn
         while not _is_established(await api.get(resource, "", body["metadata"]["name"])):
             if loop.time() > end_s:
                 why = f"not served within {seconds_max:.0f} s; its status.conditions say why"
-                yield Step(key(body), Outcome.FAILED, why)
+                yield ApplyStep(key(body), ApplyOutcome.FAILED, why)
                 break
             await asyncio.sleep(POLL_S)
 
@@ -232,16 +242,16 @@ def _removal_rank(kind: str) -> int:
     return ranks.get(kind, 2)
 
 
-async def _delete(api: Api, releases: Releases, body: Json) -> Step:
+async def _delete(api: Api, releases: Releases, body: Json) -> ApplyStep:
     resource, metadata = resource_of_body(body), body["metadata"]
     try:
         if release := await releases.owner(body):
             why = f"it belongs to the Helm release {release}: use helm uninstall"
-            return Step(key(body), Outcome.FAILED, why)
+            return ApplyStep(key(body), ApplyOutcome.FAILED, why)
         await api.delete(resource, metadata.get("namespace", ""), metadata["name"])
     except errors.ApiError as error:
-        return Step(key(body), Outcome.FAILED, error.message)
-    return Step(key(body), Outcome.DELETED)
+        return ApplyStep(key(body), ApplyOutcome.FAILED, error.message)
+    return ApplyStep(key(body), ApplyOutcome.DELETED)
 
 
 def _conflict(error: errors.Conflict) -> str:

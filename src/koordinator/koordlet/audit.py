@@ -17,7 +17,7 @@ import msgspec
 
 from koordinator import clock
 from koordinator.clock import Clock
-from koordinator.host.files import Problem, problem_of
+from koordinator.host.files import FileProblem, problem_of
 
 CURRENT = "audit.log"
 ROTATE_BYTES = 2 * 1024 * 1024
@@ -80,7 +80,7 @@ class AuditLog:
         self._size_bytes = -1
         """Of the current file; -1 until it was looked at."""
         self.dropped_count = 0
-        self.problem: Problem | None = None
+        self.problem: FileProblem | None = None
         """Why events could not be written last."""
 
     # Recording

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from koordinator import prometheus
 from koordinator.koordlet.audit_query import AuditQuery, QueryError
-from koordinator.prometheus import Registry
+from koordinator.prometheus import MetricsRegistry
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Troubles = Callable[[], Mapping[str, str]]
@@ -17,7 +17,7 @@ _TOKEN_HEADER = "Next-Page-Token"
 
 
 def application(
-    internal: Registry, external: Registry, events: AuditQuery | None, troubles: Troubles
+    internal: MetricsRegistry, external: MetricsRegistry, events: AuditQuery | None, troubles: Troubles
 ) -> web.Application:
     """`events` is None while the audit log is not served.
 
@@ -52,7 +52,7 @@ def audit_events(query: AuditQuery) -> Handler:
     return handle
 
 
-def _metrics(*registries: Registry) -> Handler:
+def _metrics(*registries: MetricsRegistry) -> Handler:
     async def handle(_: web.Request) -> web.Response:
         text = "".join(registry.text() for registry in registries)
         return web.Response(body=text.encode(), headers={"Content-Type": prometheus.CONTENT_TYPE})

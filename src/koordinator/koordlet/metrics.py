@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from koordinator.clock import Clock
 from koordinator.cluster.client_metrics import ClientMetrics
-from koordinator.prometheus import Gauge, Histogram, Labels, Registry, Series, exponential
+from koordinator.prometheus import Gauge, Histogram, Labels, MetricsRegistry, Series, exponential
 
 PREFIX = "koordlet_"
 TOUCHED_S = 300.0
@@ -91,8 +91,8 @@ class AgentMetrics:
     """All families, in two registries: `internal` is about the agent, `external` for users of the node."""
 
     def __init__(self, node: str, clock: Clock) -> None:
-        self.internal = Registry()
-        self.external = Registry()
+        self.internal = MetricsRegistry()
+        self.external = MetricsRegistry()
         self.client = ClientMetrics(self.internal)
         self._node = node
         self._clock = clock

@@ -17,7 +17,7 @@ from koordinator.api.quantity import QuantityError
 from koordinator.api.slo import HostApplicationSpec, NodeSLOSpec
 from koordinator.cluster.supervise import Guard
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.cpu_topology import CPUTopology
+from koordinator.host.cpu_topology import HostCPUTopology
 from koordinator.host.storage import LocalStorage
 from koordinator.koordlet.node_pods import PodRecord
 
@@ -49,7 +49,7 @@ class NodeView:
         self.topology: NodeResourceTopology | None = None
         """As this agent computed it, also where it is not reported."""
         self.metric_spec: NodeMetricSpec | None = None
-        self.cpu: CPUTopology | None = None
+        self.cpu: HostCPUTopology | None = None
         self.cpu_info: CPUBasicInfo | None = None
         self.numa_meminfo_kib: Mapping[int, Mapping[str, int]] = {}
         self.huge_pages: Mapping[int, Mapping[int, int]] = {}

@@ -4,13 +4,13 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
-from koordinator.cluster.backend import PackedRecord, Record, RecordEvent
+from koordinator.cluster.backend import ObjectRecord, PackedRecord, RecordEvent
 from koordinator.cluster.protocol import EventType
 
 Key = tuple[str, str]
 """Namespace (empty for cluster-scoped objects) and name."""
 
-Matches = Callable[[Record], bool]
+Matches = Callable[[ObjectRecord], bool]
 
 RECENT = 512
 """Changes kept as they are: nearly all watchers read those only. Older ones are kept as text."""
@@ -18,12 +18,12 @@ BYTES_MAX = 16 << 20
 """Text of older changes that a log keeps."""
 
 
-class Change:
+class LoggedWrite:
     """One write: the object before and after (None: was not, is not there)."""
 
     __slots__ = ("_event", "_left", "name", "namespace", "new", "old", "version")
 
-    def __init__(self, version: int, key: Key, old: Record | None, new: Record | None) -> None:
+    def __init__(self, version: int, key: Key, old: ObjectRecord | None, new: ObjectRecord | None) -> None:
         self.version = version
         self.namespace, self.name = key
         self.old = old
@@ -34,9 +34,9 @@ class Change:
     def pack(self) -> int:
         """Keep only the text of both states; returns its bytes (an earlier change may hold the same text)."""
         self._event = self._left = None
-        if self.old is not None and type(self.old) is Record:
+        if self.old is not None and type(self.old) is ObjectRecord:
             self.old = PackedRecord(self.old)
-        if self.new is not None and type(self.new) is Record:
+        if self.new is not None and type(self.new) is ObjectRecord:
             self.new = PackedRecord(self.new)
         return self.bytes
 
@@ -74,10 +74,10 @@ class Change:
         return self.left() if was_in else None
 
 
-def at_version(record: Record, version: int) -> Record:
+def at_version(record: ObjectRecord, version: int) -> ObjectRecord:
     """The same object under another resourceVersion."""
     meta = {**record.obj["metadata"], "resourceVersion": str(version)}
-    return Record({**record.obj, "metadata": meta}, version)
+    return ObjectRecord({**record.obj, "metadata": meta}, version)
 
 
 class Channel:
@@ -101,7 +101,7 @@ class Channel:
         self.floor = floor  # all changes after this version are in the log
         self.subscriptions = 0
         self.is_closed = False
-        self._changes: list[Change] = []
+        self._changes: list[LoggedWrite] = []
         self._max = changes_max
         self._packs = packs
         self._packed = 0  # how many at the beginning are kept as text, and its bytes
@@ -112,7 +112,7 @@ class Channel:
     def end(self) -> int:
         return self.base + len(self._changes)
 
-    def append(self, change: Change) -> None:
+    def append(self, change: LoggedWrite) -> None:
         changes = self._changes
         changes.append(change)
         if self._packs and len(changes) - self._packed > RECENT:
@@ -151,12 +151,12 @@ class Channel:
         """Position of the first change after a version that is not below `floor`."""
         return self.base + bisect_right(self._changes, version, key=_version_of)
 
-    def since(self, position: int, count_max: int | None = None) -> list[Change]:
+    def since(self, position: int, count_max: int | None = None) -> list[LoggedWrite]:
         """Changes from a position that is not below `base`."""
         start = position - self.base
         return self._changes[start : None if count_max is None else start + count_max]
 
-    def backwards(self) -> Iterator[Change]:
+    def backwards(self) -> Iterator[LoggedWrite]:
         return reversed(self._changes)
 
     async def wait(self, waiter: asyncio.Future[None]) -> None:
@@ -168,5 +168,5 @@ class Channel:
             self._waiters.pop(waiter, None)
 
 
-def _version_of(change: Change) -> int:
+def _version_of(change: LoggedWrite) -> int:
     return change.version

@@ -24,7 +24,7 @@ import msgspec
 
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Record
+from koordinator.cluster.backend import ObjectRecord
 from koordinator.local.store import Store
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ INSERT INTO counters VALUES ('version_ceiling', 1);
 """
 
 _Row = tuple[str, str, str]
-_Batch = dict[_Row, tuple[int, Record | None]]
+_Batch = dict[_Row, tuple[int, ObjectRecord | None]]
 
 
 class StorageError(KoordinatorError):
@@ -137,19 +137,21 @@ class SqliteJournal:
             count += 1
         return count
 
-    def _rows(self) -> Iterator[tuple[str, str, str, Record]]:
+    def _rows(self) -> Iterator[tuple[str, str, str, ObjectRecord]]:
         rows = self._db.execute("SELECT kind, namespace, name, version, json FROM objects ORDER BY version")
         decode = msgspec.json.Decoder(dict[str, Any]).decode
         for kind, namespace, name, version, text in rows:
             try:
-                yield kind, namespace, name, Record(decode(text), version)
+                yield kind, namespace, name, ObjectRecord(decode(text), version)
             except msgspec.DecodeError as error:
                 where = f"{kind} {namespace}/{name}"
                 raise StorageError(self._path, f"is damaged: {where} is not readable: {error}") from error
 
     # Writing
 
-    def record(self, table: str, namespace: str, name: str, version: int, record: Record | None) -> None:
+    def record(
+        self, table: str, namespace: str, name: str, version: int, record: ObjectRecord | None
+    ) -> None:
         """See `store.Journal.record`. Several changes of one object within a batch are written as one."""
         row = (table, namespace, name)
         if record is not None:

@@ -1,7 +1,7 @@
 """The versioned object store: what etcd and the watch cache are to an API server.
 
 Every write gets the next resourceVersion of one counter. Objects are immutable: a write stores a new
-`Record` and appends a `Change` to the log of its table. Watches do not have buffers of their own: each is a
+`ObjectRecord` and appends a `LoggedWrite` to the log of its table. Watches do not have buffers of their own: each is a
 position in a log that all share, so a write costs the same with one watcher or a thousand, and a watcher that
 falls behind the end of the log is cut off (`Gone`) without having cost anything.
 """
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from koordinator.cluster import errors
-from koordinator.cluster.backend import PackedRecord, Record, RecordEvent
+from koordinator.cluster.backend import ObjectRecord, PackedRecord, RecordEvent
 from koordinator.cluster.protocol import EventType
-from koordinator.local.change_log import Change, Channel, Key, Matches
+from koordinator.local.change_log import Channel, Key, LoggedWrite, Matches
 
 IndexKey = tuple[str, str]
 """Name of an index (a field path) and the value looked for."""
@@ -35,7 +35,9 @@ ADDED_SPARE = 1_024
 class Journal(Protocol):
     """Keeps changes beyond the life of the process (`local.persistence`)."""
 
-    def record(self, table: str, namespace: str, name: str, version: int, record: Record | None) -> None:
+    def record(
+        self, table: str, namespace: str, name: str, version: int, record: ObjectRecord | None
+    ) -> None:
         """Remember a change (`record` None: the object is gone); becomes durable with the next commit.
 
         Raises: InternalError when the object cannot be kept; nothing is remembered then.
@@ -67,13 +69,13 @@ class Table:
     ) -> None:
         self.name = name
         self._store = store
-        self._spaces: dict[str, dict[str, Record]] = {}
+        self._spaces: dict[str, dict[str, ObjectRecord]] = {}
         self._count = 0
         self._order: list[Key] = []
         self._added: list[Key] = []
         self._has_removed = False
         self._getters = indexes
-        self._indexed: dict[IndexKey, dict[Key, Record]] = {}
+        self._indexed: dict[IndexKey, dict[Key, ObjectRecord]] = {}
         self._packed = packed and store.packs
         self._history = Channel(store.version, history_max, packs=store.packs)
         self._channels: dict[IndexKey, Channel] = {}
@@ -81,23 +83,23 @@ class Table:
     def __len__(self) -> int:
         return self._count
 
-    def get(self, namespace: str, name: str) -> Record | None:
+    def get(self, namespace: str, name: str) -> ObjectRecord | None:
         space = self._spaces.get(namespace)
         return None if space is None else space.get(name)
 
-    def put(self, namespace: str, name: str, obj: dict[str, Any]) -> Record:
+    def put(self, namespace: str, name: str, obj: dict[str, Any]) -> ObjectRecord:
         """Create or replace an object. `obj` and its `metadata` dictionary become the store's."""
         store = self._store
         store.version = version = store.version + 1
         obj["metadata"]["resourceVersion"] = str(version)
-        record = Record(obj, version)
+        record = ObjectRecord(obj, version)
         if store.journal is not None:  # first: what it does not take is not there at all
             store.journal.record(self.name, namespace, name, version, record)
         old = self._place((namespace, name), record)
-        self._publish(Change(version, (namespace, name), old, record))
+        self._publish(LoggedWrite(version, (namespace, name), old, record))
         return record
 
-    def remove(self, namespace: str, name: str) -> Record:
+    def remove(self, namespace: str, name: str) -> ObjectRecord:
         """Delete an object that is there; returns its last state at the version of the deletion."""
         store = self._store
         old = self._spaces[namespace][name]
@@ -109,17 +111,17 @@ class Table:
         self._has_removed = True
         if self._getters:
             self._reindex((namespace, name), old, None)
-        change = Change(version, (namespace, name), old, None)
+        change = LoggedWrite(version, (namespace, name), old, None)
         self._publish(change)
         record = change.left().record
         assert record is not None
         return record
 
-    def load(self, namespace: str, name: str, record: Record) -> None:
+    def load(self, namespace: str, name: str, record: ObjectRecord) -> None:
         """Put an object back that was stored before this process started; no event is sent."""
         self._place((namespace, name), record)
 
-    def _place(self, key: Key, record: Record) -> Record | None:
+    def _place(self, key: Key, record: ObjectRecord) -> ObjectRecord | None:
         namespace, name = key
         if self._packed:
             record = PackedRecord(record)
@@ -137,7 +139,7 @@ class Table:
             self._reindex(key, old, record)
         return old
 
-    def _reindex(self, key: Key, old: Record | None, new: Record | None) -> None:
+    def _reindex(self, key: Key, old: ObjectRecord | None, new: ObjectRecord | None) -> None:
         for index, getter in self._getters.items():
             if old is not None:
                 was = (index, getter(old.obj))
@@ -151,12 +153,12 @@ class Table:
             if new is not None:
                 self._indexed.setdefault((index, getter(new.obj)), {})[key] = new
 
-    def _publish(self, change: Change) -> None:
+    def _publish(self, change: LoggedWrite) -> None:
         self._history.append(change)
         if self._channels:
             self._publish_by_index(change)
 
-    def _publish_by_index(self, change: Change) -> None:
+    def _publish_by_index(self, change: LoggedWrite) -> None:
         keys = {("metadata.namespace", change.namespace): None, ("metadata.name", change.name): None}
         for index, getter in self._getters.items():
             for record in (change.old, change.new):
@@ -169,17 +171,19 @@ class Table:
 
     # Reading the whole table
 
-    def indexed(self, key: IndexKey) -> list[Record] | None:
+    def indexed(self, key: IndexKey) -> list[ObjectRecord] | None:
         """The objects with one value of an index, in key order; None when there is no such index."""
         if key[0] not in self._getters:
             return None
         return [record for _, record in sorted(self._indexed.get(key, {}).items(), key=_key_of)]
 
-    def in_namespace(self, namespace: str) -> Iterator[Record]:
+    def in_namespace(self, namespace: str) -> Iterator[ObjectRecord]:
         """The objects of one namespace (not ordered); safe against writes while iterating."""
         return iter(list(self._spaces.get(namespace, {}).values()))
 
-    def records(self, namespace: str = "", after: Key | None = None, version: int = 0) -> Iterator[Record]:
+    def records(
+        self, namespace: str = "", after: Key | None = None, version: int = 0
+    ) -> Iterator[ObjectRecord]:
         """Objects in key order, behind the key `after`; as of an earlier `version` when one is given.
 
         Raises: KeyError when the log no longer reaches back to `version`.
@@ -213,11 +217,11 @@ class Table:
         self._has_removed = False
         return self._order
 
-    def _undone(self, version: int) -> dict[Key, Record | None]:
+    def _undone(self, version: int) -> dict[Key, ObjectRecord | None]:
         """State as of `version` of the objects that changed since."""
         if version < self._history.floor:
             raise KeyError(version)
-        was: dict[Key, Record | None] = {}
+        was: dict[Key, ObjectRecord | None] = {}
         for change in self._history.backwards():
             if change.version <= version:
                 break
@@ -231,7 +235,7 @@ class Table:
         """Return how many changes there were so far: equal means that nothing changed in between."""
         return self._history.end
 
-    def changes_since(self, position: int) -> Sequence[Change] | None:
+    def changes_since(self, position: int) -> Sequence[LoggedWrite] | None:
         """The changes after a position, in order; None when the log no longer reaches back to it."""
         return None if position < self._history.base else self._history.since(position)
 
@@ -283,7 +287,7 @@ class Table:
             del self._channels[index]
 
 
-def _key_of(item: tuple[Key, Record]) -> Key:
+def _key_of(item: tuple[Key, ObjectRecord]) -> Key:
     return item[0]
 
 

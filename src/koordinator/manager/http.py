@@ -7,7 +7,7 @@ from aiohttp import web
 
 from koordinator import health, prometheus
 from koordinator.manager.metrics import ManagerMetrics
-from koordinator.prometheus import Registry
+from koordinator.prometheus import MetricsRegistry
 
 Check = Callable[[], Awaitable[str]]
 """Why something is not well; empty when it is."""
@@ -42,7 +42,7 @@ async def well() -> str:
     return ""
 
 
-def _metrics(*registries: Registry) -> Handler:
+def _metrics(*registries: MetricsRegistry) -> Handler:
     async def handle(_: web.Request) -> web.Response:
         text = "".join(registry.text() for registry in registries)
         return web.Response(body=text.encode(), headers={"Content-Type": prometheus.CONTENT_TYPE})

@@ -24,7 +24,7 @@ from koordinator.manager.config import addons
 from koordinator.manager.config.slo_configs import SLOConfigs
 from koordinator.manager.metrics import EXPIRE_PERIOD_S, ManagerMetrics
 from koordinator.manager.options import ManagerOptions
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import all as webhooks
 from koordinator.manager.webhooks.review import Handler
 
@@ -45,7 +45,7 @@ class Manager:
         rng = random.Random(options.seed)
         factory = InformerFactory(cluster, rng, namespace=options.namespace, transforms=caches.TRANSFORMS)
         events = EventRecorder(cluster, COMPONENT, rng=rng)
-        self.shared = Shared(
+        self.shared = ManagerContext(
             cluster=cluster,
             clock=cluster.clock,
             rng=rng,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from koordinator.clock import Clock
 from koordinator.cluster.client_metrics import ClientMetrics
 from koordinator.cluster.queue_metrics import QueueMetrics
-from koordinator.prometheus import Counter, Gauge, Histogram, Labels, Reading, Registry, exponential
+from koordinator.prometheus import Counter, Gauge, Histogram, Labels, MetricsRegistry, Reading, exponential
 
 SUCCEEDED, FAILED = "succeeded", "failed"
 ALLOWED, REJECTED = "allowed", "rejected"
@@ -44,11 +44,11 @@ class ManagerMetrics:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self.runtime = Registry()
+        self.runtime = MetricsRegistry()
         self.client = ClientMetrics(self.runtime)
         self.queues = QueueMetrics(self.runtime)
-        self.internal = Registry()
-        self.external = Registry()
+        self.internal = MetricsRegistry()
+        self.external = MetricsRegistry()
         outcome = ("status", "reason")
         text = "Reconciles, by outcome."
         self.noderesource_reconciles = self._counter(

@@ -15,7 +15,7 @@ from koordinator.manager.metrics import ManagerMetrics
 from koordinator.manager.options import ManagerOptions
 
 
-class Shared(msgspec.Struct, frozen=True, kw_only=True):
+class ManagerContext(msgspec.Struct, frozen=True, kw_only=True):
     """The state that all parts share. Informers asked of `factory` in constructors are started and waited for.
 
     Their caches hold pods, nodes and NodeMetrics without what no part reads (`caches`).

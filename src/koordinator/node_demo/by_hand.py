@@ -11,17 +11,17 @@ from koordinator.host.cgroup_units import SHARES_MIN, shares_of_milli
 from koordinator.host.cgroups import Cgroups
 from koordinator.local.processes.groups import GroupError, PodGroups
 from koordinator.node_demo import own_groups
-from koordinator.node_demo.commands import Commands
+from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.disk import Disk
 from koordinator.node_demo.errors import DemoError
-from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, Hog, Mode
+from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, DemoMode, Hog
 from koordinator.node_demo.stage import Setting, Written
 
 
 class ByHand:
     """Implements `stage.Stage`."""
 
-    def __init__(self, cgroups: Cgroups, commands: Commands, disk: Disk | None) -> None:
+    def __init__(self, cgroups: Cgroups, commands: DemoCommands, disk: Disk | None) -> None:
         self._cgroups = cgroups
         self._commands = commands
         self._disk = disk
@@ -42,16 +42,16 @@ class ByHand:
         self._set(self._groups.class_group(KubeQoS.BEST_EFFORT), Knob.CPU_SHARES, SHARES_MIN)
         await self._start(self._service, SERVICE_REQUEST_MILLI, self._commands.service())
 
-    async def enter(self, mode: Mode, hog: Hog) -> Setting:
+    async def enter(self, mode: DemoMode, hog: Hog) -> Setting:
         """Batch as ordinary pods with equal shares, or best-effort with the knobs that protect services."""
         for group in [each for each in self._running if each != self._service]:
             await self._end(group)
-        is_managed = mode is Mode.MANAGED
+        is_managed = mode is DemoMode.MANAGED
         evidence: dict[str, str] = {}
         if is_managed:
             evidence |= self._set(self._groups.class_group(KubeQoS.BEST_EFFORT), Knob.CPU_IDLE, 1)
         groups = []
-        for number in range(BATCH_PODS if mode is not Mode.ALONE else 0):
+        for number in range(BATCH_PODS if mode is not DemoMode.ALONE else 0):
             kube_qos = KubeQoS.BEST_EFFORT if is_managed else KubeQoS.BURSTABLE
             group = self._groups.pod_group(kube_qos, f"batch-{number}")
             share_milli = 0 if is_managed else SERVICE_REQUEST_MILLI // BATCH_PODS

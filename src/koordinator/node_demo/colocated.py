@@ -27,11 +27,11 @@ from koordinator.local.processes.kubelet import KubeletOptions
 from koordinator.local.processes.process_node import ProcessNodeConfig
 from koordinator.node_demo import manifests, own_groups
 from koordinator.node_demo.agent_process import AgentProcess
-from koordinator.node_demo.commands import Commands
+from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.disk import Disk
 from koordinator.node_demo.errors import DemoError
 from koordinator.node_demo.manifests import NAMESPACE
-from koordinator.node_demo.plan import BATCH_PODS, Hog, Mode
+from koordinator.node_demo.plan import BATCH_PODS, DemoMode, Hog
 from koordinator.node_demo.stage import Setting, Written
 
 NODE = "this-machine"
@@ -51,7 +51,7 @@ _LIMIT_KNOBS = (
 class OnACluster:
     """Implements `stage.Stage` with pods that are applied, scheduled, run, measured and protected."""
 
-    def __init__(self, cgroups: Cgroups, commands: Commands, disk: Disk | None) -> None:
+    def __init__(self, cgroups: Cgroups, commands: DemoCommands, disk: Disk | None) -> None:
         self._cgroups = cgroups
         self._commands = commands
         self._disk = disk
@@ -102,7 +102,7 @@ class OnACluster:
         )  # once it has reported, batch resources stay for a quarter of an hour without it
         await self._until("batch resources on the node", self._lends)
 
-    async def enter(self, mode: Mode, hog: Hog) -> Setting:
+    async def enter(self, mode: DemoMode, hog: Hog) -> Setting:
         """Raises: DemoError when the pods of a mode do not run, or the agent does not protect the service."""
         for name in self._batch:
             await self._delete(name)
@@ -115,16 +115,16 @@ class OnACluster:
         else:
             await self._agent.stop()
         groups, counters = [], []
-        for number in range(BATCH_PODS if mode is not Mode.ALONE else 0):
+        for number in range(BATCH_PODS if mode is not DemoMode.ALONE else 0):
             command = self._commands.hog(hog, number)
             memory_mib = self._commands.hog_memory_mib(hog)
             body = manifests.batch(mode, number, command, self._commands.cpus, memory_mib)
             groups.append(await self._apply(body))
             counters.append(self._commands.counters(hog, number))
             self._batch.append(body["metadata"]["name"])
-        if mode is Mode.DEFAULT:
+        if mode is DemoMode.DEFAULT:
             await self._until("the node agent to weigh best-effort pods", lambda: self._is_weighed(groups))
-        if mode is Mode.MANAGED:
+        if mode is DemoMode.MANAGED:
             await self._until("the node agent to make best-effort pods yield", self._is_protected)
             if hog is Hog.DISK and self._limits_disks():
                 await self._until("the node agent to limit the disk", lambda: self._is_limited(groups))

@@ -17,7 +17,7 @@ _STREAM_MIB = 64  # per thread, twice: more than any cache holds
 _PROGRAM_MIB = 64  # threads' stacks, tables, the binary
 
 
-class Commands(msgspec.Struct, frozen=True):
+class DemoCommands(msgspec.Struct, frozen=True):
     """The programs with what this machine gave them: loops per request, a port, files."""
 
     programs: Programs

@@ -7,7 +7,7 @@ from koordinator.api import defaults, labels
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.node_demo.disk import LIMIT_BPS, LIMIT_IOPS, Disk
-from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, Mode
+from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, DemoMode
 
 NAMESPACE = "default"
 SERVICE = "service"
@@ -26,7 +26,7 @@ _NO_IMAGE = "none"  # the process node runs commands of this machine
 _ANY_CPU_USE = json.dumps({"usageThresholds": {"memory": 95}})  # what is not listed has no threshold
 
 
-def configuration(disk: Disk | None, mode: Mode = Mode.MANAGED) -> dict[str, str]:
+def configuration(disk: Disk | None, mode: DemoMode = DemoMode.MANAGED) -> dict[str, str]:
     """The data of ConfigMap `slo-controller-config`: lend all that is left, and protect services.
 
     In mode `DEFAULT` services are protected as an installation does that nobody has configured. What is lent is the
@@ -39,7 +39,7 @@ def configuration(disk: Disk | None, mode: Mode = Mode.MANAGED) -> dict[str, str
         "cpuReclaimThresholdPercent": 100,
         "memoryReclaimThresholdPercent": 80,
     }
-    if mode is Mode.DEFAULT:
+    if mode is DemoMode.DEFAULT:
         installed: dict[str, str] = defaults.slo_config()["data"]
         return {**installed, _COLOCATION: json.dumps(colocation), _QOS: "{}"}
     threshold = {
@@ -90,10 +90,10 @@ def service(command: list[str]) -> dict[str, Any]:
     )
 
 
-def batch(mode: Mode, number: int, command: list[str], cpus: int, memory_mib: int) -> dict[str, Any]:
+def batch(mode: DemoMode, number: int, command: list[str], cpus: int, memory_mib: int) -> dict[str, Any]:
     """A batch pod: managed it is best-effort and asks for what is lent, unmanaged it is a pod like any other."""
     name = f"batch-{mode}-{number}"
-    if mode is Mode.UNMANAGED:
+    if mode is DemoMode.UNMANAGED:
         requests = {"cpu": f"{SERVICE_REQUEST_MILLI // BATCH_PODS}m", "memory": f"{memory_mib}Mi"}
         return _pod(name, PriorityClass.PROD, {}, command, {"requests": requests})
     resources = {

@@ -9,12 +9,12 @@ import msgspec
 from koordinator.host.cgroup_knobs import V1
 from koordinator.host.cgroups import Cgroups
 from koordinator.node_demo import latency, observe, plan
-from koordinator.node_demo.commands import Commands
+from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.errors import DemoError
 from koordinator.node_demo.latency import Latency, Records
 from koordinator.node_demo.observe import Moment, Use
-from koordinator.node_demo.plan import SETTLE_S, WARM_UP_S, Hog, Mode, Run
-from koordinator.node_demo.stage import Setting, Stage
+from koordinator.node_demo.plan import SETTLE_S, WARM_UP_S, DemoMode, Hog, Run
+from koordinator.node_demo.stage import DemoStage, Setting
 
 _START_S_MAX, _START_PAUSE_S = 60.0, 0.1
 _STRAGGLERS_S = 30.0  # start and end of the load generator, generously
@@ -42,7 +42,7 @@ class Load(msgspec.Struct, frozen=True):
 class Meter:
     """Measures runs on a stage."""
 
-    def __init__(self, stage: Stage, cgroups: Cgroups, commands: Commands) -> None:
+    def __init__(self, stage: DemoStage, cgroups: Cgroups, commands: DemoCommands) -> None:
         self._stage = stage
         self._cgroups = cgroups
         self._commands = commands
@@ -51,7 +51,7 @@ class Meter:
         """CPU seconds of one request, all that the service spends on it included. Raises: DemoError."""
         cpus = self._commands.cpus
         rate = plan.rate_per_s(plan.PILOT_LOAD_PERCENT, cpus, plan.REQUEST_CPU_MS / 1_000)
-        setting = await self._stage.enter(Mode.ALONE, Hog.CPU)
+        setting = await self._stage.enter(DemoMode.ALONE, Hog.CPU)
         await _answers(setting.port)
         _, use = await self._send(setting, Load(rate, 0, plan.PILOT_S))
         return use.service_ratio * cpus / rate

@@ -7,8 +7,8 @@ import plotly.graph_objects as go
 
 from koordinator.node_demo import results, texts, verdicts
 from koordinator.node_demo.measure import Measured
-from koordinator.node_demo.plan import Mode, Scenario, alone_like
-from koordinator.node_demo.results import Row
+from koordinator.node_demo.plan import DemoMode, Scenario, alone_like
+from koordinator.node_demo.results import ResultRow
 from koordinator.node_demo.show import Shown
 from koordinator.report.figures import div
 from koordinator.report.figures import figure as new_figure
@@ -16,10 +16,10 @@ from koordinator.report.page import body, page, table
 
 # Okabe and Ito's palette: distinguishable with any colour vision, and in print.
 _COLOURS = {
-    Mode.ALONE: "#7F7F7F",
-    Mode.UNMANAGED: "#D55E00",
-    Mode.DEFAULT: "#009E73",
-    Mode.MANAGED: "#0072B2",
+    DemoMode.ALONE: "#7F7F7F",
+    DemoMode.UNMANAGED: "#D55E00",
+    DemoMode.DEFAULT: "#009E73",
+    DemoMode.MANAGED: "#0072B2",
 }
 _SERVICE, _BATCH, _REST, _UNUSED = "#0072B2", "#E69F00", "#CC79A7", "#D9D9D9"
 _POINTS = 400  # of a curve; more cannot be seen
@@ -34,7 +34,7 @@ _STYLE = """
 """
 
 
-def render(shown: Shown, rows: list[Row]) -> str:
+def render(shown: Shown, rows: list[ResultRow]) -> str:
     """The whole page as HTML text, plotting library included."""
     found = results.disturbances(shown.measured)
     text = body(
@@ -59,12 +59,12 @@ def _facts(shown: Shown) -> str:
     )
 
 
-def _verdict(verdict: verdicts.Verdict) -> str:
+def _verdict(verdict: verdicts.PromiseCheck) -> str:
     word = "kept" if verdict.is_kept else "missed"
     return f'<li><b class="{word}">{word}</b> {html.escape(verdict.text)}: {html.escape(verdict.found)}</li>'
 
 
-def _scenario(scenario: Scenario, shown: Shown, rows: list[Row]) -> str:
+def _scenario(scenario: Scenario, shown: Shown, rows: list[ResultRow]) -> str:
     own = [row for row in rows if row.scenario == scenario]
     lines = table(list(texts.HEADER), [list(texts.cells(row)) for row in own])
     return (
@@ -82,15 +82,15 @@ def _evidence(shown: Shown) -> str:
     )
 
 
-def _runs(scenario: Scenario, mode: Mode, measured: list[Measured]) -> list[Measured]:
-    wanted = alone_like(scenario) if mode is Mode.ALONE else scenario
+def _runs(scenario: Scenario, mode: DemoMode, measured: list[Measured]) -> list[Measured]:
+    wanted = alone_like(scenario) if mode is DemoMode.ALONE else scenario
     return [each for each in measured if each.run.mode is mode and each.run.scenario == wanted]
 
 
 def _tails(scenario: Scenario, measured: list[Measured]) -> go.Figure:
     """Latency by percentile, of all requests of all runs; the axis gives each further nine the same room."""
     figure = new_figure("latency, ms", "percentile")
-    for mode in Mode:
+    for mode in DemoMode:
         runs = _runs(scenario, mode, measured)
         if not runs:
             continue
@@ -111,7 +111,7 @@ def _over_time(scenario: Scenario, measured: list[Measured]) -> go.Figure:
     figure = new_figure(
         "p99 of ¼ s, ms", "seconds of the measurement; the runs of a mode one after the other"
     )
-    for mode in Mode:
+    for mode in DemoMode:
         times, values, offset_s = [], [], 0.0
         for each in _runs(scenario, mode, measured):
             bins = (each.records.due_ns / _NS_PER_S / _BIN_S).astype(np.int64)
@@ -130,7 +130,7 @@ def _over_time(scenario: Scenario, measured: list[Measured]) -> go.Figure:
     return figure
 
 
-def _cpus(rows: list[Row]) -> go.Figure:
+def _cpus(rows: list[ResultRow]) -> go.Figure:
     """Return who used the CPUs."""
     figure = new_figure("% of all CPUs", "")
     names = [texts.MODES[row.mode] for row in rows]

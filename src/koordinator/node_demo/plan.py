@@ -25,7 +25,7 @@ _AROUND_A_RUN_S = 2.0  # pods come and go
 _START_S = 45.0  # the agent reports half a minute after its start, which is when batch resources appear
 
 
-class Mode(enum.StrEnum):
+class DemoMode(enum.StrEnum):
     """The company of the service, and who looks after it."""
 
     ALONE = "alone"
@@ -37,10 +37,10 @@ class Mode(enum.StrEnum):
     @property
     def has_agent(self) -> bool:
         """Return whether batch runs as best-effort pods that the node agent looks after."""
-        return self in (Mode.DEFAULT, Mode.MANAGED)
+        return self in (DemoMode.DEFAULT, DemoMode.MANAGED)
 
 
-MODES = (Mode.ALONE, Mode.UNMANAGED, Mode.MANAGED)
+MODES = (DemoMode.ALONE, DemoMode.UNMANAGED, DemoMode.MANAGED)
 """What is compared unless somebody asks for other modes."""
 
 
@@ -71,7 +71,7 @@ class Run(msgspec.Struct, frozen=True):
     """One measurement; `scenario.hog` only says which requests are made when the service is alone."""
 
     scenario: Scenario
-    mode: Mode
+    mode: DemoMode
     repeat: int
 
 
@@ -80,7 +80,7 @@ def rate_per_s(load_percent: float, cpus: int, request_cpu_s: float) -> float:
     return load_percent / 100 * cpus / request_cpu_s
 
 
-def runs(scenarios: list[Scenario], repeats: int, modes: Sequence[Mode] = MODES) -> list[Run]:
+def runs(scenarios: list[Scenario], repeats: int, modes: Sequence[DemoMode] = MODES) -> list[Run]:
     """All measurements, interleaved: whatever changes on the machine meanwhile meets all modes alike.
 
     Being alone is measured once for all scenarios whose requests are the same (`alone_like`).
@@ -89,7 +89,7 @@ def runs(scenarios: list[Scenario], repeats: int, modes: Sequence[Mode] = MODES)
     for repeat in range(repeats):
         for mode in modes:
             for scenario in scenarios:
-                run = Run(alone_like(scenario) if mode is Mode.ALONE else scenario, mode, repeat)
+                run = Run(alone_like(scenario) if mode is DemoMode.ALONE else scenario, mode, repeat)
                 if run not in planned:
                     planned.append(run)
     return planned

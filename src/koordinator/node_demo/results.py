@@ -7,7 +7,7 @@ import msgspec
 
 from koordinator.local.nodes.interference import Interference
 from koordinator.node_demo.measure import Measured
-from koordinator.node_demo.plan import DISK_BLOCK_KIB, Hog, Mode, Scenario, alone_like
+from koordinator.node_demo.plan import DISK_BLOCK_KIB, DemoMode, Hog, Scenario, alone_like
 
 _UNITS = {Hog.CPU: ("units", 1.0), Hog.MEMORY: ("GiB", 1 / 1024), Hog.DISK: ("MiB", DISK_BLOCK_KIB / 1024)}
 
@@ -17,11 +17,11 @@ STEAL_RATIO_MAX = 0.02
 SENT_LATE_MS_MAX = 0.5
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ResultRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Medians of one scenario and mode. Ratios of CPU are of all CPUs of the machine."""
 
     scenario: Scenario
-    mode: Mode
+    mode: DemoMode
     runs: int
     p50_ms: float
     p99_ms: float
@@ -40,20 +40,20 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def work(self) -> str:
         """Return what batch did per second; a unit of CPU work is that of one request."""
-        if self.mode is Mode.ALONE:
+        if self.mode is DemoMode.ALONE:
             return ""
         unit, factor = _UNITS[self.scenario.hog]
         return f"{self.work_per_s * factor:,.0f} {unit}"
 
 
-def summarise(measured: Sequence[Measured]) -> list[Row]:
+def summarise(measured: Sequence[Measured]) -> list[ResultRow]:
     """One row per scenario and mode, in the order of scenarios, then modes."""
-    scenarios = sorted({each.run.scenario for each in measured if each.run.mode is not Mode.ALONE})
+    scenarios = sorted({each.run.scenario for each in measured if each.run.mode is not DemoMode.ALONE})
     rows = []
     for scenario in scenarios or sorted({each.run.scenario for each in measured}):
-        alone = _of(measured, alone_like(scenario), Mode.ALONE)
-        for mode in Mode:
-            runs = alone if mode is Mode.ALONE else _of(measured, scenario, mode)
+        alone = _of(measured, alone_like(scenario), DemoMode.ALONE)
+        for mode in DemoMode:
+            runs = alone if mode is DemoMode.ALONE else _of(measured, scenario, mode)
             if runs:
                 rows.append(_row(scenario, mode, runs, alone))
     return rows
@@ -91,15 +91,15 @@ _DISTURBANCES: tuple[tuple[str, Callable[[Measured], float], float], ...] = (
 )
 
 
-def _of(measured: Sequence[Measured], scenario: Scenario, mode: Mode) -> list[Measured]:
+def _of(measured: Sequence[Measured], scenario: Scenario, mode: DemoMode) -> list[Measured]:
     return [each for each in measured if each.run.scenario == scenario and each.run.mode is mode]
 
 
-def _row(scenario: Scenario, mode: Mode, runs: list[Measured], alone: list[Measured]) -> Row:
+def _row(scenario: Scenario, mode: DemoMode, runs: list[Measured], alone: list[Measured]) -> ResultRow:
     p99s = [each.latency.p99_ms for each in runs]
     alone_p99 = median(each.latency.p99_ms for each in alone) if alone else median(p99s)
     alone_service = median(each.use.service_ratio for each in alone) if alone else 0.0
-    return Row(
+    return ResultRow(
         scenario=scenario,
         mode=mode,
         runs=len(runs),

@@ -16,13 +16,13 @@ from koordinator.node_demo import build, commands, disk, plan, results
 from koordinator.node_demo.build import Programs
 from koordinator.node_demo.by_hand import ByHand
 from koordinator.node_demo.colocated import OnACluster
-from koordinator.node_demo.commands import Commands
+from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.disk import Disk
 from koordinator.node_demo.errors import DemoError
 from koordinator.node_demo.measure import Measured, Meter
-from koordinator.node_demo.plan import MODES, Hog, Mode, Run, Scenario
+from koordinator.node_demo.plan import MODES, DemoMode, Hog, Run, Scenario
 from koordinator.node_demo.results import Circumstances
-from koordinator.node_demo.stage import Stage, Written
+from koordinator.node_demo.stage import DemoStage, Written
 
 _FILES_KEPT_OPEN = 64
 
@@ -61,7 +61,7 @@ def prepare(
     seconds: float,
     disk_dir: Path | None = None,
     by_hand: bool = False,
-    modes: Sequence[Mode] = MODES,
+    modes: Sequence[DemoMode] = MODES,
 ) -> Prepared:
     """Raises: DemoError, which says what is missing and how to get it."""
     if os.geteuid() != 0:
@@ -75,7 +75,7 @@ def prepare(
             f"{folder} is not on a single disk, so batch cannot be kept from it: name a folder that is with "
             "--disk-dir, or leave the disk hog out with --hogs cpu --hogs memory"
         )
-    if by_hand and Mode.DEFAULT in modes:
+    if by_hand and DemoMode.DEFAULT in modes:
         raise DemoError(
             "what the node agent does by default cannot be measured without it: leave --by-hand away"
         )
@@ -89,7 +89,7 @@ async def show(prepared: Prepared, on_progress: Callable[[int, Run], None]) -> S
     files = Files(_FILES_KEPT_OPEN)
     groups = Cgroups(files, cgroups.detect(files, HostRoots.below("")))
     with tempfile.TemporaryDirectory(prefix="koordinator-demo-") as scratch:
-        made = Commands(
+        made = DemoCommands(
             programs=prepared.programs,
             loops=commands.loops_per_request(prepared.programs),
             port=commands.free_port(),
@@ -97,7 +97,7 @@ async def show(prepared: Prepared, on_progress: Callable[[int, Run], None]) -> S
             work_dir=Path(scratch),
             disk_dir=prepared.disk_dir,
         )
-        stage: Stage
+        stage: DemoStage
         if prepared.by_hand:
             stage = ByHand(groups, made, prepared.disk)
         else:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from koordinator.node_demo.plan import Hog, Mode
+from koordinator.node_demo.plan import DemoMode, Hog
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -28,13 +28,13 @@ class Written(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Stage(Protocol):
+class DemoStage(Protocol):
     """Keeps the service running and changes what is beside it."""
 
     async def open(self) -> None:
         """Start the service."""
 
-    async def enter(self, mode: Mode, hog: Hog) -> Setting:
+    async def enter(self, mode: DemoMode, hog: Hog) -> Setting:
         """Have the batch pods of a mode running, and nothing else."""
 
     async def close(self) -> None:

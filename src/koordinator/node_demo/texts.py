@@ -4,17 +4,17 @@ import re
 from collections.abc import Sequence
 
 from koordinator.node_demo.measure import Measured
-from koordinator.node_demo.plan import Mode
-from koordinator.node_demo.results import Row
+from koordinator.node_demo.plan import DemoMode
+from koordinator.node_demo.results import ResultRow
 from koordinator.node_demo.stage import Written
 
 _IDS = re.compile(r"(?<=/pod)[0-9a-f-]{36}|(?<=/)[0-9a-f]{64}|(?<=koordinator-demo-)[0-9]+")
 
 MODES = {
-    Mode.ALONE: "alone",
-    Mode.UNMANAGED: "unmanaged",
-    Mode.DEFAULT: "by default",
-    Mode.MANAGED: "managed",
+    DemoMode.ALONE: "alone",
+    DemoMode.UNMANAGED: "unmanaged",
+    DemoMode.DEFAULT: "by default",
+    DemoMode.MANAGED: "managed",
 }
 HEADER = ("", "p50", "p99", "p99.9", "× alone", "CPUs", "service", "batch", "of left", "work/s")
 COLUMNS = (
@@ -30,9 +30,9 @@ METHOD = (
 )
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: ResultRow) -> tuple[str, ...]:
     """A line of the table, as `HEADER` names the columns."""
-    is_alone = row.mode is Mode.ALONE
+    is_alone = row.mode is DemoMode.ALONE
     return (
         MODES[row.mode],
         _ms(row.p50_ms),

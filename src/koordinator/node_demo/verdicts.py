@@ -2,8 +2,8 @@
 
 import msgspec
 
-from koordinator.node_demo.plan import Hog, Mode
-from koordinator.node_demo.results import Row
+from koordinator.node_demo.plan import DemoMode, Hog
+from koordinator.node_demo.results import ResultRow
 
 CALM_LOAD_PERCENT = 40
 """Up to this load the promises are those of an ordinary hour, above it those of a rush hour."""
@@ -29,7 +29,7 @@ _RUSH = {
 }
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class PromiseCheck(msgspec.Struct, frozen=True):
     """One promise: what it says, what came out, whether it was kept."""
 
     text: str
@@ -37,20 +37,20 @@ class Verdict(msgspec.Struct, frozen=True):
     is_kept: bool
 
 
-def aim(row: Row) -> Aim:
+def aim(row: ResultRow) -> Aim:
     """Return what is promised for a managed run."""
     return (_CALM if row.scenario.load_percent <= CALM_LOAD_PERCENT else _RUSH)[row.scenario.hog]
 
 
-def verdicts(rows: list[Row]) -> list[Verdict]:
+def verdicts(rows: list[ResultRow]) -> list[PromiseCheck]:
     """All promises of managed runs."""
     found = []
     for row in rows:
-        if row.mode is not Mode.MANAGED:
+        if row.mode is not DemoMode.MANAGED:
             continue
         wanted = aim(row)
         found.append(
-            Verdict(
+            PromiseCheck(
                 f"{row.scenario}: p99 at most {wanted.p99_to_alone_max:g} × that of the service alone",
                 f"{row.p99_to_alone:.2f} ×",
                 row.p99_to_alone <= wanted.p99_to_alone_max,
@@ -62,6 +62,8 @@ def verdicts(rows: list[Row]) -> list[Verdict]:
         ):
             if least > 0:
                 found.append(
-                    Verdict(f"{row.scenario}: {name} at least {least:.0%}", f"{value:.1%}", value >= least)
+                    PromiseCheck(
+                        f"{row.scenario}: {name} at least {least:.0%}", f"{value:.1%}", value >= least
+                    )
                 )
     return found

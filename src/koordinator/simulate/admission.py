@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from koordinator.api import kinds
 from koordinator.local.admission import WebhookAdmission
 from koordinator.local.admission.client import INPROC
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from koordinator.manager.webhooks import configuration, review
 
 _NAME = "koord-manager"
 
 
-async def admit_by(handlers: Mapping[str, review.Handler], registry: Registry, rng: random.Random) -> None:
+async def admit_by(
+    handlers: Mapping[str, review.Handler], registry: ObjectRegistry, rng: random.Random
+) -> None:
     """Ask `handlers` (by path) whatever the manager's webhook configurations say, from now on."""
     admission = WebhookAdmission.on(registry, rng)
     for path, handler in handlers.items():

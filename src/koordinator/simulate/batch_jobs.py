@@ -22,7 +22,7 @@ class Task(msgspec.Struct, frozen=True):
     used_bytes: float
 
 
-class Job(msgspec.Struct, frozen=True):
+class TraceJob(msgspec.Struct, frozen=True):
     """Stages of tasks; all tasks of a stage may run at once, when all of the stage before are done."""
 
     name: str
@@ -62,12 +62,12 @@ KINDS = (
 USE_OF_REQUEST = (0.8, 1.0)
 
 
-def stream(cores: float, hours: float, rng: np.random.Generator) -> list[Job]:
+def stream(cores: float, hours: float, rng: np.random.Generator) -> list[TraceJob]:
     """Jobs that arrive within `hours` and together want `cores` on average, in order of arrival.
 
     Jobs are kept small against the cluster, so that a small simulated one sees many jobs, too.
     """
-    jobs: list[Job] = []
+    jobs: list[TraceJob] = []
     for kind in KINDS:
         tasks = _tasks_range(kind, cores)
         mean_tasks = (tasks[0] + tasks[1]) / 2 * (kind.stages[0] + kind.stages[1]) / 2
@@ -89,12 +89,12 @@ def _tasks_range(kind: JobKind, cores: float) -> tuple[int, int]:
     return min(kind.tasks[0], most), min(kind.tasks[1], most)
 
 
-def _job(kind: JobKind, tasks: tuple[int, int], arrives_s: float, rng: np.random.Generator) -> Job:
+def _job(kind: JobKind, tasks: tuple[int, int], arrives_s: float, rng: np.random.Generator) -> TraceJob:
     stages = []
     for _ in range(int(rng.integers(kind.stages[0], kind.stages[1] + 1))):
         count = int(rng.integers(tasks[0], tasks[1] + 1))
         stages.append(tuple(_task(kind, rng) for _ in range(count)))
-    return Job(name="", kind=kind.name, arrives_s=arrives_s, stages=tuple(stages))
+    return TraceJob(name="", kind=kind.name, arrives_s=arrives_s, stages=tuple(stages))
 
 
 def _task(kind: JobKind, rng: np.random.Generator) -> Task:

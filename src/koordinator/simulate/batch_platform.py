@@ -14,7 +14,7 @@ from koordinator.cluster.informer import Informer
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.nodes import behaviour
 from koordinator.local.nodes.behaviour import Behaviour
-from koordinator.simulate.batch_jobs import Job, Task
+from koordinator.simulate.batch_jobs import Task, TraceJob
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class _Attempt:
 class _RunningJob:
     __slots__ = ("job", "left", "stage")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TraceJob) -> None:
         self.job = job
         self.stage = -1
         self.left = 0
@@ -80,7 +80,7 @@ class BatchPlatform:
     def __init__(
         self,
         cluster: Cluster,
-        jobs: list[Job],
+        jobs: list[TraceJob],
         *,
         starts_s: float,
         pending_max: int,

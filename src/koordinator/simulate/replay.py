@@ -40,7 +40,7 @@ SAMPLES_MAX = 2_000
 """Points of the time line that are kept; more are thinned to every second one."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class PodOutcome(msgspec.Struct, frozen=True):
     """The fate of a pod: `node` is "" when it was never placed, `reasons` then tell why; `waited_s` is virtual time
     from arrival to placement (time line only).
     """
@@ -74,7 +74,7 @@ class ReplayResult(msgspec.Struct, frozen=True):
     """`outcomes` in the order in which pods were met first. `cycle_s` is what each attempt took of the timer."""
 
     engine: Engine
-    outcomes: list[Outcome]
+    outcomes: list[PodOutcome]
     cycle_s: list[float]
     resources: tuple[str, ...]
     samples: list[Sample]
@@ -146,7 +146,7 @@ class _Replay:
         self.queue: SchedulingQueue | None = None
         self.timer = timer
         self.progress = progress
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, PodOutcome] = {}
         self.cycle_s: list[float] = []
         self.samples: list[Sample] = []
         self.fullest: Occupancy | None = None
@@ -208,7 +208,7 @@ class _Replay:
     def carry_out(self, result: Placed | Unplaced) -> Placed | Unplaced | None:
         """Take note of an attempt and return what it brought; None for a pod that waits for others."""
         if isinstance(result, Placed) and result.waits:
-            self.outcomes[result.pod.uid] = Outcome(result.pod, "")
+            self.outcomes[result.pod.uid] = PodOutcome(result.pod, "")
             self.actions.hold(result)
             return None
         if isinstance(result, Placed):
@@ -278,7 +278,7 @@ class _Replay:
         """Return whether no gate keeps the pod from being tried, apart from that of one plugin."""
         gate = self.gate(info, but)
         if not gate.is_success:
-            self.outcomes[info.uid] = Outcome(info, "", gate.reasons)
+            self.outcomes[info.uid] = PodOutcome(info, "", gate.reasons)
         return gate.is_success
 
     def _let_go(self, placed: Placed) -> None:
@@ -287,13 +287,13 @@ class _Replay:
 
     def _give_back(self, placed: Placed, status: Status) -> None:
         self.forget(placed)
-        self.outcomes[placed.pod.uid] = Outcome(placed.pod, "", (given_back_reason(status),))
+        self.outcomes[placed.pod.uid] = PodOutcome(placed.pod, "", (given_back_reason(status),))
 
     def record(self, info: PodInfo, result: Placed | Unplaced, waited_s: float = 0.0) -> None:
         if isinstance(result, Placed):
-            self.outcomes[info.uid] = Outcome(info, result.node_name, (), waited_s)
+            self.outcomes[info.uid] = PodOutcome(info, result.node_name, (), waited_s)
         else:
-            self.outcomes[info.uid] = Outcome(info, "", reasons_of(result))
+            self.outcomes[info.uid] = PodOutcome(info, "", reasons_of(result))
 
     def sample(self, at_s: float, waiting: int) -> None:
         shares = self.allocated()
@@ -381,7 +381,7 @@ class _Timeline:
         self._queue.add(info, profile.name, profile.class_key(info), now_s)
         gate = self._replay.gate(info)
         if not gate.is_success:
-            self._replay.outcomes[info.uid] = Outcome(info, "", gate.reasons)
+            self._replay.outcomes[info.uid] = PodOutcome(info, "", gate.reasons)
         self._wake(now_s)
 
     def _wake(self, now_s: float) -> None:
@@ -428,7 +428,7 @@ class _Timeline:
         def give_back(placed: Placed, status: Status) -> None:
             info = placed.pod
             self._replay.forget(placed)
-            self._replay.outcomes[info.uid] = Outcome(info, "", (given_back_reason(status),))
+            self._replay.outcomes[info.uid] = PodOutcome(info, "", (given_back_reason(status),))
             self._queue.retry(self._tried[info.uid], status, frozenset((status.plugin,)), now_s)
 
         self._replay.actions.settle(let_go, give_back)

@@ -74,7 +74,7 @@ class TimedPod(msgspec.Struct, frozen=True):
     departs_s: float | None = None
 
 
-class Row(msgspec.Struct, frozen=True):
+class CsvRow(msgspec.Struct, frozen=True):
     """One line of a table."""
 
     file: str
@@ -136,7 +136,7 @@ def read_pods(path: Path, gpu: Gpu) -> tuple[list[TimedPod], int]:
     return pods, left_out
 
 
-def _node(row: Row, gpus: int, pods_max: int) -> Node:
+def _node(row: CsvRow, gpus: int, pods_max: int) -> Node:
     name = row.text("sn")
     amounts: ResourceList = {
         resources.CPU: f"{row.amount('cpu_milli')}m",
@@ -153,7 +153,7 @@ def _node(row: Row, gpus: int, pods_max: int) -> Node:
     )
 
 
-def _pod(row: Row, *, with_gpus: bool) -> TimedPod:
+def _pod(row: CsvRow, *, with_gpus: bool) -> TimedPod:
     requests: ResourceList = {
         resources.CPU: f"{row.amount('cpu_milli')}m",
         resources.MEMORY: f"{row.amount('memory_mib')}Mi",
@@ -183,7 +183,7 @@ def _pod(row: Row, *, with_gpus: bool) -> TimedPod:
     return TimedPod(pod, arrives_s, departs_s)
 
 
-def _whole_gpus(row: Row) -> int:
+def _whole_gpus(row: CsvRow) -> int:
     """GPUs rounded up: `num_gpu` of them, each used to `gpu_milli` thousandths."""
     milli = row.amount("gpu_milli", 1_000)
     return row.amount("num_gpu") * max(1, -(-milli // 1_000))
@@ -198,11 +198,11 @@ def _models(spec: str) -> Affinity | None:
     return Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=terms))
 
 
-def _time(row: Row, column: str) -> float | None:
+def _time(row: CsvRow, column: str) -> float | None:
     return float(row.amount(column)) if row.text(column) else None
 
 
-def _unique(rows: Iterator[Row], column: str) -> Iterator[Row]:
+def _unique(rows: Iterator[CsvRow], column: str) -> Iterator[CsvRow]:
     seen: dict[str, int] = {}
     for row in rows:
         name = row.text(column)
@@ -214,7 +214,7 @@ def _unique(rows: Iterator[Row], column: str) -> Iterator[Row]:
         yield row
 
 
-def _rows(path: Path, known: Sequence[str]) -> Iterator[Row]:
+def _rows(path: Path, known: Sequence[str]) -> Iterator[CsvRow]:
     file = str(path)
     try:
         with contextlib.closing(user_files.lines(path)) as text:
@@ -227,7 +227,7 @@ def _rows(path: Path, known: Sequence[str]) -> Iterator[Row]:
                 if len(cells) != len(header):
                     reason = f"{len(cells)} values, but the header has {len(header)}"
                     raise TableError(file, number, "", reason)
-                yield Row(file, number, dict(zip(header, cells, strict=True)))
+                yield CsvRow(file, number, dict(zip(header, cells, strict=True)))
     except user_files.FileError as error:
         raise TableError(file, 0, "", ": ".join(filter(None, (error.place, error.reason)))) from error
     except csv.Error as error:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from koordinator.api import resource_vector
 from koordinator.api.resource_vector import I64
-from koordinator.simulate.replay import Outcome, ReplayResult, Sample
+from koordinator.simulate.replay import PodOutcome, ReplayResult, Sample
 from koordinator.simulate.replay_input import ReplayInput
 
 BINS = 10
@@ -30,11 +30,11 @@ SHAPES_MAX = 2_000
 """Distinct requests that take part in `unusable_ratio`, the most frequent ones."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ReportPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One piece of the report."""
 
 
-class ResourceUse(Part, frozen=True, kw_only=True):
+class ResourceUse(ReportPart, frozen=True, kw_only=True):
     """Amounts are quantity texts, ratios 0 to 1. `wanted` is the sum over all pods of the list."""
 
     resource: str
@@ -46,7 +46,7 @@ class ResourceUse(Part, frozen=True, kw_only=True):
     stranded_ratio: float
 
 
-class Headroom(Part, frozen=True, kw_only=True):
+class Headroom(ReportPart, frozen=True, kw_only=True):
     """The number of further pods of a shape that fit."""
 
     shape: str
@@ -56,7 +56,7 @@ class Headroom(Part, frozen=True, kw_only=True):
     lost_ratio: float
 
 
-class LeftOver(Part, frozen=True, kw_only=True):
+class LeftOver(ReportPart, frozen=True, kw_only=True):
     """Pods that were never placed for the same reasons."""
 
     reasons: list[str]
@@ -64,7 +64,7 @@ class LeftOver(Part, frozen=True, kw_only=True):
     examples: list[str]
 
 
-class Speed(Part, frozen=True, kw_only=True):
+class Speed(ReportPart, frozen=True, kw_only=True):
     """`engine_s` is what cycles took, `placing_s` that and all around them. Times per attempt in µs."""
 
     reading_s: float
@@ -76,7 +76,7 @@ class Speed(Part, frozen=True, kw_only=True):
     attempt_p99_us: float
 
 
-class Waiting(Part, frozen=True, kw_only=True):
+class WaitingTimes(ReportPart, frozen=True, kw_only=True):
     """Virtual seconds from arrival to placement, of placed pods."""
 
     at_once: int
@@ -86,7 +86,7 @@ class Waiting(Part, frozen=True, kw_only=True):
     max_s: float
 
 
-class ReplayReport(Part, frozen=True, kw_only=True):
+class ReplayReport(ReportPart, frozen=True, kw_only=True):
     """Everything; the table, the JSON and the page are made from it."""
 
     nodes: int
@@ -103,7 +103,7 @@ class ReplayReport(Part, frozen=True, kw_only=True):
     """Resource → nodes per tenth of allocation (0–10 %, …, 90–100 %)."""
     left_over: list[LeftOver]
     speed: Speed
-    waiting: Waiting | None = None
+    waiting: WaitingTimes | None = None
     peak: dict[str, float] = {}
     mean: dict[str, float] = {}
     """Share allocated at most at any moment, and over time (time line only)."""
@@ -251,7 +251,7 @@ def histogram(requested: I64, allocatable: I64) -> list[int]:
     return [int(count) for count in np.bincount(tenth, minlength=BINS)]
 
 
-def left_over(outcomes: Sequence[Outcome]) -> list[LeftOver]:
+def left_over(outcomes: Sequence[PodOutcome]) -> list[LeftOver]:
     """Pods without a node by their reasons, most pods first."""
     counts: Counter[tuple[str, ...]] = Counter()
     examples: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
@@ -279,11 +279,11 @@ def _speed(result: ReplayResult, reading_s: float, placing_s: float) -> Speed:
     )
 
 
-def _waiting(placed: Sequence[Outcome]) -> Waiting:
+def _waiting(placed: Sequence[PodOutcome]) -> WaitingTimes:
     waited = np.array([each.waited_s for each in placed] or [0.0])
     p50, p90, p99 = (float(value) for value in np.percentile(waited, (50, 90, 99)))
     at_once = int((waited == 0).sum()) if placed else 0
-    return Waiting(at_once=at_once, p50_s=p50, p90_s=p90, p99_s=p99, max_s=float(waited.max()))
+    return WaitingTimes(at_once=at_once, p50_s=p50, p90_s=p90, p99_s=p99, max_s=float(waited.max()))
 
 
 def _peak(result: ReplayResult) -> dict[str, float]:

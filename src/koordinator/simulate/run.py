@@ -19,7 +19,7 @@ from koordinator.cluster.supervise import strictly
 from koordinator.local.nodes.fleet import Fleet
 from koordinator.local.nodes.hollow import HollowNodes
 from koordinator.local.nodes.usage import read_trace
-from koordinator.local.registry import Registry, in_memory
+from koordinator.local.registry import ObjectRegistry, in_memory
 from koordinator.manager.manager import Manager
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.simulate import admission, batch_jobs, batch_platform, services
@@ -101,7 +101,9 @@ class _Day:
         if scenario.trace is not None:
             trace = read_trace(scenario.trace).sample(len(self.shapes), trace_rng)
         self.fleet = Fleet(self.shapes, policy, trace)
-        self.registry: Registry = in_memory(clock, seed=scenario.seed, checks=False, history_max=HISTORY_MAX)
+        self.registry: ObjectRegistry = in_memory(
+            clock, seed=scenario.seed, checks=False, history_max=HISTORY_MAX
+        )
         self.cluster = MemoryCluster(self.registry)
         self.node_informer: Informer[Node] = Informer(self.cluster, Node, rng=random.Random(0))
         self.recorder = Recorder(self.fleet, self.node_informer)

@@ -59,7 +59,7 @@ def summarise(run: RunResult) -> Summary:
     )
 
 
-class Row(msgspec.Struct, frozen=True):
+class SummaryRow(msgspec.Struct, frozen=True):
     """A line of the table; texts."""
 
     name: str
@@ -68,7 +68,7 @@ class Row(msgspec.Struct, frozen=True):
     change: str
 
 
-def rows(before: Summary, after: Summary) -> list[Row]:
+def rows(before: Summary, after: Summary) -> list[SummaryRow]:
     """The table: what it is, before, after, change."""
     return [
         _row("CPU allocated, Batch included", before, after, "cpu_allocated_ratio", _percent, _points),
@@ -80,7 +80,7 @@ def rows(before: Summary, after: Summary) -> list[Row]:
         _row(
             "Batch work thrown away, core-hours", before, after, "batch_lost_core_hours", _count, _difference
         ),
-        Row(
+        SummaryRow(
             "Batch jobs finished",
             f"{before.jobs_finished} of {before.jobs_arrived}",
             f"{after.jobs_finished} of {after.jobs_arrived}",
@@ -143,9 +143,9 @@ def _row(
     field: str,
     show: Callable[[float], str],
     change: Callable[[float, float], str],
-) -> Row:
+) -> SummaryRow:
     old, new = getattr(before, field), getattr(after, field)
-    return Row(name, show(old), show(new), change(old, new))
+    return SummaryRow(name, show(old), show(new), change(old, new))
 
 
 def _percent(ratio: float) -> str:

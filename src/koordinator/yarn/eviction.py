@@ -16,14 +16,14 @@ Amounts = Mapping[str, int]
 """Resource name → milli-cores or bytes."""
 
 
-class Mode(enum.Enum):
+class ReleaseMode(enum.Enum):
     """The purpose of releasing CPU: to give others what they asked for, or to lower what is used."""
 
     SATISFACTION = "satisfaction"
     USAGE = "usage"
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class EvictionCandidate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A best-effort pod or a YARN container. A resource missing in `used` and an age of None are unknown."""
 
     kind: str
@@ -51,15 +51,15 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.used.get(resource, self.requested.get(resource, 0))
 
 
-class Eviction(msgspec.Struct, frozen=True):
+class YarnEviction(msgspec.Struct, frozen=True):
     """The containers to kill, in this order; what that and the already dying release; what is still missing."""
 
-    victims: tuple[Candidate, ...]
+    victims: tuple[EvictionCandidate, ...]
     released: dict[str, int]
     shortfall: dict[str, int]
 
 
-def order(candidates: Sequence[Candidate], resource: str) -> list[Candidate]:
+def order(candidates: Sequence[EvictionCandidate], resource: str) -> list[EvictionCandidate]:
     """Return the candidates that can be evicted for want of `resource`, in order; the same for any input order."""
     alive = [each for each in candidates if not each.is_final]
     # Of two equals the later id goes: newer YARN containers have larger ids. Sorting is stable.
@@ -68,8 +68,11 @@ def order(candidates: Sequence[Candidate], resource: str) -> list[Candidate]:
 
 
 def select(
-    candidates: Sequence[Candidate], resource: str, targets: Amounts, mode: Mode = Mode.SATISFACTION
-) -> Eviction:
+    candidates: Sequence[EvictionCandidate],
+    resource: str,
+    targets: Amounts,
+    mode: ReleaseMode = ReleaseMode.SATISFACTION,
+) -> YarnEviction:
     """As many victims as release every target, none that helps no target; all that help when that is too little."""
     wanted = {name: amount for name, amount in targets.items() if amount > 0}
     released = dict.fromkeys(targets, 0)
@@ -85,10 +88,10 @@ def select(
             victims.append(each)
             _count(released, each, mode)
     shortfall = {name: max(amount - released[name], 0) for name, amount in wanted.items()}
-    return Eviction(tuple(victims), released, shortfall)
+    return YarnEviction(tuple(victims), released, shortfall)
 
 
-def _rank(each: Candidate, resource: str) -> tuple[int, int, bool, bool, int, float]:
+def _rank(each: EvictionCandidate, resource: str) -> tuple[int, int, bool, bool, int, float]:
     age_s = math.inf if each.age_seconds is None else each.age_seconds
     return (
         each.eviction_priority,
@@ -100,13 +103,13 @@ def _rank(each: Candidate, resource: str) -> tuple[int, int, bool, bool, int, fl
     )
 
 
-def _contribution(each: Candidate, resource: str, mode: Mode) -> int:
+def _contribution(each: EvictionCandidate, resource: str, mode: ReleaseMode) -> int:
     """Return what its end releases of a resource."""
-    if resource == CPU and mode is Mode.SATISFACTION:
+    if resource == CPU and mode is ReleaseMode.SATISFACTION:
         return each.requested.get(resource, 0)
     return each.consumption(resource)
 
 
-def _count(released: dict[str, int], each: Candidate, mode: Mode) -> None:
+def _count(released: dict[str, int], each: EvictionCandidate, mode: ReleaseMode) -> None:
     for name in released:
         released[name] += _contribution(each, name, mode)

@@ -7,7 +7,7 @@ free at once would let Kubernetes over-book the node.
 import msgspec
 
 from koordinator.yarn.amounts import YarnResource
-from koordinator.yarn.node_sync import Report
+from koordinator.yarn.node_sync import NodeManagerReport
 
 HOLD_S = 600.0
 """Default of `--nm-lost-hold`, the same as the ResourceManager's own expiry of NodeManagers."""
@@ -31,7 +31,11 @@ class Belief(msgspec.Struct, frozen=True):
 
 
 def believe(
-    report: Report | None, held: Held | None, has_polled: bool, now_s: float, hold_s: float = HOLD_S
+    report: NodeManagerReport | None,
+    held: Held | None,
+    has_polled: bool,
+    now_s: float,
+    hold_s: float = HOLD_S,
 ) -> Belief:
     """Return what a NodeManager uses, from its report if it has one, else from memory for `hold_s` seconds.
 
@@ -48,6 +52,6 @@ def believe(
     return Belief(YarnResource(), None, f"the NodeManager is {state} for longer than {hold_s:g} s")
 
 
-def may_raise_total(report: Report | None) -> bool:
+def may_raise_total(report: NodeManagerReport | None) -> bool:
     """Return whether a NodeManager may be given more than it has: not one that is leaving."""
     return report is None or report.state != "DECOMMISSIONING"

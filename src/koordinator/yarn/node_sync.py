@@ -25,7 +25,7 @@ PORT_MAX = 65_535
 _PORT = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 
 
-class Outcome(enum.Enum):
+class SyncOutcome(enum.Enum):
     """The end of a pass."""
 
     SYNCED = "synced"
@@ -43,7 +43,7 @@ class NodeId(msgspec.Struct, frozen=True, order=True):
     port: int
 
 
-class Report(msgspec.Struct, frozen=True):
+class NodeManagerReport(msgspec.Struct, frozen=True):
     """The ResourceManager's report on a NodeManager; None where it says nothing."""
 
     node: NodeId
@@ -67,13 +67,13 @@ class Policy(msgspec.Struct, frozen=True):
     is_kube_subtracted: bool = True
 
 
-class Plan(msgspec.Struct, frozen=True):
+class SyncPlan(msgspec.Struct, frozen=True):
     """The acts of one pass; None for an act that does not happen.
 
     `reason` is for people, `retry` asks for another pass with back-off.
     """
 
-    outcome: Outcome
+    outcome: SyncOutcome
     total: NodeTotal | None = None
     allocation: Batch | None = None
     retry: bool = False
@@ -88,39 +88,43 @@ class _Origin(Payload, frozen=True, kw_only=True):
 
 _ORIGIN = Annotation(labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE, _Origin)
 
-Reports = Mapping[str, Mapping[NodeId, Report]]
+Reports = Mapping[str, Mapping[NodeId, NodeManagerReport]]
 """YARN cluster → its NodeManagers, as last polled."""
 
 
-def plan(node: Node | None, pods: Sequence[Pod], reports: Reports, policy: Policy) -> Plan:
+def plan(node: Node | None, pods: Sequence[Pod], reports: Reports, policy: Policy) -> SyncPlan:
     """Return what to do for a node, given all pods that may be on it."""
     if node is None:
-        return Plan(Outcome.NODE_GONE, reason="the node is gone")
+        return SyncPlan(SyncOutcome.NODE_GONE, reason="the node is gone")
     here = [pod for pod in pods if pod.spec.node_name == node.metadata.name and not _is_finished(pod)]
     manager = node_manager(here)
     if manager is None:
-        return Plan(Outcome.NO_NODE_MANAGER, allocation=Batch(), reason="no NodeManager pod runs on the node")
+        return SyncPlan(
+            SyncOutcome.NO_NODE_MANAGER, allocation=Batch(), reason="no NodeManager pod runs on the node"
+        )
     try:
         node_id = node_id_of(manager)
     except ProtocolError as error:
-        return Plan(Outcome.BAD_NODE_ID, reason=str(error))
+        return SyncPlan(SyncOutcome.BAD_NODE_ID, reason=str(error))
     if node_id is None:
-        return Plan(Outcome.NO_NODE_MANAGER, allocation=Batch(), reason="the NodeManager has no address yet")
+        return SyncPlan(
+            SyncOutcome.NO_NODE_MANAGER, allocation=Batch(), reason="the NodeManager has no address yet"
+        )
     try:
         pool = origin(node)
     except (ProtocolError, quantity.QuantityError) as error:
-        return Plan(Outcome.BAD_ORIGIN, retry=True, reason=str(error))
+        return SyncPlan(SyncOutcome.BAD_ORIGIN, retry=True, reason=str(error))
     taken = kube_requested(here) if policy.is_kube_subtracted else Batch()
     cluster = cluster_of(manager)
     total = NodeTotal(cluster, node_id, amounts.to_yarn(yarn_pool(pool, taken), policy.rounding))
     report = reports.get(cluster, {}).get(node_id)
-    return Plan(Outcome.SYNCED, total=total, allocation=amounts.to_batch(used_now(report)))
+    return SyncPlan(SyncOutcome.SYNCED, total=total, allocation=amounts.to_batch(used_now(report)))
 
 
-def after_failure(made: Plan, error: str) -> Plan:
+def after_failure(made: SyncPlan, error: str) -> SyncPlan:
     """The plan when the ResourceManager did not take the total: the node is left as it is."""
     return msgspec.structs.replace(
-        made, outcome=Outcome.RM_ERROR, allocation=None, retry=True, reason=f"ResourceManager: {error}"
+        made, outcome=SyncOutcome.RM_ERROR, allocation=None, retry=True, reason=f"ResourceManager: {error}"
     )
 
 
@@ -184,7 +188,7 @@ def yarn_pool(pool: Batch, taken: Batch) -> Batch:
     return Batch(*left.tolist())
 
 
-def used_now(report: Report | None) -> YarnResource:
+def used_now(report: NodeManagerReport | None) -> YarnResource:
     """Return what a NodeManager uses as far as its report says so; nothing when it does not run."""
     is_running = report is not None and report.state == "RUNNING"
     return (report.used if report is not None and is_running else None) or YarnResource()

@@ -13,7 +13,7 @@ from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1, V2, Knob
-from koordinator.host.files import Problem
+from koordinator.host.files import FileProblem
 from tests.koordlet.hooks.hook_node import (
     BE_ON,
     BEST_EFFORT,
@@ -198,7 +198,7 @@ def kill_at(node: HookNode, survived: int) -> None:
     """The agent dies instead of the write after so many."""
     left, original = [survived], node.files.write
 
-    def write(path: str, text: str) -> Problem | None:
+    def write(path: str, text: str) -> FileProblem | None:
         if left[0] == 0:
             raise _Killed
         left[0] -= 1

@@ -8,7 +8,7 @@ import pytest
 from koordinator.api import labels
 from koordinator.api.qos import KubeQoS
 from koordinator.host.cgroup_knobs import Knob
-from koordinator.host.files import Failure, Problem
+from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.config import HookConfig
 from koordinator.koordlet.hooks import pod_contexts
 from koordinator.koordlet.hooks.contexts import ContainerContext, Device, Mount, PodContext, Stage
@@ -77,7 +77,7 @@ class CacheNode(HookNode):
         super().__init__(root, gates="Resctrl=true")
         original = self.files.make_directory
 
-        def make(path: str) -> Problem | None:
+        def make(path: str) -> FileProblem | None:
             problem = original(path)
             if problem is None and "/resctrl/" in path:
                 host_tree.resctrl_group(root, Path(path).name)
@@ -86,7 +86,7 @@ class CacheNode(HookNode):
         self.files.make_directory = make  # type: ignore[method-assign]
         remove = self.files.remove_directory
 
-        def remove_all(path: str) -> Problem | None:
+        def remove_all(path: str) -> FileProblem | None:
             for each in sorted(Path(path).rglob("*"), reverse=True):
                 if each.is_dir():
                     remove(str(each))
@@ -151,7 +151,7 @@ def test_a_group_that_the_kernel_refuses_is_told_once_and_tried_again(tmp_path: 
     path = f"{node.host.resctrl.root}/koordlet-web"
     make, full = node.files.make_directory, [True]
     node.files.make_directory = lambda each: (  # type: ignore[method-assign]
-        Problem(path, Failure.FULL) if full[0] else make(each)
+        FileProblem(path, FileFailure.FULL) if full[0] else make(each)
     )
     node.hooks.start()
     node.run_pods(pod("web", annotations=RESCTRL))

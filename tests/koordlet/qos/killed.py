@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from koordinator.host.files import Problem
+from koordinator.host.files import FileProblem
 from koordinator.host.host import Host
 from koordinator.host.roots import HostRoots
 from koordinator.host.syscalls import NoSyscalls
@@ -23,16 +23,16 @@ class MortalFiles(TreeFiles):
         self.changes = 0
         self._is_inside = False
 
-    def write(self, path: str, text: str) -> Problem | None:
+    def write(self, path: str, text: str) -> FileProblem | None:
         return self._change(lambda: super(MortalFiles, self).write(path, text))
 
-    def make_directory(self, path: str) -> Problem | None:
+    def make_directory(self, path: str) -> FileProblem | None:
         return self._change(lambda: super(MortalFiles, self).make_directory(path))
 
-    def remove_directory(self, path: str) -> Problem | None:
+    def remove_directory(self, path: str) -> FileProblem | None:
         return self._change(lambda: super(MortalFiles, self).remove_directory(path))
 
-    def _change(self, act: Callable[[], Problem | None]) -> Problem | None:
+    def _change(self, act: Callable[[], FileProblem | None]) -> FileProblem | None:
         if self._is_inside:  # what the kernel does by itself is not a step of the process
             return act()
         self.changes += 1

@@ -19,7 +19,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cpu_topology import Processor, topology_of
-from koordinator.host.files import Problem
+from koordinator.host.files import FileProblem
 from koordinator.host.host import Host, tree_host
 from koordinator.host.tree import TreeFiles
 from koordinator.koordlet import gates as koordlet_gates
@@ -57,7 +57,7 @@ class MortalFiles(TreeFiles):
         self.kill_at: int | None = None
         self.is_killed_after = False
 
-    def write(self, path: str, text: str) -> Problem | None:
+    def write(self, path: str, text: str) -> FileProblem | None:
         if self.kill_at is not None:
             self.kill_at -= 1
             if self.kill_at < 0 and not self.is_killed_after:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koordinator.host.cgroup_knobs import V1, V2, Knob
-from koordinator.host.files import Failure, Problem
+from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.audit import decode
 from koordinator.koordlet.parts import Strategy
@@ -165,11 +165,11 @@ def test_a_kernel_that_takes_no_buffer_above_the_quota_gets_the_quota(
     node = limited_node(tmp_path)
     write = node.files.write
 
-    def strict(path: str, text: str) -> Problem | None:
+    def strict(path: str, text: str) -> FileProblem | None:
         if path.endswith("cfs_burst_us"):
             quota = int(Path(path).with_name("cpu.cfs_quota_us").read_text())
             if int(text) > quota > 0:
-                return Problem(path, Failure.INVALID, 22)
+                return FileProblem(path, FileFailure.INVALID, 22)
         return write(path, text)
 
     monkeypatch.setattr(node.files, "write", strict)
@@ -224,7 +224,7 @@ def test_a_refused_container_leaves_its_pod_as_it_was(tmp_path: Path) -> None:
     burst = CPUBurst(node.shared)
     round_with(node, burst)
     path = node.host.cgroups.path(Knob.CPU_QUOTA, FIRST)
-    node.files.refusals[path] = [Problem(path, Failure.INVALID)] * 3
+    node.files.refusals[path] = [FileProblem(path, FileFailure.INVALID)] * 3
 
     round_with(node, burst, c0=0.3)
 

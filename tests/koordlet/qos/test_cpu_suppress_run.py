@@ -7,7 +7,7 @@ import pytest
 
 from koordinator.api import cpuset
 from koordinator.host.cgroup_knobs import V1, V2, Knob
-from koordinator.host.files import Failure, Problem
+from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.audit import decode
 from koordinator.koordlet.qos.cpu_suppress_run import REASON, STARVED
@@ -163,7 +163,7 @@ def test_a_refused_write_is_tried_again_but_not_every_second(tmp_path: Path) -> 
     node = busy_node(tmp_path)
     suppress = node.suppress()
     path = node.host.cgroups.path(Knob.CPUSET, BATCH)
-    node.files.refusals[path] = [Problem(path, Failure.BUSY)] * 100
+    node.files.refusals[path] = [FileProblem(path, FileFailure.BUSY)] * 100
     round_with(node, suppress, 1.0)
     left = len(node.files.refusals[path])
     assert left < 100

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koordinator.host.cgroup_knobs import V1, V2, Knob
-from koordinator.host.files import Failure, Problem
+from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.audit import decode
 from koordinator.koordlet.parts import Strategy
 from koordinator.koordlet.qos.memory_qos_run import REASON, RETRY_S, MemoryQoS
@@ -80,7 +80,7 @@ def test_what_is_refused_is_tried_again_after_a_while(tmp_path: Path) -> None:
     node = node_with_pods(tmp_path)
     memory = MemoryQoS(node.shared)
     path = node.host.cgroups.path(Knob.MEMORY_HIGH, CONTAINER)
-    node.files.refusals[path] = [Problem(path, Failure.BUSY)] * 50
+    node.files.refusals[path] = [FileProblem(path, FileFailure.BUSY)] * 50
     memory.run()
     left = len(node.files.refusals[path])
     node.clock.now_s += 1

@@ -11,7 +11,7 @@ import pytest
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.api.slo_qos import ResctrlQOS, ResourceQOS, ResourceQOSStrategy
 from koordinator.host import schemata
-from koordinator.host.files import Failure, Problem
+from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.qos.resctrl_run import ABSENT_S, LOOK_S, Resctrl
 from koordinator.koordlet.states import node_slo_defaults
 from tests.cluster import virtual_loop
@@ -178,14 +178,14 @@ def test_a_machine_without_it_is_asked_once_a_minute(tmp_path: Path) -> None:
     on_virtual_time(scenario())
 
 
-@pytest.mark.parametrize("failure", [Failure.FULL, Failure.BUSY])
+@pytest.mark.parametrize("failure", [FileFailure.FULL, FileFailure.BUSY])
 def test_a_refusal_of_the_kernel_is_met_again_and_harms_nothing_else(
-    tmp_path: Path, failure: Failure
+    tmp_path: Path, failure: FileFailure
 ) -> None:
     async def scenario() -> None:
         node = node_of(tmp_path)
         path = str(tmp_path / "sys/fs/resctrl/BE/schemata")
-        node.files.refusals[path] = [Problem(path, failure)] * 2
+        node.files.refusals[path] = [FileProblem(path, failure)] * 2
         node.view.slo = policy()
         strategy = Resctrl(node.shared)
         for _ in range(4):

@@ -15,7 +15,7 @@ from koordinator.api.meta import ObjectMeta
 from koordinator.api.node_metric import MetricCollectPolicy, NodeMetricSpec
 from koordinator.api.node_topology import NodeResourceTopology, Zone, ZoneResource
 from koordinator.host import cpu_topology, pci
-from koordinator.host.cpu_topology import CPUTopology, Processor
+from koordinator.host.cpu_topology import HostCPUTopology, Processor
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import NodeConfigError
 from koordinator.koordlet.predict.reclaimable import Amount, Prediction
@@ -37,7 +37,7 @@ from koordinator.koordlet.series import Sample, SeriesStore
 GIB = 2**30
 
 
-def machine(sockets: int, cores: int, threads: int = 2) -> CPUTopology:
+def machine(sockets: int, cores: int, threads: int = 2) -> HostCPUTopology:
     count = sockets * cores
     return cpu_topology.topology_of(
         Processor(node=core % sockets, socket=core % sockets, core=core, cpu=core + thread * count)
@@ -50,7 +50,7 @@ MACHINES = st.builds(machine, st.integers(1, 3), st.integers(1, 6), st.sampled_f
 
 
 @given(MACHINES, st.data())
-def test_as_many_free_cpus_are_taken_as_are_wanted(topo: CPUTopology, data: st.DataObject) -> None:
+def test_as_many_free_cpus_are_taken_as_are_wanted(topo: HostCPUTopology, data: st.DataObject) -> None:
     free = data.draw(st.frozensets(st.sampled_from(sorted(topo.cpus)), min_size=1))
     count = data.draw(st.integers(0, len(free)))
     taken = reserved_cpus.take(topo, free, count)
@@ -69,7 +69,7 @@ def pod(uid: str, qos: str, cpus: str) -> Pod:
 
 
 @given(MACHINES, st.data())
-def test_shared_pools_hold_only_cpus_that_nobody_owns(topo: CPUTopology, data: st.DataObject) -> None:
+def test_shared_pools_hold_only_cpus_that_nobody_owns(topo: HostCPUTopology, data: st.DataObject) -> None:
     some = st.frozensets(st.sampled_from(sorted(topo.cpus)), max_size=4)
     lse, lsr, taken, reserved = (data.draw(some) for _ in range(4))
     pods = [pod("a", "LSE", cpuset.text_of(lse)), pod("b", "LSR", cpuset.text_of(lsr)), pod("c", "LS", "bad")]

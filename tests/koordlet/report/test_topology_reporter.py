@@ -17,7 +17,7 @@ from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
 from koordinator.host import cpu_topology
-from koordinator.host.cpu_topology import CPUTopology, Processor
+from koordinator.host.cpu_topology import HostCPUTopology, Processor
 from koordinator.host.kubelet import KubeletError
 from koordinator.koordlet.config import KubeletConfig
 from koordinator.koordlet.dry_run import DryRunCluster
@@ -49,7 +49,7 @@ STATIC = {
 SHARED, BE_SHARED = labels.NODE_CPU_SHARED_POOLS, labels.NODE_BE_CPU_SHARED_POOLS
 
 
-def machine() -> CPUTopology:
+def machine() -> HostCPUTopology:
     """Two NUMA nodes of two cores with two threads each."""
     return cpu_topology.topology_of(
         Processor(node=core // 2, socket=core // 2, core=core, cpu=core + 4 * thread)

@@ -10,7 +10,7 @@ import pytest
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Files
-from koordinator.host.inotify import Change, DirectoryEvent, Inotify
+from koordinator.host.inotify import DirectoryEvent, GroupChange, Inotify
 from koordinator.host.mounts import CgroupMounts
 from koordinator.host.syscalls import LinuxSyscalls
 from koordinator.koordlet.states.pleg import Lifecycle, PodEvent, PodLifecycle
@@ -101,7 +101,7 @@ async def test_lost_events_are_made_up_for_by_looking(node: Node, monkeypatch: p
     node.make(f"{BURSTABLE}/poda/y", f"{BURSTABLE}/podc")
 
     async def lost() -> list[DirectoryEvent]:
-        return [DirectoryEvent(Change.OVERFLOW)]
+        return [DirectoryEvent(GroupChange.OVERFLOW)]
 
     monkeypatch.setattr(node.inotify, "next", lost)
 

@@ -10,7 +10,7 @@ from koordinator.clock import FixedClock
 from koordinator.host import cgroups
 from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroups import Cgroups
-from koordinator.host.files import Failure, Problem
+from koordinator.host.files import FileFailure, FileProblem
 from koordinator.host.roots import HostRoots
 from koordinator.host.tree import TreeFiles
 from koordinator.koordlet.audit import AuditLog, decode
@@ -133,7 +133,7 @@ def test_a_group_that_is_gone_is_missing_and_stops_nobody_else(tmp_path: Path) -
 def test_a_group_that_vanishes_between_read_and_write_is_missing(tmp_path: Path) -> None:
     node = Node(tmp_path)
     path = node.path(Knob.CPU_SHARES)
-    node.files.refusals[path] = [Problem(path, Failure.GONE, 19)]
+    node.files.refusals[path] = [FileProblem(path, FileFailure.GONE, 19)]
 
     result = node.write(Knob.CPU_SHARES, "2")
 
@@ -141,16 +141,16 @@ def test_a_group_that_vanishes_between_read_and_write_is_missing(tmp_path: Path)
     assert node.write(Knob.CPU_SHARES, "2").outcome is Outcome.WRITTEN
 
 
-@pytest.mark.parametrize("failure", [Failure.BUSY, Failure.INVALID, Failure.DENIED])
+@pytest.mark.parametrize("failure", [FileFailure.BUSY, FileFailure.INVALID, FileFailure.DENIED])
 def test_what_the_kernel_refuses_is_planned_anew_then_a_reason(
-    tmp_path: Path, failure: Failure, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, failure: FileFailure, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = Node(tmp_path)
     path = node.path(Knob.CPU_QUOTA)
-    node.files.refusals[path] = [Problem(path, failure)]
+    node.files.refusals[path] = [FileProblem(path, failure)]
     assert node.write(Knob.CPU_QUOTA, "20000").outcome is Outcome.WRITTEN
 
-    node.files.refusals[path] = [Problem(path, failure)] * 9
+    node.files.refusals[path] = [FileProblem(path, failure)] * 9
     results = [node.write(Knob.CPU_QUOTA, "30000") for _ in range(3)]
 
     assert {result.outcome for result in results} == {Outcome.FAILED}
@@ -163,7 +163,7 @@ def test_what_the_kernel_refuses_is_planned_anew_then_a_reason(
 def test_a_limit_that_the_kernel_cannot_reclaim_to_is_tried_once_a_round(tmp_path: Path) -> None:
     node = Node(tmp_path)
     path = node.path(Knob.MEMORY_LIMIT)
-    node.files.refusals[path] = [Problem(path, Failure.BUSY)] * 2
+    node.files.refusals[path] = [FileProblem(path, FileFailure.BUSY)] * 2
 
     assert node.write(Knob.MEMORY_LIMIT, "8192").outcome is Outcome.FAILED
     assert len(node.files.refusals[path]) == 1
@@ -305,12 +305,12 @@ class Faults:
         self.node, self.draws = node, draws
         self.original = node.files.write
 
-    def write(self, path: str, text: str) -> Problem | None:
+    def write(self, path: str, text: str) -> FileProblem | None:
         draw = self.draws.pop() if self.draws else 0
         if draw == 1:
-            return Problem(path, Failure.BUSY)
+            return FileProblem(path, FileFailure.BUSY)
         if draw == 2:
-            return Problem(path, Failure.INVALID)
+            return FileProblem(path, FileFailure.INVALID)
         if draw == 3 and POD in path:
             host_tree.remove_group(self.node.root, V1, POD)
         return self.original(path, text)
@@ -471,7 +471,7 @@ def test_files_of_the_kernel_are_written_where_they_differ_and_put_back(tmp_path
     assert node.files.written == [(sysctl, "90000")]
     missing = node.executor.write_file(str(tmp_path / "proc/sys/vm/none"), "1", owner="SystemConfig")
     assert missing is not None
-    assert missing.failure is Failure.GONE
+    assert missing.failure is FileFailure.GONE
 
     Node(tmp_path).executor.restore("SystemConfig")
     assert (node.files.read(sysctl) or "").strip() == "67584"

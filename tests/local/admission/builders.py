@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api.meta import Resource
-from koordinator.cluster.backend import Record
+from koordinator.cluster.backend import ObjectRecord
 from koordinator.local.admission import UnresolvedService, WebhookAdmission
 
 Json = dict[str, Any]
@@ -23,15 +23,15 @@ class Source:
     """Configurations and namespaces as plain lists."""
 
     def __init__(self, mutating: Sequence[Json] = (), validating: Sequence[Json] = ()) -> None:
-        self._mutating = [Record(one, 1) for one in mutating]
-        self._validating = [Record(one, 1) for one in validating]
+        self._mutating = [ObjectRecord(one, 1) for one in mutating]
+        self._validating = [ObjectRecord(one, 1) for one in validating]
         self.namespaces: dict[str, Mapping[str, str]] = {"default": {"team": "a"}}
         self.versions: list[Resource] = []
 
-    def mutating(self) -> Sequence[Record]:
+    def mutating(self) -> Sequence[ObjectRecord]:
         return self._mutating
 
-    def validating(self) -> Sequence[Record]:
+    def validating(self) -> Sequence[ObjectRecord]:
         return self._validating
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ import pytest
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
 from koordinator.local import registry
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 
 Json = dict[str, Any]
 
@@ -32,15 +32,15 @@ REQUEST_ONLY = [{"type": "Container", "defaultRequest": {"memory": "1Gi"}}]
 
 
 @pytest.fixture
-def api() -> Registry:
+def api() -> ObjectRegistry:
     return registry.in_memory(FixedClock())
 
 
-async def create(api: Registry, plural: str, body: Json) -> Json:
+async def create(api: ObjectRegistry, plural: str, body: Json) -> Json:
     return (await api.create(api.resolve("", "v1", plural), "default", body)).obj
 
 
-async def limit(api: Registry, limits: list[Json]) -> Json:
+async def limit(api: ObjectRegistry, limits: list[Json]) -> Json:
     return await create(api, "limitranges", {"metadata": {"name": "l"}, "spec": {"limits": limits}})
 
 
@@ -51,7 +51,7 @@ def pod(*resources: Json) -> Json:
     return {"metadata": {"name": "p"}, "spec": {"containers": containers}}
 
 
-async def test_a_range_gets_the_defaults_that_follow_from_its_bounds(api: Registry) -> None:
+async def test_a_range_gets_the_defaults_that_follow_from_its_bounds(api: ObjectRegistry) -> None:
     stored = (await limit(api, FULL))["spec"]["limits"]
     assert stored[0]["defaultRequest"] == {"cpu": "100m", "memory": "512Mi"}
     assert stored[1:] == FULL[1:]
@@ -98,7 +98,7 @@ async def test_a_range_gets_the_defaults_that_follow_from_its_bounds(api: Regist
     ],
 )
 async def test_containers_get_what_they_leave_out(
-    api: Registry, limits: list[Json], sent: list[Json], resources: list[Json], note: str | None
+    api: ObjectRegistry, limits: list[Json], sent: list[Json], resources: list[Json], note: str | None
 ) -> None:
     await limit(api, limits)
 
@@ -143,7 +143,7 @@ async def test_containers_get_what_they_leave_out(
     ],
 )
 async def test_pods_beyond_the_bounds_are_refused_in_the_words_of_kubernetes(
-    api: Registry, limits: list[Json], sent: list[Json], why: str
+    api: ObjectRegistry, limits: list[Json], sent: list[Json], why: str
 ) -> None:
     await limit(api, limits)
 
@@ -161,7 +161,7 @@ async def test_pods_beyond_the_bounds_are_refused_in_the_words_of_kubernetes(
         ("1500Mi", None),
     ],
 )
-async def test_claims_stay_within_their_bounds(api: Registry, storage: str, why: str | None) -> None:
+async def test_claims_stay_within_their_bounds(api: ObjectRegistry, storage: str, why: str | None) -> None:
     await limit(api, FULL)
     body = {
         "metadata": {"name": "v"},
@@ -176,7 +176,7 @@ async def test_claims_stay_within_their_bounds(api: Registry, storage: str, why:
     assert refusal.value.message == f'persistentvolumeclaims "v" is forbidden: {why}'
 
 
-async def test_defaults_of_ranges_are_what_quotas_count(api: Registry) -> None:
+async def test_defaults_of_ranges_are_what_quotas_count(api: ObjectRegistry) -> None:
     await limit(api, [CONTAINER])
     hard = {"requests.cpu": "150m"}
     await create(api, "resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": hard}})
@@ -186,7 +186,7 @@ async def test_defaults_of_ranges_are_what_quotas_count(api: Registry) -> None:
         await create(api, "pods", {**pod({}), "metadata": {"name": "second"}})
 
 
-async def test_a_range_counts_in_its_namespace_only(api: Registry) -> None:
+async def test_a_range_counts_in_its_namespace_only(api: ObjectRegistry) -> None:
     await limit(api, FULL)
     resource = api.resolve("", "v1", "pods")
 

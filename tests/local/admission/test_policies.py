@@ -8,7 +8,7 @@ from koordinator.clock import FixedClock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import WriteOptions
 from koordinator.local import registry
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 
 Json = dict[str, Any]
 
@@ -21,14 +21,14 @@ CONFIG_MAPS = {
 
 
 @pytest.fixture
-async def api() -> Registry:
+async def api() -> ObjectRegistry:
     backend = registry.in_memory(FixedClock())
     namespace = {"metadata": {"name": "vap", "labels": {"tier": "gold"}}}
     await backend.create(backend.resolve("", "v1", "namespaces"), "", namespace)
     return backend
 
 
-async def bind(api: Registry, spec: Json, binding: Json | None = None, name: str = "p") -> None:
+async def bind(api: ObjectRegistry, spec: Json, binding: Json | None = None, name: str = "p") -> None:
     """A policy about ConfigMaps, and a binding of the same name."""
     policies = api.resolve(GROUP, "v1", "validatingadmissionpolicies")
     bindings = api.resolve(GROUP, "v1", "validatingadmissionpolicybindings")
@@ -38,7 +38,7 @@ async def bind(api: Registry, spec: Json, binding: Json | None = None, name: str
     await api.create(bindings, "", {"metadata": {"name": name}, "spec": bound})
 
 
-async def config(api: Registry, name: str = "c", **more: Any) -> list[str]:
+async def config(api: ObjectRegistry, name: str = "c", **more: Any) -> list[str]:
     """Create a ConfigMap whose `a` is 1; the warnings."""
     warnings: list[str] = []
     body = {"metadata": {"name": name, **more.pop("meta", {})}, "data": {"a": "1", **more}}
@@ -93,7 +93,7 @@ HEAD = "configmaps \"c\" is forbidden: ValidatingAdmissionPolicy 'p' with bindin
     ],
 )
 async def test_what_a_policy_does_not_allow_is_refused_in_the_words_of_kubernetes(
-    api: Registry, spec: Json, why: str
+    api: ObjectRegistry, spec: Json, why: str
 ) -> None:
     await bind(api, spec)
 
@@ -140,7 +140,7 @@ async def test_what_a_policy_does_not_allow_is_refused_in_the_words_of_kubernete
         {"auditAnnotations": [{"key": "k", "valueExpression": "'x'"}]},
     ],
 )
-async def test_other_writes_pass(api: Registry, spec: Json) -> None:
+async def test_other_writes_pass(api: ObjectRegistry, spec: Json) -> None:
     await bind(api, spec)
 
     assert await config(api) == []
@@ -150,14 +150,16 @@ async def test_other_writes_pass(api: Registry, spec: Json) -> None:
     ("reason", "kind"),
     [("Forbidden", errors.Forbidden), ("RequestEntityTooLarge", errors.RequestTooLarge)],
 )
-async def test_the_reason_gives_the_code(api: Registry, reason: str, kind: type[errors.ApiError]) -> None:
+async def test_the_reason_gives_the_code(
+    api: ObjectRegistry, reason: str, kind: type[errors.ApiError]
+) -> None:
     await bind(api, only("false", reason=reason))
 
     with pytest.raises(kind):
         await config(api)
 
 
-async def test_a_binding_counts_where_its_selectors_say_and_as_its_actions_say(api: Registry) -> None:
+async def test_a_binding_counts_where_its_selectors_say_and_as_its_actions_say(api: ObjectRegistry) -> None:
     elsewhere = {"namespaceSelector": {"matchLabels": {"tier": "silver"}}}
     await bind(api, only("false"), {"matchResources": elsewhere}, "elsewhere")
     await bind(api, only("object.data.a == '2'", message="careful"), {"validationActions": ["Warn", "Audit"]})
@@ -185,7 +187,7 @@ WANTED = only("object.data.a == params.data.want", messageExpression="'want ' + 
     ],
 )
 async def test_parameters_come_from_the_objects_that_the_binding_names(
-    api: Registry, ref: Json, why: str | None
+    api: ObjectRegistry, ref: Json, why: str | None
 ) -> None:
     await config(api, "good", want="1", meta={"labels": {"all": "of-them"}})
     await config(api, "bad", want="7", meta={"labels": {"all": "of-them"}})
@@ -199,7 +201,7 @@ async def test_parameters_come_from_the_objects_that_the_binding_names(
     assert refusal.value.message == HEAD + why
 
 
-async def test_a_policy_counts_from_its_writing_to_its_deletion(api: Registry) -> None:
+async def test_a_policy_counts_from_its_writing_to_its_deletion(api: ObjectRegistry) -> None:
     await bind(api, only("object.data.a == '2'"))
     with pytest.raises(errors.Invalid):
         await config(api)
@@ -208,7 +210,7 @@ async def test_a_policy_counts_from_its_writing_to_its_deletion(api: Registry) -
     await config(api)
 
 
-async def test_a_policy_cannot_lock_out_whoever_mends_it(api: Registry) -> None:
+async def test_a_policy_cannot_lock_out_whoever_mends_it(api: ObjectRegistry) -> None:
     everything = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"]}
     await bind(api, {"matchConstraints": {"resourceRules": [everything]}, **only("false")})
 
@@ -264,7 +266,7 @@ POLICY = 'ValidatingAdmissionPolicy.admissionregistration.k8s.io "p" is invalid:
     ],
 )
 async def test_policies_that_make_no_sense_are_refused_when_they_are_written(
-    api: Registry, spec: Json, why: str
+    api: ObjectRegistry, spec: Json, why: str
 ) -> None:
     with pytest.raises(errors.Invalid) as refusal:
         await bind(api, spec)
@@ -284,7 +286,9 @@ async def test_policies_that_make_no_sense_are_refused_when_they_are_written(
         (["Nope"], 'Unsupported value: "Nope": supported values: "Audit", "Deny", "Warn"'),
     ],
 )
-async def test_bindings_that_make_no_sense_are_refused(api: Registry, actions: list[str], why: str) -> None:
+async def test_bindings_that_make_no_sense_are_refused(
+    api: ObjectRegistry, actions: list[str], why: str
+) -> None:
     with pytest.raises(errors.Invalid) as refusal:
         await bind(api, only("true"), {"validationActions": actions})
 

@@ -10,26 +10,26 @@ from koordinator.clock import FixedClock
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
 from koordinator.local import registry
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 
 Json = dict[str, Any]
 
 
 @pytest.fixture
-def api() -> Registry:
+def api() -> ObjectRegistry:
     return registry.in_memory(FixedClock())
 
 
-async def create(api: Registry, plural: str, body: Json, group: str = "") -> Json:
+async def create(api: ObjectRegistry, plural: str, body: Json, group: str = "") -> Json:
     resource = api.resolve(group, "v1", plural)
     return (await api.create(resource, "default", {**body})).obj
 
 
-async def quota(api: Registry, hard: Json, name: str = "main", **spec: Any) -> None:
+async def quota(api: ObjectRegistry, hard: Json, name: str = "main", **spec: Any) -> None:
     await create(api, "resourcequotas", {"metadata": {"name": name}, "spec": {"hard": hard, **spec}})
 
 
-def used(api: Registry, name: str = "main") -> Json:
+def used(api: ObjectRegistry, name: str = "main") -> Json:
     status: Json = api.get(api.resolve("", "v1", "resourcequotas"), "default", name).obj["status"]
     return dict(status.get("used") or {})
 
@@ -181,7 +181,7 @@ SERVICES = {"services": "3", "services.loadbalancers": "0", "services.nodeports"
     ],
 )
 async def test_what_would_exceed_a_quota_is_refused_in_the_words_of_kubernetes(
-    api: Registry, hard: Json, before: list[tuple[str, Json]], plural: str, body: Json, why: str
+    api: ObjectRegistry, hard: Json, before: list[tuple[str, Json]], plural: str, body: Json, why: str
 ) -> None:
     await quota(api, hard)
     for kind, first in before:
@@ -237,7 +237,7 @@ BEST_EFFORT, BURSTABLE = {}, {"requests": {"cpu": "100m"}}
     ],
 )
 async def test_a_quota_with_scopes_counts_the_pods_in_them_only(
-    api: Registry, spec: Json, inside: Json, outside: Json
+    api: ObjectRegistry, spec: Json, inside: Json, outside: Json
 ) -> None:
     await quota(api, {"pods": "0"}, **spec)
 
@@ -246,7 +246,7 @@ async def test_a_quota_with_scopes_counts_the_pods_in_them_only(
     await create(api, "pods", outside)
 
 
-async def test_writes_at_the_same_time_never_go_over(api: Registry) -> None:
+async def test_writes_at_the_same_time_never_go_over(api: ObjectRegistry) -> None:
     await quota(api, {"pods": "3", "requests.cpu": "1"})
     bodies = [pod(f"p{number}", {"requests": {"cpu": "300m"}}) for number in range(10)]
 
@@ -256,7 +256,7 @@ async def test_writes_at_the_same_time_never_go_over(api: Registry) -> None:
     assert used(api) == {"pods": "3", "requests.cpu": "900m"}
 
 
-async def test_what_was_there_before_the_quota_counts(api: Registry) -> None:
+async def test_what_was_there_before_the_quota_counts(api: ObjectRegistry) -> None:
     await create(api, "pods", pod("old"))
     await quota(api, {"pods": "1"})
 
@@ -264,7 +264,7 @@ async def test_what_was_there_before_the_quota_counts(api: Registry) -> None:
         await create(api, "pods", pod("new"))
 
 
-async def test_a_quota_that_was_changed_counts_by_its_new_amounts(api: Registry) -> None:
+async def test_a_quota_that_was_changed_counts_by_its_new_amounts(api: ObjectRegistry) -> None:
     await quota(api, {"pods": "1"})
     await create(api, "pods", pod("a"))
     resource = api.resolve("", "v1", "resourcequotas")
@@ -278,7 +278,7 @@ async def test_a_quota_that_was_changed_counts_by_its_new_amounts(api: Registry)
         await create(api, "configmaps", {"metadata": {"name": "one"}})
 
 
-async def test_what_is_refused_otherwise_or_tried_only_costs_nothing(api: Registry) -> None:
+async def test_what_is_refused_otherwise_or_tried_only_costs_nothing(api: ObjectRegistry) -> None:
     await quota(api, {"pods": "5"})
     await create(api, "pods", pod("a"))
 
@@ -312,7 +312,7 @@ async def test_what_is_refused_otherwise_or_tried_only_costs_nothing(api: Regist
     ],
 )
 async def test_an_update_is_charged_for_what_it_adds(
-    api: Registry, hard: Json, plural: str, body: Json, patch: Json, why: str
+    api: ObjectRegistry, hard: Json, plural: str, body: Json, patch: Json, why: str
 ) -> None:
     await quota(api, hard)
     await create(api, plural, body)
@@ -338,7 +338,7 @@ async def test_an_update_is_charged_for_what_it_adds(
     ids=["deleted", "failed"],
 )
 async def test_a_recount_gives_back_what_is_no_longer_used(
-    api: Registry, gone: Callable[[Registry, Any], Any]
+    api: ObjectRegistry, gone: Callable[[ObjectRegistry, Any], Any]
 ) -> None:
     await quota(api, {"pods": "1", "requests.cpu": "1"})
     await create(api, "pods", pod("a", BURSTABLE))
@@ -350,7 +350,7 @@ async def test_a_recount_gives_back_what_is_no_longer_used(
     assert used(api) == {"pods": "0", "requests.cpu": "0"}
 
 
-async def test_a_quota_that_limits_nothing_hinders_nobody(api: Registry) -> None:
+async def test_a_quota_that_limits_nothing_hinders_nobody(api: ObjectRegistry) -> None:
     await create(api, "resourcequotas", {"metadata": {"name": "empty"}})
     await quota(api, {}, "bare")
 

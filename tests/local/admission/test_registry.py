@@ -8,25 +8,25 @@ import pytest
 from koordinator.clock import FixedClock
 from koordinator.cluster.errors import ApiError
 from koordinator.local.admission import EndpointResolver, ServiceResolver, UnresolvedService, WebhookAdmission
-from koordinator.local.registry import Registry, in_memory
+from koordinator.local.registry import ObjectRegistry, in_memory
 from tests.local.admission.builders import answering, configuration, label, webhook
 
 Json = dict[str, Any]
 
 
 @pytest.fixture
-def registry() -> Registry:
+def registry() -> ObjectRegistry:
     return in_memory(FixedClock())
 
 
-async def create(registry: Registry, path: str, obj: Json, namespace: str = "default") -> Json:
+async def create(registry: ObjectRegistry, path: str, obj: Json, namespace: str = "default") -> Json:
     group, version, plural = path.split("/")
     resource = registry.resolve(group, version, plural)
     record = await registry.create(resource, namespace if resource.namespaced else "", obj)
     return record.obj
 
 
-async def configure(registry: Registry, kind: str, *webhooks: Json) -> None:
+async def configure(registry: ObjectRegistry, kind: str, *webhooks: Json) -> None:
     group = "admissionregistration.k8s.io"
     body = {"apiVersion": f"{group}/v1", "kind": kind, **configuration(*webhooks)}
     await create(registry, f"{group}/v1/{kind.lower()}s", body)
@@ -37,7 +37,7 @@ def pod(**meta: Any) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {}, **meta}, "spec": spec}
 
 
-async def test_a_configuration_counts_from_its_creation_to_its_deletion(registry: Registry) -> None:
+async def test_a_configuration_counts_from_its_creation_to_its_deletion(registry: ObjectRegistry) -> None:
     admission = WebhookAdmission.on(registry, random.Random(0))
     admission.register_handler("a.example.com", answering(label("seen")))
     registry.admission = admission
@@ -54,7 +54,7 @@ async def test_a_configuration_counts_from_its_creation_to_its_deletion(registry
     assert untouched["metadata"]["labels"] == {"a": "b"}
 
 
-async def test_what_a_webhook_makes_of_an_object_is_checked(registry: Registry) -> None:
+async def test_what_a_webhook_makes_of_an_object_is_checked(registry: ObjectRegistry) -> None:
     admission = WebhookAdmission.on(registry, random.Random(0))
     breaking = [{"op": "replace", "path": "/spec/containers/0/image", "value": ""}]
     admission.register_handler("a.example.com", answering(breaking))
@@ -65,7 +65,7 @@ async def test_what_a_webhook_makes_of_an_object_is_checked(registry: Registry) 
         await create(registry, "/v1/pods", pod())
 
 
-async def test_namespaces_are_selected_by_their_labels(registry: Registry) -> None:
+async def test_namespaces_are_selected_by_their_labels(registry: ObjectRegistry) -> None:
     admission = WebhookAdmission.on(registry, random.Random(0))
     admission.register_handler("a.example.com", answering(allowed=False, status={"message": "no"}))
     registry.admission = admission
@@ -83,7 +83,9 @@ async def test_namespaces_are_selected_by_their_labels(registry: Registry) -> No
         await create(registry, "/v1/pods", pod(), "closed")
 
 
-async def test_a_service_is_where_it_was_registered_or_where_its_endpoints_are(registry: Registry) -> None:
+async def test_a_service_is_where_it_was_registered_or_where_its_endpoints_are(
+    registry: ObjectRegistry,
+) -> None:
     resolver = ServiceResolver(EndpointResolver(registry))
     with pytest.raises(UnresolvedService, match='service "hook" not found'):
         resolver.resolve("default", "hook", 443)

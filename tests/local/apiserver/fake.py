@@ -10,7 +10,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import (
     DeleteOptions,
     ListOptions,
-    Record,
+    ObjectRecord,
     RecordEvent,
     RecordList,
     WriteOptions,
@@ -59,7 +59,7 @@ class FakeBackend:
     def __init__(self) -> None:
         self.clock = FixedClock()
         self.served = [PODS, NODES, NAMESPACES, CRDS, WIDGETS]
-        self.records: dict[tuple[str, str, str], Record] = {}
+        self.records: dict[tuple[str, str, str], ObjectRecord] = {}
         self.version = 10
         self.subscriptions: list[FakeSubscription] = []
         self.calls: list[tuple[Any, ...]] = []
@@ -74,7 +74,7 @@ class FakeBackend:
                 return resource
         raise errors.NotFound("the server could not find the requested resource")
 
-    def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> Record:
+    def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> ObjectRecord:
         if self.fail is not None:
             raise self.fail
         record = self.records.get((resource.qualified, namespace, name))
@@ -105,7 +105,7 @@ class FakeBackend:
 
     async def create(
         self, resource: Resource, namespace: str, obj: dict[str, Any], options: WriteOptions = WriteOptions()
-    ) -> Record:
+    ) -> ObjectRecord:
         self.calls.append(("create", resource.plural, namespace, options))
         obj["metadata"].setdefault("creationTimestamp", rfc3339(self.clock.now()))
         return self._store(resource, namespace, obj["metadata"].get("name", "generated"), obj)
@@ -118,7 +118,7 @@ class FakeBackend:
         obj: dict[str, Any],
         options: WriteOptions = WriteOptions(),
         subresource: str = "",
-    ) -> Record:
+    ) -> ObjectRecord:
         self.calls.append(("update", resource.plural, namespace, name, subresource, options))
         return self._store(resource, namespace, name, obj)
 
@@ -131,7 +131,7 @@ class FakeBackend:
         patch_type: PatchType,
         options: WriteOptions = WriteOptions(),
         subresource: str = "",
-    ) -> Record:
+    ) -> ObjectRecord:
         self.calls.append(
             ("patch", resource.plural, namespace, name, patch, patch_type, subresource, options)
         )
@@ -143,7 +143,7 @@ class FakeBackend:
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, options: DeleteOptions = DeleteOptions()
-    ) -> tuple[Record, bool]:
+    ) -> tuple[ObjectRecord, bool]:
         self.calls.append(("delete", resource.plural, namespace, name, options))
         record = self.get(resource, namespace, name)
         del self.records[resource.qualified, namespace, name]
@@ -151,7 +151,7 @@ class FakeBackend:
 
     async def delete_collection(
         self, resource: Resource, namespace: str, selection: ListOptions, options: DeleteOptions
-    ) -> Sequence[Record]:
+    ) -> Sequence[ObjectRecord]:
         self.calls.append(("delete_collection", resource.plural, namespace, selection, options))
         return self.list(resource, namespace, ListOptions()).records
 
@@ -167,13 +167,13 @@ class FakeBackend:
         self.calls.append(("connect", resource.plural, namespace, name, subresource, obj))
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
-    def _store(self, resource: Resource, namespace: str, name: str, obj: dict[str, Any]) -> Record:
+    def _store(self, resource: Resource, namespace: str, name: str, obj: dict[str, Any]) -> ObjectRecord:
         self.version += 1
         kind = (
             EventType.MODIFIED if (resource.qualified, namespace, name) in self.records else EventType.ADDED
         )
         meta = {**obj.get("metadata", {}), "name": name, "resourceVersion": str(self.version)}
-        record = Record({**obj, "metadata": meta}, self.version)
+        record = ObjectRecord({**obj, "metadata": meta}, self.version)
         self.records[resource.qualified, namespace, name] = record
         for subscription in self.subscriptions:
             subscription.queue.put_nowait([RecordEvent(kind, record, self.version)])

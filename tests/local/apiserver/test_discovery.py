@@ -10,7 +10,7 @@ from koordinator.api.meta import Resource
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.local.apiserver import ApiServer
 from koordinator.local.apiserver.discovery import Documents, Served
-from koordinator.local.apiserver.usage import Usage
+from koordinator.local.apiserver.usage import UsageSample
 from tests.local.apiserver.fake import WIDGETS, FakeBackend
 from tests.local.apiserver.requests import send
 
@@ -76,14 +76,14 @@ def test_versions_are_ordered_by_how_stable_they_are() -> None:
 
 
 class FixedUsage:
-    def nodes(self) -> list[Usage]:
+    def nodes(self) -> list[UsageSample]:
         return [
-            Usage(name="node-1", cpu="500m", memory="1Gi", time=rfc3339(0)),
-            Usage(name="gone", cpu="1", memory="1", time=""),
+            UsageSample(name="node-1", cpu="500m", memory="1Gi", time=rfc3339(0)),
+            UsageSample(name="gone", cpu="1", memory="1", time=""),
         ]
 
-    def pods(self) -> list[Usage]:
-        return [Usage(name="web", namespace="default", cpu="100m", memory="64Mi", time=rfc3339(0))]
+    def pods(self) -> list[UsageSample]:
+        return [UsageSample(name="web", namespace="default", cpu="100m", memory="64Mi", time=rfc3339(0))]
 
 
 @pytest.fixture

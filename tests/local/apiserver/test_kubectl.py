@@ -15,7 +15,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import release
 from koordinator.local.controllers.garbage_collector import GarbageCollector
 from koordinator.local.controllers.namespace import NamespaceController
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from tests.local.apiserver.kubectl import Kubectl, needs_kubectl
 from tests.local.apiserver.manifests import NODE, WIDGET, WIDGETS
 from tests.local.apiserver.world import real_server
@@ -39,7 +39,7 @@ async def kubectl(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Kub
     await server.stop()
 
 
-async def _controllers(backend: Registry) -> None:
+async def _controllers(backend: ObjectRegistry) -> None:
     """What deletions wait for: orphans are released and namespaces emptied."""
     cluster = MemoryCluster(backend)
     factory = InformerFactory(cluster, random.Random(0))

@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from koordinator.cluster.backend import Record
+from koordinator.cluster.backend import ObjectRecord
 from koordinator.local.apiserver import ApiServer
 from koordinator.local.apiserver.logs import LogOptions
 from tests.local.apiserver.fake import FakeBackend
@@ -16,7 +16,7 @@ from tests.local.apiserver.requests import POD, PODS_PATH, pod, send
 class Echo:
     """Answers with what was asked for."""
 
-    async def open(self, pod: Record, options: LogOptions) -> AsyncIterator[bytes]:
+    async def open(self, pod: ObjectRecord, options: LogOptions) -> AsyncIterator[bytes]:
         return self._pieces(f"{pod.obj['metadata']['name']}/{options.container} last {options.tail_lines}\n")
 
     async def _pieces(self, text: str) -> AsyncIterator[bytes]:

@@ -14,7 +14,7 @@ from koordinator.clock import SystemClock
 from koordinator.host.protobuf import field, fields
 from koordinator.local.apiserver import ApiServer, protobuf
 from koordinator.local.schema import Catalog
-from koordinator.local.schema.types import Kind, Type
+from koordinator.local.schema.types import SchemaType, WireKind
 from tests.local.apiserver.fake import FakeBackend
 from tests.local.apiserver.kubectl import Kubectl, needs_kubectl
 from tests.local.apiserver.world import real_server
@@ -80,10 +80,10 @@ def envelope(kind: str, raw: bytes, api_version: str = "v1") -> bytes:
     return b"k8s\x00" + field(1, type_meta) + field(2, raw)
 
 
-def full_value(shape: Type, name: str, inside: tuple[str, ...]) -> Any:
+def full_value(shape: SchemaType, name: str, inside: tuple[str, ...]) -> Any:
     """A value of a type with all of its fields, but for those that would contain themselves."""
     match shape.kind:
-        case Kind.STRUCT:
+        case WireKind.STRUCT:
             if shape.name in inside:
                 return {}
             within = (*inside, shape.name)
@@ -92,31 +92,31 @@ def full_value(shape: Type, name: str, inside: tuple[str, ...]) -> Any:
                 for key, member in shape.fields.items()
                 if not _is_lost(shape.name if inside else "", key)
             }
-        case Kind.LIST:
+        case WireKind.LIST:
             assert shape.element is not None
             return [full_value(shape.element, name, inside)]
-        case Kind.MAP:
+        case WireKind.MAP:
             assert shape.element is not None
             return {"a": full_value(shape.element, name, inside), "": full_value(shape.element, name, inside)}
-    return {} if shape.kind is Kind.ANY and name in _SCHEMAS else _FULL[shape.kind]
+    return {} if shape.kind is WireKind.ANY and name in _SCHEMAS else _FULL[shape.kind]
 
 
 def _is_lost(owner: str, key: str) -> bool:
     return key in _NEWER or f"{owner}.{key}" in _NEWER or (owner in _INSIDE and key in ("apiVersion", "kind"))
 
 
-_FULL: dict[Kind, Any] = {
-    Kind.STRING: "täxt",
-    Kind.BOOL: True,
-    Kind.INT32: -5,
-    Kind.INT64: 2**62,
-    Kind.FLOAT: 0.5,
-    Kind.BYTES: "AP8=",
-    Kind.TIME: "2026-01-02T03:04:05Z",
-    Kind.MICRO_TIME: "2026-01-02T03:04:05.000006Z",
-    Kind.QUANTITY: "1500m",
-    Kind.INT_OR_STRING: "50%",
-    Kind.ANY: {"any": [1, "thing"]},
+_FULL: dict[WireKind, Any] = {
+    WireKind.STRING: "täxt",
+    WireKind.BOOL: True,
+    WireKind.INT32: -5,
+    WireKind.INT64: 2**62,
+    WireKind.FLOAT: 0.5,
+    WireKind.BYTES: "AP8=",
+    WireKind.TIME: "2026-01-02T03:04:05Z",
+    WireKind.MICRO_TIME: "2026-01-02T03:04:05.000006Z",
+    WireKind.QUANTITY: "1500m",
+    WireKind.INT_OR_STRING: "50%",
+    WireKind.ANY: {"any": [1, "thing"]},
 }
 
 _SCHEMAS = ("additionalItems", "additionalProperties", "dependencies", "status")
@@ -215,7 +215,7 @@ def nested_schema(schema: bytes) -> bytes:
 
 
 def test_a_kind_that_is_not_known_is_refused() -> None:
-    with pytest.raises(protobuf.Unreadable, match="Gadget"):
+    with pytest.raises(protobuf.JsonOnly, match="Gadget"):
         protobuf.decode(envelope("Gadget", b""))
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Record, RecordEvent
+from koordinator.cluster.backend import ObjectRecord, RecordEvent
 from koordinator.cluster.protocol import EventType
 from koordinator.local.apiserver import ApiServer, watching
 from tests.local.apiserver.fake import FakeBackend, FakeSubscription
@@ -21,7 +21,7 @@ PATH = "/api/v1/namespaces/default/pods?watch=true"
 def event(type_: EventType, name: str, version: int, **fields: Any) -> RecordEvent:
     meta = {"name": name, "resourceVersion": str(version)}
     return RecordEvent(
-        type_, Record({"kind": "Pod", "apiVersion": "v1", "metadata": meta, **fields}, version), version
+        type_, ObjectRecord({"kind": "Pod", "apiVersion": "v1", "metadata": meta, **fields}, version), version
     )
 
 

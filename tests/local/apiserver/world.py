@@ -6,11 +6,11 @@ from koordinator.local import registry
 from koordinator.local.apiserver import ApiServer
 from koordinator.local.openapi import OpenApi
 from koordinator.local.patches import ObjectPatcher
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from koordinator.local.schema import Catalog
 
 
-def real_server(clock: Clock) -> tuple[ApiServer, Registry]:
+def real_server(clock: Clock) -> tuple[ApiServer, ObjectRegistry]:
     """A server that is not started yet, and its backend."""
     catalog = Catalog(BUILT_IN)
     backend = registry.in_memory(clock, schemas=catalog, patcher=ObjectPatcher(catalog))

@@ -30,7 +30,7 @@ SETTLE_S = 1.0  # controllers may not know yet what happened this recently
 class Watchman:
     """Sees every delete that controllers ask for, and every moment."""
 
-    def __init__(self, world: World, replicas: int, bounds: rollout.Bounds) -> None:
+    def __init__(self, world: World, replicas: int, bounds: rollout.RolloutBounds) -> None:
         self.trouble_s = -SETTLE_S
         self._world = world
         self._maximum, self._minimum = replicas + bounds.surge, replicas - bounds.unavailable
@@ -192,4 +192,4 @@ def test_bounds_of_a_percentage(value: int | str, total: int, up: bool, expected
 
 
 def test_bounds_that_both_come_out_as_nothing_let_one_pod_be_missing() -> None:
-    assert rollout.bounds("0%", "9%", 10, "") == rollout.Bounds(0, 1)
+    assert rollout.bounds("0%", "9%", 10, "") == rollout.RolloutBounds(0, 1)

@@ -10,7 +10,7 @@ from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.supervise import strictly
 from koordinator.local import registry
-from koordinator.local.registry import Registry
+from koordinator.local.registry import ObjectRegistry
 from koordinator.simulate import virtual_time
 
 
@@ -23,7 +23,7 @@ class Runs(Protocol):
 class World:
     """What a scenario may touch."""
 
-    def __init__(self, cluster: MemoryCluster, backend: Registry, factory: InformerFactory) -> None:
+    def __init__(self, cluster: MemoryCluster, backend: ObjectRegistry, factory: InformerFactory) -> None:
         self.cluster, self.backend, self.factory = cluster, backend, factory
         self.rng = random.Random(1)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koordinator.local.nodes import interference
 from koordinator.local.nodes.interference import Interference
-from koordinator.node_demo.plan import Mode
+from koordinator.node_demo.plan import DemoMode
 from koordinator.node_demo.results import Circumstances
 from koordinator.node_demo.results import interference as written
 from tests.node_demo.measurements import measured
@@ -55,7 +55,7 @@ def test_what_demo_node_writes_is_what_the_model_reads() -> None:
     runs = [
         measured(mode, load, repeat=repeat, p99_ms=p99)
         for load in (60, 20)
-        for mode, p99 in ((Mode.ALONE, 2.0), (Mode.DEFAULT, 3.0))
+        for mode, p99 in ((DemoMode.ALONE, 2.0), (DemoMode.DEFAULT, 3.0))
         for repeat in range(2)
     ]
     document = msgspec.json.encode(written(runs, known))

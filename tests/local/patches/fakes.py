@@ -4,7 +4,7 @@ from koordinator.api.meta import Resource
 from koordinator.local.patches import ObjectPatcher
 from koordinator.local.schema.builtin import models
 from koordinator.local.schema.custom.shape import shape_of
-from koordinator.local.schema.types import Type
+from koordinator.local.schema.types import SchemaType
 
 DEPLOYMENTS = Resource(
     group="apps", version="v1", kind="Deployment", plural="deployments", subresources=("status", "scale")
@@ -16,7 +16,7 @@ WIDGETS = Resource(group="example.com", version="v1", kind="Widget", plural="wid
 class Shapes:
     """`Widget` is a custom resource that takes anything."""
 
-    def type_of(self, resource: Resource, subresource: str = "") -> Type:
+    def type_of(self, resource: Resource, subresource: str = "") -> SchemaType:
         if self.is_custom(resource):
             return shape_of({"type": "object", "x-kubernetes-preserve-unknown-fields": True}, is_root=True)
         return models.struct_of(models.model_of(resource.group, resource.version, resource.kind))

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.local.processes import environment
-from koordinator.local.processes.environment import ConfigError, NoCommand, Surroundings
+from koordinator.local.processes.environment import ConfigError, EnvironmentSources, NoCommand
 from tests.local.processes.pods import container, pod
 
-AROUND = Surroundings(
+AROUND = EnvironmentSources(
     node_name="vm",
     host_ip="127.0.0.1",
     pod_ip="127.64.0.2",

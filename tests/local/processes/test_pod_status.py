@@ -10,20 +10,20 @@ from koordinator.api.core import ContainerStatus
 from koordinator.local.processes import container_state, pod_status
 from koordinator.local.processes.container_state import (
     ContainerRecord,
+    ContainerWaiting,
     RestartBackoff,
     Running,
     State,
     Terminated,
-    Waiting,
 )
-from koordinator.local.processes.pod_status import Failure, PodFacts
+from koordinator.local.processes.pod_status import PodFailure, PodStatusFacts
 from tests.local.processes.pods import container, pod
 
 RUNNING = Running(100.0)
 DONE = Terminated(0, "Completed", 100.0, 110.0, "containerd://a")
 FAILED = Terminated(3, "Error", 100.0, 110.0, "containerd://a")
-CREATING = Waiting()
-CRASHED = Waiting("CrashLoopBackOff", "back-off 10s")
+CREATING = ContainerWaiting()
+CRASHED = ContainerWaiting("CrashLoopBackOff", "back-off 10s")
 
 
 def record(
@@ -37,14 +37,14 @@ def record(
     return made
 
 
-def facts(policy: str = "Always", **more: Any) -> PodFacts:
+def facts(policy: str = "Always", **more: Any) -> PodStatusFacts:
     values: dict[str, Any] = {
         "host_ip": "127.0.0.1",
         "pod_ip": "127.64.0.2",
         "started_s": 90.0,
         "has_sandbox": True,
     }
-    return PodFacts(restart_policy=policy, **(values | more))
+    return PodStatusFacts(restart_policy=policy, **(values | more))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_stopped_pod_succeeded_only_if_all_of_it_did() -> None:
 
 
 def test_a_reason_of_the_kubelet_fails_the_pod_whatever_its_containers_say() -> None:
-    refused = facts(failure=Failure("OutOfcpu", "no room"))
+    refused = facts(failure=PodFailure("OutOfcpu", "no room"))
 
     status = pod_status.status(refused, [], [record(CREATING)], {}, 200.0)
 
@@ -202,4 +202,4 @@ def test_a_container_that_never_ran_is_simply_started() -> None:
 
     main.restore(ContainerStatus(name="main"), 500.0)
 
-    assert isinstance(main.state, Waiting) and main.restarts == 0
+    assert isinstance(main.state, ContainerWaiting) and main.restarts == 0

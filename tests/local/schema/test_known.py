@@ -9,9 +9,9 @@ from koordinator.api.core import Pod
 from koordinator.api.scheduling import PriorityClass
 from koordinator.clock import SystemClock
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Record, WriteOptions
+from koordinator.cluster.backend import ObjectRecord, WriteOptions
 from koordinator.local import registry
-from koordinator.local.registry.registry import Registry
+from koordinator.local.registry.registry import ObjectRegistry
 from koordinator.local.schema import known
 
 OPTIONS = WriteOptions(field_manager="tests", field_validation="Strict")
@@ -28,7 +28,7 @@ SPEC: dict[str, Any] = {
 
 
 @pytest.fixture
-def backend() -> Registry:
+def backend() -> ObjectRegistry:
     return registry.in_memory(SystemClock())
 
 
@@ -36,11 +36,11 @@ def body(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": msgspec.json.decode(msgspec.json.encode(spec))}
 
 
-async def create(backend: Registry, name: str, spec: dict[str, Any] = SPEC) -> Record:
+async def create(backend: ObjectRegistry, name: str, spec: dict[str, Any] = SPEC) -> ObjectRecord:
     return await backend.create(Pod.resource, "default", body(name, spec), OPTIONS)
 
 
-def without_identity(record: Record) -> bytes:
+def without_identity(record: ObjectRecord) -> bytes:
     meta = {
         key: value
         for key, value in record.obj["metadata"].items()
@@ -52,14 +52,14 @@ def without_identity(record: Record) -> bytes:
     return msgspec.json.encode({**record.obj, "metadata": meta})
 
 
-async def test_replicas_equal_the_first_and_share_their_spec(backend: Registry) -> None:
+async def test_replicas_equal_the_first_and_share_their_spec(backend: ObjectRegistry) -> None:
     records = [await create(backend, f"web-{number}") for number in range(6)]
     assert len({without_identity(record) for record in records}) == 1
     assert records[-1].obj["spec"] is records[-2].obj["spec"]
     assert records[-1].obj["spec"]["tolerations"]
 
 
-async def test_what_was_fine_does_not_excuse_what_is_not(backend: Registry) -> None:
+async def test_what_was_fine_does_not_excuse_what_is_not(backend: ObjectRegistry) -> None:
     for number in range(4):
         await create(backend, f"web-{number}")
     with pytest.raises(errors.Invalid, match=r"metadata\.name"):
@@ -72,7 +72,7 @@ async def test_what_was_fine_does_not_excuse_what_is_not(backend: Registry) -> N
         await backend.create(Pod.resource, "default", owned, OPTIONS)
 
 
-async def test_refusals_are_the_same_however_often_they_are_asked_for(backend: Registry) -> None:
+async def test_refusals_are_the_same_however_often_they_are_asked_for(backend: ObjectRegistry) -> None:
     texts = set()
     for number in range(4):
         with pytest.raises(errors.ApiError) as caught:
@@ -84,7 +84,7 @@ async def test_refusals_are_the_same_however_often_they_are_asked_for(backend: R
     assert len(texts) == 2
 
 
-async def test_a_new_priority_class_counts_for_the_next_replica(backend: Registry) -> None:
+async def test_a_new_priority_class_counts_for_the_next_replica(backend: ObjectRegistry) -> None:
     before = [await create(backend, f"web-{number}") for number in range(4)]
     high = {"metadata": {"name": "high"}, "value": 7, "globalDefault": True}
     await backend.create(PriorityClass.resource, "", high, OPTIONS)
@@ -95,7 +95,7 @@ async def test_a_new_priority_class_counts_for_the_next_replica(backend: Registr
     assert "priorityClassName" not in before[-1].obj["spec"]
 
 
-async def test_whoever_sent_a_spec_may_change_it_afterwards(backend: Registry) -> None:
+async def test_whoever_sent_a_spec_may_change_it_afterwards(backend: ObjectRegistry) -> None:
     for number in range(4):
         sent = body(f"web-{number}", SPEC)
         await backend.create(Pod.resource, "default", sent, OPTIONS)
@@ -104,7 +104,7 @@ async def test_whoever_sent_a_spec_may_change_it_afterwards(backend: Registry) -
     assert fresh.obj["spec"]["containers"][0]["image"] == "app:v1"
 
 
-async def test_a_change_to_one_replica_leaves_the_others_alone(backend: Registry) -> None:
+async def test_a_change_to_one_replica_leaves_the_others_alone(backend: ObjectRegistry) -> None:
     for number in range(4):
         await create(backend, f"web-{number}")
     binding = {"metadata": {"name": "web-3"}, "target": {"kind": "Node", "name": "node-1"}}
@@ -117,7 +117,7 @@ async def test_a_change_to_one_replica_leaves_the_others_alone(backend: Registry
 
 
 def test_only_so_many_values_are_remembered() -> None:
-    shared = known.Shared()
+    shared = known.InternTable()
     for number in range(3 * known.KNOWN_MAX):
         value = {"number": number}
         text = shared.text(value)

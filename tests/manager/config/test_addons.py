@@ -90,7 +90,7 @@ def test_laying_over_is_idempotent_and_the_last_word_counts(
 
 
 def test_members_of_colocation_are_checked_and_merged_like_others() -> None:
-    def synced(**config: Any) -> colocation_config.SyncOutcome:
+    def synced(**config: Any) -> colocation_config.ColocationSync:
         data = {"colocation-config": json.dumps(config)}
         return colocation_config.sync(ColocationState(), data, [SHARE])
 

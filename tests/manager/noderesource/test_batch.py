@@ -9,7 +9,12 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetricStatus
 from koordinator.manager.config.policies import CalculatePolicy, ReclaimPolicy
 from koordinator.manager.noderesource import account, batch, decide, demand
-from koordinator.manager.noderesource.account import NANO_PER_MILLI, NodeFacts, PodFacts, Report
+from koordinator.manager.noderesource.account import (
+    NANO_PER_MILLI,
+    AccountedNode,
+    AccountedPod,
+    MetricFigures,
+)
 from koordinator.manager.noderesource.batch import BatchInputs
 
 milli = st.integers(0, 200_000)
@@ -27,9 +32,9 @@ policies = st.builds(
 
 def node(capacity: account.Amount, used: account.Amount, request: account.Amount) -> decide.NodeInputs:
     """A node with one service, which the report knows."""
-    report = Report({"default/web": (used[0] * NANO_PER_MILLI, used[1], True)}, has_node=True)
-    pods = {"default/web": PodFacts(True, request)}
-    return decide.NodeInputs(NodeFacts(capacity, (0, 0)), report, demand.node_demand(pods, report))
+    report = MetricFigures({"default/web": (used[0] * NANO_PER_MILLI, used[1], True)}, has_node=True)
+    pods = {"default/web": AccountedPod(True, request)}
+    return decide.NodeInputs(AccountedNode(capacity, (0, 0)), report, demand.node_demand(pods, report))
 
 
 @given(capacity=amounts, used=amounts, request=amounts, policy=policies)
@@ -95,8 +100,11 @@ def test_an_absurd_percentage_overflows_nothing(percent: int) -> None:
 
 
 def test_a_pod_bound_to_a_zone_counts_there_alone() -> None:
-    pods = {"d/bound": PodFacts(True, (4_000, 4_000), zones=(1,)), "d/spread": PodFacts(True, (1_000, 1_000))}
-    report = Report({"d/bound": (2_000 * NANO_PER_MILLI, 2_000, True)})
+    pods = {
+        "d/bound": AccountedPod(True, (4_000, 4_000), zones=(1,)),
+        "d/spread": AccountedPod(True, (1_000, 1_000)),
+    }
+    report = MetricFigures({"d/bound": (2_000 * NANO_PER_MILLI, 2_000, True)})
 
     first, second = demand.zone_demands(pods, report, 2)
 
@@ -115,8 +123,8 @@ def test_a_pod_bound_to_a_zone_counts_there_alone() -> None:
 def test_the_larger_of_request_and_use_is_that_of_an_lse_pod_too(
     used_cpu: int, expected: int, zones: tuple[int, ...]
 ) -> None:
-    pods = {"d/lse": PodFacts(True, (4_000, 4_000), is_exclusive=True, zones=zones)}
-    report = Report({"d/lse": (used_cpu * NANO_PER_MILLI, 1_000, True)})
+    pods = {"d/lse": AccountedPod(True, (4_000, 4_000), is_exclusive=True, zones=zones)}
+    report = MetricFigures({"d/lse": (used_cpu * NANO_PER_MILLI, 1_000, True)})
 
     node_level = demand.node_demand(pods, report)
     per_zone = demand.zone_demands(pods, report, 2)
@@ -141,7 +149,7 @@ def test_measured_cpu_is_rounded_once_however_many_pods_there_are(policy: Calcul
     def lent(body: NodeMetricStatus) -> int:
         report = account.report_of(body)
         known = decide.NodeInputs(
-            NodeFacts((100_000, 10**12), (0, 0)), report, demand.node_demand({}, report)
+            AccountedNode((100_000, 10**12), (0, 0)), report, demand.node_demand({}, report)
         )
         strategy = ReclaimPolicy(cpu_percent=100, cpu_policy=policy)
         return int(decide.batch_amounts([known], [strategy])[0, batch.CPU])
@@ -163,9 +171,9 @@ def test_policy_text_that_nobody_knows_means_usage() -> None:
 
 
 def test_a_pod_that_is_not_reported_yet_counts_with_its_request_under_every_policy() -> None:
-    pods = {"d/new": PodFacts(True, (4_000, 4_000))}
+    pods = {"d/new": AccountedPod(True, (4_000, 4_000))}
 
-    found = demand.node_demand(pods, Report({}))
+    found = demand.node_demand(pods, MetricFigures({}))
 
     assert found.request == (4_000, 4_000)
     assert found.used == found.maximum == (4_000 * NANO_PER_MILLI, 4_000)

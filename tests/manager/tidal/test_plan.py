@@ -3,20 +3,22 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.manager.tidal.plan import Demand, Node, Phase, Side, assign_reserves, plan
+from koordinator.manager.tidal.plan import PodDemand, Side, TidalNode, TidalPhase, assign_reserves, plan
 from koordinator.manager.tidal.target import Reserves
 
-ALL = Demand(8_000, 16)
+ALL = PodDemand(8_000, 16)
 
 
-def node(name: str, phase: Phase = Phase.ONLINE, pods: tuple[int, ...] = (), **more: object) -> Node:
+def node(
+    name: str, phase: TidalPhase = TidalPhase.ONLINE, pods: tuple[int, ...] = (), **more: object
+) -> TidalNode:
     used = sum(pods)
-    return Node(
+    return TidalNode(
         name=name,
         phase=phase,
         allocatable=ALL,
-        free=Demand(8_000 - used, 16),
-        online_pods=tuple(Demand(each, 0) for each in pods),
+        free=PodDemand(8_000 - used, 16),
+        online_pods=tuple(PodDemand(each, 0) for each in pods),
         **more,  # type: ignore[arg-type]
     )
 
@@ -24,7 +26,7 @@ def node(name: str, phase: Phase = Phase.ONLINE, pods: tuple[int, ...] = (), **m
 pools = st.lists(
     st.builds(
         lambda phase, pods, reserve: (phase, tuple(pods), reserve),
-        st.sampled_from(Phase),
+        st.sampled_from(TidalPhase),
         st.lists(st.integers(1, 2_000), max_size=3),
         st.sampled_from([None, *Side]),
     ),
@@ -34,7 +36,7 @@ pools = st.lists(
 
 @given(nodes=pools, online=st.integers(0, 8), batch=st.integers(0, 8))
 def test_reserves_have_their_counts_and_stay_where_they_are(
-    nodes: list[Node], online: int, batch: int
+    nodes: list[TidalNode], online: int, batch: int
 ) -> None:
     online = min(online, len(nodes))
     batch = min(batch, len(nodes) - online)
@@ -48,7 +50,7 @@ def test_reserves_have_their_counts_and_stay_where_they_are(
 
 @given(nodes=pools, target=st.integers(0, 8), limit=st.integers(0, 3))
 def test_steps_never_touch_reserves_nor_pass_the_target_or_the_limit(
-    nodes: list[Node], target: int, limit: int
+    nodes: list[TidalNode], target: int, limit: int
 ) -> None:
     reserved = {each.name: each.reserve for each in nodes if each.reserve is not None}
     found = plan(nodes, reserved, target, limit, 0.0, 0.0)
@@ -56,10 +58,14 @@ def test_steps_never_touch_reserves_nor_pass_the_target_or_the_limit(
     after = {each.name: each.phase for each in nodes} | {step.node: step.to for step in found.steps}
     assert not reserved.keys() & {step.node for step in found.steps}
     before_lent = sum(each.is_lent for each in nodes if each.name not in reserved)
-    lent = sum(p in (Phase.TO_BATCH, Phase.BATCH) for name, p in after.items() if name not in reserved)
+    lent = sum(
+        p in (TidalPhase.TO_BATCH, TidalPhase.BATCH) for name, p in after.items() if name not in reserved
+    )
     assert min(before_lent, target) <= lent <= max(before_lent, target)
-    moving = sum(phase in (Phase.TO_BATCH, Phase.TO_ONLINE) for phase in after.values())
-    assert moving <= max(limit, sum(each.phase in (Phase.TO_BATCH, Phase.TO_ONLINE) for each in nodes))
+    moving = sum(phase in (TidalPhase.TO_BATCH, TidalPhase.TO_ONLINE) for phase in after.values())
+    assert moving <= max(
+        limit, sum(each.phase in (TidalPhase.TO_BATCH, TidalPhase.TO_ONLINE) for each in nodes)
+    )
 
 
 def test_nodes_are_lent_only_while_their_pods_fit_elsewhere_together() -> None:
@@ -78,5 +84,5 @@ def test_a_node_that_has_just_changed_stays_for_its_cooldown() -> None:
 
 
 def test_the_node_with_the_least_work_to_lose_goes_back_first() -> None:
-    nodes = [node("a", Phase.BATCH, lost_work=9.0), node("b", Phase.BATCH, lost_work=1.0)]
+    nodes = [node("a", TidalPhase.BATCH, lost_work=9.0), node("b", TidalPhase.BATCH, lost_work=1.0)]
     assert [step.node for step in plan(nodes, {}, 1, 1, 0.0, 0.0).steps] == ["b"]

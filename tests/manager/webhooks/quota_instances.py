@@ -20,7 +20,7 @@ from koordinator.manager.quota.validation import QuotaRules
 from koordinator.manager.quota.weight_metric import SharedWeightMetric
 from koordinator.manager.webhooks import quota_admission
 from koordinator.manager.webhooks.quota_topology import QuotaTopology
-from koordinator.manager.webhooks.review import AdmissionRequest, GroupVersionResource, Verdict
+from koordinator.manager.webhooks.review import AdmissionRequest, AdmissionVerdict, GroupVersionResource
 from koordinator.simulate import virtual_time
 from tests.manager.quota.distant import Cluster
 
@@ -46,7 +46,7 @@ class Instance:
 
     async def ask(
         self, operation: str, body: Body | None, old: Body | None = None, *, dry_run: bool = False
-    ) -> Verdict:
+    ) -> AdmissionVerdict:
         """The verdict alone: nothing is stored."""
         metadata = (body or old or {})["metadata"]
         request = AdmissionRequest(

@@ -19,7 +19,7 @@ from koordinator.manager.config.validation import ValidationOptions, validate_co
 from koordinator.manager.options import ManagerOptions
 from koordinator.manager.webhooks import all as webhooks
 from koordinator.manager.webhooks import table
-from koordinator.manager.webhooks.review import AdmissionRequest, GroupVersionResource, Verdict
+from koordinator.manager.webhooks.review import AdmissionRequest, AdmissionVerdict, GroupVersionResource
 from koordinator.simulate import virtual_time
 from tests.manager.shared_parts import shared_parts
 
@@ -42,7 +42,7 @@ class Webhooks:
 
     async def config_map(
         self, data: dict[str, Any], old: dict[str, Any] | None = None, operation: str = "", name: str = ""
-    ) -> Verdict:
+    ) -> AdmissionVerdict:
         return await self.handlers[table.VALIDATE_CONFIG_MAP](
             AdmissionRequest(
                 resource=GroupVersionResource(resource="configmaps"),
@@ -54,7 +54,7 @@ class Webhooks:
             )
         )
 
-    async def node(self, labels: dict[str, str], old: dict[str, str] | None = None) -> Verdict:
+    async def node(self, labels: dict[str, str], old: dict[str, str] | None = None) -> AdmissionVerdict:
         return await self.handlers[table.VALIDATE_NODE](
             AdmissionRequest(
                 resource=GroupVersionResource(resource="nodes"),

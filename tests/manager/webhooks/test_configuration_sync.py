@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from koordinator.manager.webhooks import configuration, configuration_sync, table
 from koordinator.manager.webhooks.configuration import Service
-from koordinator.manager.webhooks.configuration_sync import Wanted
+from koordinator.manager.webhooks.configuration_sync import DesiredWebhooks
 
 Json = dict[str, Any]
 SERVICE = Service()
@@ -21,11 +21,11 @@ INSTALLED = configuration.configurations(SERVICE)[0]["webhooks"]
 
 def wanted(
     annotations: dict[str, str], present: list[Json], where: Service | str = SERVICE, paths: Any = PATHS
-) -> Wanted:
+) -> DesiredWebhooks:
     return configuration_sync.wanted(annotations, present, where=where, ca_bundle=CA, paths=paths)
 
 
-def names(found: Wanted) -> list[str]:
+def names(found: DesiredWebhooks) -> list[str]:
     return [entry["name"] for entry in found.webhooks]
 
 

@@ -17,7 +17,7 @@ from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.manager.options import BindingAdmissionOptions, ManagerOptions
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.quota.validation import QuotaRules
 from koordinator.manager.webhooks import (
     pod_binding,
@@ -41,12 +41,12 @@ CONFIG_NAMESPACE = "koordinator-system"
 class _Quotas(PodQuotas):
     """Quotas that have room for all pods but big ones, and note who took some."""
 
-    def __init__(self, shared: Shared, topology: QuotaTopology) -> None:
+    def __init__(self, shared: ManagerContext, topology: QuotaTopology) -> None:
         update = shared.options.quota_update
         super().__init__(shared.cluster, shared.factory, topology, shared.gates, update, shared.rng)
         self.evaluated: list[str] = []
 
-    async def evaluate(self, pod: Pod, _: Pod | None, dry_run: bool) -> review.Verdict:
+    async def evaluate(self, pod: Pod, _: Pod | None, dry_run: bool) -> review.AdmissionVerdict:
         if not dry_run:
             self.evaluated.append(pod.metadata.name)
         return review.denied("exceeded quota") if pod.metadata.labels.get("size") == "big" else review.ALLOWED

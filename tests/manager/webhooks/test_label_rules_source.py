@@ -9,7 +9,7 @@ from koordinator.api.core import ConfigMap, Event
 from koordinator.cluster.errors import ServiceUnavailable
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import pod_label_rules
 from koordinator.manager.webhooks.label_rules_source import LabelRulesSource
 from koordinator.simulate import virtual_time
@@ -29,7 +29,7 @@ class _Cluster(MemoryCluster):
         return await super().get(view, name, namespace)
 
 
-def run(scenario: Callable[[LabelRulesSource, _Cluster, Shared], Awaitable[None]]) -> None:
+def run(scenario: Callable[[LabelRulesSource, _Cluster, ManagerContext], Awaitable[None]]) -> None:
     async def main(clock: clocks.LoopClock) -> None:
         cluster = _Cluster(registry.in_memory(clock, checks=False))
         shared = shared_parts(cluster)
@@ -55,7 +55,7 @@ async def lacking(source: LabelRulesSource) -> str:
 
 
 def test_a_change_counts_at_once() -> None:
-    async def scenario(source: LabelRulesSource, cluster: _Cluster, _: Shared) -> None:
+    async def scenario(source: LabelRulesSource, cluster: _Cluster, _: ManagerContext) -> None:
         assert await lacking(source) == ""
         await cluster.create(ConfigMap, config("app"), NAMESPACE)
         await asyncio.sleep(1)
@@ -68,7 +68,7 @@ def test_a_change_counts_at_once() -> None:
 
 
 def test_without_a_watch_a_change_counts_after_the_interval() -> None:
-    async def scenario(source: LabelRulesSource, cluster: _Cluster, shared: Shared) -> None:
+    async def scenario(source: LabelRulesSource, cluster: _Cluster, shared: ManagerContext) -> None:
         await cluster.create(ConfigMap, config("app"), NAMESPACE)
         await asyncio.sleep(1)
         assert "'app'" in await lacking(source)
@@ -88,7 +88,7 @@ def test_without_a_watch_a_change_counts_after_the_interval() -> None:
 
 
 def test_rules_that_nobody_can_read_keep_the_old_and_tell_the_config_map_once() -> None:
-    async def scenario(source: LabelRulesSource, cluster: _Cluster, _: Shared) -> None:
+    async def scenario(source: LabelRulesSource, cluster: _Cluster, _: ManagerContext) -> None:
         await cluster.create(ConfigMap, config("app"), NAMESPACE)
         await asyncio.sleep(1)
         await cluster.patch(ConfigMap, NAME, {"data": {"rules": "[{"}}, NAMESPACE)

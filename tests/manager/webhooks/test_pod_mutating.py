@@ -20,7 +20,7 @@ from koordinator.cluster.errors import ServiceUnavailable
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.local.patches import json_patch
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import all as webhooks
 from koordinator.manager.webhooks import review, table
 from koordinator.manager.webhooks.pod_mutating import PodMutatingHandler
@@ -35,7 +35,7 @@ BATCH_CPU = "kubernetes.io/batch-cpu"
 class Asked:
     """The handlers of pods on one cluster."""
 
-    def __init__(self, shared: Shared, cluster: MemoryCluster) -> None:
+    def __init__(self, shared: ManagerContext, cluster: MemoryCluster) -> None:
         self.shared, self.cluster = shared, cluster
         self._handlers = webhooks.handlers(shared)
 

@@ -8,9 +8,9 @@ from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.manager.webhooks import pod_binding, pod_label_rules, pod_rules
-from koordinator.manager.webhooks.pod_binding import BindingRules, Decision
+from koordinator.manager.webhooks.pod_binding import BindingAdmissionRules, BindingVerdict
 from koordinator.manager.webhooks.pod_label_rules import LabelRules
-from koordinator.manager.webhooks.pod_rules import Rule
+from koordinator.manager.webhooks.pod_rules import PodRule
 
 
 def pod(requests: dict[str, str] | None = None, priority: int | None = None, **own: str) -> Pod:
@@ -28,12 +28,12 @@ def test_all_violations_are_told_at_once_in_their_order() -> None:
     found = pod_rules.colocation(new, old)
 
     assert [violation.rule for violation in found] == [
-        Rule.QOS_IMMUTABLE,
-        Rule.PRIORITY_CLASS_IMMUTABLE,
-        Rule.SUB_PRIORITY_IMMUTABLE,
-        Rule.BATCH_NEEDS_BE,
-        Rule.LSR_PRIORITY,
-        Rule.CPU_NOT_INTEGER,
+        PodRule.QOS_IMMUTABLE,
+        PodRule.PRIORITY_CLASS_IMMUTABLE,
+        PodRule.SUB_PRIORITY_IMMUTABLE,
+        PodRule.BATCH_NEEDS_BE,
+        PodRule.LSR_PRIORITY,
+        PodRule.CPU_NOT_INTEGER,
     ]
     assert found[0].message == f'labels.{labels.QOS_CLASS}: Invalid value: "LSR": field is immutable'
     assert "LSR and priorityClass=koord-batch cannot be used in combination" in found[4].message
@@ -99,34 +99,41 @@ def test_rules_that_cannot_be_read_keep_the_old_ones_and_switching_off_drops_the
     assert pod_label_rules.sync(known, None).rules == LabelRules()
 
 
-BINDING = BindingRules(user_names=("koord-scheduler",), namespaces=("d",), bypass_annotations=("skip",))
+BINDING = BindingAdmissionRules(
+    user_names=("koord-scheduler",), namespaces=("d",), bypass_annotations=("skip",)
+)
 
 
 @pytest.mark.parametrize(
     ("user", "namespace", "found", "decision"),
     [
-        pytest.param("sa:koord-scheduler", "d", None, Decision.ALLOWED_USERNAME, id="a listed user"),
-        pytest.param("old", "kube-system", pod(), Decision.EXCLUDED_NAMESPACE, id="an excluded namespace"),
-        pytest.param("old", "e", pod(), Decision.OUT_OF_SCOPE, id="another namespace"),
-        pytest.param("old", "d", None, Decision.POD_UNKNOWN, id="a pod that nobody knows"),
+        pytest.param("sa:koord-scheduler", "d", None, BindingVerdict.ALLOWED_USERNAME, id="a listed user"),
+        pytest.param(
+            "old", "kube-system", pod(), BindingVerdict.EXCLUDED_NAMESPACE, id="an excluded namespace"
+        ),
+        pytest.param("old", "e", pod(), BindingVerdict.OUT_OF_SCOPE, id="another namespace"),
+        pytest.param("old", "d", None, BindingVerdict.POD_UNKNOWN, id="a pod that nobody knows"),
         pytest.param(
             "old",
             "d",
             pod(**{labels.BINDING_ADMISSION_BYPASS: ""}),
-            Decision.BYPASS_LABEL,
+            BindingVerdict.BYPASS_LABEL,
             id="a pod that may be bound by all",
         ),
-        pytest.param("old", "d", pod(), Decision.DENIED, id="a user who is not listed"),
+        pytest.param("old", "d", pod(), BindingVerdict.DENIED, id="a user who is not listed"),
     ],
 )
-def test_bindings(user: str, namespace: str, found: Pod | None, decision: Decision) -> None:
+def test_bindings(user: str, namespace: str, found: Pod | None, decision: BindingVerdict) -> None:
     assert pod_binding.decide(BINDING, user, namespace, lambda: found) is decision
-    assert decision.allowed is (decision is not Decision.DENIED)
+    assert decision.allowed is (decision is not BindingVerdict.DENIED)
 
 
 def test_a_dry_run_and_empty_lists_deny_nobody() -> None:
-    dry = BindingRules(user_names=("a",), namespaces=("*",), dry_run=True)
+    dry = BindingAdmissionRules(user_names=("a",), namespaces=("*",), dry_run=True)
 
-    assert pod_binding.decide(dry, "old", "d", pod) is Decision.DRY_RUN
-    assert pod_binding.decide(BindingRules(namespaces=("*",)), "old", "d", pod) is Decision.NOT_CHECKED
+    assert pod_binding.decide(dry, "old", "d", pod) is BindingVerdict.DRY_RUN
+    assert (
+        pod_binding.decide(BindingAdmissionRules(namespaces=("*",)), "old", "d", pod)
+        is BindingVerdict.NOT_CHECKED
+    )
     assert pod_binding.split(" a, ,b ") == ("a", "b")

@@ -16,7 +16,7 @@ from koordinator.api.admission import MutatingWebhookConfiguration
 from koordinator.api.core import Secret
 from koordinator.cluster.errors import InternalError
 from koordinator.manager.webhooks import certificates, configuration, server, serving, sync, table
-from koordinator.manager.webhooks.review import AdmissionRequest, Verdict
+from koordinator.manager.webhooks.review import AdmissionRequest, AdmissionVerdict
 from koordinator.manager.webhooks.serving import Webhooks, WebhookStartError
 from koordinator.manager.webhooks.settings import CertWriter, WebhookSettings
 from tests.manager.webhooks.world import HOST, SERVICE, World, allowing, labelling, until
@@ -158,7 +158,7 @@ async def test_a_webhook_that_is_down_refuses_or_lets_pass_as_its_policy_says(wo
 async def test_a_webhook_that_is_too_slow_is_given_up(world: World) -> None:
     over = asyncio.Event()
 
-    async def slow(request: AdmissionRequest) -> Verdict:
+    async def slow(request: AdmissionRequest) -> AdmissionVerdict:
         await over.wait()
         return await labelling(request)
 

@@ -5,7 +5,7 @@ import pytest
 from koordinator.clock import FixedClock
 from koordinator.manager.metrics import ManagerMetrics
 from koordinator.manager.webhooks import review
-from koordinator.manager.webhooks.review import AdmissionRequest, Verdict
+from koordinator.manager.webhooks.review import AdmissionRequest, AdmissionVerdict
 from koordinator.manager.webhooks.timing import MUTATE, VALIDATE, Steps, timed
 
 NAME = "koord_manager_webhook_webhook_duration_milliseconds"
@@ -27,10 +27,10 @@ def test_a_step_is_counted_with_its_outcome() -> None:
 
 
 @pytest.mark.parametrize("verdict", [review.denied("no"), None], ids=["a refusal", "a handler that fails"])
-async def test_a_handler_that_does_not_allow_is_counted_as_rejected(verdict: Verdict | None) -> None:
+async def test_a_handler_that_does_not_allow_is_counted_as_rejected(verdict: AdmissionVerdict | None) -> None:
     metrics = ManagerMetrics(FixedClock())
 
-    async def handler(_: AdmissionRequest) -> Verdict:
+    async def handler(_: AdmissionRequest) -> AdmissionVerdict:
         if verdict is None:
             raise RuntimeError("broken")
         return verdict

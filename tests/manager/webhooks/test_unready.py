@@ -18,7 +18,7 @@ from tests.manager.webhooks.test_handlers import Webhooks, pod_body, run
 KINDS = sorted(unready.KINDS, key=lambda view: view.resource.kind)
 
 
-def asked(view: type[Object], operation: str = "CREATE") -> review.Verdict:
+def asked(view: type[Object], operation: str = "CREATE") -> review.AdmissionVerdict:
     resource = review.GroupVersionResource(view.resource.group, view.resource.version, view.resource.plural)
     return asyncio.run(
         unready_warning.warn(review.AdmissionRequest(resource=resource, operation=operation, object={}))

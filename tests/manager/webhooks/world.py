@@ -15,7 +15,7 @@ from koordinator.local import registry
 from koordinator.local.admission import AdmissionChain
 from koordinator.manager.webhooks import configuration, table
 from koordinator.manager.webhooks.all import Admission
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Handler, Page, Verdict
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, Handler, Page
 from koordinator.manager.webhooks.serving import Webhooks
 from koordinator.manager.webhooks.settings import WebhookSettings
 from tests.manager.shared_parts import shared_parts
@@ -24,15 +24,15 @@ HOST = "127.0.0.1"
 SERVICE = configuration.Service()
 
 
-async def labelling(request: AdmissionRequest) -> Verdict:
+async def labelling(request: AdmissionRequest) -> AdmissionVerdict:
     """Marks what it is asked about."""
     assert request.object is not None
     metadata = request.object["metadata"]
     labels = {**metadata.get("labels", {}), "asked": "yes"}
-    return Verdict(obj={**request.object, "metadata": {**metadata, "labels": labels}})
+    return AdmissionVerdict(obj={**request.object, "metadata": {**metadata, "labels": labels}})
 
 
-async def allowing(_: AdmissionRequest) -> Verdict:
+async def allowing(_: AdmissionRequest) -> AdmissionVerdict:
     """Has nothing against anything."""
     return ALLOWED
 

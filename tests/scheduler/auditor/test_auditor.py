@@ -9,7 +9,7 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock
-from koordinator.prometheus import Registry
+from koordinator.prometheus import MetricsRegistry
 from koordinator.scheduler.auditor.auditor import AuditOptions, Auditor
 from koordinator.scheduler.auditor.metrics import AuditMetrics, LabelClash, label_names
 from koordinator.scheduler.engine.cycle import Unplaced
@@ -202,23 +202,23 @@ class Job:
 
 
 @pytest.fixture
-def registry() -> Registry:
-    return Registry()
+def registry() -> MetricsRegistry:
+    return MetricsRegistry()
 
 
 @pytest.fixture
-def job(registry: Registry) -> Job:
+def job(registry: MetricsRegistry) -> Job:
     auditor = Auditor(AuditOptions(), registry, FixedClock(1000.0), lambda _: True)
     return Job(auditor, ResourceRegistry())
 
 
-def measured(registry: Registry, name: str) -> float:
+def measured(registry: MetricsRegistry, name: str) -> float:
     found = [each for each in registry.text().splitlines() if each.startswith(f"{PREFIX}{name} ")]
     return float(found[0].rsplit(" ", 1)[1]) if found else 0.0
 
 
 def test_a_job_that_makes_room_on_several_nodes_is_followed_to_the_last_victim_of_all(
-    job: Job, registry: Registry
+    job: Job, registry: MetricsRegistry
 ) -> None:
     job.makes_room()
     job.auditor.deleted(job.victims[0].pod)
@@ -231,7 +231,7 @@ def test_a_job_that_makes_room_on_several_nodes_is_followed_to_the_last_victim_o
 
 
 def test_a_round_in_vain_while_victims_leave_counts_once_whoever_of_the_job_was_tried(
-    job: Job, registry: Registry
+    job: Job, registry: MetricsRegistry
 ) -> None:
     job.makes_room()
     for _ in range(2):
@@ -244,7 +244,9 @@ def test_a_round_in_vain_while_victims_leave_counts_once_whoever_of_the_job_was_
     assert measured(registry, "preemption_victim_deleting_retries_sum") == 2
 
 
-def test_members_that_go_where_room_was_made_for_each_of_them_use_it(job: Job, registry: Registry) -> None:
+def test_members_that_go_where_room_was_made_for_each_of_them_use_it(
+    job: Job, registry: MetricsRegistry
+) -> None:
     job.makes_room()
     for entry, node_name in zip(reversed(job.entries), ("n2", "n1"), strict=True):
         job.auditor.placed(entry, node_name)
@@ -253,7 +255,7 @@ def test_members_that_go_where_room_was_made_for_each_of_them_use_it(job: Job, r
     assert job.kinds == [], "nobody of the job waits any more"
 
 
-def test_a_job_that_goes_elsewhere_made_room_for_nothing(job: Job, registry: Registry) -> None:
+def test_a_job_that_goes_elsewhere_made_room_for_nothing(job: Job, registry: MetricsRegistry) -> None:
     job.makes_room()
     job.auditor.placed(job.entries[1], "n3")
 
@@ -286,4 +288,4 @@ def test_without_options_there_is_no_auditor_and_no_metric_of_it() -> None:
 def test_labels_of_pods_become_names_that_prometheus_allows() -> None:
     assert label_names(("app.kubernetes.io/name", "2nd")) == ("app_kubernetes_io_name", "_2nd")
     with pytest.raises(LabelClash, match=r"a\.b, a/b"):
-        AuditMetrics(Registry(), ("a.b", "a/b"))
+        AuditMetrics(MetricsRegistry(), ("a.b", "a/b"))

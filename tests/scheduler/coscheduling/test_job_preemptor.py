@@ -4,7 +4,7 @@ from typing import Any
 
 from koordinator.api import labels
 from koordinator.clock import rfc3339
-from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import DryRunCluster
+from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     JobMember,
     JobPreemption,
@@ -45,7 +45,7 @@ class Cluster:
         }
         trigger = members[self.members[0].key]
         with rehearsal_of(cluster.table) as trial:
-            ground = DryRunCluster(
+            ground = PreemptionDryRun(
                 cluster.table,
                 cluster.table.shared(JobResidents),
                 trial,

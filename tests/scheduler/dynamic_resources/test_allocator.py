@@ -11,7 +11,7 @@ from koordinator.scheduler.plugins.dynamic_resources.allocator import (
     ALL,
     AllocationOutcome,
     AllocationProblem,
-    AllocationResult,
+    AllocatorResult,
     ClaimRequest,
     MatchConstraint,
     Pick,
@@ -136,7 +136,7 @@ def test_the_first_wish_that_lets_all_others_be_met_counts() -> None:
 
     answer = search(AllocationProblem((one_of_two, needs_first)), devices, 0)
 
-    assert answer == AllocationResult(AllocationOutcome.FOUND, (Pick(1, (1,)), Pick(0, (0,))))
+    assert answer == AllocatorResult(AllocationOutcome.FOUND, (Pick(1, (1,)), Pick(0, (0,))))
 
 
 def test_a_claim_never_gets_more_devices_than_its_status_can_hold() -> None:

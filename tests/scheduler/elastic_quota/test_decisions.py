@@ -16,7 +16,7 @@ from koordinator.scheduler.plugins.elastic_quota.admission import (
 from koordinator.scheduler.plugins.elastic_quota.amounts import exceeding, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.overuse import RevokeReason, revoke
 from koordinator.scheduler.plugins.elastic_quota.quota import QuotaPodRequest, QuotaSpec
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 from koordinator.scheduler.plugins.elastic_quota.victim_choice import QuotaPod, choose_victims
 
 
@@ -121,7 +121,7 @@ def test_taking_back_is_enough_and_no_eviction_is_needless(
 @given(data=st.data())
 def test_the_quick_check_of_a_pod_agrees_with_the_one_that_explains(data: st.DataObject) -> None:
     numbers = st.integers(0, 12)
-    tree = QuotaTree()
+    tree = GroupQuotaTree()
     tree.total = amounts(cpu=data.draw(numbers), memory=data.draw(numbers))
     ceiling = amounts(cpu=10, memory=10)
     low = amounts(cpu=data.draw(st.integers(0, 5)))

@@ -6,7 +6,7 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import nanos_of
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaForest, TreeRoot
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, SYSTEM, QuotaPodRequest, QuotaSpec
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 
 def cpu(cores: int) -> Amounts:
@@ -19,7 +19,7 @@ def forest(cores: int = 100) -> QuotaForest:
     return made
 
 
-def tree(of: QuotaForest, tree_id: str) -> QuotaTree:
+def tree(of: QuotaForest, tree_id: str) -> GroupQuotaTree:
     found = of.tree(tree_id)
     assert found is not None
     return found

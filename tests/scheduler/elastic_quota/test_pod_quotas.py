@@ -15,7 +15,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugins.elastic_quota import pod_quotas
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
-from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota, PodQuotas
+from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota, PodQuotaCache
 
 NAMES = ("one", "two", "three", labels.ROOT_QUOTA_NAME)
 PREFIX = "quota.scheduling.koordinator.sh"
@@ -52,7 +52,7 @@ def look_of(place: object) -> object:
 @given(st.integers(0, 10**6), st.sampled_from(("", "DisableDefaultQuota=true", "MultiQuotaTree=true")))
 def test_what_is_remembered_of_a_pod_is_where_it_belongs(seed: int, gates: str) -> None:
     rng, book = random.Random(seed), book_with(gates)
-    remembered = PodQuotas(book, has_runtime=True, asks_ancestors=True)
+    remembered = PodQuotaCache(book, has_runtime=True, asks_ancestors=True)
     pods = [pod(label, namespace) for label in ("", "unknown", *NAMES) for namespace in (*NAMES, "other")]
     for _ in range(12):
         name = rng.choice(NAMES)
@@ -62,7 +62,7 @@ def test_what_is_remembered_of_a_pod_is_where_it_belongs(seed: int, gates: str) 
             bound = tuple(rng.sample((*NAMES, "other"), rng.randrange(3)))
             tree = rng.choice(("", "blue"))
             book.set_quota(quota(name, rng.choice((name, "quotas")), rng.choice(NAMES), bound, tree))
-        anew = PodQuotas(book, has_runtime=True, asks_ancestors=True)
+        anew = PodQuotaCache(book, has_runtime=True, asks_ancestors=True)
         for each in rng.sample(pods, len(pods)):
             assert look_of(remembered.of(each)) == look_of(anew.of(each)), each.metadata
 
@@ -70,7 +70,7 @@ def test_what_is_remembered_of_a_pod_is_where_it_belongs(seed: int, gates: str) 
 def test_no_more_labels_are_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_quotas, "REMEMBERED_MAX", 10)
     book = book_with()
-    remembered = PodQuotas(book, has_runtime=True, asks_ancestors=False)
+    remembered = PodQuotaCache(book, has_runtime=True, asks_ancestors=False)
     for number in range(35):
         remembered.of(pod(f"unknown-{number}", "other"))
         assert len(remembered) <= 10

@@ -16,7 +16,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     QuotaPodRequest,
     QuotaSpec,
 )
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 from tests.scheduler.elastic_quota.slow_quotas import SlowQuotas, Standing, broken_promises, total_of
 from tests.searches import examples
 
@@ -34,7 +34,7 @@ class Town:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.tree = QuotaTree(reserved={SYSTEM: ENDLESS, DEFAULT: ENDLESS})
+        self.tree = GroupQuotaTree(reserved={SYSTEM: ENDLESS, DEFAULT: ENDLESS})
         self.slow = SlowQuotas()
         for name in (SYSTEM, DEFAULT):
             self.slow.specs[name] = QuotaSpec(name=name, max=ENDLESS)
@@ -233,8 +233,8 @@ class Town:
             standings[name] = Standing(quota.spec, quota.limited_request, quota.runtime, total)
         assert list(broken_promises(standings)) == []
 
-    def anew(self) -> QuotaTree:
-        tree = QuotaTree(reserved={SYSTEM: ENDLESS, DEFAULT: ENDLESS})
+    def anew(self) -> GroupQuotaTree:
+        tree = GroupQuotaTree(reserved={SYSTEM: ENDLESS, DEFAULT: ENDLESS})
         tree.total = self.tree.total
         specs = list(self.slow.specs.values())
         self.rng.shuffle(specs)

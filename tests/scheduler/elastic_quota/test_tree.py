@@ -17,7 +17,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     QuotaPodRequest,
     QuotaSpec,
 )
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 LEAVES = ("a", "b", "c", "d")
 PARENTS = {"p": ROOT, "r": ROOT, "a": "p", "b": "p", "c": "r", "d": ROOT}
@@ -38,13 +38,13 @@ def pod(key: str, cores: int, *, is_on_node: bool = False) -> QuotaPodRequest:
     return QuotaPodRequest(key=key, request=cpu(cores), is_on_node=is_on_node)
 
 
-def tree(total: int = 100, *, scales_min: bool = True) -> QuotaTree:
-    made = QuotaTree(reserved={SYSTEM: cpu(10**15), DEFAULT: cpu(10**15)}, scales_min=scales_min)
+def tree(total: int = 100, *, scales_min: bool = True) -> GroupQuotaTree:
+    made = GroupQuotaTree(reserved={SYSTEM: cpu(10**15), DEFAULT: cpu(10**15)}, scales_min=scales_min)
     made.total = cpu(total)
     return made
 
 
-def runtime(of: QuotaTree, name: str) -> int:
+def runtime(of: GroupQuotaTree, name: str) -> int:
     return of.refresh(name).get("cpu", ZERO).value
 
 
@@ -60,7 +60,7 @@ def without_zeros(amounts: Nanos) -> Nanos:
     return {name: number for name, number in amounts.items() if number}
 
 
-def play(made: QuotaTree, rng: random.Random, steps: int) -> None:
+def play(made: GroupQuotaTree, rng: random.Random, steps: int) -> None:
     """Random events; pods keep the name of their quota so that they can be found again."""
     for _ in range(steps):
         name, key = rng.choice(LEAVES), f"x{rng.randrange(6)}"
@@ -79,7 +79,7 @@ def play(made: QuotaTree, rng: random.Random, steps: int) -> None:
                 made.set_quota(spec(name, parent=parent, lends=rng.random() < 0.7, **limits))
 
 
-def grown(seed: int, *, scales_min: bool = True) -> QuotaTree:
+def grown(seed: int, *, scales_min: bool = True) -> GroupQuotaTree:
     rng = random.Random(seed)
     made = tree(rng.randrange(200), scales_min=scales_min)
     names = list(PARENTS)
@@ -269,7 +269,7 @@ def test_only_the_path_and_its_siblings_are_computed_again() -> None:
 @given(seed=st.integers(0, 2**32))
 def test_guarantees_after_any_history_are_those_of_a_tree_built_anew(seed: int) -> None:
     rng = random.Random(seed)
-    made, anew = (QuotaTree(keeps_guarantee=True) for _ in range(2))
+    made, anew = (GroupQuotaTree(keeps_guarantee=True) for _ in range(2))
     for each in (made, anew):
         each.total = cpu(150)
     names = list(PARENTS)
@@ -298,7 +298,7 @@ def test_guarantees_after_any_history_are_those_of_a_tree_built_anew(seed: int) 
 
 @pytest.mark.parametrize("keeps_guarantee", [False, True])
 def test_own_pods_of_a_parent_leave_less_to_its_children(keeps_guarantee: bool) -> None:
-    made = QuotaTree(reserved={}, scales_min=True, keeps_guarantee=keeps_guarantee)
+    made = GroupQuotaTree(reserved={}, scales_min=True, keeps_guarantee=keeps_guarantee)
     made.total = cpu(100)
     made.set_quota(spec("p", low=50))
     for name, cores in (("a", 40), ("b", 60)):

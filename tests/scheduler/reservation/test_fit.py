@@ -10,7 +10,7 @@ from koordinator.scheduler.plugins.reservation.amounts import (
     ReservationNodeView,
     added,
 )
-from koordinator.scheduler.plugins.reservation.fit import NodeReservation, ReservationRequest
+from koordinator.scheduler.plugins.reservation.fit import HeldReservation, ReservationRequest
 
 lists = st.dictionaries(st.sampled_from(["cpu", "memory", "x/y"]), st.integers(0, 9), max_size=3)
 rooms = st.builds(
@@ -84,11 +84,11 @@ def test_a_restricted_reservation_never_gives_more_than_it_holds(
 @given(
     plain=st.lists(lists, max_size=2),
     held=st.lists(
-        st.builds(NodeReservation, st.booleans(), lists, st.lists(lists, max_size=2).map(tuple)), max_size=3
+        st.builds(HeldReservation, st.booleans(), lists, st.lists(lists, max_size=2).map(tuple)), max_size=3
     ),
 )
 def test_what_is_given_back_is_exactly_what_is_left_out(
-    plain: list[dict[str, int]], held: list[NodeReservation]
+    plain: list[dict[str, int]], held: list[HeldReservation]
 ) -> None:
     found = fit.restore(plain, held)
 
@@ -124,7 +124,7 @@ def test_required_pre_allocation_never_uses_free_room_only(
 ) -> None:
     named = [preallocation.PreAllocationCandidate(str(i), each) for i, each in enumerate(candidates)]
     room = ReservationAmounts(allocatable=request, names=tuple(request), is_restricted=True)
-    policy = preallocation.PreAllocationPolicy(is_multiple=multiple, is_required=required)
+    policy = preallocation.PreAllocationMode(is_multiple=multiple, is_required=required)
 
     found = preallocation.pre_allocate(request, node({"cpu": 9, "memory": 9}, requested), room, named, policy)
 

@@ -9,7 +9,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
 from koordinator.descheduler import config
-from koordinator.descheduler.actions import Eviction
+from koordinator.descheduler.actions import EvictAction
 from koordinator.descheduler.config.low_node_load import AnomalyCondition, NodePool
 from koordinator.descheduler.cycle_limits import CycleLimiter, CycleLimits
 from koordinator.descheduler.plugins.low_node_load import reason, thresholds, usage
@@ -137,7 +137,7 @@ def evict(case: dict[str, Any]) -> Any:
     nodes = nodes_of(case["nodes"])
     seen = observation(case["now"], nodes, pods_of(case["pods"]), case["node_metrics"])
 
-    def accept(wanted: Eviction) -> bool:
+    def accept(wanted: EvictAction) -> bool:
         meta, node = wanted.pod.metadata, wanted.pod.spec.node_name
         if limiter.refusal(node, meta.namespace):
             return False

@@ -11,7 +11,7 @@ from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.references import ObjectReference
 from koordinator.api.reservation import Reservation
 from koordinator.descheduler.migration import reservation_template, state
-from koordinator.descheduler.migration.job_status import Step
+from koordinator.descheduler.migration.job_status import JobStep
 from tests.vectors.adapters.descheduler_small import ORIGIN_S, pods_of, with_times
 from tests.vectors.compare import exact
 
@@ -44,7 +44,7 @@ def steps(case: dict[str, Any]) -> Any:
 
 def look(
     job: PodMigrationJob, world: dict[str, Any], controller: state.Controller, now_s: float
-) -> tuple[Step, list[str]]:
+) -> tuple[JobStep, list[str]]:
     pods = {(p.metadata.namespace, p.metadata.name): p for p in pods_of(world.get("pods", []))}
     reservation = None
     if world.get("reservation") is not None:
@@ -53,7 +53,7 @@ def look(
     def pod_of(namespace: str, name: str) -> Pod | None:
         return pods.get((namespace, name))
 
-    seen = state.World(pod_of, reservation, bool(world.get("limiter_blocked")))
+    seen = state.JobState(pod_of, reservation, bool(world.get("limiter_blocked")))
     actions: list[str] = []
     todo = state.reconcile(job, seen, controller, now_s)
     reply: state.Reply | None = None
@@ -61,7 +61,7 @@ def look(
         try:
             action = next(todo) if reply is None else todo.send(reply)
         except StopIteration as end:
-            step: Step = end.value
+            step: JobStep = end.value
             return step, actions
         text, reply = perform(action, job, world)
         actions.append(text)
@@ -83,7 +83,7 @@ def perform(action: state.Action, job: PodMigrationJob, world: dict[str, Any]) -
             return f"evict:{action.pod.key}", state.Reply(world.get("eviction_error") or "")
 
 
-def shown(step: Step, actions: list[str]) -> dict[str, Any]:
+def shown(step: JobStep, actions: list[str]) -> dict[str, Any]:
     status = step.job.status
     return {
         "phase": status.phase,

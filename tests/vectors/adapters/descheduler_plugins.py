@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from koordinator.descheduler import config
-from koordinator.descheduler.actions import Action, Eviction
+from koordinator.descheduler.actions import Action, EvictAction
 from koordinator.descheduler.plugins import scale_down_bin_pack
 from koordinator.descheduler.plugins.custom_priority import CustomPriority
 from koordinator.descheduler.plugins.fragmentation_aware import FragmentationAware
@@ -36,7 +36,7 @@ def custom_priority(case: dict[str, Any]) -> Any:
     evicted, updates = [], []
 
     def accept(wanted: Action) -> bool:
-        if isinstance(wanted, Eviction):
+        if isinstance(wanted, EvictAction):
             if wanted.pod.key in failing:
                 return False
             evicted.append(wanted.pod.key)
@@ -56,9 +56,9 @@ def fragmentation(case: dict[str, Any]) -> Any:
         lambda pod: pod.key not in rejects,
         lambda pod: pod.key not in late,
     )
-    evicted: list[Eviction] = []
+    evicted: list[EvictAction] = []
 
-    def accept(wanted: Eviction) -> bool:
+    def accept(wanted: EvictAction) -> bool:
         evicted.append(wanted)
         return True
 

@@ -23,7 +23,7 @@ from koordinator.descheduler import (
 from koordinator.descheduler.config.low_node_load import pools
 from koordinator.descheduler.evictable import EvictableOptions
 from koordinator.descheduler.migration import arbitration, gates, jobs, limits, object_limiter
-from koordinator.descheduler.node_fit import Room
+from koordinator.descheduler.node_fit import NodeFree
 from tests.vectors.compare import subset, tolerant
 
 ORIGIN_S = 1_700_000_000.0
@@ -56,7 +56,7 @@ def nodes_of(objs: Any) -> list[Node]:
     return [from_builtins(with_times(obj), Node) for obj in objs]
 
 
-def rooms_of(nodes: list[Node], pods: list[Pod]) -> list[Room]:
+def rooms_of(nodes: list[Node], pods: list[Pod]) -> list[NodeFree]:
     return [node_fit.room_of(node, on_node(node, pods)) for node in nodes]
 
 
@@ -206,7 +206,7 @@ def arbitration_sort(case: dict[str, Any]) -> Any:
     waiting, others = jobs_of(case["waiting_jobs"]), jobs_of(case["other_jobs"])
     pods = {pod.key: pod for pod in pods_of(case["pods"])}
     ordered = arbitration.order(
-        [arbitration.Waiting(job, pods.get(jobs.pod_key(job))) for job in waiting],
+        [arbitration.WaitingJob(job, pods.get(jobs.pod_key(job))) for job in waiting],
         [*waiting, *others],
         pods,
     )
@@ -214,10 +214,10 @@ def arbitration_sort(case: dict[str, Any]) -> Any:
 
 
 def arbitration_round(case: dict[str, Any]) -> Any:
-    def waiting(name: str) -> arbitration.Waiting:
+    def waiting(name: str) -> arbitration.WaitingJob:
         job = from_builtins({"metadata": {"name": name}}, PodMigrationJob)
         pod = None if name in case["pod_missing"] else pod_of({"metadata": {"name": name}})
-        return arbitration.Waiting(job, pod)
+        return arbitration.WaitingJob(job, pod)
 
     def refused(names: list[str]) -> Any:
         return lambda pod: "refused" if pod.metadata.name in names else ""
@@ -248,7 +248,7 @@ def arbitration_filter(case: dict[str, Any]) -> Any:
         members = tuple(p for p in pods if (c := facts.controller_of(p)) is not None and c.uid == owner.uid)
         return None if known.get("error") else gates.Workload(known["replicas"], members)
 
-    world = gates.World(
+    world = gates.GateState(
         open_jobs=jobs.JobCounts(filter(jobs.is_open, all_jobs)),
         counted_jobs=jobs.JobCounts(filter(counted, all_jobs)),
         pods={one.key: one for one in pods},

@@ -20,7 +20,7 @@ from koordinator.host import (
 )
 from koordinator.host.cgroup_knobs import V2, Knob
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.cpu_topology import CPUTopology
+from koordinator.host.cpu_topology import HostCPUTopology
 from koordinator.host.errors import ContentError, KnobValueError, UnsupportedError
 from tests.host import lscpu
 
@@ -256,7 +256,7 @@ def parse_lscpu(case: dict[str, Any]) -> Any:
     return {"processors": rows, "totals": _totals(topology)}
 
 
-def _totals(topology: CPUTopology) -> Any:
+def _totals(topology: HostCPUTopology) -> Any:
     levels = {"byCore": "core", "byNode": "node", "bySocket": "socket", "byL3": "l3"}
     groups = {
         name: {str(key): cpus for key, cpus in topology.by(level).items()} for name, level in levels.items()

@@ -13,7 +13,7 @@ from koordinator.api.meta import ObjectMeta
 from koordinator.api.node_topology import NodeResourceTopology, Zone, ZoneResource
 from koordinator.api.resource_list import Amounts
 from koordinator.host import cpu_topology
-from koordinator.host.cpu_topology import CPUTopology, Processor
+from koordinator.host.cpu_topology import HostCPUTopology, Processor
 from koordinator.koordlet.report import kubelet_state, shared_pools, topology
 from koordinator.koordlet.report.topology import NUMANode
 from tests.vectors.compare import quantities
@@ -37,7 +37,7 @@ def _pods(case: dict[str, Any]) -> list[Pod]:
     return [from_builtins(raw, Pod) for raw in case["pods"]]
 
 
-def _machine(case: dict[str, Any]) -> CPUTopology:
+def _machine(case: dict[str, Any]) -> HostCPUTopology:
     return cpu_topology.topology_of(
         Processor(node=node, socket=socket, core=core, cpu=cpu)
         for cpu, core, socket, node in case["topology"]

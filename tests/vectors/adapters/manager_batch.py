@@ -62,7 +62,7 @@ def _calculate(case: dict[str, Any]) -> Any:
     return answer
 
 
-def pods_of(case: dict[str, Any]) -> dict[str, account.PodFacts]:
+def pods_of(case: dict[str, Any]) -> dict[str, account.AccountedPod]:
     pods = [from_builtins(pod, Pod) for pod in case["pods"]]
     known = {pod.key: account.pod_facts(pod) for pod in pods}
     return {key: facts for key, facts in known.items() if facts is not None}

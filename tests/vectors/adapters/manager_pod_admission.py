@@ -97,7 +97,9 @@ def _may_bind(case: dict[str, Any]) -> bool:
         "bypass_annotations": "bypassAnnotations",
     }
     given = {field: pod_binding.split(config[flag]) for field, flag in flags.items() if flag in config}
-    rules = msgspec.structs.replace(pod_binding.BindingRules(dry_run=config.get("dryRun", False)), **given)
+    rules = msgspec.structs.replace(
+        pod_binding.BindingAdmissionRules(dry_run=config.get("dryRun", False)), **given
+    )
     pod = None if case["pod"] is None else from_builtins(case["pod"], Pod)
     return pod_binding.decide(rules, request["user"], request["namespace"], lambda: pod).allowed
 

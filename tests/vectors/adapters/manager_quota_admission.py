@@ -11,7 +11,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import ElasticQuota
 from koordinator.manager.quota import defaulting, pods, validation
 from koordinator.manager.quota.defaulting import DefaultingError
-from koordinator.manager.quota.pods import PodQuotaRules, PodVerdict
+from koordinator.manager.quota.pods import PodQuotaRules, QuotaUseVerdict
 from koordinator.manager.quota.tree import QuotaTree, quota_info
 from koordinator.manager.quota.validation import QuotaRules, QuotaVerdict
 from tests.vectors import compare
@@ -97,7 +97,7 @@ def _mutated(body: dict[str, Any], tree_id_name: str) -> dict[str, Any]:
     }
 
 
-def _shown(verdict: QuotaVerdict | PodVerdict) -> Any:
+def _shown(verdict: QuotaVerdict | QuotaUseVerdict) -> Any:
     return {"allowed": True} if verdict.allowed else {"allowed": False, "reason": verdict.refusal.value}
 
 

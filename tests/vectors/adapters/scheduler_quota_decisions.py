@@ -16,7 +16,7 @@ from koordinator.scheduler.plugins.elastic_quota.checks import decide_at
 from koordinator.scheduler.plugins.elastic_quota.pod_quotas import place_in
 from koordinator.scheduler.plugins.elastic_quota.pods import Binding, QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, QuotaPodRequest
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 from koordinator.scheduler.plugins.elastic_quota.victim_choice import QuotaPod, VictimReason
 from koordinator.scheduler.plugins.preemption import victims as stock
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -73,7 +73,7 @@ def admission(case: Case) -> Any:
     }
 
 
-def _take_over(tree: QuotaTree, told: Case) -> None:
+def _take_over(tree: GroupQuotaTree, told: Case) -> None:
     """Figures of a quota as they are told, instead of those that pods make."""
     tree.set_quota(spec_of(told))
     quota = tree.get(told["name"])
@@ -254,7 +254,7 @@ def requeue_hint(case: Case) -> Any:
     known = case.get("snapshotQuotas") or []
     trees = {DEFAULT: "", **{each["name"]: tree_of(each) for each in known}}
     waiting = _ref(case["pod"], trees, gates)
-    tree = QuotaTree(reserved=None if waiting.tree_id else RESERVED)
+    tree = GroupQuotaTree(reserved=None if waiting.tree_id else RESERVED)
     for each in known:
         if tree_of(each) == waiting.tree_id:
             tree.set_quota(spec_of(each))

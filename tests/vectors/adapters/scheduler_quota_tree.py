@@ -16,7 +16,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     QuotaPodRequest,
     QuotaSpec,
 )
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 Case = dict[str, Any]
 NOW_S = 1_800_000_000.0
@@ -61,7 +61,7 @@ class Play:
     def __init__(self, options: Case) -> None:
         self.policy = POLICIES[options.get("terminatingMode", "count")]
         self.capacity = Capacity()
-        self.tree = QuotaTree(
+        self.tree = GroupQuotaTree(
             reserved=RESERVED,
             scales_min=options.get("minScale", True),
             keeps_guarantee=options.get("guaranteeUsage", False),

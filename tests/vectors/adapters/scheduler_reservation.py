@@ -182,7 +182,7 @@ def _filter(case: Case) -> Any:
 
 
 def _pre_allocate(case: Case) -> Any:
-    policy = preallocation.PreAllocationPolicy(
+    policy = preallocation.PreAllocationMode(
         is_multiple=case.get("multiple", False),
         is_required=case.get("required", False),
         prefers_none=case.get("preferNoPreAllocated", False),
@@ -202,7 +202,7 @@ def _pre_allocate(case: Case) -> Any:
 
 def _restore(case: Case) -> Any:
     held = [
-        fit.NodeReservation(
+        fit.HeldReservation(
             each.get("matched", False),
             amounts.ints(each.get("allocatable") or {}),
             tuple(amounts.ints(owner) for owner in each.get("owners") or ()),

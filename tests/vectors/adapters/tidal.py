@@ -4,13 +4,13 @@ from typing import Any
 
 import msgspec
 
-from koordinator.manager.tidal.target import Pool, Share, Window, reserves, target
+from koordinator.manager.tidal.target import PoolShare, TidalPool, Window, reserves, target
 
 Case = dict[str, Any]
 
 
-def _share(case: Case, field: str) -> Share:
-    return Share.of(case.get(field, 0), field)
+def _share(case: Case, field: str) -> PoolShare:
+    return PoolShare.of(case.get(field, 0), field)
 
 
 def tidal_plan(case: Case) -> Any:
@@ -21,7 +21,7 @@ def tidal_plan(case: Case) -> Any:
         Window(-each.get("startedAgo", 0), each["endsIn"], _share(each, "batchNodes"))
         for each in case.get("windows") or ()
     ]
-    pool = Pool(
+    pool = TidalPool(
         members=case["members"],
         online_reserve=online,
         batch_reserve=batch,

@@ -15,7 +15,7 @@ from koordinator.manager.noderesource import lending
 from koordinator.yarn import allocation, amounts, containers, eviction, hadoop_config, node_sync
 from koordinator.yarn.amounts import Batch, Rounding, YarnResource
 from koordinator.yarn.hadoop_config import Cluster, ConfigError, Dialect
-from koordinator.yarn.node_sync import NodeId, Plan, Policy, Report
+from koordinator.yarn.node_sync import NodeId, NodeManagerReport, Policy, SyncPlan
 from koordinator.yarn.rpc import digest, requests, responses
 from tests.vectors.compare import subset
 
@@ -81,7 +81,7 @@ def node_resource(case: Case) -> Any:
     }
 
 
-def _plan(case: Case) -> Plan:
+def _plan(case: Case) -> SyncPlan:
     options = case.get("options") or {}
     policy = Policy(
         Rounding(options.get("rounding", "exact")), options.get("subtractKubeBatchRequests", True)
@@ -97,9 +97,9 @@ def _plan(case: Case) -> Plan:
     return node_sync.after_failure(made, "refused") if fails and made.total is not None else made
 
 
-def _report(body: Case) -> Report:
+def _report(body: Case) -> NodeManagerReport:
     used = YarnResource(body.get("usedVcores") or 0, body.get("usedMemoryMB") or 0)
-    return Report(NodeId(body["host"], body["port"]), body.get("state", "RUNNING"), used)
+    return NodeManagerReport(NodeId(body["host"], body["port"]), body.get("state", "RUNNING"), used)
 
 
 def _yarn(resource: YarnResource) -> Case:
@@ -171,10 +171,10 @@ def evict_order(case: Case) -> Any:
             return {"isMaster": containers.is_master(case["id"])}
         case "validId":
             return {"valid": containers.is_id(case["id"])}
-    candidates = [from_builtins(each, eviction.Candidate) for each in case["candidates"]]
+    candidates = [from_builtins(each, eviction.EvictionCandidate) for each in case["candidates"]]
     if case["op"] == "order":
         return {"order": [each.id for each in eviction.order(candidates, case["resource"])]}
-    mode = eviction.Mode(case.get("mode", "satisfaction"))
+    mode = eviction.ReleaseMode(case.get("mode", "satisfaction"))
     chosen = eviction.select(candidates, case["resource"], case["targets"], mode)
     return {
         "victims": [each.id for each in chosen.victims],
@@ -222,7 +222,7 @@ def rpc(case: Case) -> Any:
 
 def _response(case: Case, client_id: bytes) -> Any:
     found = responses.parse(bytes.fromhex(case["hex"]), client_id)
-    if found.status is not responses.Status.SUCCESS:
+    if found.status is not responses.RpcStatus.SUCCESS:
         return {
             "ok": False,
             "status": found.status.value,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from koordinator.yarn.amounts import YarnResource
 from koordinator.yarn.node_sync import NodeId
 from koordinator.yarn.rpc import requests, responses, wire
-from koordinator.yarn.rpc.responses import Status
+from koordinator.yarn.rpc.responses import RpcStatus
 
 CLIENT = bytes(range(16))
 
@@ -63,7 +63,7 @@ def test_a_frame_that_is_cut_off_is_an_error(cut: int) -> None:
 
 
 def test_an_answer_to_somebody_else_is_not_taken() -> None:
-    assert responses.parse(frame(header(0, b"other"), b""), CLIENT).status is Status.BAD_CLIENT_ID
+    assert responses.parse(frame(header(0, b"other"), b""), CLIENT).status is RpcStatus.BAD_CLIENT_ID
 
 
 def test_a_node_without_address_is_left_out_of_a_poll() -> None:

@@ -20,7 +20,7 @@ from koordinator.descheduler.config import (
 API_VERSION = "descheduler/v1alpha2"
 
 
-class Kind(msgspec.Struct, frozen=True):
+class PluginArgsKind(msgspec.Struct, frozen=True):
     """Arguments of one plugin: their view, how absent members are filled in, what they must satisfy."""
 
     view: type[Any]
@@ -28,18 +28,20 @@ class Kind(msgspec.Struct, frozen=True):
     check: Callable[[Any], None]
 
 
-KINDS: dict[str, Kind] = {
-    "MigrationController": Kind(migration.MigrationControllerArgs, migration.complete, migration.check),
-    "LowNodeLoad": Kind(low_node_load.LowNodeLoadArgs, low_node_load.complete, low_node_load.check),
-    "CustomPriority": Kind(
+KINDS: dict[str, PluginArgsKind] = {
+    "MigrationController": PluginArgsKind(
+        migration.MigrationControllerArgs, migration.complete, migration.check
+    ),
+    "LowNodeLoad": PluginArgsKind(low_node_load.LowNodeLoadArgs, low_node_load.complete, low_node_load.check),
+    "CustomPriority": PluginArgsKind(
         custom_priority.CustomPriorityArgs, custom_priority.complete, custom_priority.check
     ),
-    "FragmentationAware": Kind(
+    "FragmentationAware": PluginArgsKind(
         fragmentation_aware.FragmentationAwareArgs,
         fragmentation_aware.complete,
         fragmentation_aware.check,
     ),
-    "ScaleDownBinPack": Kind(
+    "ScaleDownBinPack": PluginArgsKind(
         scale_down_bin_pack.ScaleDownBinPackArgs,
         scale_down_bin_pack.complete,
         scale_down_bin_pack.check,

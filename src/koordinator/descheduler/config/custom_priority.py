@@ -1,7 +1,7 @@
 """`CustomPriorityArgs`. Source: behaviour/descheduler 9."""
 
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.descheduler.config import checks
 from koordinator.descheduler.pod_filter import Namespaces, PodSelector, check_namespaces
 
@@ -9,7 +9,7 @@ BEST_EFFORT = "BestEffort"
 DRAIN_NODE = "DrainNode"
 
 
-class Level(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PriorityLevel(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A class of nodes; the two thresholds are accepted and unused, as in the reference."""
 
     name: str = ""
@@ -18,7 +18,7 @@ class Level(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reject_threshold: float | None = None
 
 
-class CustomPriorityArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CustomPriorityArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Node classes in the order in which they are emptied, and how."""
 
     paused: bool = False
@@ -27,7 +27,7 @@ class CustomPriorityArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=
     pod_selectors: list[PodSelector] = []
     node_selector: LabelSelector | None = None
     node_fit: bool = True
-    eviction_order: list[Level] = []
+    eviction_order: list[PriorityLevel] = []
     mode: str = BEST_EFFORT
     auto_cordon: bool = False
 

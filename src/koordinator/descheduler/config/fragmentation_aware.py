@@ -4,12 +4,12 @@ import msgspec
 
 from koordinator.api import resources
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.descheduler.config import checks
 from koordinator.descheduler.pod_filter import Namespaces, PodSelector, check_namespaces
 
 
-class FragmentationAwareArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FragmentationAwareArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options that say when a node counts as unbalanced, and how much an eviction must gain."""
 
     paused: bool = False

@@ -4,7 +4,7 @@ import msgspec
 
 from koordinator.api import duration, resources
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.descheduler.config import checks
 from koordinator.descheduler.pod_filter import Namespaces, PodSelector, check_namespaces
 
@@ -17,7 +17,7 @@ Thresholds = dict[str, float]
 """Resource name → percent."""
 
 
-class AnomalyCondition(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AnomalyCondition(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The time for which a node must be hot before it counts; a counter of 0 is one that was not given."""
 
     timeout: str | None = None
@@ -31,7 +31,7 @@ class AnomalyCondition(Part, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return given_s or ANOMALY_TIMEOUT_S
 
 
-class NodePool(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NodePool(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nodes that are balanced among each other, and by which thresholds."""
 
     name: str = ""
@@ -45,7 +45,7 @@ class NodePool(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     anomaly_condition: AnomalyCondition | None = None
 
 
-class LowNodeLoadArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LowNodeLoadArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options that say when nodes are hot or cold, and which pods may move."""
 
     paused: bool = False

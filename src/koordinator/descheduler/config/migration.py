@@ -7,7 +7,7 @@ import msgspec
 
 from koordinator.api import duration
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.api.pod_migration import DeleteOptions
 from koordinator.api.scalars import ScalarError, parse_float
 from koordinator.api.schema import IntOrString
@@ -45,14 +45,14 @@ class SkippableGate(enum.StrEnum):
     NODE_FIT = "NodeFit"
 
 
-class PriorityThreshold(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PriorityThreshold(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Pods of this priority and above are spared; `name` is of a PriorityClass."""
 
     value: int | None = None
     name: str = ""
 
 
-class LimiterArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LimiterArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of `objectLimiters`; duration 0 switches it off."""
 
     duration: str = "0s"
@@ -60,14 +60,14 @@ class LimiterArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     burst: int = 0
 
 
-class ArbitrationArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ArbitrationArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`enabled` is accepted and never consulted, as in the reference."""
 
     enabled: bool = True
     interval: str = "500ms"
 
 
-class MigrationControllerArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MigrationControllerArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of migration; see behaviour/descheduler 7.1, for each member."""
 
     dry_run: bool = False

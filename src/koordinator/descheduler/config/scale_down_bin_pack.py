@@ -4,7 +4,7 @@ import msgspec
 
 from koordinator.api import resources
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.descheduler.config import checks
 from koordinator.descheduler.pod_filter import Namespaces, PodSelector, check_namespaces
 
@@ -13,7 +13,7 @@ EVICT_DIRECTLY = "EvictDirectly"
 STRATEGIES = (CALCULATE_ONLY, EVICT_DIRECTLY)
 
 
-class ScaleDownBinPackArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScaleDownBinPackArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options that rank pods for scale-down, and say whether they are evicted in that order."""
 
     paused: bool = False

@@ -15,7 +15,7 @@ from koordinator.descheduler.migration import jobs
 Refusal = Callable[[Pod], str]
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class WaitingJob(msgspec.Struct, frozen=True):
     """A job that waits for arbitration, and its pod if that still exists."""
 
     job: PodMigrationJob
@@ -25,21 +25,21 @@ class Waiting(msgspec.Struct, frozen=True):
 class Rejected(msgspec.Struct, frozen=True):
     """A job that cannot go now, or ever, and why."""
 
-    waiting: Waiting
+    waiting: WaitingJob
     reason: str
 
 
 class Round(msgspec.Struct, frozen=True):
     """The decisions of one round. Failed jobs are forbidden for good, refused ones wait for the next round."""
 
-    passed: list[Waiting]
+    passed: list[WaitingJob]
     failed: list[Rejected]
     refused: list[Rejected]
 
 
 def order(
-    waiting: Iterable[Waiting], all_jobs: Iterable[PodMigrationJob], pods: Mapping[str, Pod]
-) -> list[Waiting]:
+    waiting: Iterable[WaitingJob], all_jobs: Iterable[PodMigrationJob], pods: Mapping[str, Pod]
+) -> list[WaitingJob]:
     """The order in which jobs are judged.
 
     `all_jobs`: every job, waiting ones included; `pods`: all pods by namespace/name. Four stable sorts:
@@ -56,10 +56,10 @@ def order(
 
 
 def judge(
-    ordered: Sequence[Waiting],
+    ordered: Sequence[WaitingJob],
     non_retryable: Refusal,
     retryable: Refusal,
-    passes: Callable[[Waiting], None] = lambda _: None,
+    passes: Callable[[WaitingJob], None] = lambda _: None,
 ) -> Round:
     """Judge jobs in their order. A job whose pod is gone passes: its own steps deal with that.
 
@@ -84,7 +84,7 @@ def _created_s(job: PodMigrationJob) -> float:
     return clock.parse_rfc3339(text) if text else 0.0
 
 
-def _pod_rank(one: Waiting) -> tuple[bool, tuple[pod_order.Importance, float] | tuple[()]]:
+def _pod_rank(one: WaitingJob) -> tuple[bool, tuple[pod_order.Importance, float] | tuple[()]]:
     return (one.pod is not None, pod_order.arbitration_key(one.pod) if one.pod is not None else ())
 
 
@@ -99,7 +99,7 @@ def _batch_uid(pod: Pod | None) -> str:
     return owner.uid if owner is not None else ""
 
 
-def _together(ranked: list[Waiting]) -> list[Waiting]:
+def _together(ranked: list[WaitingJob]) -> list[WaitingJob]:
     """All members of a batch Job at the place of its first one."""
     first: dict[str, int] = {}
     places = []

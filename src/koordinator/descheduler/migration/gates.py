@@ -32,7 +32,7 @@ WorkloadOf = Callable[[OwnerReference], Workload | None]
 """None: the look-up failed, so nothing can be said about the workload."""
 
 
-class World(msgspec.Struct, frozen=True):
+class GateState(msgspec.Struct, frozen=True):
     """The state that the gates look at. `pods`: by namespace/name; `open_jobs`: all that are not finished."""
 
     open_jobs: JobCounts
@@ -54,7 +54,7 @@ class Gates:
 
     # The four parts
 
-    def existing_job(self, pod: Pod, world: World) -> str:
+    def existing_job(self, pod: Pod, world: GateState) -> str:
         return "a migration job for it exists" if world.open_jobs.has(pod) else ""
 
     def scheduler(self, pod: Pod) -> str:
@@ -63,7 +63,7 @@ class Gates:
             return ""
         return f"its scheduler {pod.spec.scheduler_name!r} knows no reservations"
 
-    def non_retryable(self, pod: Pod, world: World) -> str:
+    def non_retryable(self, pod: Pod, world: GateState) -> str:
         """A refusal that waiting does not change."""
         if facts.has_evict_annotation(pod):
             return ""
@@ -73,7 +73,7 @@ class Gates:
             return "its eviction cost forbids it"
         return self._spared(pod) or self.expected_replicas(pod, world)
 
-    def retryable(self, pod: Pod, world: World) -> str:
+    def retryable(self, pod: Pod, world: GateState) -> str:
         """A refusal that ends when other migrations do."""
         if facts.has_evict_annotation(pod):
             return ""
@@ -84,7 +84,7 @@ class Gates:
             or self.workload(pod, world)
         )
 
-    def admission(self, pod: Pod, world: World) -> str:
+    def admission(self, pod: Pod, world: GateState) -> str:
         """All four parts, as plugins ask before they evict."""
         return (
             self.existing_job(pod, world)
@@ -95,12 +95,12 @@ class Gates:
 
     # Single gates
 
-    def globally(self, pod: Pod, world: World) -> str:
+    def globally(self, pod: Pod, world: GateState) -> str:
         most = self._limit(SkippableGate.MAX_MIGRATING_GLOBALLY, self._args.max_migrating_globally)
         count = world.counted_jobs.others(pod) if most else 0
         return f"{count} pods are migrating, at most {most} may" if most and count >= most else ""
 
-    def node(self, pod: Pod, world: World) -> str:
+    def node(self, pod: Pod, world: GateState) -> str:
         most = self._limit(SkippableGate.MAX_MIGRATING_PER_NODE, self._args.max_migrating_per_node)
         node = pod.spec.node_name
         if not most or not node:
@@ -110,7 +110,7 @@ class Gates:
         count = sum(world.counted_jobs.has(other) for other in others)
         return f"{count} pods of node {node} are migrating, at most {most} may" if count >= most else ""
 
-    def namespace(self, pod: Pod, world: World) -> str:
+    def namespace(self, pod: Pod, world: GateState) -> str:
         most = self._limit(SkippableGate.MAX_MIGRATING_PER_NAMESPACE, self._args.max_migrating_per_namespace)
         count = world.counted_jobs.others_in_namespace(pod) if most else 0
         name = pod.metadata.namespace
@@ -118,7 +118,7 @@ class Gates:
             f"{count} pods of namespace {name} are migrating, at most {most} may" if count >= most > 0 else ""
         )
 
-    def workload(self, pod: Pod, world: World) -> str:
+    def workload(self, pod: Pod, world: GateState) -> str:
         owner = facts.controller_of(pod)
         checks_migrating = SkippableGate.MAX_MIGRATING_PER_WORKLOAD not in self._skipped
         checks_unavailable = SkippableGate.MAX_UNAVAILABLE_PER_WORKLOAD not in self._skipped
@@ -138,7 +138,7 @@ class Gates:
             )
         return ""
 
-    def expected_replicas(self, pod: Pod, world: World) -> str:
+    def expected_replicas(self, pod: Pod, world: GateState) -> str:
         """Refuses where one migration touches all of a workload. A limit of all replicas counts as that."""
         owner = facts.controller_of(pod)
         is_off = SkippableGate.EXPECTED_REPLICAS in self._skipped or self._args.skip_check_expected_replicas
@@ -156,7 +156,7 @@ class Gates:
         """0 is off."""
         return 0 if gate in self._skipped or given is None else max(given, 0)
 
-    def _workload_limits(self, owner: OwnerReference, world: World) -> tuple[Workload, int, int] | str:
+    def _workload_limits(self, owner: OwnerReference, world: GateState) -> tuple[Workload, int, int] | str:
         workload = world.workload_of(owner)
         if workload is None:
             return f"its workload {owner.kind} {owner.name} cannot be looked up"
@@ -188,7 +188,7 @@ def evictable_options(args: MigrationControllerArgs) -> evictable.EvictableOptio
     )
 
 
-def _migrating(pod: Pod, owner: OwnerReference, world: World) -> set[str]:
+def _migrating(pod: Pod, owner: OwnerReference, world: GateState) -> set[str]:
     """Pods of the same workload and namespace that other counted jobs move."""
     found = set()
     for key in world.counted_jobs.other_pods_in_namespace(pod):

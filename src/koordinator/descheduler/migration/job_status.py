@@ -45,7 +45,7 @@ class JobEvent(msgspec.Struct, frozen=True):
     message: str
 
 
-class Step(msgspec.Struct, frozen=True):
+class JobStep(msgspec.Struct, frozen=True):
     """The result of one look at a job: the job as it should be, events, and when to look again.
 
     `requeue_after_s` None: the next change wakes the job. `error`: retry with back-off.
@@ -115,20 +115,20 @@ class Draft:
 
     # How a step ends
 
-    def stop(self, error: str = "") -> Step:
-        return Step(self.job, self.events, None, error)
+    def stop(self, error: str = "") -> JobStep:
+        return JobStep(self.job, self.events, None, error)
 
-    def wait(self) -> Step:
-        return Step(self.job, self.events, WAIT_S)
+    def wait(self) -> JobStep:
+        return JobStep(self.job, self.events, WAIT_S)
 
-    def fail(self, reason: str, message: str, has_event: bool = True, error: bool = False) -> Step:
+    def fail(self, reason: str, message: str, has_event: bool = True, error: bool = False) -> JobStep:
         """The job failed for good; `error` as the reference returns one, too."""
         self.update(phase=jobs.FAILED, reason=reason, message=message)
         if has_event:
             self.event(WARNING, reason, message)
         return self.stop(message if error else "")
 
-    def succeed(self, message: str) -> Step:
+    def succeed(self, message: str) -> JobStep:
         self.update(phase=jobs.SUCCEEDED, status=COMPLETE, reason="", message=message)
         return self.stop()
 

@@ -20,7 +20,7 @@ from koordinator.descheduler import facts
 from koordinator.descheduler.config.migration import EVICT_DIRECTLY
 from koordinator.descheduler.migration import job_status as js
 from koordinator.descheduler.migration import jobs
-from koordinator.descheduler.migration.job_status import Draft, Step, quoted, quoted_ref
+from koordinator.descheduler.migration.job_status import Draft, JobStep, quoted, quoted_ref
 
 
 class CreateReservation(msgspec.Struct, frozen=True):
@@ -56,12 +56,12 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 Action = CreateReservation | DeleteReservation | SetReservationOrder | EvictPod
-Actions = Generator[Action, Reply, Step]
-Part = Generator[Action, Reply, Step | None]
+Actions = Generator[Action, Reply, JobStep]
+Part = Generator[Action, Reply, JobStep | None]
 """A part of a step; None: go on."""
 
 
-class World(msgspec.Struct, frozen=True):
+class JobState(msgspec.Struct, frozen=True):
     """The state that a job sees. `reservation`: the one that the job refers to; `pod_of`: by namespace and name."""
 
     pod_of: Callable[[str, str], Pod | None]
@@ -76,7 +76,7 @@ class Controller(msgspec.Struct, frozen=True):
     default_mode: str
 
 
-def reconcile(job: PodMigrationJob, world: World, controller: Controller, now_s: float) -> Actions:
+def reconcile(job: PodMigrationJob, world: JobState, controller: Controller, now_s: float) -> Actions:
     """One look at the job. Raises: ProtocolError for a ttl that is no duration."""
     draft = Draft(job, now_s)
     created_by = job.metadata.annotations.get(labels.JOB_CREATED_BY, controller.uid)
@@ -135,7 +135,7 @@ def _time_out(draft: Draft) -> Actions:
     return draft.fail(js.TIMEOUT, "Abort job caused by timeout")
 
 
-def _start(draft: Draft, pod: Pod | None) -> Step | None:
+def _start(draft: Draft, pod: Pod | None) -> JobStep | None:
     if draft.status.phase == jobs.RUNNING:
         return None
     ref = draft.job.spec.pod_ref
@@ -148,12 +148,12 @@ def _start(draft: Draft, pod: Pod | None) -> Step | None:
     return None
 
 
-def _missing_pod(draft: Draft, error: bool = False) -> Step:
+def _missing_pod(draft: Draft, error: bool = False) -> JobStep:
     message = f"Abort job caused by missing Pod {quoted_ref(draft.job.spec.pod_ref)}"
     return draft.fail(js.MISSING_POD, message, error=error)
 
 
-def _missing_reservation(draft: Draft, name: str, error: bool = False) -> Step:
+def _missing_reservation(draft: Draft, name: str, error: bool = False) -> JobStep:
     message = f"Abort job caused by missing Reservation {quoted('/' + name)}"
     return draft.fail(js.MISSING_RESERVATION, message, error=error)
 
@@ -176,7 +176,7 @@ def _create_reservation(draft: Draft, pod: Pod | None) -> Actions:
     return draft.stop()  # the change of the spec wakes the job
 
 
-def _with_reservation(draft: Draft, pod: Pod | None, world: World) -> Actions:
+def _with_reservation(draft: Draft, pod: Pod | None, world: JobState) -> Actions:
     reservation = world.reservation
     if reservation is not None and labels.RESERVATION_ORDER not in reservation.metadata.labels:  # 9
         reply = yield SetReservationOrder(reservation.metadata.name)
@@ -194,7 +194,7 @@ def _with_reservation(draft: Draft, pod: Pod | None, world: World) -> Actions:
     return end or _await_successor(draft, reservation, world)
 
 
-def _await_schedule(draft: Draft, pod: Pod | None, reservation: Reservation) -> Step | None:
+def _await_schedule(draft: Draft, pod: Pod | None, reservation: Reservation) -> JobStep | None:
     scheduled = _condition(reservation, "Scheduled")
     if (
         not draft.is_true(js.RESERVATION_SCHEDULED)
@@ -226,7 +226,7 @@ def _await_schedule(draft: Draft, pod: Pod | None, reservation: Reservation) -> 
     return None
 
 
-def _await_own_schedule(draft: Draft, pod: Pod | None, reservation: Reservation) -> Step:
+def _await_own_schedule(draft: Draft, pod: Pod | None, reservation: Reservation) -> JobStep:
     """Step P: the pod itself waits for the room, so nothing is evicted."""
     if pod is None:
         return _missing_pod(draft)
@@ -246,7 +246,7 @@ def _await_own_schedule(draft: Draft, pod: Pod | None, reservation: Reservation)
     return draft.succeed(message)
 
 
-def _evict(draft: Draft, pod: Pod | None, world: World) -> Part:
+def _evict(draft: Draft, pod: Pod | None, world: JobState) -> Part:
     """Step E; None once the pod is gone."""
     if draft.is_true(js.EVICTION):
         return None
@@ -278,11 +278,11 @@ def _evict(draft: Draft, pod: Pod | None, world: World) -> Part:
     return draft.wait()
 
 
-def _already_bound(draft: Draft) -> Step:
+def _already_bound(draft: Draft) -> JobStep:
     return draft.fail(js.FORBIDDEN_MIGRATE_POD, "Reservation is already bound by another Pod")
 
 
-def _await_successor(draft: Draft, reservation: Reservation, world: World) -> Step:
+def _await_successor(draft: Draft, reservation: Reservation, world: JobState) -> JobStep:
     owners = reservation.status.current_owners
     if not owners and not draft.is_true(js.POD_BOUND_RESERVATION):  # 19
         draft.set(js.POD_BOUND_RESERVATION, False, js.WAIT_FOR_POD_BIND_RESERVATION)

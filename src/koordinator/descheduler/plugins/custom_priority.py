@@ -14,9 +14,9 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import node_fit, pod_filter
-from koordinator.descheduler.actions import Actions, Eviction, Evictions, SetCordon
+from koordinator.descheduler.actions import Actions, EvictAction, Evictions, SetCordon
 from koordinator.descheduler.config.custom_priority import DRAIN_NODE, CustomPriorityArgs
-from koordinator.descheduler.node_fit import Room
+from koordinator.descheduler.node_fit import NodeFree
 
 MISSES_MAX = 5
 """So many pods in a row that fit nowhere end the walk over a node."""
@@ -43,9 +43,9 @@ class CustomPriority:
         ]
         self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, profile_filter)
 
-    def run(self, nodes: Sequence[Node], pods_of: Mapping[str, Sequence[Pod]]) -> Actions[list[Eviction]]:
+    def run(self, nodes: Sequence[Node], pods_of: Mapping[str, Sequence[Pod]]) -> Actions[list[EvictAction]]:
         """One cycle; gives what was evicted (in a dry run: would have been)."""
-        evicted: list[Eviction] = []
+        evicted: list[EvictAction] = []
         levels = self.levels(nodes)
         if self._args.paused or len(levels.nodes) < 2:
             return evicted
@@ -77,10 +77,10 @@ class CustomPriority:
         """Evictable pods, small ones first, so that as many as possible find a place."""
         return sorted(filter(self._may_evict, pods), key=_size)
 
-    def _fits(self, pod: Pod, room: Room) -> bool:
+    def _fits(self, pod: Pod, room: NodeFree) -> bool:
         return not self._args.node_fit or node_fit.fits(pod, room)
 
-    def _relieve(self, level: str, pods: list[Pod], targets: list[Room]) -> Evictions[list[Eviction]]:
+    def _relieve(self, level: str, pods: list[Pod], targets: list[NodeFree]) -> Evictions[list[EvictAction]]:
         """Evict each pod that fits a target; one that cannot be evicted does not stop the others."""
         found: list[Pod] = []
         misses = 0
@@ -93,16 +93,16 @@ class CustomPriority:
         reason = f"evicting from {level} priority resource to lower priority resource"
         evicted = []
         for pod in found:
-            wanted = Eviction(pod, reason)
+            wanted = EvictAction(pod, reason)
             if self._args.dry_run or (yield wanted):
                 evicted.append(wanted)
         return evicted
 
     def _drain(
-        self, source: Node, level: str, pods: list[Pod], targets: list[Room]
-    ) -> Actions[tuple[list[Eviction], list[Room]]]:
+        self, source: Node, level: str, pods: list[Pod], targets: list[NodeFree]
+    ) -> Actions[tuple[list[EvictAction], list[NodeFree]]]:
         """Evict all pods of the node, or none if one has no place; also the room that is left then."""
-        evicted: list[Eviction] = []
+        evicted: list[EvictAction] = []
         left = self._place_all(pods, targets)
         if left is None or not pods:
             return evicted, targets
@@ -111,7 +111,7 @@ class CustomPriority:
         if cordons and not (yield SetCordon(name, True)):
             return evicted, targets
         for pod in pods:
-            wanted = Eviction(pod, f"drain node {name} (sourcePriority={level})")
+            wanted = EvictAction(pod, f"drain node {name} (sourcePriority={level})")
             if not self._args.dry_run and not (yield wanted):
                 if cordons:
                     yield SetCordon(name, False)
@@ -119,7 +119,7 @@ class CustomPriority:
             evicted.append(wanted)
         return evicted, left
 
-    def _place_all(self, pods: list[Pod], targets: list[Room]) -> list[Room] | None:
+    def _place_all(self, pods: list[Pod], targets: list[NodeFree]) -> list[NodeFree] | None:
         """The targets after all pods were placed, each on the first that takes it; None if one has none."""
         left = list(targets)
         for pod in pods:

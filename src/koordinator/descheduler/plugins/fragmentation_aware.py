@@ -11,9 +11,9 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import node_fit, pod_filter
-from koordinator.descheduler.actions import Eviction, Evictions
+from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.fragmentation_aware import FragmentationAwareArgs
-from koordinator.descheduler.node_fit import Room
+from koordinator.descheduler.node_fit import NodeFree
 
 Floats = npt.NDArray[np.float64]
 
@@ -55,9 +55,11 @@ class FragmentationAware:
         self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, profile_filter)
         self._pre_eviction_filter = pre_eviction_filter
 
-    def run(self, nodes: Sequence[Node], pods_of: Mapping[str, Sequence[Pod]]) -> Evictions[list[Eviction]]:
+    def run(
+        self, nodes: Sequence[Node], pods_of: Mapping[str, Sequence[Pod]]
+    ) -> Evictions[list[EvictAction]]:
         """One cycle, at most one pod per node; gives what was evicted (in a dry run: would have been)."""
-        evicted: list[Eviction] = []
+        evicted: list[EvictAction] = []
         if self._args.paused:
             return evicted
         candidates = [node for node in nodes if self._takes_part(node.metadata.labels)]
@@ -66,7 +68,7 @@ class FragmentationAware:
             best = self.best(room, rooms)
             if best is None or not self._pre_eviction_filter(best.pod):
                 continue
-            wanted = Eviction(
+            wanted = EvictAction(
                 best.pod,
                 f"fragmentation reduction: stdBefore={best.before:.4f} stdAfter={best.after:.4f}"
                 f" gain={best.gain:.4f}",
@@ -75,7 +77,7 @@ class FragmentationAware:
                 evicted.append(wanted)
         return evicted
 
-    def best(self, room: Room, rooms: Sequence[Room]) -> Gain | None:
+    def best(self, room: NodeFree, rooms: Sequence[NodeFree]) -> Gain | None:
         """The pod of the node whose removal helps most; None if the node is fine or no pod helps enough."""
         if not room.pods:
             return None

@@ -10,7 +10,7 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import facts, pod_filter
-from koordinator.descheduler.actions import Eviction, Evictions
+from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.scale_down_bin_pack import EVICT_DIRECTLY, ScaleDownBinPackArgs
 
 SKIPPED_COST = pod_labels.EVICTION_COST_NEVER
@@ -66,16 +66,16 @@ class ScaleDownBinPack:
         key = labels.POD_DELETION_COST
         return {pod.key: cost for pod, cost in wanted if pod.metadata.annotations.get(key) != str(cost)}
 
-    def evictions(self, found: Sequence[NodePods]) -> Evictions[list[Eviction]]:
+    def evictions(self, found: Sequence[NodePods]) -> Evictions[list[EvictAction]]:
         """Evict in the order of ranks until enough were; nothing under the other strategy."""
-        evicted: list[Eviction] = []
+        evicted: list[EvictAction] = []
         most = self._args.max_pods_to_evict or 0
         if self._args.paused or self._args.strategy != EVICT_DIRECTLY:
             return evicted
         for one in rank(found, self._args.resource_weights):
             if len(evicted) >= most:
                 break
-            wanted = Eviction(one.pod, REASON)
+            wanted = EvictAction(one.pod, REASON)
             if (yield wanted):
                 evicted.append(wanted)
         return evicted

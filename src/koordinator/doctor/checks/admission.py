@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from koordinator.api import labels
-from koordinator.doctor.admission_test import AdmissionTest, Outcome, Trial
+from koordinator.doctor.admission_test import AdmissionTest, AdmissionTrial, TrialOutcome
 from koordinator.doctor.finding import Finding, Severity, finding
 from koordinator.doctor.installation import Name
 from koordinator.doctor.snapshot import Snapshot
@@ -20,7 +20,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
     about = f"pods of namespace {tried.namespace}"
     yield from _unreachable(snapshot, tried, about)
     for trial in (tried.good, tried.bad):
-        if trial.outcome is Outcome.NOT_ALLOWED:
+        if trial.outcome is TrialOutcome.NOT_ALLOWED:
             yield finding(
                 Severity.NOTICE,
                 about,
@@ -28,7 +28,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
                 do=("ask somebody who may create pods to run: koordinator doctor --check admission",),
             )
             return
-    if tried.good.outcome is Outcome.REFUSED:
+    if tried.good.outcome is TrialOutcome.REFUSED:
         severity = Severity.ERROR if tried.good.webhook.endswith(OURS) else Severity.WARNING
         yield finding(
             severity,
@@ -37,9 +37,9 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             why="no batch pod can be created there",
             do=("koordinator doctor --check profiles --check webhooks",),
         )
-    if tried.good.outcome is Outcome.CREATED:
+    if tried.good.outcome is TrialOutcome.CREATED:
         yield from _unchanged(snapshot, tried.good, about)
-    if tried.bad.outcome is Outcome.CREATED and _expects(snapshot, table.VALIDATE_POD):
+    if tried.bad.outcome is TrialOutcome.CREATED and _expects(snapshot, table.VALIDATE_POD):
         yield finding(
             Severity.ERROR,
             about,
@@ -54,7 +54,7 @@ def _expects(snapshot: Snapshot, path: str) -> bool:
     return path in snapshot.webhook_paths
 
 
-def _unchanged(snapshot: Snapshot, trial: Trial, about: str) -> Iterator[Finding]:
+def _unchanged(snapshot: Snapshot, trial: AdmissionTrial, about: str) -> Iterator[Finding]:
     annotations = (trial.pod.get("metadata") or {}).get("annotations") or {}
     if labels.EXTENDED_RESOURCE_SPEC in annotations:
         return
@@ -73,7 +73,9 @@ def _unchanged(snapshot: Snapshot, trial: Trial, about: str) -> Iterator[Finding
 
 
 def _unreachable(snapshot: Snapshot, tried: AdmissionTest, about: str) -> Iterator[Finding]:
-    for webhook in sorted({t.webhook for t in (tried.good, tried.bad) if t.outcome is Outcome.UNREACHABLE}):
+    for webhook in sorted(
+        {t.webhook for t in (tried.good, tried.bad) if t.outcome is TrialOutcome.UNREACHABLE}
+    ):
         trial = tried.good if tried.good.webhook == webhook else tried.bad
         ours = not webhook or webhook.endswith(OURS)
         yield finding(

@@ -98,7 +98,7 @@ CHECKS: tuple[Check, ...] = (
 BY_NAME = {check.name: check for check in CHECKS}
 
 
-class Report(msgspec.Struct, frozen=True):
+class DoctorReport(msgspec.Struct, frozen=True):
     """The findings of all checks, worst first; `passed` and `not_done` are names of checks."""
 
     findings: Sequence[Finding]
@@ -110,7 +110,7 @@ class Report(msgspec.Struct, frozen=True):
         return sum(each.severity is severity for each in self.findings)
 
 
-def examine(snapshot: Snapshot, names: Iterable[str] = ()) -> Report:
+def examine(snapshot: Snapshot, names: Iterable[str] = ()) -> DoctorReport:
     """Run the named checks, or all."""
     chosen = [BY_NAME[name] for name in names] or list(CHECKS)
     findings: list[Finding] = []
@@ -130,7 +130,7 @@ def examine(snapshot: Snapshot, names: Iterable[str] = ()) -> Report:
     findings += _gaps(snapshot, blocked)
     findings += _unreadable(snapshot)
     not_done.update(*blocked.values())
-    return Report(sorted(findings, key=lambda each: each.order), passed, sorted(not_done))
+    return DoctorReport(sorted(findings, key=lambda each: each.order), passed, sorted(not_done))
 
 
 def _run(check: Check, snapshot: Snapshot) -> list[Finding]:

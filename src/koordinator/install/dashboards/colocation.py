@@ -5,8 +5,8 @@ from koordinator.install.dashboards.panels import (
     CORES,
     RATIO,
     Panel,
+    PanelRow,
     Query,
-    Row,
     Variable,
     dashboard,
 )
@@ -40,7 +40,7 @@ DASHBOARD = dashboard(
     "koordinator-colocation",
     "Koordinator / Co-location",
     [
-        Row(
+        PanelRow(
             "At a glance",
             (
                 Panel(
@@ -78,7 +78,7 @@ DASHBOARD = dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Used, reclaimable, free",
             (
                 Panel(
@@ -129,7 +129,7 @@ DASHBOARD = dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Allocation above 100 %",
             (
                 Panel(

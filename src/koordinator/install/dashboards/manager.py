@@ -8,8 +8,8 @@ from koordinator.install.dashboards.panels import (
     PER_SECOND,
     SECONDS,
     Panel,
+    PanelRow,
     Query,
-    Row,
     dashboard,
 )
 from koordinator.install.dashboards.queries import per_second, quantile, ten_most
@@ -25,7 +25,7 @@ DASHBOARD = dashboard(
     "koordinator-manager",
     "Koordinator / Manager",
     [
-        Row(
+        PanelRow(
             "Webhooks",
             (
                 Panel(
@@ -81,7 +81,7 @@ DASHBOARD = dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Controllers",
             (
                 Panel(
@@ -128,7 +128,7 @@ DASHBOARD = dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Queues and the API",
             (
                 Panel(
@@ -152,7 +152,7 @@ DASHBOARD = dashboard(
                 processes.api_requests("koord-manager"),
             ),
         ),
-        Row(
+        PanelRow(
             "The manager",
             (
                 Panel(

@@ -7,8 +7,8 @@ from koordinator.install.dashboards.panels import (
     MILLISECONDS,
     PER_SECOND,
     Panel,
+    PanelRow,
     Query,
-    Row,
     Variable,
     dashboard,
 )
@@ -20,7 +20,7 @@ DASHBOARD = dashboard(
     "koordinator-node-agent",
     "Koordinator / Node agents",
     [
-        Row(
+        PanelRow(
             "Suppression",
             (
                 Panel(
@@ -63,7 +63,7 @@ DASHBOARD = dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Eviction",
             (
                 Panel(
@@ -92,7 +92,7 @@ DASHBOARD = dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Interference",
             (
                 Panel(
@@ -124,7 +124,7 @@ DASHBOARD = dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "The agents",
             (
                 Panel(

@@ -45,7 +45,7 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
     width: int = 12
 
 
-class Row(msgspec.Struct, frozen=True):
+class PanelRow(msgspec.Struct, frozen=True):
     """A heading with panels below."""
 
     title: str
@@ -59,7 +59,7 @@ class Variable(msgspec.Struct, frozen=True):
     metric: str
 
 
-def dashboard(uid: str, title: str, rows: Sequence[Row], variables: Sequence[Variable] = ()) -> Json:
+def dashboard(uid: str, title: str, rows: Sequence[PanelRow], variables: Sequence[Variable] = ()) -> Json:
     """A whole dashboard; `uid` stays, so that links and edits survive an upgrade."""
     return {
         "uid": uid,
@@ -74,7 +74,7 @@ def dashboard(uid: str, title: str, rows: Sequence[Row], variables: Sequence[Var
     }
 
 
-def _layout(rows: Sequence[Row]) -> list[Json]:
+def _layout(rows: Sequence[PanelRow]) -> list[Json]:
     panels: list[Json] = []
     top = 0
     for row in rows:

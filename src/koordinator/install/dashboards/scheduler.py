@@ -6,8 +6,8 @@ from koordinator.install.dashboards.panels import (
     PER_SECOND,
     SECONDS,
     Panel,
+    PanelRow,
     Query,
-    Row,
     dashboard,
 )
 from koordinator.install.dashboards.queries import per_second, quantile, ten_most
@@ -22,7 +22,7 @@ DASHBOARD = dashboard(
     "koordinator-scheduler",
     "Koordinator / Scheduler",
     [
-        Row(
+        PanelRow(
             "Pods",
             (
                 Panel(
@@ -52,7 +52,7 @@ DASHBOARD = dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Queue",
             (
                 Panel(
@@ -93,7 +93,7 @@ DASHBOARD = dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Inside",
             (
                 Panel(

@@ -7,7 +7,7 @@ Source: behaviour/koordlet-act 18.
 from collections.abc import Iterable
 
 from koordinator.host.core_sched import NO_COOKIE, CoreSched
-from koordinator.host.files import Failure, Problem
+from koordinator.host.files import FileFailure, FileProblem
 
 KEPT_S = 300.0
 """A group or container that nobody refreshed for so long is forgotten."""
@@ -51,7 +51,7 @@ class Cookies:
         is_readable = False
         for pid in pids:
             cookie = self._kernel.cookie(pid)
-            if isinstance(cookie, Problem):
+            if isinstance(cookie, FileProblem):
                 continue
             is_readable = True
             if cookie == NO_COOKIE:
@@ -72,13 +72,13 @@ class Cookies:
         known.seen_s = now_s
         return any(self._kernel.cookie(pid) != known.cookie for pid in pids)
 
-    def give(self, container: str, group: str, pids: list[int], now_s: float) -> Problem | None:
+    def give(self, container: str, group: str, pids: list[int], now_s: float) -> FileProblem | None:
         """Let all processes of a container have the group's cookie, a new one where nobody has it any more."""
         known = self._groups.get(group)
         source = self._holder(known) if known is not None else None
         if known is None or source is None:
             created = self._created(pids)
-            if isinstance(created, Problem):
+            if isinstance(created, FileProblem):
                 return created
             source, cookie = created
             known = self._groups[group] = _Group(cookie, now_s)
@@ -89,15 +89,15 @@ class Cookies:
         known.pids_by_container[container] = list(pids)
         known.seen_s = now_s
         self._containers[container] = (group, now_s)
-        return next((each for each in problems.values() if each.failure is not Failure.GONE), None)
+        return next((each for each in problems.values() if each.failure is not FileFailure.GONE), None)
 
-    def clear(self, container: str, pids: Iterable[int]) -> Problem | None:
+    def clear(self, container: str, pids: Iterable[int]) -> FileProblem | None:
         """Take the cookies of a container's processes away."""
         holders = [pid for pid in pids if self._kernel.cookie(pid) != NO_COOKIE]
         problems = self._kernel.clear(holders) if holders else {}
         self._leave(container, "")
         self._containers.pop(container, None)
-        return next((each for each in problems.values() if each.failure is not Failure.GONE), None)
+        return next((each for each in problems.values() if each.failure is not FileFailure.GONE), None)
 
     def expire(self, now_s: float) -> None:
         """Forget what was not seen for a while; a clock that went back makes everything new."""
@@ -116,16 +116,16 @@ class Cookies:
                     return pid
         return None
 
-    def _created(self, pids: list[int]) -> tuple[int, int] | Problem:
+    def _created(self, pids: list[int]) -> tuple[int, int] | FileProblem:
         """A process with a new cookie of its own, the first one that is still there."""
-        problem = Problem("container", Failure.GONE)
+        problem = FileProblem("container", FileFailure.GONE)
         for pid in pids:
             made = self._kernel.create(pid)
             cookie = self._kernel.cookie(pid) if made is None else made
-            if not isinstance(cookie, Problem):
+            if not isinstance(cookie, FileProblem):
                 return pid, cookie
             problem = cookie
-            if problem.failure is not Failure.GONE:
+            if problem.failure is not FileFailure.GONE:
                 break
         return problem
 

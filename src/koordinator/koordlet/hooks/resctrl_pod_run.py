@@ -5,7 +5,7 @@ import functools
 from koordinator.api import labels
 from koordinator.host import schemata
 from koordinator.host.cgroups import Support
-from koordinator.host.files import Failure, Problem
+from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.hooks import resctrl_pod
 from koordinator.koordlet.hooks.contexts import ContainerContext, PodContext, Response, Stage
 from koordinator.koordlet.hooks.hook import REASON, Hook
@@ -87,11 +87,11 @@ class Resctrl(Hook):
             if not wants and self.shared.view.has_pods and not 0 <= now_s - made_s < YOUNG_S:
                 self.remove(name)
 
-    def remove(self, name: str) -> Problem | None:
+    def remove(self, name: str) -> FileProblem | None:
         """Remove a group at once: its threads fall back to the root group."""
         path = self._path(name)
         problem = self.shared.executor.remove_directory(path, owner=self.name, reason=REASON)
-        if problem is None or problem.failure is Failure.GONE:
+        if problem is None or problem.failure is FileFailure.GONE:
             self._made_s.pop(name, None)
             self._texts.pop(name, None)
             self._told.pop(name, None)
@@ -129,7 +129,7 @@ class Resctrl(Hook):
             if name.startswith(GROUP_PREFIX):
                 self._made_s.setdefault(name, now_s)
 
-    def _make(self, group: PodGroup) -> Problem | None:
+    def _make(self, group: PodGroup) -> FileProblem | None:
         executor, path = self.shared.executor, self._path(group.name)
         if (problem := executor.make_directory(path, owner=self.name, reason=REASON)) is not None:
             return problem
@@ -161,7 +161,7 @@ class Resctrl(Hook):
                 f"{self._path(name)}/tasks", missing, owner=self.name, reason=REASON
             )
 
-    def _tell(self, uid: str, name: str, problem: Problem | None) -> None:
+    def _tell(self, uid: str, name: str, problem: FileProblem | None) -> None:
         """An event on the pod, once per outcome."""
         record = self.shared.view.pods.get(uid)
         text = "" if problem is None else f"{problem} {self.shared.host.resctrl.last_error()}".strip()

@@ -12,7 +12,7 @@ import msgspec
 from koordinator.api.annotations import koordlet as annotations
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import KubeQoS, QoSClass
-from koordinator.host.files import Problem, problem_of
+from koordinator.host.files import FileProblem, problem_of
 from koordinator.koordlet.hooks import net_qos, network_qos
 from koordinator.koordlet.hooks.hook import REASON, Hook, Rule
 from koordinator.koordlet.hooks.network_qos import NetworkRule
@@ -139,7 +139,7 @@ class TerwayQoS(Hook):
         base = var_run.removesuffix("run") + "lib" if var_run.endswith("run") else "/var/lib"
         return f"{base}/{DIRECTORY}"
 
-    def _replace(self, path: str, text: str) -> Problem | None:
+    def _replace(self, path: str, text: str) -> FileProblem | None:
         """A file that is read at any time must never be half written."""
         temporary, directory = f"{path}.tmp", os.path.dirname(path)
         try:
@@ -153,7 +153,7 @@ class TerwayQoS(Hook):
         return None
 
 
-def _removed(path: str) -> Problem | None:
+def _removed(path: str) -> FileProblem | None:
     try:
         os.remove(path)
     except FileNotFoundError:

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 
-from koordinator.host.files import Failure, Problem, problem_of
+from koordinator.host.files import FileFailure, FileProblem, problem_of
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class CheckpointFiles:
     def __init__(self, directory: str, *, is_read_only: bool = False) -> None:
         self._directory = directory
         self._is_read_only = is_read_only
-        self.problem: Problem | None = None
+        self.problem: FileProblem | None = None
         """Why the last write failed; None when it worked."""
 
     def read(self) -> dict[str, bytes]:
@@ -34,7 +34,7 @@ class CheckpointFiles:
         try:
             names = sorted(os.listdir(self._directory))
         except OSError as error:
-            if problem_of(self._directory, error).failure is not Failure.GONE:
+            if problem_of(self._directory, error).failure is not FileFailure.GONE:
                 log.warning("checkpoints not read", extra={"path": self._directory, "problem": str(error)})
             return {}
         found = {}
@@ -84,7 +84,7 @@ class CheckpointFiles:
             log.warning("checkpoint not read", extra={"path": path, "problem": str(error)})
             return None
 
-    def _failed(self, problem: Problem) -> None:
+    def _failed(self, problem: FileProblem) -> None:
         if self.problem is None or self.problem.failure is not problem.failure:
             log.warning("checkpoints not written, models are kept in memory", extra={"problem": str(problem)})
         self.problem = problem

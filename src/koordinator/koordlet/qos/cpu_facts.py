@@ -14,7 +14,7 @@ from koordinator.api.annotations.topology import KUBELET_CPU_MANAGER_POLICY
 from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.api.errors import ProtocolError
 from koordinator.api.node_topology import NodeResourceTopology
-from koordinator.host.cpu_topology import CPUTopology
+from koordinator.host.cpu_topology import HostCPUTopology
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.qos import cpu_suppress
 from koordinator.koordlet.qos.cpu_suppress import CPUHolder, PodClass, UsableCPUs
@@ -68,7 +68,7 @@ def of_pods(pods: Iterable[PodRecord]) -> PodFacts:
     return PodFacts(classes, tuple(holders), frozenset(bound), has_active)
 
 
-def of_node(cpu: CPUTopology, topology: NodeResourceTopology, holders: Iterable[CPUHolder]) -> CPUFacts:
+def of_node(cpu: HostCPUTopology, topology: NodeResourceTopology, holders: Iterable[CPUHolder]) -> CPUFacts:
     """Facts of the node's CPUs.
 
     Raises: ProtocolError, CPUSetError when an annotation of the topology is malformed: then nothing may be written.

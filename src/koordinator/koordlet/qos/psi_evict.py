@@ -16,7 +16,7 @@ from msgspec import Meta
 from koordinator.api import resources
 from koordinator.api.core import Pod
 from koordinator.api.feature_gate_tables import Gate, Stage
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
@@ -37,7 +37,7 @@ _MILLI = 1_000
 Percent = Annotated[int, Meta(ge=1, le=100)]
 
 
-class PSISettings(Part, frozen=True, kw_only=True):
+class PSISettings(ViewPart, frozen=True, kw_only=True):
     """NodeSLO's `extensions.eviction.PSIEvict`. Pressure is the share of time in which tasks stand still."""
 
     enable: bool = False

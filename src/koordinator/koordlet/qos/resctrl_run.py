@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from koordinator.api.slo_qos import ResourceQOS, ResourceQOSStrategy
 from koordinator.host import schemata
 from koordinator.host.errors import ContentError
-from koordinator.host.files import Problem
+from koordinator.host.files import FileProblem
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import resctrl
@@ -168,7 +168,7 @@ class Resctrl:
                     self._tell(each, None, str(error))
         return wanted
 
-    def _tell(self, what: str, problem: Problem | None, detail: str = "") -> None:
+    def _tell(self, what: str, problem: FileProblem | None, detail: str = "") -> None:
         text = " ".join(filter(None, (str(problem) if problem is not None else "", detail)))
         if text and self._told.get(what) != text:
             log.warning("resctrl not as wanted", extra={"what": what, "problem": text})

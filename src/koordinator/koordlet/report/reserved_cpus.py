@@ -10,9 +10,9 @@ import msgspec
 
 from koordinator.api import cpuset, quantity
 from koordinator.api.cpuset import CPUSet, CPUSetError
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.api.quantity import Quantity, QuantityError, ResourceList
-from koordinator.host.cpu_topology import CPUTopology, Processor
+from koordinator.host.cpu_topology import HostCPUTopology, Processor
 from koordinator.koordlet.errors import NodeConfigError
 
 STATIC_POLICY = "static"
@@ -21,7 +21,7 @@ _RESERVABLE = frozenset(("cpu", "memory", "ephemeral-storage", "pid"))
 _GroupOf = Callable[[Processor], int]
 
 
-class KubeletConfig(Part, frozen=True, kw_only=True):
+class KubeletConfig(ViewPart, frozen=True, kw_only=True):
     """The part of the kubelet's configuration that matters here."""
 
     cpu_manager_policy: str = "none"
@@ -33,7 +33,7 @@ class KubeletConfig(Part, frozen=True, kw_only=True):
     system_reserved: ResourceList = {}
 
 
-def take(topology: CPUTopology, free: CPUSet, count: int) -> CPUSet:
+def take(topology: HostCPUTopology, free: CPUSet, count: int) -> CPUSet:
     """`count` of the free CPUs, packed: whole sockets, then NUMA nodes, then cores, then single CPUs.
 
     Raises: NodeConfigError when there are too few.
@@ -48,7 +48,7 @@ def take(topology: CPUTopology, free: CPUSet, count: int) -> CPUSet:
     return taken | _take_single(topology, free - taken, count - len(taken))
 
 
-def kubelet_reserved(topology: CPUTopology, config: KubeletConfig) -> CPUSet:
+def kubelet_reserved(topology: HostCPUTopology, config: KubeletConfig) -> CPUSet:
     """The CPUs that the kubelet keeps from pods with CPUs of their own; none unless its policy is static.
 
     Raises: NodeConfigError when the configuration makes no sense, as the kubelet would not start with it.
@@ -65,7 +65,7 @@ def kubelet_reserved(topology: CPUTopology, config: KubeletConfig) -> CPUSet:
     return take(topology, topology.cpus, count)
 
 
-def _explicit(topology: CPUTopology, text: str) -> CPUSet:
+def _explicit(topology: HostCPUTopology, text: str) -> CPUSet:
     try:
         cpus = cpuset.parse(text)
     except CPUSetError as error:
@@ -114,7 +114,7 @@ def _core(processor: Processor) -> int:
     return processor.core
 
 
-def _take_whole(topology: CPUTopology, free: CPUSet, count: int, group_of: _GroupOf) -> CPUSet:
+def _take_whole(topology: HostCPUTopology, free: CPUSet, count: int, group_of: _GroupOf) -> CPUSet:
     """Groups that are free as a whole and not larger than what is still needed."""
     groups = {group_of(processor) for processor in topology.processors}
     whole = len(topology.processors) // len(groups)
@@ -125,12 +125,12 @@ def _take_whole(topology: CPUTopology, free: CPUSet, count: int, group_of: _Grou
     return taken
 
 
-def _take_single(topology: CPUTopology, free: CPUSet, count: int) -> CPUSet:
+def _take_single(topology: HostCPUTopology, free: CPUSet, count: int) -> CPUSet:
     singles = [cpu for cpus in _ordered(topology, free, _core) for cpu in sorted(cpus)]
     return frozenset(singles[:count])
 
 
-def _ordered(topology: CPUTopology, free: CPUSet, group_of: _GroupOf) -> list[CPUSet]:
+def _ordered(topology: HostCPUTopology, free: CPUSet, group_of: _GroupOf) -> list[CPUSet]:
     """Free CPUs by group: level by level from the socket down, fewest free first, then the smaller id."""
     levels: list[_GroupOf] = [_socket, _node, _core]
     levels = levels[: levels.index(group_of) + 1]

@@ -12,7 +12,7 @@ from koordinator.api.core import Pod
 from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import QuantityError
-from koordinator.host.cpu_topology import CPUTopology, Processor
+from koordinator.host.cpu_topology import HostCPUTopology, Processor
 from koordinator.koordlet.errors import NodeConfigError
 from koordinator.koordlet.report import reserved_cpus
 from koordinator.koordlet.report.kubelet_state import bound_cpus
@@ -26,7 +26,7 @@ class SharedPools(msgspec.Struct, frozen=True):
 
 
 def shared_pools(
-    topology: CPUTopology,
+    topology: HostCPUTopology,
     pods: Sequence[Pod],
     taken: CPUSet,
     reserved: CPUSet,
@@ -45,7 +45,7 @@ def shared_pools(
     )
 
 
-def resolved_reservation(topology: CPUTopology, annotations: Mapping[str, str]) -> NodeReservation:
+def resolved_reservation(topology: HostCPUTopology, annotations: Mapping[str, str]) -> NodeReservation:
     """The node's reservation with its CPUs chosen: the list as given, else as many as the amount of cpu.
 
     A list that is malformed is dropped; so is an amount that the machine does not have.
@@ -64,7 +64,7 @@ def exclusive_system_cpus(system: SystemQOSResource | None) -> CPUSet:
         return frozenset()
 
 
-def _chosen(topology: CPUTopology, reservation: NodeReservation) -> CPUSet:
+def _chosen(topology: HostCPUTopology, reservation: NodeReservation) -> CPUSet:
     try:
         if reservation.reserved_cpus:
             return cpuset.parse(reservation.reserved_cpus)

@@ -27,7 +27,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ObjectMeta, OwnerReference
 from koordinator.api.node_topology import NodeResourceTopology, Zone
 from koordinator.api.quantity import QuantityError
-from koordinator.host.cpu_topology import CPUTopology
+from koordinator.host.cpu_topology import HostCPUTopology
 from koordinator.koordlet.errors import NodeConfigError
 from koordinator.koordlet.report import kubelet_state, reserved_cpus, shared_pools, topology
 from koordinator.koordlet.report.kubelet_state import KubeletAllocations
@@ -57,7 +57,7 @@ class Inputs(msgspec.Struct, frozen=True):
     """Slim: name, UID, labels and annotations that matter, capacity, allocatable."""
     pods: tuple[Pod, ...]
     """Slim ones of the pods that are not over."""
-    cpu: CPUTopology
+    cpu: HostCPUTopology
     cpu_info: CPUBasicInfo
     numa: Mapping[int, NUMANode]
     """By id; `cpu_count` is filled in here."""
@@ -275,7 +275,7 @@ def _pinned(inputs: Inputs) -> KubeletAllocations:
     return kubelet_state.allocations(inputs.kubelet.state, inputs.pods)
 
 
-def _reported(cpus: CPUTopology) -> ReportedCPUs:
+def _reported(cpus: HostCPUTopology) -> ReportedCPUs:
     return ReportedCPUs(
         detail=[
             CPUInfo(id=each.cpu, core=each.core, socket=each.socket, node=each.node)

@@ -5,18 +5,18 @@ from collections.abc import Mapping
 import msgspec
 
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.api.quantity import ResourceList
 
 
-class P2PLink(Part, frozen=True, kw_only=True):
+class P2PLink(ViewPart, frozen=True, kw_only=True):
     """Cards that are linked with this one; `peer_minor` is a list with commas."""
 
     peer_minor: str = ""
     type: str = ""
 
 
-class XPUTopology(Part, frozen=True, kw_only=True):
+class XPUTopology(ViewPart, frozen=True, kw_only=True):
     """Where the card is plugged in, and what it is linked with."""
 
     p2p_links: list[P2PLink] = msgspec.field(name="p2pLinks", default_factory=list)
@@ -27,7 +27,7 @@ class XPUTopology(Part, frozen=True, kw_only=True):
     bus_id: str = msgspec.field(name="busID", default="")
 
 
-class XPUStatus(Part, frozen=True, kw_only=True):
+class XPUStatus(ViewPart, frozen=True, kw_only=True):
     """Health of a card."""
 
     healthy: bool = False
@@ -35,7 +35,7 @@ class XPUStatus(Part, frozen=True, kw_only=True):
     err_message: str = ""
 
 
-class XPUDevice(Part, frozen=True, kw_only=True):
+class XPUDevice(ViewPart, frozen=True, kw_only=True):
     """One card."""
 
     vendor: str = ""

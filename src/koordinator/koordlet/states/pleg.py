@@ -16,7 +16,7 @@ from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import LayoutError
-from koordinator.host.inotify import Change, DirectoryEvent, Inotify
+from koordinator.host.inotify import DirectoryEvent, GroupChange, Inotify
 
 SUBSYSTEM = "cpu"
 
@@ -57,7 +57,7 @@ class PodLifecycle:
         """What happened, at least one event, unless it concerns neither pods nor containers."""
         events: list[PodEvent] = []
         told = await self._inotify.next()
-        if any(each.change is Change.OVERFLOW for each in told):
+        if any(each.change is GroupChange.OVERFLOW for each in told):
             return self.rescan()
         for each in told:
             events += self._told(each)
@@ -84,7 +84,7 @@ class PodLifecycle:
             return
         parent = event.directory.removeprefix(self._base).strip("/")
         group = cgroup_layout.join(parent, event.name)
-        is_new = event.change is Change.CREATED
+        is_new = event.change is GroupChange.CREATED
         if parent in self._classes and group in self._classes:
             if is_new:
                 yield from self.rescan()  # a class directory that the kubelet has just made

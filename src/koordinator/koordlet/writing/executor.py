@@ -17,7 +17,7 @@ from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import UnsupportedError
-from koordinator.host.files import Failure, Problem
+from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.writing import idle_shares, restoring, update_plan
 from koordinator.koordlet.writing.file_writer import CGROUP_UPDATE, OTHER_UPDATE, FileWriter, PlannedWrite
@@ -169,7 +169,7 @@ class Executor(FileWriter):
             return Restored(record, Outcome.WOULD_WRITE)
         kind = CGROUP_UPDATE if record.knob else OTHER_UPDATE
         problem = self._timed(kind, functools.partial(self._files.write, record.path, record.before))
-        if problem is not None and problem.failure is Failure.FULL and restoring.means_all_cpus(record):
+        if problem is not None and problem.failure is FileFailure.FULL and restoring.means_all_cpus(record):
             problem = self._give_all_cpus(record)
         if problem is not None:
             return Restored(record, Outcome.FAILED, str(problem))
@@ -179,7 +179,7 @@ class Executor(FileWriter):
             self._give_shares_back(record.group, owner)
         return Restored(record, Outcome.WRITTEN)
 
-    def _give_all_cpus(self, record: Record) -> Problem | None:
+    def _give_all_cpus(self, record: Record) -> FileProblem | None:
         """On v2 an empty list means all CPUs of the parent, but not every kernel takes it where processes run."""
         cpus = self._cgroups.cpus(os.path.dirname(record.group)) or frozenset()
         return self._files.write(record.path, cpuset.text_of(cpus))

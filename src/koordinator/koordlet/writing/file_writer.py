@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from koordinator.clock import Clock
-from koordinator.host.files import Failure, Files, Problem
+from koordinator.host.files import FileFailure, FileProblem, Files
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.writing import restoring
 from koordinator.koordlet.writing.restore_log import Record, RestoreLog
@@ -74,7 +74,7 @@ class FileWriter:
         part: str = "",
         is_held: Callable[[str], bool] | None = None,
         restorable: bool = True,
-    ) -> Problem | None:
+    ) -> FileProblem | None:
         """Make a file of /proc, /sys or resctrl (absolute path) hold a text; None when it does.
 
         `is_held` tells from the content whether that is so already; without it the texts are compared. Where the text
@@ -85,7 +85,7 @@ class FileWriter:
         if content is None and os.path.dirname(path) in self._shadow:
             content = ""  # its directory would have been made
         if content is None:
-            return self._files.why(path) or Problem(path, Failure.GONE)
+            return self._files.why(path) or FileProblem(path, FileFailure.GONE)
         if is_held(content) if is_held is not None else content.strip() == text.strip():
             return None
         if self._on_dry_run is not None:
@@ -127,7 +127,7 @@ class FileWriter:
 
     def add_tasks(
         self, path: str, threads: Iterable[int], *, owner: str, reason: str = ""
-    ) -> dict[int, Problem]:
+    ) -> dict[int, FileProblem]:
         """Move threads to a list such as resctrl's `tasks`, one per write; problems by thread (it may have ended)."""
         write = functools.partial(self._files.write, path)
         found = (
@@ -146,14 +146,14 @@ class FileWriter:
         )
         return {thread: problem for thread, problem in found if problem is not None}
 
-    def make_directory(self, path: str, *, owner: str, reason: str = "") -> Problem | None:
+    def make_directory(self, path: str, *, owner: str, reason: str = "") -> FileProblem | None:
         """Make a directory that is a group to the kernel; one that exists is fine."""
         if self._files.exists(path):
             return None
         make = functools.partial(self._files.make_directory, path)
         return self.perform(path, "directory", make, owner, reason)
 
-    def remove_directory(self, path: str, *, owner: str, reason: str = "") -> Problem | None:
+    def remove_directory(self, path: str, *, owner: str, reason: str = "") -> FileProblem | None:
         """Remove such a directory; one that is gone is fine."""
         if not self._files.exists(path):
             self._shadow.pop(path, None)
@@ -165,11 +165,11 @@ class FileWriter:
         self,
         target: str,
         what: str,
-        action: Callable[[], Problem | None],
+        action: Callable[[], FileProblem | None],
         owner: str,
         reason: str,
         level: int = AUDIT_LEVEL,
-    ) -> Problem | None:
+    ) -> FileProblem | None:
         """Any other change of the host that is due: done and audited, or told once by a dry run."""
         if self._on_dry_run is not None:
             if self._shadow.get(target) != what:
@@ -197,7 +197,7 @@ class FileWriter:
         self._shadow[path] = text
         self._on_dry_run(PlannedWrite(path, before, text, owner, reason))
 
-    def _timed(self, kind: str, action: Callable[[], Problem | None]) -> Problem | None:
+    def _timed(self, kind: str, action: Callable[[], FileProblem | None]) -> FileProblem | None:
         if self._on_update is None:
             return action()
         began_s = self._clock.now()

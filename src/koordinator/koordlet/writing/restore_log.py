@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from koordinator.host.files import Failure, Identity, Problem, problem_of
+from koordinator.host.files import FileFailure, FileProblem, Identity, problem_of
 
 LINES_SPARED = 1_000
 """The journal is rewritten when it has this many lines more than twice the records."""
@@ -59,7 +59,7 @@ class RestoreLog:
         self._boot_id = boot_id
         self._records: dict[str, Record] = {}
         self._line_count = 0
-        self.problem: Problem | None = None
+        self.problem: FileProblem | None = None
         """Why the journal could not be written last; records are in memory all the same."""
         self._load()
 
@@ -91,7 +91,7 @@ class RestoreLog:
             before = record.before if is_foreign else old.before
             record = msgspec.structs.replace(record, before=before, was=record.before, owners=owners)
         elif old is None and len(self._records) >= RECORDS_MAX:
-            self.problem = Problem(self._path, Failure.FULL)
+            self.problem = FileProblem(self._path, FileFailure.FULL)
             return
         if record != old:
             self._records[record.key] = record
@@ -123,7 +123,7 @@ class RestoreLog:
                 lines = file.read().splitlines()
         except OSError as error:
             problem = problem_of(self._path, error)
-            self.problem = None if problem.failure is Failure.GONE else problem
+            self.problem = None if problem.failure is FileFailure.GONE else problem
             lines = []
         is_this_boot = False
         for data in lines:

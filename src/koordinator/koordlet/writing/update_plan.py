@@ -17,7 +17,7 @@ from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1, Knob, Merge
 from koordinator.host.cgroup_units import COUNT_MAX, UNLIMITED, UNLIMITED_BYTES_MIN
 from koordinator.host.errors import ContentError, KnobValueError, UnsupportedError
-from koordinator.host.files import Failure, Problem
+from koordinator.host.files import FileFailure, FileProblem
 
 FORCE_UPDATE_S = 60.0
 """A file is compared again when this time is over, even if the wanted value has not changed."""
@@ -41,7 +41,7 @@ DEVICE_KNOBS = frozenset(
 )
 _PAGE_KNOBS = frozenset((Knob.MEMORY_LIMIT, Knob.MEMORY_MIN, Knob.MEMORY_LOW, Knob.MEMORY_HIGH))
 PAGE_BYTES = 4096
-_AGAIN = frozenset((Failure.INVALID, Failure.BUSY, Failure.FULL, Failure.DENIED))
+_AGAIN = frozenset((FileFailure.INVALID, FileFailure.BUSY, FileFailure.FULL, FileFailure.DENIED))
 """How the kernel refuses what does not fit parents or children."""
 _UNLIMITED_TEXTS = ("max", str(UNLIMITED))
 
@@ -109,11 +109,11 @@ Contents = Mapping[str, str]
 """Path → text of the file, trailing newline trimmed; files that do not exist are missing."""
 
 
-def refusal(update: Update, problem: Problem) -> tuple[Result, bool]:
+def refusal(update: Update, problem: FileProblem) -> tuple[Result, bool]:
     """What the kernel's refusal of a write means, and whether another try with fresh contents may help."""
-    if problem.failure is Failure.GONE:
+    if problem.failure is FileFailure.GONE:
         return Result(update, Outcome.MISSING, str(problem)), False
-    if problem.failure is Failure.UNSUPPORTED:
+    if problem.failure is FileFailure.UNSUPPORTED:
         return Result(update, Outcome.UNSUPPORTED, str(problem)), False
     # Knobs that do not depend on other groups are not tried again at once: lowering a memory limit, say, makes
     # the kernel reclaim each time.

@@ -19,7 +19,7 @@ from koordinator.local.interfaces import SchemaCatalog
 Json = dict[str, Any]
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class AdmissionAttributes(msgspec.Struct, frozen=True, kw_only=True):
     """A write that is to be admitted; `old` is the stored object, if any."""
 
     operation: str
@@ -40,18 +40,18 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return Forbidden(f"{shown} is forbidden: {why}", details=details)
 
 
-class Plugin(Protocol):
+class AdmissionPlugin(Protocol):
     """A judge of writes that is built in. All calls are synchronous and leave objects as they are."""
 
     def wants(self, resource: Resource, operation: str, subresource: str, namespace: str) -> bool:
         """Return whether it has anything to say about such writes; asked at every write, so it must be cheap."""
         ...
 
-    def mutate(self, asked: Asked, obj: Json) -> Json:
+    def mutate(self, asked: AdmissionAttributes, obj: Json) -> Json:
         """The object with what the plugin fills in. Raises: ApiError."""
         ...
 
-    def validate(self, asked: Asked, obj: Json | None) -> None:
+    def validate(self, asked: AdmissionAttributes, obj: Json | None) -> None:
         """Raises: ApiError when the write is refused."""
         ...
 
@@ -59,7 +59,9 @@ class Plugin(Protocol):
 class AdmissionChain:
     """The `Admission` of `local.interfaces`: plugins and webhooks."""
 
-    def __init__(self, webhooks: WebhookAdmission, plugins: Sequence[Plugin], schemas: SchemaCatalog) -> None:
+    def __init__(
+        self, webhooks: WebhookAdmission, plugins: Sequence[AdmissionPlugin], schemas: SchemaCatalog
+    ) -> None:
         self.webhooks = webhooks
         self._plugins = tuple(plugins)
         self._asks = tuple(plugin.wants for plugin in plugins)
@@ -87,7 +89,7 @@ class AdmissionChain:
         subresource: str = "",
     ) -> Json | None:
         """See `local.interfaces.Admission`."""
-        asked = Asked(
+        asked = AdmissionAttributes(
             operation=operation,
             resource=resource,
             subresource=subresource,
@@ -109,4 +111,4 @@ class AdmissionChain:
         return obj
 
 
-__all__ = ["AdmissionChain", "Asked", "Plugin"]
+__all__ = ["AdmissionAttributes", "AdmissionChain", "AdmissionPlugin"]

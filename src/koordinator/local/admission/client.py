@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from koordinator.local.admission.rules import Webhook
+from koordinator.local.admission.rules import CompiledWebhook
 from koordinator.local.admission.services import Resolver, UnresolvedService
 
 Handler = Callable[[bytes], Awaitable[bytes]]
@@ -41,7 +41,7 @@ class Caller:
         when `name` has it (`NAME/path`)."""
         self._handlers[name] = handler
 
-    async def call(self, webhook: Webhook, body: bytes) -> bytes:
+    async def call(self, webhook: CompiledWebhook, body: bytes) -> bytes:
         """The response body. Raises: CallFailed."""
         url = webhook.client.get("url")
         if url is not None and urlsplit(url).scheme == INPROC:
@@ -64,7 +64,7 @@ class Caller:
         if session is not None:
             await session.close()
 
-    async def _call_handler(self, url: str, webhook: Webhook, body: bytes) -> bytes:
+    async def _call_handler(self, url: str, webhook: CompiledWebhook, body: bytes) -> bytes:
         parts = urlsplit(url)
         name = parts.netloc
         handler = self._handlers.get(f"{name}{parts.path}") or self._handlers.get(name)
@@ -78,7 +78,7 @@ class Caller:
         except Exception as error:  # the handler is a guest: what it raises is its failure, not ours
             raise CallFailed(f'Post "{url}": the handler raised {type(error).__name__}: {error}') from error
 
-    def _address(self, webhook: Webhook) -> tuple[str, str, str | None]:
+    def _address(self, webhook: CompiledWebhook) -> tuple[str, str, str | None]:
         """URL as the API server shows it, URL to connect to, and the name in the certificate."""
         service = webhook.client.get("service")
         if service is None:
@@ -98,7 +98,7 @@ class Caller:
             raise CallFailed(f'Post "{shown}?timeout={webhook.timeout_s}s": {error}') from error
         return shown, f"https://{address}:{real_port}{path}", host
 
-    async def _post(self, url: str, host: str | None, webhook: Webhook, body: bytes) -> bytes:
+    async def _post(self, url: str, host: str | None, webhook: CompiledWebhook, body: bytes) -> bytes:
         if self._session is None:
             self._session = aiohttp.ClientSession(auto_decompress=True, trust_env=False)
         headers = {"Content-Type": "application/json", "Accept": "application/json"}

@@ -9,10 +9,10 @@ from typing import Any
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import not_found
-from koordinator.local.admission.chain import Asked
+from koordinator.local.admission.chain import AdmissionAttributes
 from koordinator.local.authorization import rules
 from koordinator.local.authorization.rbac import EVERYTHING, GROUP, MASTERS, Rbac
-from koordinator.local.authorization.rules import Request, Rule
+from koordinator.local.authorization.rules import AccessRequest, PolicyRule
 
 Json = dict[str, Any]
 
@@ -31,11 +31,11 @@ class GrantedRights:
         """See `Plugin`."""
         return resource.group == GROUP and operation != "DELETE" and resource.plural in _WITH_RIGHTS
 
-    def mutate(self, asked: Asked, obj: Json) -> Json:
+    def mutate(self, asked: AdmissionAttributes, obj: Json) -> Json:
         """See `Plugin`."""
         return obj
 
-    def validate(self, asked: Asked, obj: Json | None) -> None:
+    def validate(self, asked: AdmissionAttributes, obj: Json | None) -> None:
         """Raises: Forbidden; NotFound when the role to be bound is not there."""
         if obj is None or MASTERS in asked.options.groups or _is_unchanged(obj, asked.old):
             return
@@ -44,8 +44,8 @@ class GrantedRights:
         else:
             self._check_binding(asked, obj)
 
-    def _check_role(self, asked: Asked, obj: Json) -> None:
-        may = Request(
+    def _check_role(self, asked: AdmissionAttributes, obj: Json) -> None:
+        may = AccessRequest(
             verb="escalate",
             group=GROUP,
             resource=asked.resource.plural,
@@ -60,10 +60,10 @@ class GrantedRights:
             if rules.missing(held, EVERYTHING):
                 raise asked.forbidden("must have cluster-admin privileges to use the aggregationRule", obj)
 
-    def _check_binding(self, asked: Asked, obj: Json) -> None:
+    def _check_binding(self, asked: AdmissionAttributes, obj: Json) -> None:
         ref = obj.get("roleRef") or {}
         kind, role = ref.get("kind", ""), ref.get("name", "")
-        may = Request(
+        may = AccessRequest(
             verb="bind", group=GROUP, resource=f"{kind.lower()}s", namespace=asked.namespace, name=role
         )
         if self._allows(asked.options, may):
@@ -74,13 +74,13 @@ class GrantedRights:
             raise not_found(resource.qualified, role, group=resource.group, kind=resource.plural)
         self._check_held(asked, obj, given)
 
-    def _allows(self, options: WriteOptions, request: Request) -> bool:
+    def _allows(self, options: WriteOptions, request: AccessRequest) -> bool:
         return self._authorizer.decide(options.user, options.groups, request).allowed
 
-    def _held(self, asked: Asked) -> tuple[Sequence[Rule], Sequence[str]]:
+    def _held(self, asked: AdmissionAttributes) -> tuple[Sequence[PolicyRule], Sequence[str]]:
         return self._authorizer.rules_of(asked.options.user, asked.options.groups, asked.namespace)
 
-    def _check_held(self, asked: Asked, obj: Json, given: Iterable[Rule]) -> None:
+    def _check_held(self, asked: AdmissionAttributes, obj: Json, given: Iterable[PolicyRule]) -> None:
         held, problems = self._held(asked)
         lacking = rules.missing(held, given)
         if not lacking:

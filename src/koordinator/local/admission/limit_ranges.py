@@ -10,7 +10,7 @@ from koordinator.api import core, decode, pod_resources, resource_list
 from koordinator.api.meta import Resource
 from koordinator.api.quantity import Quantity
 from koordinator.api.resource_list import Amounts
-from koordinator.local.admission.chain import Asked
+from koordinator.local.admission.chain import AdmissionAttributes
 from koordinator.local.store import Store
 
 Json = dict[str, Any]
@@ -38,14 +38,14 @@ class LimitRanges:
             and next(self._ranges.in_namespace(namespace), None) is not None
         )
 
-    def mutate(self, asked: Asked, obj: Json) -> Json:
+    def mutate(self, asked: AdmissionAttributes, obj: Json) -> Json:
         """The pod with defaults for its containers."""
         if asked.resource.plural == "pods" and not _is_deleted(asked.old):
             for limits in self._limits(asked.namespace):
                 obj = with_defaults(obj, limits)
         return obj
 
-    def validate(self, asked: Asked, obj: Json | None) -> None:
+    def validate(self, asked: AdmissionAttributes, obj: Json | None) -> None:
         """Raises: Forbidden with all bounds that are crossed."""
         if obj is None or _is_deleted(asked.old):
             return

@@ -17,7 +17,7 @@ from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.local.admission import review, rules
-from koordinator.local.admission.chain import Asked
+from koordinator.local.admission.chain import AdmissionAttributes
 from koordinator.local.schema.builtin.checks.policies import VARIABLES
 from koordinator.local.store import Store
 
@@ -42,8 +42,8 @@ Resources = Callable[[], Iterable[Resource]]
 class _Match(msgspec.Struct, frozen=True):
     """`matchConstraints` or `matchResources`, compiled; a binding without rules adds none."""
 
-    chosen: tuple[tuple[rules.Rule, frozenset[str]], ...]
-    excluded: tuple[tuple[rules.Rule, frozenset[str]], ...]
+    chosen: tuple[tuple[rules.WebhookRule, frozenset[str]], ...]
+    excluded: tuple[tuple[rules.WebhookRule, frozenset[str]], ...]
     by_equivalent: bool
     namespace_selects: rules.Predicate | None
     object_selects: rules.Predicate | None
@@ -57,12 +57,14 @@ class _Match(msgspec.Struct, frozen=True):
             rule.matches(each, operation, subresource) for rule, _ in self.chosen for each in candidates
         )
 
-    def wants(self, asked: Asked, obj: Json | None, labels: Mapping[str, str], versions: Versions) -> bool:
+    def wants(
+        self, asked: AdmissionAttributes, obj: Json | None, labels: Mapping[str, str], versions: Versions
+    ) -> bool:
         """Return whether this very write is meant."""
         candidates = [asked.resource, *(versions(asked.resource) if self.by_equivalent else ())]
         name = asked.name or ((obj or {}).get("metadata") or {}).get("name", "")
 
-        def holds(among: Iterable[tuple[rules.Rule, frozenset[str]]]) -> bool:
+        def holds(among: Iterable[tuple[rules.WebhookRule, frozenset[str]]]) -> bool:
             return any(
                 (not names or name in names) and rule.matches(each, asked.operation, asked.subresource)
                 for rule, names in among
@@ -136,11 +138,11 @@ class ValidatingPolicies:
             for each in self._current()
         )
 
-    def mutate(self, asked: Asked, obj: Json) -> Json:
+    def mutate(self, asked: AdmissionAttributes, obj: Json) -> Json:
         """See `Plugin`."""
         return obj
 
-    def validate(self, asked: Asked, obj: Json | None) -> None:
+    def validate(self, asked: AdmissionAttributes, obj: Json | None) -> None:
         """Raises: ApiError of the first binding that denies; the others' warnings are given before."""
         denied: errors.ApiError | None = None
         namespace = self._namespaces.get("", asked.namespace) if asked.namespace else None
@@ -174,7 +176,7 @@ class ValidatingPolicies:
             self._position = position
         return self._compiled
 
-    def _judged(self, binding: _Binding, asked: Asked, scope: Json) -> list[_Failure]:
+    def _judged(self, binding: _Binding, asked: AdmissionAttributes, scope: Json) -> list[_Failure]:
         policy = binding.policy
         try:
             found: list[_Failure] = []
@@ -187,7 +189,7 @@ class ValidatingPolicies:
             log.warning("policy ignored", extra={"policy": policy.name, "reason": str(error)})
             return []
 
-    def _params(self, binding: _Binding, asked: Asked) -> list[Json | None]:
+    def _params(self, binding: _Binding, asked: AdmissionAttributes) -> list[Json | None]:
         """The objects that the binding's parameters are taken from, one judgement each. Raises: _Unconfigured."""
         kind, ref = binding.policy.param_kind, binding.param_ref
         if kind is None or ref is None:
@@ -284,7 +286,7 @@ def _message(validation: _Validation, scope: Json, budget: cel.Budget) -> str:
 
 
 def _carried_out(
-    binding: _Binding, failure: _Failure, asked: Asked, obj: Json | None
+    binding: _Binding, failure: _Failure, asked: AdmissionAttributes, obj: Json | None
 ) -> errors.ApiError | None:
     """The refusal if the binding denies; it warns or is noted otherwise."""
     where = f"ValidatingAdmissionPolicy '{binding.policy.name}' with binding '{binding.name}'"
@@ -301,7 +303,7 @@ def _carried_out(
     return _ERRORS[failure.reason](refusal.message, details=details)
 
 
-def _scope(asked: Asked, obj: Json | None, namespace: Json | None) -> Json:
+def _scope(asked: AdmissionAttributes, obj: Json | None, namespace: Json | None) -> Json:
     request = review.request(
         uid="",
         operation=asked.operation,
@@ -368,7 +370,7 @@ def _match(raw: Json) -> _Match:
     )
 
 
-def _named_rule(raw: Json) -> tuple[rules.Rule, frozenset[str]]:
+def _named_rule(raw: Json) -> tuple[rules.WebhookRule, frozenset[str]]:
     return rules.compile_rule(raw), frozenset(raw.get("resourceNames") or ())
 
 

@@ -22,7 +22,7 @@ class BadAnswer(Exception):
     """A webhook's answer is no AdmissionReview that fits the request; its text says why."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class WebhookResponse(msgspec.Struct, frozen=True):
     """The answer of a webhook: `patch` are JSON patch operations, empty when it wants no change."""
 
     allowed: bool
@@ -115,7 +115,7 @@ def in_version(obj: Json | None, wanted: Resource, have: Resource) -> Json | Non
     return {**obj, "apiVersion": wanted.api_version}
 
 
-def read(body: bytes, *, uid: str, version: str, mutating: bool) -> Answer:
+def read(body: bytes, *, uid: str, version: str, mutating: bool) -> WebhookResponse:
     """The answer in a webhook's response body. Raises: BadAnswer."""
     try:
         review = msgspec.json.decode(body)
@@ -140,7 +140,7 @@ def read(body: bytes, *, uid: str, version: str, mutating: bool) -> Answer:
     if not isinstance(allowed, bool) or not isinstance(status, dict) or not isinstance(warnings, list):
         raise BadAnswer("response.allowed, response.status or response.warnings has a wrong type")
     patch = _patch(response, version, mutating) if allowed else []
-    return Answer(allowed, patch, [str(warning)[:WARNING_CHARS_MAX] for warning in warnings], status)
+    return WebhookResponse(allowed, patch, [str(warning)[:WARNING_CHARS_MAX] for warning in warnings], status)
 
 
 def _patch(response: Json, version: str, mutating: bool) -> list[Any]:
@@ -177,4 +177,13 @@ def denial(name: str, status: Json) -> ApiError:
     return error
 
 
-__all__ = ["Answer", "BadAnswer", "denial", "in_version", "question", "read", "request", "version_for"]
+__all__ = [
+    "BadAnswer",
+    "WebhookResponse",
+    "denial",
+    "in_version",
+    "question",
+    "read",
+    "request",
+    "version_for",
+]

@@ -22,7 +22,7 @@ _ANY = "*"
 _EXEMPT_GROUP = "admissionregistration.k8s.io"
 
 
-class Rule(msgspec.Struct, frozen=True):
+class WebhookRule(msgspec.Struct, frozen=True):
     """One rule of a webhook, ready to be asked."""
 
     operations: frozenset[str]
@@ -63,20 +63,20 @@ def _scope_fits(scope: str, resource: Resource, subresource: str) -> bool:
     return (scope == "Namespaced") == resource.namespaced
 
 
-class Condition(msgspec.Struct, frozen=True):
+class CompiledCondition(msgspec.Struct, frozen=True):
     """A match condition, compiled."""
 
     name: str
     program: cel.Program
 
 
-class Webhook(msgspec.Struct, frozen=True):
+class CompiledWebhook(msgspec.Struct, frozen=True):
     """One webhook of a configuration, compiled."""
 
     name: str
     configuration: str
     mutating: bool
-    rules: tuple[Rule, ...]
+    rules: tuple[WebhookRule, ...]
     by_equivalent: bool
     namespace_selects: Predicate | None
     object_selects: Predicate | None
@@ -86,7 +86,7 @@ class Webhook(msgspec.Struct, frozen=True):
     fails_closed: bool
     reinvoked: bool
     side_effects: str
-    conditions: tuple[Condition, ...]
+    conditions: tuple[CompiledCondition, ...]
 
     def match(
         self, resource: Resource, operation: str, subresource: str, equivalents: Iterable[Resource]
@@ -102,14 +102,14 @@ class Webhook(msgspec.Struct, frozen=True):
         return None
 
 
-def compile_configuration(configuration: Json, *, mutating: bool) -> list[Webhook]:
+def compile_configuration(configuration: Json, *, mutating: bool) -> list[CompiledWebhook]:
     """The webhooks of a configuration (decoded, defaulted and validated)."""
     name = configuration["metadata"]["name"]
     return [_webhook(webhook, name, mutating) for webhook in configuration.get("webhooks") or ()]
 
 
-def _webhook(webhook: Json, configuration: str, mutating: bool) -> Webhook:
-    return Webhook(
+def _webhook(webhook: Json, configuration: str, mutating: bool) -> CompiledWebhook:
+    return CompiledWebhook(
         name=webhook["name"],
         configuration=configuration,
         mutating=mutating,
@@ -124,15 +124,15 @@ def _webhook(webhook: Json, configuration: str, mutating: bool) -> Webhook:
         reinvoked=webhook.get("reinvocationPolicy") == "IfNeeded",
         side_effects=webhook.get("sideEffects", ""),
         conditions=tuple(
-            Condition(each["name"], cel.compile_expression(each["expression"], CONDITION_VARIABLES))
+            CompiledCondition(each["name"], cel.compile_expression(each["expression"], CONDITION_VARIABLES))
             for each in webhook.get("matchConditions") or ()
         ),
     )
 
 
-def compile_rule(rule: Json) -> Rule:
+def compile_rule(rule: Json) -> WebhookRule:
     """A rule with operations and resources, ready to be asked."""
-    return Rule(
+    return WebhookRule(
         operations=frozenset(rule.get("operations") or ()),
         groups=frozenset(rule.get("apiGroups") or ()),
         versions=frozenset(rule.get("apiVersions") or ()),
@@ -194,7 +194,7 @@ def _labels(obj: Json | None) -> Mapping[str, str]:
     return labels
 
 
-def conditions_hold(webhook: Webhook, values: Json) -> bool:
+def conditions_hold(webhook: CompiledWebhook, values: Json) -> bool:
     """Return whether all match conditions are true. `values`: object, oldObject and request.
 
     One that is false decides, whatever is wrong with others, as in the API server.
@@ -220,15 +220,15 @@ def conditions_hold(webhook: Webhook, values: Json) -> bool:
     return True
 
 
-def in_order(webhooks: Sequence[Webhook]) -> list[Webhook]:
+def in_order(webhooks: Sequence[CompiledWebhook]) -> list[CompiledWebhook]:
     """By the name of their configuration; those of one configuration stay as they are listed."""
     return sorted(webhooks, key=lambda webhook: webhook.configuration)
 
 
 __all__ = [
-    "Condition",
-    "Rule",
-    "Webhook",
+    "CompiledCondition",
+    "CompiledWebhook",
+    "WebhookRule",
     "compile_configuration",
     "compile_rule",
     "compile_selector",

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from koordinator import cel
 from koordinator.api.meta import Resource
-from koordinator.cluster.backend import Backend, Record, WriteOptions
+from koordinator.cluster.backend import Backend, ObjectRecord, WriteOptions
 from koordinator.cluster.errors import (
     ApiError,
     BadRequest,
@@ -20,7 +20,7 @@ from koordinator.cluster.errors import (
 )
 from koordinator.local.admission import review, rules
 from koordinator.local.admission.client import QUESTION_BYTES_MAX, Caller, CallFailed, Handler
-from koordinator.local.admission.rules import Webhook
+from koordinator.local.admission.rules import CompiledWebhook
 from koordinator.local.admission.services import EndpointResolver, Resolver, ServiceResolver
 from koordinator.local.patches import json_patch
 from koordinator.local.store import Store
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 _GROUP = "admissionregistration.k8s.io"
-Match = tuple[Webhook, Resource]
+Match = tuple[CompiledWebhook, Resource]
 """A webhook, and the resource as which it wants to see the request."""
 _NO_SIDE_EFFECTS = frozenset({"None", "NoneOnDryRun"})
 
@@ -38,9 +38,9 @@ _NO_SIDE_EFFECTS = frozenset({"None", "NoneOnDryRun"})
 class Source(Protocol):
     """The source of configurations and of the labels of namespaces; all calls are cheap and synchronous."""
 
-    def mutating(self) -> Sequence[Record]: ...
+    def mutating(self) -> Sequence[ObjectRecord]: ...
 
-    def validating(self) -> Sequence[Record]: ...
+    def validating(self) -> Sequence[ObjectRecord]: ...
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str]: ...
 
@@ -50,7 +50,7 @@ class Source(Protocol):
 
 
 class StoredBackend(Backend, Protocol):
-    """A backend on a store of this process (`local.registry.Registry`)."""
+    """A backend on a store of this process (`local.registry.ObjectRegistry`)."""
 
     store: Store
 
@@ -68,10 +68,10 @@ class BackendSource:
         self._validating = backend.store.table(f"validatingwebhookconfigurations.{_GROUP}")
         self._namespaces = backend.resolve("", "v1", "namespaces")
 
-    def mutating(self) -> Sequence[Record]:
+    def mutating(self) -> Sequence[ObjectRecord]:
         return list(self._mutating.records()) if len(self._mutating) else ()
 
-    def validating(self) -> Sequence[Record]:
+    def validating(self) -> Sequence[ObjectRecord]:
         return list(self._validating.records()) if len(self._validating) else ()
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str]:
@@ -107,8 +107,8 @@ class WebhookAdmission:
         self._caller = Caller(self._services)
         self._rng = rng
         self._warn = warn or (lambda warning: log.info("webhook warned", extra={"warning": warning}))
-        self._records: tuple[Sequence[Record], Sequence[Record]] = ((), ())
-        self._webhooks: list[Webhook] = []
+        self._records: tuple[Sequence[ObjectRecord], Sequence[ObjectRecord]] = ((), ())
+        self._webhooks: list[CompiledWebhook] = []
         self._asked: dict[tuple[str, ...], list[Match]] = {}
 
     @classmethod
@@ -202,7 +202,7 @@ class WebhookAdmission:
             ]
         return found
 
-    def _current(self) -> list[Webhook]:
+    def _current(self) -> list[CompiledWebhook]:
         """All webhooks in order; compiled again only when a configuration changed."""
         mutating, validating = self._source.mutating(), self._source.validating()
         if not mutating and not validating:
@@ -219,11 +219,11 @@ class WebhookAdmission:
         return self._webhooks
 
 
-def _same(new: Sequence[Record], known: Sequence[Record]) -> bool:
+def _same(new: Sequence[ObjectRecord], known: Sequence[ObjectRecord]) -> bool:
     return len(new) == len(known) and all(a is b for a, b in zip(new, known, strict=True))
 
 
-def _compiled(records: Sequence[Record], mutating: bool) -> list[Webhook]:
+def _compiled(records: Sequence[ObjectRecord], mutating: bool) -> list[CompiledWebhook]:
     return [
         webhook
         for record in records
@@ -282,14 +282,14 @@ class _Request:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    def _selected(self, webhook: Webhook, obj: Json | None) -> bool:
+    def _selected(self, webhook: CompiledWebhook, obj: Json | None) -> bool:
         """Return whether the selectors want a request that the rules name."""
         if not rules.object_selected(webhook, obj, self.old):
             return False
         labels_of = self._source.namespace_labels
         return rules.namespace_selected(webhook, self.resource, self.namespace, obj, self.old, labels_of)
 
-    async def _apply(self, webhook: Webhook, asked_as: Resource, obj: Json | None) -> Json | None:
+    async def _apply(self, webhook: CompiledWebhook, asked_as: Resource, obj: Json | None) -> Json | None:
         answer = await self._ask(webhook, asked_as, obj)
         if answer is None or not answer.patch or obj is None:
             return obj
@@ -303,7 +303,9 @@ class _Request:
             return self._failed(webhook, "its patch leaves no object", obj)
         return review.in_version(patched, self.resource, asked_as)
 
-    async def _ask(self, webhook: Webhook, asked_as: Resource, obj: Json | None) -> review.Answer | None:
+    async def _ask(
+        self, webhook: CompiledWebhook, asked_as: Resource, obj: Json | None
+    ) -> review.WebhookResponse | None:
         """The answer; None when a failure is ignored. Raises: ApiError for a refusal or a failure."""
         uid = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
         version = review.version_for(webhook.review_versions)
@@ -347,7 +349,7 @@ class _Request:
             options=self.options,
         )
 
-    def _wanted(self, webhook: Webhook, request: Json, obj: Json | None, old: Json | None) -> bool:
+    def _wanted(self, webhook: CompiledWebhook, request: Json, obj: Json | None, old: Json | None) -> bool:
         """Return whether the match conditions want the webhook to be asked. Raises: Forbidden when nobody can say."""
         try:
             return rules.conditions_hold(webhook, {"object": obj, "oldObject": old, "request": request})
@@ -358,7 +360,7 @@ class _Request:
             log.warning("match condition failed", extra={"webhook": webhook.name, "reason": str(error)})
             return False
 
-    def _failed(self, webhook: Webhook, reason: str, obj: Json | None) -> Json | None:
+    def _failed(self, webhook: CompiledWebhook, reason: str, obj: Json | None) -> Json | None:
         """`obj` when the failure is to be ignored. Raises: InternalError when it is not."""
         if webhook.fails_closed:
             raise InternalError(f'Internal error occurred: failed calling webhook "{webhook.name}": {reason}')

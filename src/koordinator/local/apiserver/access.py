@@ -8,12 +8,12 @@ from koordinator.cluster.backend import Backend
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.apiserver import negotiation, query
 from koordinator.local.apiserver.auth import Authenticator
-from koordinator.local.apiserver.paths import Target
+from koordinator.local.apiserver.paths import ResourcePath
 from koordinator.local.apiserver.query import User
 from koordinator.local.apiserver.short_requests import AnyRequest
 from koordinator.local.authorization import impersonation, refusals
 from koordinator.local.authorization.rbac import MASTERS, Authorizer
-from koordinator.local.authorization.rules import Request
+from koordinator.local.authorization.rules import AccessRequest
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 _ONE_NAME = re.compile(r"(?:^|,)metadata\.name==?([^,!=]+)(?:,|$)")
@@ -27,7 +27,7 @@ class Access:
         self._authenticator = authenticator
         self._backend = backend
 
-    def user_of(self, request: AnyRequest, path: str, target: Target | None) -> User:
+    def user_of(self, request: AnyRequest, path: str, target: ResourcePath | None) -> User:
         """Return the user who asks (whom an administrator acts as), if they may do this.
 
         Raises: Unauthorized, Forbidden; BadRequest for impersonation without a user.
@@ -41,21 +41,21 @@ class Access:
             self._check(user, self._needs(request, path, target))
         return user
 
-    def _check(self, user: User, needs: Sequence[Request]) -> None:
+    def _check(self, user: User, needs: Sequence[AccessRequest]) -> None:
         for need in needs:
             decision = self.authorizer.decide(user.name, user.groups, need)
             if not decision.allowed:
                 raise refusals.forbidden(user.name, need, decision.reason)
 
-    def _needs(self, request: AnyRequest, path: str, target: Target | None) -> list[Request]:
+    def _needs(self, request: AnyRequest, path: str, target: ResourcePath | None) -> list[AccessRequest]:
         if target is None:
-            return [Request(verb=request.method.lower(), path=path)]
+            return [AccessRequest(verb=request.method.lower(), path=path)]
         asked = _asked(request, target)
         if asked.verb == "patch" and self._would_create(request, target):
             return [asked, _with_verb(asked, "create")]
         return [asked]
 
-    def _would_create(self, request: AnyRequest, target: Target) -> bool:
+    def _would_create(self, request: AnyRequest, target: ResourcePath) -> bool:
         """Return whether server-side apply would make the object that it speaks of."""
         media = negotiation.body_type(request.headers.get("Content-Type", ""))
         if media != PatchType.APPLY.value or target.subresource:
@@ -68,8 +68,8 @@ class Access:
         return False
 
 
-def _with_verb(asked: Request, verb: str) -> Request:
-    return Request(
+def _with_verb(asked: AccessRequest, verb: str) -> AccessRequest:
+    return AccessRequest(
         verb=verb,
         group=asked.group,
         resource=asked.resource,
@@ -78,7 +78,7 @@ def _with_verb(asked: Request, verb: str) -> Request:
     )
 
 
-def _asked(request: AnyRequest, target: Target) -> Request:
+def _asked(request: AnyRequest, target: ResourcePath) -> AccessRequest:
     """The verb and the object of a request, as rules of roles name them."""
     params = request.query
     name, verb = target.name, _VERBS.get(request.method, "")
@@ -92,7 +92,7 @@ def _asked(request: AnyRequest, target: Target) -> Request:
         name = one[1] if one is not None else ""
     # A namespace is in itself, so that roles in it can allow reading it.
     is_namespace = target.plural == "namespaces" and not target.group
-    return Request(
+    return AccessRequest(
         verb=verb or request.method.lower(),
         group=target.group,
         resource=target.plural,

@@ -5,7 +5,7 @@ from typing import Any
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
-from koordinator.local.apiserver.calls import Call
+from koordinator.local.apiserver.calls import ResourceCall
 from koordinator.local.apiserver.discovery import Served
 from koordinator.local.apiserver.extras import create_only
 
@@ -19,13 +19,13 @@ class Bindings:
         self.served = Served(_BINDING, ("create",))
         self._backend = backend
 
-    def get(self, call: Call) -> dict[str, Any]:
+    def get(self, call: ResourceCall) -> dict[str, Any]:
         raise create_only()
 
-    def list(self, call: Call) -> list[dict[str, Any]]:
+    def list(self, call: ResourceCall) -> list[dict[str, Any]]:
         raise create_only()
 
-    async def create(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+    async def create(self, call: ResourceCall, body: dict[str, Any]) -> dict[str, Any]:
         """Raises: ApiError, as the `binding` subresource does."""
         meta = body.get("metadata")
         name = meta.get("name") if isinstance(meta, dict) else None

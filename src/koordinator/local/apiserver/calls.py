@@ -13,7 +13,7 @@ from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import WriteOptions
 from koordinator.local.apiserver import bodies, negotiation, protobuf, query
-from koordinator.local.apiserver.paths import Target
+from koordinator.local.apiserver.paths import ResourcePath
 from koordinator.local.apiserver.short_requests import AnyRequest, ShortRequest
 
 JSON = "application/json"
@@ -30,12 +30,14 @@ WARNING_CHARS_MAX = 256  # of each, where all together are longer
 _JSON_HEADERS = {"Content-Type": JSON, "Cache-Control": "no-cache, private"}
 
 
-class Call:
+class ResourceCall:
     """A request for a resource: who asks for what, and in which form the answer is wanted."""
 
     __slots__ = ("params", "request", "resource", "target", "user", "wanted", "warnings")
 
-    def __init__(self, request: AnyRequest, target: Target, resource: Resource, user: query.User) -> None:
+    def __init__(
+        self, request: AnyRequest, target: ResourcePath, resource: Resource, user: query.User
+    ) -> None:
         self.request = request
         self.target = target
         self.resource = resource
@@ -117,7 +119,7 @@ def told(warnings: Iterable[str]) -> list[str]:
     return found
 
 
-def in_wanted_form(response: web.Response, wanted: negotiation.Wanted) -> web.Response:
+def in_wanted_form(response: web.Response, wanted: negotiation.NegotiatedForm) -> web.Response:
     """The answer as YAML or in protobuf where the client asked for that; errors, too."""
     if wanted.yaml:
         return as_yaml(response)

@@ -12,7 +12,7 @@ from koordinator.host.protobuf import field
 from koordinator.local import release
 from koordinator.local.apiserver import calls, discovery, negotiation
 from koordinator.local.apiserver.extras import Extra
-from koordinator.local.apiserver.negotiation import Form
+from koordinator.local.apiserver.negotiation import MediaForm
 from koordinator.local.apiserver.short_requests import AnyRequest
 from koordinator.local.apiserver.telemetry import Telemetry
 from koordinator.local.apiserver.watching import Watches
@@ -62,7 +62,7 @@ class Pages:
         self._telemetry = telemetry
         self._watches = watches
         self._known: tuple[int, discovery.Documents] | None = None
-        self._encoded: dict[tuple[str, Form, str], tuple[bytes, str]] = {}
+        self._encoded: dict[tuple[str, MediaForm, str], tuple[bytes, str]] = {}
         self.address = ""
 
     def page(self, request: AnyRequest, path: str) -> web.Response:
@@ -87,8 +87,8 @@ class Pages:
     def _discovery(self, request: AnyRequest, path: str) -> web.Response:
         wanted = negotiation.wanted(request.headers.get("Accept", ""))
         documents = self._documents()
-        aggregated = wanted.form is Form.AGGREGATED_DISCOVERY and path in ("/api", "/apis")
-        key = (path, wanted.form if aggregated else Form.OBJECT, wanted.version if aggregated else "")
+        aggregated = wanted.form is MediaForm.AGGREGATED_DISCOVERY and path in ("/api", "/apis")
+        key = (path, wanted.form if aggregated else MediaForm.OBJECT, wanted.version if aggregated else "")
         found = self._encoded.get(key)
         if found is None:
             make = self._maker(documents, path, wanted.version if aggregated else "")

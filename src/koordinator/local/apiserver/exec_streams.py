@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Record
+from koordinator.cluster.backend import ObjectRecord
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Command(Protocol):
 class Commands(Protocol):
     """Whoever runs pods for real."""
 
-    async def start(self, pod: Record, options: ExecOptions) -> Command:
+    async def start(self, pod: ObjectRecord, options: ExecOptions) -> Command:
         """Raises: ApiError."""
         ...
 
@@ -69,7 +69,7 @@ class Commands(Protocol):
 class NoCommands:
     """Nobody runs pods for real."""
 
-    async def start(self, pod: Record, options: ExecOptions) -> Command:
+    async def start(self, pod: ObjectRecord, options: ExecOptions) -> Command:
         name = pod.obj["metadata"]["name"]
         raise errors.BadRequest(f'nothing can be run in pod "{name}": its node simulates containers')
 
@@ -80,7 +80,7 @@ class _Size(msgspec.Struct, rename="pascal"):
 
 
 async def serve(
-    request: web.BaseRequest, pod: Record, options: ExecOptions, commands: Commands
+    request: web.BaseRequest, pod: ObjectRecord, options: ExecOptions, commands: Commands
 ) -> web.WebSocketResponse:
     """Run a command for a client, from its start to its end. Raises: BadRequest for what is no WebSocket request."""
     if not options.command:

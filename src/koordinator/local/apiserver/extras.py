@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 from koordinator.cluster import errors
-from koordinator.local.apiserver.calls import Call
+from koordinator.local.apiserver.calls import ResourceCall
 from koordinator.local.apiserver.discovery import Served
 
 
@@ -12,15 +12,15 @@ class Extra(Protocol):
 
     served: Served
 
-    def get(self, call: Call) -> dict[str, Any]:
+    def get(self, call: ResourceCall) -> dict[str, Any]:
         """One object. Raises: ApiError."""
         ...
 
-    def list(self, call: Call) -> list[dict[str, Any]]:
+    def list(self, call: ResourceCall) -> list[dict[str, Any]]:
         """All objects. Raises: ApiError."""
         ...
 
-    async def create(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+    async def create(self, call: ResourceCall, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a posted object. Raises: ApiError."""
         ...
 

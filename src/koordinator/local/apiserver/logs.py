@@ -9,9 +9,9 @@ from aiohttp import web
 
 from koordinator import clock
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Backend, Record
+from koordinator.cluster.backend import Backend, ObjectRecord
 from koordinator.local.apiserver import query
-from koordinator.local.apiserver.calls import Call
+from koordinator.local.apiserver.calls import ResourceCall
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
 class LogSource(Protocol):
     """Knows what containers wrote."""
 
-    async def open(self, pod: Record, options: LogOptions) -> AsyncIterator[bytes]:
+    async def open(self, pod: ObjectRecord, options: LogOptions) -> AsyncIterator[bytes]:
         """The log in pieces; with `follow` until the container has ended, an empty piece now and then meanwhile.
 
         Raises: ApiError where there is no log.
@@ -43,14 +43,14 @@ class LogSource(Protocol):
 class NoLogs:
     """Nobody runs the pods for real, so there is nothing to read."""
 
-    async def open(self, pod: Record, options: LogOptions) -> AsyncIterator[bytes]:
+    async def open(self, pod: ObjectRecord, options: LogOptions) -> AsyncIterator[bytes]:
         name = pod.obj["metadata"]["name"]
         raise errors.BadRequest(
             f'container "{options.container}" in pod "{name}" has no log: this node simulates its containers'
         )
 
 
-async def pod_log(call: Call, backend: Backend, source: LogSource) -> web.StreamResponse:
+async def pod_log(call: ResourceCall, backend: Backend, source: LogSource) -> web.StreamResponse:
     """Answer a request for a container's log.
 
     Raises: NotFound, BadRequest.
@@ -100,7 +100,7 @@ def _time(text: str) -> float | None:
         raise errors.BadRequest(f'parsing time "{text}" as RFC 3339: cannot parse it') from None
 
 
-def container_of(pod: Record, asked: str) -> str:
+def container_of(pod: ObjectRecord, asked: str) -> str:
     """The container that is meant: the named one, or the only one. Raises: BadRequest."""
     spec, name = pod.obj.get("spec") or {}, pod.obj["metadata"]["name"]
     names = [item["name"] for key in ("initContainers", "containers") for item in spec.get(key) or []]

@@ -13,7 +13,7 @@ from koordinator.cluster import errors
 from koordinator.local.apiserver import protobuf
 
 
-class Form(enum.Enum):
+class MediaForm(enum.Enum):
     """The shape of an answer."""
 
     OBJECT = ""
@@ -23,10 +23,10 @@ class Form(enum.Enum):
     AGGREGATED_DISCOVERY = "APIGroupDiscoveryList"
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class NegotiatedForm(msgspec.Struct, frozen=True):
     """The first acceptable offer: its form, the group and version of the form, and how it is written."""
 
-    form: Form = Form.OBJECT
+    form: MediaForm = MediaForm.OBJECT
     group: str = ""
     version: str = ""
     yaml: bool = False
@@ -35,24 +35,24 @@ class Wanted(msgspec.Struct, frozen=True):
 
 _JSON_TYPES = frozenset({"application/json", "application/*", "*/*"})
 _YAML_TYPES = frozenset({"application/yaml"})
-_IN_PROTOBUF = frozenset({Form.OBJECT, Form.METADATA, Form.METADATA_LIST})
+_IN_PROTOBUF = frozenset({MediaForm.OBJECT, MediaForm.METADATA, MediaForm.METADATA_LIST})
 _META_VERSIONS = frozenset({"v1", "v1beta1"})
 _FORM_GROUPS = {
-    Form.TABLE: ("meta.k8s.io", _META_VERSIONS),
-    Form.METADATA: ("meta.k8s.io", _META_VERSIONS),
-    Form.METADATA_LIST: ("meta.k8s.io", _META_VERSIONS),
-    Form.AGGREGATED_DISCOVERY: ("apidiscovery.k8s.io", frozenset({"v2", "v2beta1"})),
+    MediaForm.TABLE: ("meta.k8s.io", _META_VERSIONS),
+    MediaForm.METADATA: ("meta.k8s.io", _META_VERSIONS),
+    MediaForm.METADATA_LIST: ("meta.k8s.io", _META_VERSIONS),
+    MediaForm.AGGREGATED_DISCOVERY: ("apidiscovery.k8s.io", frozenset({"v2", "v2beta1"})),
 }
 
 
 @lru_cache(maxsize=256)
-def wanted(accept: str, *, has_protobuf: bool = False) -> Wanted:
+def wanted(accept: str, *, has_protobuf: bool = False) -> NegotiatedForm:
     """The answer that an `Accept` header asks for, in the order in which it lists them.
 
     Raises: NotAcceptable when nothing in the list is JSON, YAML or, where it `has_protobuf`, that.
     """
     if not accept.strip():
-        return Wanted()
+        return NegotiatedForm()
     ranges = sorted(map(_parse_range, accept.split(",")), key=lambda part: -part[2])
     for media, params, quality in ranges:
         if quality <= 0:
@@ -64,16 +64,16 @@ def wanted(accept: str, *, has_protobuf: bool = False) -> Wanted:
     raise errors.NotAcceptable(f"only the following media types are accepted: {', '.join(offered)}")
 
 
-def _offer(media: str, params: dict[str, str], has_protobuf: bool) -> Wanted | None:
+def _offer(media: str, params: dict[str, str], has_protobuf: bool) -> NegotiatedForm | None:
     if media in _YAML_TYPES and "as" not in params:
-        return Wanted(yaml=True)
+        return NegotiatedForm(yaml=True)
     is_protobuf = has_protobuf and media == protobuf.MEDIA_TYPE
     if media not in _JSON_TYPES and not is_protobuf:
         return None
     if not params.get("as"):
-        return Wanted(protobuf=is_protobuf)
+        return NegotiatedForm(protobuf=is_protobuf)
     try:
-        form = Form(params["as"])
+        form = MediaForm(params["as"])
     except ValueError:
         return None
     group, versions = _FORM_GROUPS[form]
@@ -82,7 +82,7 @@ def _offer(media: str, params: dict[str, str], has_protobuf: bool) -> Wanted | N
         return None
     if is_protobuf and form not in _IN_PROTOBUF:
         return None
-    return Wanted(form, group, version, protobuf=is_protobuf)
+    return NegotiatedForm(form, group, version, protobuf=is_protobuf)
 
 
 def _parse_range(text: str) -> tuple[str, dict[str, str], float]:

@@ -10,7 +10,7 @@ import msgspec
 _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
 
 
-class Target(msgspec.Struct, frozen=True):
+class ResourcePath(msgspec.Struct, frozen=True):
     """The address in a resource path; empty strings where the path says nothing.
 
     `rest` is what follows the subresource (only `proxy` has such a tail).
@@ -26,7 +26,7 @@ class Target(msgspec.Struct, frozen=True):
     watch: bool = False
 
 
-def parse(path: str) -> Target | None:
+def parse(path: str) -> ResourcePath | None:
     """The target of a resource path; None when the path is none (discovery, health, nonsense)."""
     parts = path.strip("/").split("/")
     if parts[0] == "api":
@@ -49,4 +49,4 @@ def parse(path: str) -> Target | None:
         namespace, parts = parts[1], parts[2:]
     plural, *tail = parts
     name, subresource = (*tail, "", "")[:2]
-    return Target(group, version, plural, namespace, name, subresource, "/".join(tail[2:]), watch)
+    return ResourcePath(group, version, plural, namespace, name, subresource, "/".join(tail[2:]), watch)

@@ -8,12 +8,12 @@ from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.local.apiserver import calls, exec_streams, query
-from koordinator.local.apiserver.calls import Call
+from koordinator.local.apiserver.calls import ResourceCall
 from koordinator.local.apiserver.exec_streams import Commands
 from koordinator.local.apiserver.extras import Extra
 from koordinator.local.apiserver.logs import LogSource, container_of, pod_log
-from koordinator.local.apiserver.negotiation import Form
-from koordinator.local.apiserver.paths import Target
+from koordinator.local.apiserver.negotiation import MediaForm
+from koordinator.local.apiserver.paths import ResourcePath
 from koordinator.local.apiserver.verbs import Verbs, metadata_only
 from koordinator.local.apiserver.watching import Watches
 
@@ -40,7 +40,7 @@ class Requests:
             for extra in extras
         }
 
-    def resource_of(self, target: Target) -> Resource:
+    def resource_of(self, target: ResourcePath) -> Resource:
         """Raises: NotFound for what is not served at this path."""
         extra = self._extras.get((target.group, target.version, target.plural))
         if extra is not None:
@@ -51,7 +51,7 @@ class Requests:
             raise errors.NotFound(_UNKNOWN) if target.subresource != "proxy" else _no_streams(target)
         return resource
 
-    async def answer(self, call: Call) -> web.StreamResponse:
+    async def answer(self, call: ResourceCall) -> web.StreamResponse:
         """Raises: ApiError."""
         target = call.target
         extra = self._extras.get((target.group, target.version, target.plural))
@@ -76,7 +76,7 @@ class Requests:
             return await self._verbs.delete(call)
         raise errors.MethodNotSupported(_NO_METHOD)
 
-    async def _collection(self, call: Call, method: str) -> web.StreamResponse:
+    async def _collection(self, call: ResourceCall, method: str) -> web.StreamResponse:
         target = call.target
         if method == "GET":
             if target.watch or query.boolean(call.params, "watch"):
@@ -90,7 +90,7 @@ class Requests:
             return await self._verbs.delete_collection(call)
         raise errors.MethodNotSupported(_NO_METHOD)
 
-    async def _subresource(self, call: Call) -> web.StreamResponse:
+    async def _subresource(self, call: ResourceCall) -> web.StreamResponse:
         target, method, name = call.target, call.request.method, call.target.subresource
         pod = call.resource.plural == "pods" and not call.resource.group
         if pod and name == "log" and method == "GET":
@@ -113,7 +113,7 @@ class Requests:
             return await self._verbs.patch(call)
         raise errors.MethodNotSupported(_NO_METHOD)
 
-    async def _exec(self, call: Call) -> web.StreamResponse:
+    async def _exec(self, call: ResourceCall) -> web.StreamResponse:
         target, params = call.target, call.params
         pod = self._backend.get(call.resource, target.namespace, target.name)
         request = call.request
@@ -129,7 +129,7 @@ class Requests:
         )
         return await exec_streams.serve(request, pod, wanted, self._commands)
 
-    async def _extra(self, call: Call, extra: Extra) -> web.Response:
+    async def _extra(self, call: ResourceCall, extra: Extra) -> web.Response:
         target, method = call.target, call.request.method
         if target.subresource:
             raise errors.NotFound(_UNKNOWN)
@@ -145,7 +145,7 @@ class Requests:
         raise errors.MethodNotSupported(_NO_METHOD)
 
 
-def _extra_list(call: Call, extra: Extra) -> dict[str, Any]:
+def _extra_list(call: ResourceCall, extra: Extra) -> dict[str, Any]:
     resource = extra.served.resource
     items = [_in_form(call, item) for item in extra.list(call)]
     listed = {
@@ -154,16 +154,16 @@ def _extra_list(call: Call, extra: Extra) -> dict[str, Any]:
         "metadata": {},
         "items": items,
     }
-    if call.wanted.form in (Form.METADATA, Form.METADATA_LIST):
+    if call.wanted.form in (MediaForm.METADATA, MediaForm.METADATA_LIST):
         listed.update(kind="PartialObjectMetadataList", apiVersion="meta.k8s.io/v1")
     return listed
 
 
-def _in_form(call: Call, obj: dict[str, Any]) -> dict[str, Any]:
-    return metadata_only(obj) if call.wanted.form in (Form.METADATA, Form.METADATA_LIST) else obj
+def _in_form(call: ResourceCall, obj: dict[str, Any]) -> dict[str, Any]:
+    return metadata_only(obj) if call.wanted.form in (MediaForm.METADATA, MediaForm.METADATA_LIST) else obj
 
 
-def _no_streams(target: Target) -> errors.BadRequest:
+def _no_streams(target: ResourcePath) -> errors.BadRequest:
     return errors.BadRequest(
         f"{target.plural}/{target.subresource} is not served: "
         "the pods of this cluster have no kubelet to connect to"

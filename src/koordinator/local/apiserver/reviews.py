@@ -12,18 +12,18 @@ from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.local.apiserver.auth import Authenticator
-from koordinator.local.apiserver.calls import Call
+from koordinator.local.apiserver.calls import ResourceCall
 from koordinator.local.apiserver.discovery import Served
 from koordinator.local.apiserver.extras import create_only
 from koordinator.local.apiserver.query import User
 from koordinator.local.authorization.rbac import Authorizer
-from koordinator.local.authorization.rules import Request
+from koordinator.local.authorization.rules import AccessRequest
 from koordinator.local.schema.builtin import models
 from koordinator.local.schema.builtin.schema import IGNORE, BuiltinSchema
 
 _AUTHENTICATION, _AUTHORIZATION = "authentication.k8s.io", "authorization.k8s.io"
 
-Answer = Callable[[Call, dict[str, Any]], dict[str, Any]]
+Answer = Callable[[ResourceCall, dict[str, Any]], dict[str, Any]]
 
 
 class Review:
@@ -33,13 +33,13 @@ class Review:
         self.served = Served(resource, ("create",))
         self._status = status
 
-    def get(self, call: Call) -> dict[str, Any]:
+    def get(self, call: ResourceCall) -> dict[str, Any]:
         raise create_only()
 
-    def list(self, call: Call) -> list[dict[str, Any]]:
+    def list(self, call: ResourceCall) -> list[dict[str, Any]]:
         raise create_only()
 
-    async def create(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+    async def create(self, call: ResourceCall, body: dict[str, Any]) -> dict[str, Any]:
         resource = self.served.resource
         decoded, _ = self._schema.decode(body, IGNORE)
         answer = {**decoded, "kind": resource.kind, "apiVersion": resource.api_version}
@@ -61,7 +61,7 @@ def all_reviews(authenticator: Authenticator, authorizer: Authorizer) -> list[Re
     """Every review that is served."""
     reviews = _AccessReviews(authorizer)
 
-    def token_status(call: Call, spec: dict[str, Any]) -> dict[str, Any]:
+    def token_status(call: ResourceCall, spec: dict[str, Any]) -> dict[str, Any]:
         secret = spec.get("token")
         user = authenticator.user_of_token(secret) if isinstance(secret, str) else None
         if user is None:
@@ -91,14 +91,14 @@ class _AccessReviews:
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
 
-    def own(self, call: Call, spec: dict[str, Any]) -> dict[str, Any]:
+    def own(self, call: ResourceCall, spec: dict[str, Any]) -> dict[str, Any]:
         return self._decision(call.user.name, call.user.groups, _request_of(spec))
 
-    def others(self, call: Call, spec: dict[str, Any]) -> dict[str, Any]:
+    def others(self, call: ResourceCall, spec: dict[str, Any]) -> dict[str, Any]:
         asked = _request_of(spec)
         return self._decision(*_subject_of(spec), asked)
 
-    def local(self, call: Call, spec: dict[str, Any]) -> dict[str, Any]:
+    def local(self, call: ResourceCall, spec: dict[str, Any]) -> dict[str, Any]:
         path = spec.get("nonResourceAttributes")
         if path:
             shown = json.dumps(
@@ -111,7 +111,7 @@ class _AccessReviews:
             raise _invalid("spec.resourceAttributes.namespace", shown, "must match metadata.namespace")
         return self._decision(*_subject_of(spec), asked)
 
-    def rules(self, call: Call, spec: dict[str, Any]) -> dict[str, Any]:
+    def rules(self, call: ResourceCall, spec: dict[str, Any]) -> dict[str, Any]:
         namespace = spec.get("namespace")
         if not isinstance(namespace, str) or not namespace:
             raise errors.BadRequest("no namespace on request")
@@ -132,7 +132,7 @@ class _AccessReviews:
             status["evaluationError"] = ", ".join(problems)
         return status
 
-    def _decision(self, user: str, groups: tuple[str, ...], asked: Request) -> dict[str, Any]:
+    def _decision(self, user: str, groups: tuple[str, ...], asked: AccessRequest) -> dict[str, Any]:
         decision = self._authorizer.decide(user, groups, asked)
         return {"allowed": decision.allowed, **({"reason": decision.reason} if decision.reason else {})}
 
@@ -151,7 +151,7 @@ def _subject_of(spec: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     return user, tuple(str(group) for group in groups)
 
 
-def _request_of(spec: dict[str, Any]) -> Request:
+def _request_of(spec: dict[str, Any]) -> AccessRequest:
     """Return the request that is asked about. Raises: BadRequest, Invalid."""
     resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if bool(resource is not None) == bool(path is not None):
@@ -163,8 +163,8 @@ def _request_of(spec: dict[str, Any]) -> Request:
     ):
         raise errors.BadRequest("attributes of an access review must be strings")
     if resource is None:
-        return Request(verb=attributes.get("verb", ""), path=attributes.get("path", ""))
-    return Request(
+        return AccessRequest(verb=attributes.get("verb", ""), path=attributes.get("path", ""))
+    return AccessRequest(
         verb=attributes.get("verb", ""),
         group=attributes.get("group", ""),
         resource=attributes.get("resource", ""),

@@ -21,7 +21,7 @@ from koordinator.local.apiserver import bodies, calls, kubeconfig, paths, query
 from koordinator.local.apiserver.access import Access
 from koordinator.local.apiserver.auth import Authenticator, Token, is_health
 from koordinator.local.apiserver.bindings import Bindings
-from koordinator.local.apiserver.calls import Call
+from koordinator.local.apiserver.calls import ResourceCall
 from koordinator.local.apiserver.documents import OpenApi, Pages
 from koordinator.local.apiserver.exec_streams import Commands, NoCommands
 from koordinator.local.apiserver.extras import Extra
@@ -177,7 +177,7 @@ class ApiServer:
         return response
 
     async def _response(
-        self, request: AnyRequest, path: str, target: paths.Target | None, *, long_running: bool
+        self, request: AnyRequest, path: str, target: paths.ResourcePath | None, *, long_running: bool
     ) -> web.StreamResponse:
         telemetry = self.telemetry
         try:
@@ -207,7 +207,7 @@ class ApiServer:
         return calls.failure(errors.InternalError(f"Internal error occurred: {type(error).__name__}"))
 
     async def _dispatch(
-        self, request: AnyRequest, path: str, target: paths.Target | None
+        self, request: AnyRequest, path: str, target: paths.ResourcePath | None
     ) -> web.StreamResponse:
         user = _NOBODY if is_health(path) else self._access.user_of(request, path, target)
         if target is None:
@@ -215,7 +215,7 @@ class ApiServer:
                 return await profiling.PAGES[path](request)
             return self._pages.page(request, path)
         resource = self._requests.resource_of(target)
-        call = Call(request, target, resource, user)
+        call = ResourceCall(request, target, resource, user)
         try:
             response = await self._requests.answer(call)
         except errors.ApiError as error:

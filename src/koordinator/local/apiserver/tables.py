@@ -7,9 +7,9 @@ import msgspec
 
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Backend, Record
+from koordinator.cluster.backend import Backend, ObjectRecord
 from koordinator.local.apiserver import jsonpath, printers
-from koordinator.local.apiserver.calls import Call
+from koordinator.local.apiserver.calls import ResourceCall
 from koordinator.local.apiserver.printers import Column, Printer
 from koordinator.local.apiserver.printers import column as cells
 from koordinator.local.apiserver.query import invalid_options
@@ -26,7 +26,12 @@ class Tables:
         self._custom: dict[tuple[str, str, str], tuple[int, Printer]] = {}
 
     def encode(
-        self, call: Call, records: Sequence[Record], meta: dict[str, Any], *, with_columns: bool = True
+        self,
+        call: ResourceCall,
+        records: Sequence[ObjectRecord],
+        meta: dict[str, Any],
+        *,
+        with_columns: bool = True,
     ) -> bytes:
         """The `Table` of some objects; `meta` is its list metadata.
 
@@ -140,7 +145,7 @@ def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _object(record: Record, include: str, version: str) -> Any:
+def _object(record: ObjectRecord, include: str, version: str) -> Any:
     if include == "None":
         return None
     if include == "Object":

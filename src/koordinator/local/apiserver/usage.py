@@ -12,14 +12,14 @@ from koordinator import clock
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend, ListOptions
-from koordinator.local.apiserver.calls import Call
+from koordinator.local.apiserver.calls import ResourceCall
 from koordinator.local.apiserver.discovery import Served
 
 _NODE_METRICS = ("slo.koordinator.sh", "v1alpha1", "nodemetrics")
 _REPORT_INTERVAL_S = 60  # NodeMetric's default aggregation window
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
     """The usage of a node or pod over a window that ended at `time`; quantities as Kubernetes writes them."""
 
     name: str
@@ -33,9 +33,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 class UsageSource(Protocol):
     """Knows what nodes and pods use."""
 
-    def nodes(self) -> list[Usage]: ...
+    def nodes(self) -> list[UsageSample]: ...
 
-    def pods(self) -> list[Usage]: ...
+    def pods(self) -> list[UsageSample]: ...
 
 
 class NodeMetricUsage:
@@ -44,14 +44,14 @@ class NodeMetricUsage:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def nodes(self) -> list[Usage]:
+    def nodes(self) -> list[UsageSample]:
         return [
             _usage(name, "", status.get("nodeMetric", {}).get("nodeUsage"), status)
             for name, status in self._reports()
             if _resources(status.get("nodeMetric", {}).get("nodeUsage"))
         ]
 
-    def pods(self) -> list[Usage]:
+    def pods(self) -> list[UsageSample]:
         return [
             _usage(pod.get("name", ""), pod.get("namespace", ""), pod.get("podUsage"), status)
             for _, status in self._reports()
@@ -83,7 +83,7 @@ class UsageMetrics:
         self._backend = backend
         self._core = backend.resolve("", "v1", plural)
 
-    def get(self, call: Call) -> dict[str, Any]:
+    def get(self, call: ResourceCall) -> dict[str, Any]:
         for item in self.list(call):
             if item["metadata"]["name"] == call.target.name:
                 return item
@@ -92,7 +92,7 @@ class UsageMetrics:
             resource.qualified, call.target.name, group=resource.group, kind=resource.plural
         )
 
-    def list(self, call: Call) -> list[dict[str, Any]]:
+    def list(self, call: ResourceCall) -> list[dict[str, Any]]:
         """Usage of the nodes or pods that the selectors name and that still exist."""
         target = call.target
         options = ListOptions(
@@ -111,10 +111,10 @@ class UsageMetrics:
             if (usage.namespace, usage.name) in known
         ]
 
-    async def create(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+    async def create(self, call: ResourceCall, body: dict[str, Any]) -> dict[str, Any]:
         raise errors.MethodNotSupported("the server does not allow this method on the requested resource")
 
-    def _object(self, usage: Usage, labels: dict[str, str]) -> dict[str, Any]:
+    def _object(self, usage: UsageSample, labels: dict[str, str]) -> dict[str, Any]:
         resource = self.served.resource
         meta: dict[str, Any] = {
             "name": usage.name,
@@ -140,9 +140,9 @@ class UsageMetrics:
         return body
 
 
-def _usage(name: str, namespace: str, used: Any, status: dict[str, Any]) -> Usage:
+def _usage(name: str, namespace: str, used: Any, status: dict[str, Any]) -> UsageSample:
     amounts = _resources(used)
-    return Usage(
+    return UsageSample(
         name=name,
         namespace=namespace,
         cpu=str(amounts.get("cpu", "0")),

@@ -9,11 +9,11 @@ from aiohttp import web
 
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Backend, Record
+from koordinator.cluster.backend import Backend, ObjectRecord
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.apiserver import bodies, calls, negotiation, protobuf, query, tables
-from koordinator.local.apiserver.calls import Call
-from koordinator.local.apiserver.negotiation import Form
+from koordinator.local.apiserver.calls import ResourceCall
+from koordinator.local.apiserver.negotiation import MediaForm
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +41,12 @@ class Verbs:
         self._backend = backend
         self._tables = tables.Tables(backend)
 
-    async def get(self, call: Call) -> web.Response:
+    async def get(self, call: ResourceCall) -> web.Response:
         target = call.target
         record = self._backend.get(call.resource, target.namespace, target.name, target.subresource)
         return self._object(call, record)
 
-    async def list(self, call: Call) -> web.Response:
+    async def list(self, call: ResourceCall) -> web.Response:
         options = query.list_options(call.params)
         page = self._backend.list(call.resource, call.target.namespace, options)
         meta: dict[str, Any] = {"resourceVersion": str(page.version)}
@@ -54,9 +54,9 @@ class Verbs:
             meta["continue"] = page.continue_token
             if page.remaining_count is not None:
                 meta["remainingItemCount"] = page.remaining_count
-        if call.wanted.form is Form.TABLE:
+        if call.wanted.form is MediaForm.TABLE:
             return calls.encoded(self._tables.encode(call, page.records, meta))
-        if call.wanted.form in (Form.METADATA, Form.METADATA_LIST):
+        if call.wanted.form in (MediaForm.METADATA, MediaForm.METADATA_LIST):
             items = [metadata_only(record.obj) for record in page.records]
             listed = {
                 "kind": "PartialObjectMetadataList",
@@ -69,7 +69,7 @@ class Verbs:
             return calls.encoded(await list_protobuf(call.resource, page.records, meta), protobuf.MEDIA_TYPE)
         return calls.encoded(list_json(call.resource, page.records, meta))
 
-    async def create(self, call: Call) -> web.Response:
+    async def create(self, call: ResourceCall) -> web.Response:
         target = call.target
         options = call.write_options("CreateOptions")
         obj = await self.read_object(call, options.field_validation)
@@ -77,7 +77,7 @@ class Verbs:
         record = await self._backend.create(call.resource, target.namespace, obj, options)
         return self._object(call, record, status=201)
 
-    async def update(self, call: Call) -> web.Response:
+    async def update(self, call: ResourceCall) -> web.Response:
         target = call.target
         options = call.write_options("UpdateOptions")
         obj = await self.read_object(call, options.field_validation)
@@ -88,7 +88,7 @@ class Verbs:
         )
         return self._object(call, record)
 
-    async def patch(self, call: Call) -> web.Response:
+    async def patch(self, call: ResourceCall) -> web.Response:
         target = call.target
         media = negotiation.body_type(call.request.headers.get("Content-Type", ""))
         patch_type = _PATCH_TYPES.get(media)
@@ -105,7 +105,7 @@ class Verbs:
         )
         return self._object(call, record, status=201 if creates else 200)
 
-    async def delete(self, call: Call) -> web.Response:
+    async def delete(self, call: ResourceCall) -> web.Response:
         target = call.target
         options = query.delete_options(call.params, await _read_options(call), call.user)
         record, gone = await self._backend.delete(call.resource, target.namespace, target.name, options)
@@ -113,7 +113,7 @@ class Verbs:
             return calls.answer(_success(call.resource, record))
         return self._object(call, record)
 
-    async def delete_collection(self, call: Call) -> web.Response:
+    async def delete_collection(self, call: ResourceCall) -> web.Response:
         selection = query.list_options(call.params)
         options = query.delete_options(call.params, await _read_options(call), call.user)
         deleted = await self._backend.delete_collection(
@@ -121,7 +121,7 @@ class Verbs:
         )
         return calls.encoded(list_json(call.resource, list(deleted), {}))
 
-    async def connect(self, call: Call) -> web.Response:
+    async def connect(self, call: ResourceCall) -> web.Response:
         target = call.target
         options = call.write_options("CreateOptions")
         obj = await self.read_object(call, options.field_validation, connect=True)
@@ -130,26 +130,26 @@ class Verbs:
         )
         return calls.answer(answer, status=201)
 
-    def _exists(self, call: Call) -> bool:
+    def _exists(self, call: ResourceCall) -> bool:
         try:
             self._backend.get(call.resource, call.target.namespace, call.target.name)
         except errors.NotFound:
             return False
         return True
 
-    def _object(self, call: Call, record: Record, *, status: int = 200) -> web.Response:
+    def _object(self, call: ResourceCall, record: ObjectRecord, *, status: int = 200) -> web.Response:
         """One object in the form that the client wants."""
-        if call.wanted.form is Form.TABLE:
+        if call.wanted.form is MediaForm.TABLE:
             meta = {"resourceVersion": str(record.version)}
             body = self._tables.encode(call, [record], meta)
-        elif call.wanted.form is Form.METADATA:
+        elif call.wanted.form is MediaForm.METADATA:
             body = msgspec.json.encode(metadata_only(record.obj))
         else:
             body = record.json()
         return calls.encoded(body, status=status, warnings=call.warnings)
 
     async def read_object(
-        self, call: Call, field_validation: str, *, connect: bool = False
+        self, call: ResourceCall, field_validation: str, *, connect: bool = False
     ) -> dict[str, Any]:
         """The JSON object in the body, of the kind that the URL names, or of any kind for `connect`.
 
@@ -170,7 +170,7 @@ class Verbs:
         return obj
 
 
-def list_json(resource: Resource, records: list[Record], meta: dict[str, Any]) -> bytes:
+def list_json(resource: Resource, records: list[ObjectRecord], meta: dict[str, Any]) -> bytes:
     """A list made of its items' own encodings."""
     head = b'{"kind":"%sList","apiVersion":"%s","metadata":%s,"items":[' % (
         resource.kind.encode(),
@@ -180,7 +180,7 @@ def list_json(resource: Resource, records: list[Record], meta: dict[str, Any]) -
     return head + b",".join([record.json() for record in records]) + b"]}"
 
 
-async def list_protobuf(resource: Resource, records: list[Record], meta: dict[str, Any]) -> bytes:
+async def list_protobuf(resource: Resource, records: list[ObjectRecord], meta: dict[str, Any]) -> bytes:
     """A list in protobuf; between slices of its items others get the loop."""
     write = protobuf.message_writer(protobuf.message_of(resource.api_version, resource.kind))
     parts = [protobuf.field(1, protobuf.message_writer("meta/v1.ListMeta")(meta))]
@@ -238,7 +238,7 @@ def _is_custom(resource: Resource) -> bool:
     return "." in resource.group and not resource.group.endswith(".k8s.io")
 
 
-def _check_name(call: Call, obj: dict[str, Any]) -> None:
+def _check_name(call: ResourceCall, obj: dict[str, Any]) -> None:
     meta = _metadata(call, obj)
     name = meta.get("name", "")
     if name != call.target.name:
@@ -251,7 +251,7 @@ def _check_name(call: Call, obj: dict[str, Any]) -> None:
         )
 
 
-def _place_in_namespace(call: Call, obj: dict[str, Any]) -> None:
+def _place_in_namespace(call: ResourceCall, obj: dict[str, Any]) -> None:
     """Take the namespace from the URL where the object has none; refuse another one."""
     meta = _metadata(call, obj)
     namespace = meta.get("namespace", "")
@@ -264,7 +264,7 @@ def _place_in_namespace(call: Call, obj: dict[str, Any]) -> None:
     meta["namespace"] = call.target.namespace
 
 
-def _metadata(call: Call, obj: dict[str, Any]) -> dict[str, Any]:
+def _metadata(call: ResourceCall, obj: dict[str, Any]) -> dict[str, Any]:
     meta = obj.get("metadata")
     if meta is None:
         meta = obj["metadata"] = {}
@@ -306,7 +306,7 @@ async def _duplicates(body: bytes, value: Any, field_validation: str) -> list[st
     return found
 
 
-async def _read_options(call: Call) -> Any:
+async def _read_options(call: ResourceCall) -> Any:
     """The value in the body of a delete; None without a body."""
     body, value, _ = await _read_value(call, "DeleteOptions", may_be_empty=True)
     return value if body.strip() else None
@@ -320,7 +320,9 @@ def _unknown(fields: list[str], field_validation: str) -> list[str]:
     return [] if field_validation == "Ignore" else found
 
 
-async def _read_value(call: Call, kind: str, *, may_be_empty: bool = False) -> tuple[bytes, Any, list[str]]:
+async def _read_value(
+    call: ResourceCall, kind: str, *, may_be_empty: bool = False
+) -> tuple[bytes, Any, list[str]]:
     """The body, the value that it holds, in any of the media types for objects, and fields of protobuf that nobody
     knows.
 
@@ -339,12 +341,12 @@ async def _read_value(call: Call, kind: str, *, may_be_empty: bool = False) -> t
             return (body, *protobuf.decode(body))
     except (bodies.MalformedBody, protobuf.Malformed) as error:
         raise bodies.unrecognised(kind, body, error) from None
-    except protobuf.Unreadable as error:
+    except protobuf.JsonOnly as error:
         log.info("protobuf refused", extra={"kind": kind, "reason": str(error)})
     raise negotiation.unsupported(_OBJECT_TYPES)
 
 
-def _success(resource: Resource, record: Record) -> dict[str, Any]:
+def _success(resource: Resource, record: ObjectRecord) -> dict[str, Any]:
     meta = record.obj.get("metadata", {})
     details = {"name": meta.get("name", ""), "kind": resource.plural, "uid": meta.get("uid", "")}
     if resource.group:

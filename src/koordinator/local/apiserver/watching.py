@@ -18,11 +18,11 @@ from aiohttp import web
 
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Backend, Record, RecordEvent, Subscription
+from koordinator.cluster.backend import Backend, ObjectRecord, RecordEvent, Subscription
 from koordinator.cluster.protocol import EventType
 from koordinator.local.apiserver import protobuf, query, tables, verbs
-from koordinator.local.apiserver.calls import Call
-from koordinator.local.apiserver.negotiation import Form
+from koordinator.local.apiserver.calls import ResourceCall
+from koordinator.local.apiserver.negotiation import MediaForm
 from koordinator.local.schema.known import ByIdentity
 
 STALL_S = 10.0  # a reader that takes nothing for so long is gone or stuck
@@ -67,7 +67,7 @@ class Watches:
             self._ticker.cancel()
             self._ticker = None
 
-    async def serve(self, call: Call) -> web.StreamResponse:
+    async def serve(self, call: ResourceCall) -> web.StreamResponse:
         """Answer one watch request until its time is over, the client leaves or falls behind."""
         if len(self._streams) >= STREAMS_MAX:
             raise errors.TooManyRequests(
@@ -106,7 +106,7 @@ class Watches:
             self._streams.discard(stream)
         return response
 
-    def _encoder(self, call: Call, *, initial: bool) -> "_Encoder":
+    def _encoder(self, call: ResourceCall, *, initial: bool) -> "_Encoder":
         if call.wanted.protobuf:
             return _Frames(call, self._messages, initial=initial)
         return _Lines(call, self._tables, initial=initial)
@@ -167,7 +167,7 @@ def _reset_on_close(transport: asyncio.BaseTransport) -> None:
 class _Encoder(ABC):
     """Events as they stand on the wire, in pieces of about `WRITE_BYTES`."""
 
-    def __init__(self, call: Call, *, initial: bool) -> None:
+    def __init__(self, call: ResourceCall, *, initial: bool) -> None:
         self._call = call
         self._initial = initial
 
@@ -205,7 +205,7 @@ class _Encoder(ABC):
 class _Lines(_Encoder):
     """JSON lines in the form that the client wants."""
 
-    def __init__(self, call: Call, tables_: tables.Tables, *, initial: bool) -> None:
+    def __init__(self, call: ResourceCall, tables_: tables.Tables, *, initial: bool) -> None:
         super().__init__(call, initial=initial)
         self._tables = tables_
         self._with_columns = True
@@ -218,12 +218,12 @@ class _Lines(_Encoder):
         form = self._call.wanted.form
         if event.type is EventType.BOOKMARK or record is None:
             bookmark = msgspec.json.encode(self._bookmark(event.version))
-            if form is Form.TABLE:
+            if form is MediaForm.TABLE:
                 bookmark = self._tables.encode(self._call, [], {"resourceVersion": str(event.version)})
             return _PREFIX[EventType.BOOKMARK] + bookmark + b"}\n"
-        if form is Form.OBJECT:
+        if form is MediaForm.OBJECT:
             return _PREFIX[event.type] + record.json() + b"}\n"
-        if form is Form.TABLE:
+        if form is MediaForm.TABLE:
             meta = {"resourceVersion": str(event.version)}
             body = self._tables.encode(self._call, [record], meta, with_columns=self._with_columns)
             self._with_columns = False
@@ -235,7 +235,7 @@ class _Lines(_Encoder):
 class _Frames(_Encoder):
     """Frames in protobuf. `known` are the messages of late, shared by all watchers."""
 
-    def __init__(self, call: Call, known: ByIdentity[bytes], *, initial: bool) -> None:
+    def __init__(self, call: ResourceCall, known: ByIdentity[bytes], *, initial: bool) -> None:
         super().__init__(call, initial=initial)
         self._known = known
 
@@ -249,8 +249,8 @@ class _Frames(_Encoder):
             return protobuf.watch_frame(EventType.BOOKMARK.value, bookmark)
         return protobuf.watch_frame(event.type.value, self._message(record))
 
-    def _message(self, record: Record) -> bytes:
-        if self._call.wanted.form is not Form.OBJECT:
+    def _message(self, record: ObjectRecord) -> bytes:
+        if self._call.wanted.form is not MediaForm.OBJECT:
             return protobuf.encode(verbs.metadata_only(record.obj))
         found = self._known.get(record)
         if found is None:
@@ -259,13 +259,13 @@ class _Frames(_Encoder):
         return found
 
 
-def _shape(form: Form, resource: Resource) -> tuple[str, str]:
-    if form is Form.OBJECT:
+def _shape(form: MediaForm, resource: Resource) -> tuple[str, str]:
+    if form is MediaForm.OBJECT:
         return resource.kind, resource.api_version
     return "PartialObjectMetadata", "meta.k8s.io/v1"
 
 
-def _selecting_name(call: Call) -> dict[str, str]:
+def _selecting_name(call: ResourceCall) -> dict[str, str]:
     """The query with a name in the path turned into a field selector."""
     params = dict(call.params)
     if call.target.name:

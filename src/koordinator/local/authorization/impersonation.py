@@ -9,7 +9,7 @@ import msgspec
 from multidict import CIMultiDictProxy
 
 from koordinator.cluster import errors
-from koordinator.local.authorization.rules import Request
+from koordinator.local.authorization.rules import AccessRequest
 
 _USER, _GROUP, _UID, _EXTRA = "Impersonate-User", "Impersonate-Group", "Impersonate-Uid", "impersonate-extra-"
 _ACCOUNT = "system:serviceaccount:"
@@ -24,7 +24,7 @@ class Acting(msgspec.Struct, frozen=True):
     user: str
     groups: tuple[str, ...]
     uid: str
-    needs: tuple[Request, ...]
+    needs: tuple[AccessRequest, ...]
 
 
 def wanted(headers: CIMultiDictProxy[str]) -> Acting | None:
@@ -41,15 +41,15 @@ def wanted(headers: CIMultiDictProxy[str]) -> Acting | None:
     groups = headers.getall(_GROUP, [])
     namespace, account = _account(name)
     needs = [
-        Request(verb="impersonate", resource="serviceaccounts", namespace=namespace, name=account)
+        AccessRequest(verb="impersonate", resource="serviceaccounts", namespace=namespace, name=account)
         if account
-        else Request(verb="impersonate", resource="users", name=name)
+        else AccessRequest(verb="impersonate", resource="users", name=name)
     ]
-    needs += [Request(verb="impersonate", resource="groups", name=group) for group in groups]
+    needs += [AccessRequest(verb="impersonate", resource="groups", name=group) for group in groups]
     needs += _extras(headers)
     uid = headers.get(_UID, "")
     if uid:
-        needs.append(Request(verb="impersonate", group=_AUTHENTICATION, resource="uids", name=uid))
+        needs.append(AccessRequest(verb="impersonate", group=_AUTHENTICATION, resource="uids", name=uid))
     if account and not groups:
         groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
     return Acting(name, _with_standing(name, groups), uid, tuple(needs))
@@ -62,9 +62,9 @@ def _account(name: str) -> tuple[str, str]:
     return (namespace, account) if is_account else ("", "")
 
 
-def _extras(headers: CIMultiDictProxy[str]) -> list[Request]:
+def _extras(headers: CIMultiDictProxy[str]) -> list[AccessRequest]:
     return [
-        Request(
+        AccessRequest(
             verb="impersonate",
             group=_AUTHENTICATION,
             resource="userextras",

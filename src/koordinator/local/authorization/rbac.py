@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from koordinator.cluster.backend import Record
+from koordinator.cluster.backend import ObjectRecord
 from koordinator.local.authorization import rules
-from koordinator.local.authorization.rules import Request, Rule
+from koordinator.local.authorization.rules import AccessRequest, PolicyRule
 from koordinator.local.store import Store, Table
 
 GROUP = "rbac.authorization.k8s.io"
@@ -23,7 +23,7 @@ Subject = tuple[str, str]
 """`User` or `Group`, and its name."""
 
 
-class Decision(msgspec.Struct, frozen=True):
+class RBACDecision(msgspec.Struct, frozen=True):
     """The decision whether somebody may, and why; for a refusal the reason names what could not be resolved, if
     anything.
     """
@@ -35,13 +35,13 @@ class Decision(msgspec.Struct, frozen=True):
 class Authorizer(Protocol):
     """Says who may do what."""
 
-    def decide(self, user: str, groups: Sequence[str], request: Request) -> Decision:
+    def decide(self, user: str, groups: Sequence[str], request: AccessRequest) -> RBACDecision:
         """Return whether a user who is in these groups may do this."""
         ...
 
     def rules_of(
         self, user: str, groups: Sequence[str], namespace: str
-    ) -> tuple[Sequence[Rule], Sequence[str]]:
+    ) -> tuple[Sequence[PolicyRule], Sequence[str]]:
         """All that a user may do in a namespace ("" for the cluster's scope), and what could not be resolved."""
         ...
 
@@ -55,13 +55,13 @@ EVERYTHING = (
 class MastersOnly:
     """Allows administrators everything and others nothing, where no roles are kept."""
 
-    def decide(self, user: str, groups: Sequence[str], request: Request) -> Decision:
+    def decide(self, user: str, groups: Sequence[str], request: AccessRequest) -> RBACDecision:
         """See `Authorizer`."""
-        return Decision(MASTERS in groups)
+        return RBACDecision(MASTERS in groups)
 
     def rules_of(
         self, user: str, groups: Sequence[str], namespace: str
-    ) -> tuple[Sequence[Rule], Sequence[str]]:
+    ) -> tuple[Sequence[PolicyRule], Sequence[str]]:
         """See `Authorizer`."""
         return (EVERYTHING if MASTERS in groups else ()), ()
 
@@ -90,22 +90,22 @@ class Rbac:
             "ClusterRole": _Roles(store.table(f"clusterroles.{GROUP}")),
         }
 
-    def decide(self, user: str, groups: Sequence[str], request: Request) -> Decision:
+    def decide(self, user: str, groups: Sequence[str], request: AccessRequest) -> RBACDecision:
         """See `Authorizer`."""
         if MASTERS in groups:
-            return Decision(True)
+            return RBACDecision(True)
         problems: list[str] = []
         subjects = _subjects_of(user, groups)
         for binding, subject, found in self._visit(subjects, request.namespace, problems):
             if any(rule.allows(request) for rule in found):
                 where = f"{binding.name}/{binding.namespace}" if binding.namespace else binding.name
                 by = f"{binding.kind} {_quoted(where)} of {binding.role_kind} {_quoted(binding.role)}"
-                return Decision(True, f"RBAC: allowed by {by} to {binding.subjects[subject]}")
-        return Decision(False, f"RBAC: {_joined(problems)}" if problems else "")
+                return RBACDecision(True, f"RBAC: allowed by {by} to {binding.subjects[subject]}")
+        return RBACDecision(False, f"RBAC: {_joined(problems)}" if problems else "")
 
     def rules_of(
         self, user: str, groups: Sequence[str], namespace: str
-    ) -> tuple[Sequence[Rule], Sequence[str]]:
+    ) -> tuple[Sequence[PolicyRule], Sequence[str]]:
         """See `Authorizer`."""
         problems: list[str] = []
         held = [*EVERYTHING] if MASTERS in groups else []
@@ -113,14 +113,14 @@ class Rbac:
             held += found
         return held, problems
 
-    def rules_of_role(self, kind: str, name: str, namespace: str) -> Sequence[Rule] | None:
+    def rules_of_role(self, kind: str, name: str, namespace: str) -> Sequence[PolicyRule] | None:
         """The rules that a reference stands for; None when there is no such role."""
         roles = self._roles.get(kind)
         return None if roles is None else roles.get(namespace if kind == "Role" else "", name)
 
     def _visit(
         self, subjects: Sequence[Subject], namespace: str, problems: list[str]
-    ) -> Iterator[tuple[_Binding, Subject, Sequence[Rule]]]:
+    ) -> Iterator[tuple[_Binding, Subject, Sequence[PolicyRule]]]:
         """All bindings of the subjects with the rules behind them, one per binding."""
         for bindings, space in zip(self._bindings, ("", namespace), strict=True):
             if bindings is self._bindings[1] and not namespace:
@@ -153,9 +153,9 @@ class _Roles:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._read: dict[tuple[str, str], tuple[Record, tuple[Rule, ...]]] = {}
+        self._read: dict[tuple[str, str], tuple[ObjectRecord, tuple[PolicyRule, ...]]] = {}
 
-    def get(self, namespace: str, name: str) -> Sequence[Rule] | None:
+    def get(self, namespace: str, name: str) -> Sequence[PolicyRule] | None:
         record = self._table.get(namespace, name)
         key = (namespace, name)
         if record is None:
@@ -207,7 +207,7 @@ class _Bindings:
                 self._put(change.namespace, change.name, change.new)
         self._position = table.position
 
-    def _put(self, namespace: str, name: str, record: Record | None) -> None:
+    def _put(self, namespace: str, name: str, record: ObjectRecord | None) -> None:
         old = self._known.pop((namespace, name), None)
         if old is not None:
             for subject in old.subjects:
@@ -247,4 +247,4 @@ def _subject(raw: dict[str, Any], namespace: str) -> tuple[Subject, str] | None:
     return None
 
 
-__all__ = ["EVERYTHING", "GROUP", "MASTERS", "Authorizer", "Decision", "MastersOnly", "Rbac"]
+__all__ = ["EVERYTHING", "GROUP", "MASTERS", "Authorizer", "MastersOnly", "RBACDecision", "Rbac"]

@@ -3,10 +3,10 @@
 import json
 
 from koordinator.cluster import errors
-from koordinator.local.authorization.rules import Request
+from koordinator.local.authorization.rules import AccessRequest
 
 
-def forbidden(user: str, request: Request, reason: str) -> errors.Forbidden:
+def forbidden(user: str, request: AccessRequest, reason: str) -> errors.Forbidden:
     """The answer to a request that nothing allows; `reason` is the authorizer's, or empty."""
     why = f": {reason}" if reason else ""
     if not request.resource:
@@ -21,7 +21,7 @@ def forbidden(user: str, request: Request, reason: str) -> errors.Forbidden:
     return errors.Forbidden(f"{shown} is forbidden: {_sentence(user, request)}{why}", details=details)
 
 
-def _sentence(user: str, request: Request) -> str:
+def _sentence(user: str, request: AccessRequest) -> str:
     scope = f'in the namespace "{request.namespace}"' if request.namespace else "at the cluster scope"
     return (
         f"User {json.dumps(user, ensure_ascii=False)} cannot {request.verb} resource "

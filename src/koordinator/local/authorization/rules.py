@@ -11,7 +11,7 @@ import msgspec
 ALL = "*"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class AccessRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The action that somebody wants: `verb` to a resource, or to a `path` that is none (then `resource` is empty).
 
     `namespace` is empty for cluster-scoped objects and for lists across namespaces, `name` where no single object
@@ -32,7 +32,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
-class Rule(msgspec.Struct, frozen=True):
+class PolicyRule(msgspec.Struct, frozen=True):
     """One rule of a Role or ClusterRole; an empty `names` means every name."""
 
     verbs: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ class Rule(msgspec.Struct, frozen=True):
     raw: dict[str, Any] = {}
     """The rule as it stands in the role."""
 
-    def allows(self, request: Request) -> bool:
+    def allows(self, request: AccessRequest) -> bool:
         """Return whether the rule lets its subjects do this."""
         if request.verb not in self.verbs and ALL not in self.verbs:
             return False
@@ -56,10 +56,10 @@ class Rule(msgspec.Struct, frozen=True):
         )
 
 
-def read(raw: Any) -> Rule:
+def read(raw: Any) -> PolicyRule:
     """The rule that an object of the API says; parts of a wrong type allow nothing."""
     raw = raw if isinstance(raw, dict) else {}
-    return Rule(
+    return PolicyRule(
         verbs=frozenset(_texts(raw, "verbs")),
         groups=frozenset(_texts(raw, "apiGroups")),
         resources=frozenset(_texts(raw, "resources")),
@@ -89,7 +89,7 @@ def _url_covers(allowed: str, path: str) -> bool:
 # Who gives away rights must hold them
 
 
-def missing(held: Sequence[Rule], wanted: Iterable[Rule]) -> list[str]:
+def missing(held: Sequence[PolicyRule], wanted: Iterable[PolicyRule]) -> list[str]:
     """Return what of `wanted` no rule of `held` covers, as the API server prints it, sorted; empty when all is
     covered.
     """
@@ -110,20 +110,23 @@ def missing(held: Sequence[Rule], wanted: Iterable[Rule]) -> list[str]:
     return sorted(lines)
 
 
-def _atoms(rule: Rule) -> Iterable[tuple[Request, bool]]:
+def _atoms(rule: PolicyRule) -> Iterable[tuple[AccessRequest, bool]]:
     """The rule taken apart: one verb on one resource (of one name, which the flag says) or URL each."""
     raw = rule.raw
     for group in _texts(raw, "apiGroups"):
         for resource in _texts(raw, "resources"):
             for verb in _texts(raw, "verbs"):
                 for name in _texts(raw, "resourceNames") or [""]:
-                    yield Request(verb=verb, group=group, resource=resource, name=name), bool(rule.names)
+                    yield (
+                        AccessRequest(verb=verb, group=group, resource=resource, name=name),
+                        bool(rule.names),
+                    )
     for url in rule.urls:
         for verb in _texts(raw, "verbs"):
-            yield Request(verb=verb, path=url), False
+            yield AccessRequest(verb=verb, path=url), False
 
 
-def _covers(rule: Rule, request: Request, *, is_named: bool) -> bool:
+def _covers(rule: PolicyRule, request: AccessRequest, *, is_named: bool) -> bool:
     """Return whether whoever has `rule` has this atom: a rule about some names does not cover one about all."""
     if request.resource and not is_named and rule.names:
         return False
@@ -148,4 +151,4 @@ def quoted(texts: Iterable[str]) -> str:
     return "[" + " ".join(json.dumps(text, ensure_ascii=False) for text in texts) + "]"
 
 
-__all__ = ["ALL", "Request", "Rule", "missing", "quoted", "read"]
+__all__ = ["ALL", "AccessRequest", "PolicyRule", "missing", "quoted", "read"]

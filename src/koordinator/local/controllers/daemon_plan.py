@@ -28,7 +28,7 @@ class OnNode(msgspec.Struct, frozen=True):
     pods: list[Pod]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class DaemonPlan(msgspec.Struct, frozen=True):
     """Nodes that need a pod, pods to delete, and among those the ones that ended by themselves."""
 
     create: list[str]
@@ -36,7 +36,7 @@ class Plan(msgspec.Struct, frozen=True):
     ended: list[Pod]
 
 
-class Yardstick(msgspec.Struct, frozen=True):
+class PodCriteria(msgspec.Struct, frozen=True):
     """The measure by which pods are judged: the newest revision, and what makes a pod available."""
 
     revision: str
@@ -79,9 +79,9 @@ def is_updated(pod: Pod, revision: str) -> bool:
     return pod.metadata.labels.get(POD_LABEL) == revision
 
 
-def plan(places: Sequence[OnNode], by: Yardstick, *, surges: bool) -> Plan:
+def plan(places: Sequence[OnNode], by: PodCriteria, *, surges: bool) -> DaemonPlan:
     """Bring one pod to each node that wants one. `surges`: an old and a new pod may share a node."""
-    made = Plan([], [], [])
+    made = DaemonPlan([], [], [])
     for place in places:
         living = [pod for pod in place.pods if not is_deleting(pod)]
         if not place.fit.stays:
@@ -105,7 +105,7 @@ def plan(places: Sequence[OnNode], by: Yardstick, *, surges: bool) -> Plan:
     return made
 
 
-def _surplus(running: Sequence[Pod], by: Yardstick) -> list[Pod]:
+def _surplus(running: Sequence[Pod], by: PodCriteria) -> list[Pod]:
     """All but the oldest of each template, and the old one once the new one is available."""
     old = [pod for pod in running if not by.is_new(pod)]
     new = [pod for pod in running if by.is_new(pod)]
@@ -115,7 +115,7 @@ def _surplus(running: Sequence[Pod], by: Yardstick) -> list[Pod]:
     return surplus
 
 
-def bounds_of(obj: DaemonSet, desired: int) -> rollout.Bounds:
+def bounds_of(obj: DaemonSet, desired: int) -> rollout.RolloutBounds:
     """Surge and unavailability in pods, both rounded up; one pod when both are nothing.
 
     Raises: ProtocolError.
@@ -124,16 +124,16 @@ def bounds_of(obj: DaemonSet, desired: int) -> rollout.Bounds:
     surge = rolling.max_surge if rolling is not None else None
     unavailable = rolling.max_unavailable if rolling is not None else None
     field = "spec.updateStrategy.rollingUpdate"
-    found = rollout.Bounds(
+    found = rollout.RolloutBounds(
         rollout.resolved(surge or 0, desired, f"{field}.maxSurge", up=True),
         rollout.resolved(
             1 if unavailable is None else unavailable, desired, f"{field}.maxUnavailable", up=True
         ),
     )
-    return found if found.surge or found.unavailable else rollout.Bounds(0, 1)
+    return found if found.surge or found.unavailable else rollout.RolloutBounds(0, 1)
 
 
-def plan_update(places: Sequence[OnNode], bounds: rollout.Bounds, by: Yardstick) -> Plan:
+def plan_update(places: Sequence[OnNode], bounds: rollout.RolloutBounds, by: PodCriteria) -> DaemonPlan:
     """The next step of a rolling update, after `plan` has nothing left to do."""
     wanted = [place for place in places if place.fit.starts]
     if bounds.surge:
@@ -148,10 +148,10 @@ def plan_update(places: Sequence[OnNode], bounds: rollout.Bounds, by: Yardstick)
         (candidates if is_up else replaceable).extend(pod for pod in living if not by.is_new(pod))
     # Old pods that do not work may go at any time; of those that work, as many as may be missing.
     spare = max(bounds.unavailable - unavailable, 0)
-    return Plan([], [*replaceable, *candidates[:spare]], [])
+    return DaemonPlan([], [*replaceable, *candidates[:spare]], [])
 
 
-def _surge(places: Sequence[OnNode], most: int, by: Yardstick) -> Plan:
+def _surge(places: Sequence[OnNode], most: int, by: PodCriteria) -> DaemonPlan:
     surging = 0
     urgent: list[str] = []
     candidates: list[str] = []
@@ -171,7 +171,7 @@ def _surge(places: Sequence[OnNode], most: int, by: Yardstick) -> Plan:
             surging += 1
     # A node whose old pod does not work gets the new one at once.
     spare = max(most - surging - len(urgent), 0)
-    return Plan([*urgent, *candidates[:spare]], delete, [])
+    return DaemonPlan([*urgent, *candidates[:spare]], delete, [])
 
 
 def status_of(obj: DaemonSet, places: Sequence[OnNode], revision: str, now_s: float) -> DaemonSetStatus:

@@ -16,7 +16,7 @@ from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.controllers import controller_revision, daemon_plan, pod_control, status_write
 from koordinator.local.controllers.controller_revision import POD_LABEL
-from koordinator.local.controllers.daemon_plan import OnNode, Plan, Yardstick
+from koordinator.local.controllers.daemon_plan import DaemonPlan, OnNode, PodCriteria
 from koordinator.local.controllers.ownership import Children, is_deleting, key_of
 from koordinator.local.controllers.pod_control import PodControl
 from koordinator.local.controllers.replicaset import next_available_s
@@ -108,7 +108,7 @@ class DaemonSetController:
         """Create and delete pods; seconds until a pod that ended may be replaced."""
         now_s = self._cluster.clock.now()
         bounds = daemon_plan.bounds_of(obj, sum(place.fit.starts for place in places))
-        by = Yardstick(revision, obj.spec.min_ready_seconds, now_s)
+        by = PodCriteria(revision, obj.spec.min_ready_seconds, now_s)
         is_rolling = obj.spec.update_strategy.type != daemon_plan.ON_DELETE
         plan = daemon_plan.plan(places, by, surges=is_rolling and bounds.surge > 0)
         pause_s, held = self._held_back(obj, plan, now_s)
@@ -120,7 +120,7 @@ class DaemonSetController:
         await self._act(obj, nodes, doomed, revision)
         return pause_s
 
-    def _held_back(self, obj: DaemonSet, plan: Plan, now_s: float) -> tuple[float | None, set[str]]:
+    def _held_back(self, obj: DaemonSet, plan: DaemonPlan, now_s: float) -> tuple[float | None, set[str]]:
         """Pods that ended too soon after the last one there to be deleted yet: the shortest pause, their uids."""
         held: set[str] = set()
         pauses: list[float] = []

@@ -23,7 +23,7 @@ Zone = Callable[[str], str | None]
 _Identity = tuple[Any, ...]
 
 
-class Update(msgspec.Struct, frozen=True):
+class SliceUpdate(msgspec.Struct, frozen=True):
     """A slice as it should become."""
 
     old: EndpointSlice
@@ -31,11 +31,11 @@ class Update(msgspec.Struct, frozen=True):
     endpoints: list[Json]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class SlicePlan(msgspec.Struct, frozen=True):
     """The writes. `creates` are (ports, endpoints, family); `lost` are pods whose node is not known (yet)."""
 
     creates: list[tuple[list[Json], list[Json], str]]
-    updates: list[Update]
+    updates: list[SliceUpdate]
     deletes: list[EndpointSlice]
     lost: list[Pod]
 
@@ -78,11 +78,11 @@ def plan(
     zone_of: Zone,
     *,
     slice_max: int = SLICE_MAX,
-) -> Plan:
+) -> SlicePlan:
     """Return what to write. `existing` are the slices that carry the Service's name and are managed by us."""
     families = endpoint_addresses.families(service)
     creates: list[tuple[list[Json], list[Json], str]] = []
-    updates: list[Update] = []
+    updates: list[SliceUpdate] = []
     deletes = [one for one in existing if one.address_type not in families]
     lost: list[Pod] = []
     for family in families:
@@ -94,7 +94,7 @@ def plan(
         creates += made.creates
         updates += made.updates
         deletes += strange + made.deletes
-    return Plan(creates, updates, deletes, lost)
+    return SlicePlan(creates, updates, deletes, lost)
 
 
 def _wanted(
@@ -128,13 +128,13 @@ def _fit(
     existing: Sequence[EndpointSlice],
     family: str,
     slice_max: int,
-) -> Plan:
+) -> SlicePlan:
     """The writes for one family: per set of ports its slices, and one empty slice where there would be none."""
     by_ports: dict[bytes, list[EndpointSlice]] = {}
     for one in existing:
         by_ports.setdefault(_ports_key(one.ports), []).append(one)
     creates: list[tuple[list[Json], list[Json], str]] = []
-    updates: list[Update] = []
+    updates: list[SliceUpdate] = []
     deletes: list[EndpointSlice] = []
     for key, (ports, endpoints) in wanted.items():
         slices = by_ports.pop(key, [])
@@ -157,8 +157,8 @@ def _fit(
     # What would be made beside what goes takes its place.
     while creates and deletes:
         ports, some, _ = creates.pop()
-        updates.append(Update(deletes.pop(0), ports, some))
-    return Plan(creates, updates, deletes, [])
+        updates.append(SliceUpdate(deletes.pop(0), ports, some))
+    return SlicePlan(creates, updates, deletes, [])
 
 
 def _fill(
@@ -167,23 +167,23 @@ def _fill(
     wanted: dict[_Identity, Json],
     slices: Sequence[EndpointSlice],
     slice_max: int,
-) -> tuple[list[list[Json]], list[Update], list[EndpointSlice]]:
+) -> tuple[list[list[Json]], list[SliceUpdate], list[EndpointSlice]]:
     """Endpoints stay in their slices; new ones go into slices that change anyway, then where they all fit, then into
     new ones. Returns what the new ones hold, the updates, and the slices that are left empty."""
     left = dict(wanted)
     labels = labels_of(service)
-    changed: dict[str, Update] = {}
+    changed: dict[str, SliceUpdate] = {}
     unchanged: dict[str, EndpointSlice] = {}
     emptied: list[EndpointSlice] = []
     for one in slices:
         kept = [found for old in one.endpoints if (found := left.pop(_identity(old), None)) is not None]
         if kept != one.endpoints:
             if kept:
-                changed[one.metadata.name] = Update(one, one.ports, kept)
+                changed[one.metadata.name] = SliceUpdate(one, one.ports, kept)
             else:
                 emptied.append(one)
         elif one.metadata.labels != labels:
-            changed[one.metadata.name] = Update(one, one.ports, kept)
+            changed[one.metadata.name] = SliceUpdate(one, one.ports, kept)
         else:
             unchanged[one.metadata.name] = one
     rest = list(left.values())
@@ -197,7 +197,7 @@ def _fill(
         if fitting:
             fullest = max(fitting, key=lambda one: len(one.endpoints))
             name = fullest.metadata.name
-            changed[name] = Update(fullest, fullest.ports, [*fullest.endpoints, *rest])
+            changed[name] = SliceUpdate(fullest, fullest.ports, [*fullest.endpoints, *rest])
             break
         new.append(rest[:slice_max])
         rest = rest[slice_max:]

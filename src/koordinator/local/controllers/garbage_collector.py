@@ -13,7 +13,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers.owner_graph import FOREGROUND, ORPHAN, Entry, OwnerGraph, entry_of
+from koordinator.local.controllers.owner_graph import FOREGROUND, ORPHAN, GraphNode, OwnerGraph, entry_of
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class GarbageCollector:
         if entry is not None:
             self._wake_owners(entry)
 
-    def _wake_owners(self, entry: Entry) -> None:
+    def _wake_owners(self, entry: GraphNode) -> None:
         for owner in entry.owners:
             known = self._graph.get(owner.uid)
             if known is not None and known.is_deleting:
@@ -98,7 +98,7 @@ class GarbageCollector:
         if entry.owners:
             await self._collect(entry)
 
-    async def _collect(self, entry: Entry) -> None:
+    async def _collect(self, entry: GraphNode) -> None:
         """Delete an object without a living owner; drop its references to dead ones otherwise."""
         dead: list[OwnerReference] = []
         waiting: list[OwnerReference] = []
@@ -125,7 +125,7 @@ class GarbageCollector:
         if dead or waiting:
             await self._delete(entry, propagation)
 
-    async def _exists(self, owner: OwnerReference, dependent: Entry) -> bool:
+    async def _exists(self, owner: OwnerReference, dependent: GraphNode) -> bool:
         if self._graph.get(owner.uid) is not None:
             return True
         if owner.uid in self._absent:
@@ -147,7 +147,7 @@ class GarbageCollector:
             return False
         return True
 
-    async def _delete(self, entry: Entry, propagation: str) -> None:
+    async def _delete(self, entry: GraphNode, propagation: str) -> None:
         view = self._views[entry.resource.group, entry.resource.kind]
         try:
             await self._cluster.delete(
@@ -157,11 +157,11 @@ class GarbageCollector:
             return  # gone, or another object of that name: its own events tell
         log.info("dependent deleted", extra={"object": f"{entry.resource.qualified} {entry.name}"})
 
-    async def _drop_references(self, entry: Entry, uids: set[str]) -> None:
+    async def _drop_references(self, entry: GraphNode, uids: set[str]) -> None:
         kept = [owner for owner in entry.owners if owner.uid not in uids]
         await self._patch_metadata(entry, {"ownerReferences": [_wire(owner) for owner in kept] or None})
 
-    async def _delete_foreground(self, entry: Entry) -> None:
+    async def _delete_foreground(self, entry: GraphNode) -> None:
         for child in self._graph.blocking(entry.uid):
             if not child.is_deleting:
                 self._controller.queue.add(child.uid)
@@ -171,16 +171,16 @@ class GarbageCollector:
         if not self._graph.blocking(entry.uid):
             await self._remove_finalizer(entry, FOREGROUND)
 
-    async def _orphan(self, entry: Entry) -> None:
+    async def _orphan(self, entry: GraphNode) -> None:
         for child in list(self._graph.dependents(entry.uid)):
             await self._drop_references(child, {entry.uid})
         await self._remove_finalizer(entry, ORPHAN)
 
-    async def _remove_finalizer(self, entry: Entry, finalizer: str) -> None:
+    async def _remove_finalizer(self, entry: GraphNode, finalizer: str) -> None:
         kept = [name for name in entry.finalizers if name != finalizer]
         await self._patch_metadata(entry, {"finalizers": kept or None})
 
-    async def _patch_metadata(self, entry: Entry, metadata: dict[str, object]) -> None:
+    async def _patch_metadata(self, entry: GraphNode, metadata: dict[str, object]) -> None:
         view = self._views[entry.resource.group, entry.resource.kind]
         # Lists are replaced whole, so only the very version that we read may change (Conflict: tried again).
         guard = {"uid": entry.uid, "resourceVersion": entry.version}

@@ -18,7 +18,7 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.controllers import job_plan, job_pods, pod_control, status_write
-from koordinator.local.controllers.job_plan import Backoff, Plan
+from koordinator.local.controllers.job_plan import BatchJobPlan, JobBackoff
 from koordinator.local.controllers.ownership import Children, controller_of, is_deleting, key_of
 from koordinator.local.controllers.pod_control import PodControl
 
@@ -52,7 +52,7 @@ class JobController:
         # By uid of the Job: pods whose finalizer we took off, the version of our last write, failures in a row.
         self._released: dict[str, set[str]] = {}
         self._written: dict[str, str] = {}
-        self._backoffs: dict[str, Backoff] = {}
+        self._backoffs: dict[str, JobBackoff] = {}
         self._controller.watch(self._jobs, lambda job: [key_of(job)])
         self._jobs.add_handler(on_delete=self._job_gone)
         self._pods.informer.add_handler(self._pod_seen, lambda _, pod: self._pod_seen(pod), self._pod_gone)
@@ -146,7 +146,7 @@ class JobController:
             job,
             pods,
             frozenset(released),
-            self._backoffs.get(uid, Backoff()),
+            self._backoffs.get(uid, JobBackoff()),
             now_s,
             may_manage=waits_s is None,
         )
@@ -186,7 +186,7 @@ class JobController:
         self._written[meta.uid] = written.metadata.resource_version
         self._tell(job, status)
 
-    async def _act(self, job: Job, plan: Plan, *, may_manage: bool) -> None:
+    async def _act(self, job: Job, plan: BatchJobPlan, *, may_manage: bool) -> None:
         failures = [await self._release(job, plan.count), await self._drop(job, plan.drop)]
         if may_manage:
             failures.append(await self._control.delete_all(job, plan.kill))
@@ -215,8 +215,8 @@ class JobController:
         free = [pod for pod in pods if pod.metadata.uid in released or not job_pods.is_tracked(pod)]
         return await self._control.delete_all(job, free) or error
 
-    async def _create(self, job: Job, new: Sequence[job_plan.NewPod]) -> errors.ApiError | None:
-        async def create(one: job_plan.NewPod) -> None:
+    async def _create(self, job: Job, new: Sequence[job_plan.NewJobPod]) -> errors.ApiError | None:
+        async def create(one: job_plan.NewJobPod) -> None:
             await self._control.create(job, job_pods.new_pod(job, one.completion_index, one.failures))
 
         return await pod_control.slow_start([functools.partial(create, one) for one in new])

@@ -16,7 +16,7 @@ from koordinator.api.batch import Job, JobStatus, UncountedTerminatedPods
 from koordinator.api.conditions import Condition
 from koordinator.api.core import Pod
 from koordinator.local.controllers import job_indexes, job_pods, pod_health, pod_ranking
-from koordinator.local.controllers.job_pods import Action
+from koordinator.local.controllers.job_pods import PodFailureAction
 from koordinator.local.controllers.status_write import find, is_true, with_condition, without_condition
 
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
@@ -29,7 +29,7 @@ UNCOUNTED_MAX = 500
 BACKOFF_S, BACKOFF_S_MAX = 10.0, 600.0
 
 
-class Backoff(msgspec.Struct, frozen=True):
+class JobBackoff(msgspec.Struct, frozen=True):
     """Failures in a row, and when the last one was (seconds since 1970)."""
 
     failures: int = 0
@@ -42,7 +42,7 @@ class Backoff(msgspec.Struct, frozen=True):
         return self.last_s + min(BACKOFF_S * 2.0 ** min(self.failures - 1, 16), BACKOFF_S_MAX)
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class JobResult(msgspec.Struct, frozen=True):
     """The end of a Job: `is_success`, and why."""
 
     is_success: bool
@@ -50,14 +50,14 @@ class Verdict(msgspec.Struct, frozen=True):
     message: str
 
 
-class NewPod(NamedTuple):
+class NewJobPod(NamedTuple):
     """A pod to create; both are None for jobs without indexes."""
 
     completion_index: int | None
     failures: int | None
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class BatchJobPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan for a Job now: write `status`, then take finalizers off `count`, then the rest.
 
     `count` are ended pods that `status` accounts for. `drop` are deleted without being counted, `kill` are
@@ -68,12 +68,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     count: list[Pod] = []
     drop: list[Pod] = []
     kill: list[Pod] = []
-    create: list[NewPod] = []
-    backoff: Backoff = Backoff()
+    create: list[NewJobPod] = []
+    backoff: JobBackoff = JobBackoff()
     again_s: float | None = None
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class JobPods(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about the pods. `succeeded` and `failed` include those that no counter has yet."""
 
     active: list[Pod]
@@ -117,11 +117,11 @@ def plan(
     job: Job,
     pods: Sequence[Pod],
     released: frozenset[str],
-    backoff: Backoff,
+    backoff: JobBackoff,
     now_s: float,
     *,
     may_manage: bool,
-) -> Plan:
+) -> BatchJobPlan:
     """The next step of an unfinished Job.
 
     `released`: uids whose finalizer we took off, whatever the cache still shows. `may_manage` is False while
@@ -137,7 +137,7 @@ def plan(
     verdict = _verdict(job, status, facts, now_s)
     drop: list[Pod] = []
     kill: list[Pod] = []
-    create: list[NewPod] = []
+    create: list[NewJobPod] = []
     waits: list[float] = []
     if verdict is not None:
         (drop if verdict.is_success else kill).extend(facts.active)
@@ -157,7 +157,7 @@ def plan(
         terminating=facts.terminating + len(drop) + len(kill),
     )
     status = _concluded(job, status, facts, verdict, now_s)
-    return Plan(
+    return BatchJobPlan(
         status=status,
         count=[pod for pod in facts.tracked.values() if _is_accounted(job, pod, status)],
         drop=drop,
@@ -168,7 +168,7 @@ def plan(
     )
 
 
-def look(job: Job, pods: Sequence[Pod], released: frozenset[str]) -> Facts:
+def look(job: Job, pods: Sequence[Pod], released: frozenset[str]) -> JobPods:
     """Sort the pods. Raises: ProtocolError."""
     indexed, total = job_pods.is_indexed(job), completions(job)
     noted = job.status.uncounted_terminated_pods or UncountedTerminatedPods()
@@ -179,7 +179,7 @@ def look(job: Job, pods: Sequence[Pod], released: frozenset[str]) -> Facts:
     fresh = [pod for uid, pod in tracked.items() if uid not in known]
     new_succeeded = [pod for pod in fresh if pod.status.phase == pod_health.SUCCEEDED]
     new_failed = [pod for pod in fresh if job_pods.has_failed(pod, job)]
-    counted = [pod for pod in new_failed if job_pods.judge(job, pod).action is not Action.IGNORE]
+    counted = [pod for pod in new_failed if job_pods.judge(job, pod).action is not PodFailureAction.IGNORE]
     done, broken = _index_sets(job)
     failures: dict[int, int] = {}
     if indexed:
@@ -190,7 +190,7 @@ def look(job: Job, pods: Sequence[Pod], released: frozenset[str]) -> Facts:
         succeeded = len(done)
     else:
         succeeded = job.status.succeeded + len(noted.succeeded) + len(new_succeeded)
-    return Facts(
+    return JobPods(
         active=[pod for pod in pods if pod_health.is_active(pod) and pod.metadata.uid not in released],
         terminating=sum(_is_terminating(pod) for pod in pods),
         tracked=tracked,
@@ -225,7 +225,10 @@ def _index_failures(job: Job, pods: Sequence[Pod]) -> dict[int, int]:
     for pod in pods:
         index = job_pods.index_of(pod)
         if index is not None:
-            own = job_pods.has_failed(pod, job) and job_pods.judge(job, pod).action is not Action.IGNORE
+            own = (
+                job_pods.has_failed(pod, job)
+                and job_pods.judge(job, pod).action is not PodFailureAction.IGNORE
+            )
             found[index] = max(found.get(index, 0), job_pods.index_failures(pod) + own)
     return found
 
@@ -235,7 +238,7 @@ def _broken_indexes(job: Job, failed: Sequence[Pod], failures: dict[int, int]) -
     broken = {index for index, count in failures.items() if limit is not None and count > limit}
     for pod in failed:
         index = job_pods.index_of(pod)
-        if index is not None and job_pods.judge(job, pod).action is Action.FAIL_INDEX:
+        if index is not None and job_pods.judge(job, pod).action is PodFailureAction.FAIL_INDEX:
             broken.add(index)
     return broken
 
@@ -243,7 +246,7 @@ def _broken_indexes(job: Job, failed: Sequence[Pod], failures: dict[int, int]) -
 # Counting
 
 
-def _counted(job: Job, facts: Facts) -> JobStatus:
+def _counted(job: Job, facts: JobPods) -> JobStatus:
     """Move uids whose finalizer is off into the counters, and note the pods that ended since."""
     status, indexed = job.status, job_pods.is_indexed(job)
     noted = status.uncounted_terminated_pods or UncountedTerminatedPods()
@@ -254,7 +257,9 @@ def _counted(job: Job, facts: Facts) -> JobStatus:
     if not indexed:
         succeeded += [pod.metadata.uid for pod in facts.new_succeeded]
     failed += [
-        pod.metadata.uid for pod in facts.new_failed if job_pods.judge(job, pod).action is not Action.IGNORE
+        pod.metadata.uid
+        for pod in facts.new_failed
+        if job_pods.judge(job, pod).action is not PodFailureAction.IGNORE
     ]
     uncounted = UncountedTerminatedPods(
         succeeded=succeeded[:UNCOUNTED_MAX], failed=failed[: max(UNCOUNTED_MAX - len(succeeded), 0)]
@@ -269,7 +274,7 @@ def _counted(job: Job, facts: Facts) -> JobStatus:
     )
 
 
-def _failed_text(job: Job, facts: Facts) -> str | None:
+def _failed_text(job: Job, facts: JobPods) -> str | None:
     if job.spec.backoff_limit_per_index is None:
         return job.status.failed_indexes
     return job_indexes.to_text(facts.failed_indexes)
@@ -282,43 +287,43 @@ def _is_accounted(job: Job, pod: Pod, status: JobStatus) -> bool:
         return True
     if pod.status.phase == pod_health.SUCCEEDED:
         return job_pods.is_indexed(job)  # by its index
-    return job_pods.has_failed(pod, job) and job_pods.judge(job, pod).action is Action.IGNORE
+    return job_pods.has_failed(pod, job) and job_pods.judge(job, pod).action is PodFailureAction.IGNORE
 
 
-def _backed_off(job: Job, facts: Facts, backoff: Backoff, now_s: float) -> Backoff:
+def _backed_off(job: Job, facts: JobPods, backoff: JobBackoff, now_s: float) -> JobBackoff:
     """Failures in a row after the pods that ended since, in the order of their ends."""
     ends = [(job_pods.finished_s(pod, now_s), True, pod) for pod in facts.new_failed]
     ends += [(job_pods.finished_s(pod, now_s), False, pod) for pod in facts.new_succeeded]
     for at_s, is_failure, pod in sorted(ends, key=lambda end: (end[0], end[2].metadata.uid)):
         if not is_failure:
-            backoff = Backoff()
-        elif job_pods.judge(job, pod).action is not Action.IGNORE:
-            backoff = Backoff(backoff.failures + 1, max(at_s, backoff.last_s))
+            backoff = JobBackoff()
+        elif job_pods.judge(job, pod).action is not PodFailureAction.IGNORE:
+            backoff = JobBackoff(backoff.failures + 1, max(at_s, backoff.last_s))
     return backoff
 
 
 # The end
 
 
-def _verdict(job: Job, status: JobStatus, facts: Facts, now_s: float) -> Verdict | None:
+def _verdict(job: Job, status: JobStatus, facts: JobPods, now_s: float) -> JobResult | None:
     """Return whether the Job ends now, or is ending already."""
     for kind, is_success in ((FAILURE_TARGET, False), (SUCCESS_CRITERIA_MET, True)):
         known = find(status.conditions, kind)
         if known is not None and known.status == "True":
-            return Verdict(is_success, known.reason, known.message)
+            return JobResult(is_success, known.reason, known.message)
     for pod in facts.new_failed:
         judgement = job_pods.judge(job, pod)
-        if judgement.action is Action.FAIL_JOB:
-            return Verdict(False, "PodFailurePolicy", judgement.message)
+        if judgement.action is PodFailureAction.FAIL_JOB:
+            return JobResult(False, "PodFailurePolicy", judgement.message)
     if _is_past_backoff(job, facts):
-        return Verdict(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+        return JobResult(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
     deadline_s = _deadline_s(job, status)
     if deadline_s is not None and deadline_s <= now_s and not job.spec.suspend:
-        return Verdict(False, "DeadlineExceeded", "Job was active longer than specified deadline")
+        return JobResult(False, "DeadlineExceeded", "Job was active longer than specified deadline")
     return _failed_by_index(job, facts) or _succeeded(job, facts)
 
 
-def _succeeded(job: Job, facts: Facts) -> Verdict | None:
+def _succeeded(job: Job, facts: JobPods) -> JobResult | None:
     policy = job.spec.success_policy
     for number, rule in enumerate(policy.rules if policy is not None else []):
         field = f"spec.successPolicy.rules[{number}].succeededIndexes"
@@ -326,18 +331,20 @@ def _succeeded(job: Job, facts: Facts) -> Verdict | None:
         have = facts.done_indexes if wanted is None else facts.done_indexes & wanted
         need = rule.succeeded_count if rule.succeeded_count is not None else len(wanted or ())
         if need and len(have) >= need:
-            return Verdict(True, "SuccessPolicy", f"Matched rules at index {number}")
+            return JobResult(True, "SuccessPolicy", f"Matched rules at index {number}")
     total = completions(job)
     if total is None:
         is_done = facts.succeeded > 0 and not facts.active
     else:
         is_done = facts.succeeded >= total
     return (
-        Verdict(True, "CompletionsReached", "Reached expected number of succeeded pods") if is_done else None
+        JobResult(True, "CompletionsReached", "Reached expected number of succeeded pods")
+        if is_done
+        else None
     )
 
 
-def _is_past_backoff(job: Job, facts: Facts) -> bool:
+def _is_past_backoff(job: Job, facts: JobPods) -> bool:
     limit = job.spec.backoff_limit
     if limit is None:
         limit = BACKOFF_LIMIT_DEFAULT if job.spec.backoff_limit_per_index is None else 2**31 - 1
@@ -361,21 +368,23 @@ def _deadline_s(job: Job, status: JobStatus) -> float | None:
     return clock.parse_rfc3339(status.start_time) + limit_s
 
 
-def _failed_by_index(job: Job, facts: Facts) -> Verdict | None:
+def _failed_by_index(job: Job, facts: JobPods) -> JobResult | None:
     total, most = completions(job), job.spec.max_failed_indexes
     if most is not None and len(facts.failed_indexes) > most:
-        return Verdict(
+        return JobResult(
             False,
             "MaxFailedIndexesExceeded",
             "Job has exceeded the specified maximal number of failed indexes",
         )
     is_over = total is not None and len(facts.failed_indexes) + len(facts.done_indexes) >= total
     if facts.failed_indexes and is_over:
-        return Verdict(False, "FailedIndexes", "Job has failed indexes")
+        return JobResult(False, "FailedIndexes", "Job has failed indexes")
     return None
 
 
-def _concluded(job: Job, status: JobStatus, facts: Facts, verdict: Verdict | None, now_s: float) -> JobStatus:
+def _concluded(
+    job: Job, status: JobStatus, facts: JobPods, verdict: JobResult | None, now_s: float
+) -> JobStatus:
     """The conditions; the final one only when no pod is left to stop or to count."""
     now = clock.rfc3339(now_s)
 
@@ -421,8 +430,8 @@ def _suspended(job: Job, status: JobStatus, condition: Callable[..., Condition],
 
 
 def _managed(
-    job: Job, facts: Facts, backoff: Backoff, now_s: float
-) -> tuple[list[Pod], list[NewPod], float | None]:
+    job: Job, facts: JobPods, backoff: JobBackoff, now_s: float
+) -> tuple[list[Pod], list[NewJobPod], float | None]:
     """Pods to drop, pods to create, and the seconds until more may be created."""
     if job.spec.suspend:
         return facts.active, [], None
@@ -442,11 +451,11 @@ def _managed(
     if wait_s > 0:
         return [], [], wait_s
     if not indexed:
-        return [], [NewPod(None, None)] * missing, None
+        return [], [NewJobPod(None, None)] * missing, None
     return [], _next_indexes(job, facts, missing), None
 
 
-def _wanted_active(job: Job, facts: Facts, active: int) -> int:
+def _wanted_active(job: Job, facts: JobPods, active: int) -> int:
     """Return how many pods should run now."""
     total, limit = completions(job), parallelism(job)
     if total is None:
@@ -454,7 +463,7 @@ def _wanted_active(job: Job, facts: Facts, active: int) -> int:
     return max(min(total - facts.succeeded - len(facts.failed_indexes), limit), 0)
 
 
-def _unwanted(facts: Facts, total: int | None) -> list[Pod]:
+def _unwanted(facts: JobPods, total: int | None) -> list[Pod]:
     """Active pods whose index is done, failed, out of range or taken by an earlier pod."""
     taken = facts.done_indexes | facts.failed_indexes
     unwanted = []
@@ -467,7 +476,7 @@ def _unwanted(facts: Facts, total: int | None) -> list[Pod]:
     return unwanted
 
 
-def _next_indexes(job: Job, facts: Facts, count: int) -> list[NewPod]:
+def _next_indexes(job: Job, facts: JobPods, count: int) -> list[NewJobPod]:
     """The lowest indexes that no pod works on."""
     taken = facts.done_indexes | facts.failed_indexes
     taken |= {index for pod in facts.active if (index := job_pods.index_of(pod)) is not None}
@@ -475,10 +484,10 @@ def _next_indexes(job: Job, facts: Facts, count: int) -> list[NewPod]:
         stopping = [pod for pod in facts.tracked.values() if _is_terminating(pod)]
         taken |= {index for pod in stopping if (index := job_pods.index_of(pod)) is not None}
     limited = job.spec.backoff_limit_per_index is not None
-    new: list[NewPod] = []
+    new: list[NewJobPod] = []
     for index in range(completions(job) or 0):
         if len(new) == count:
             break
         if index not in taken:
-            new.append(NewPod(index, facts.index_failures.get(index, 0) if limited else None))
+            new.append(NewJobPod(index, facts.index_failures.get(index, 0) if limited else None))
     return new

@@ -20,7 +20,7 @@ INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
 _INDEX_ENV = "JOB_COMPLETION_INDEX"
 
 
-class Action(enum.Enum):
+class PodFailureAction(enum.Enum):
     """The consequence of a failed pod for its Job."""
 
     COUNT = "Count"
@@ -32,7 +32,7 @@ class Action(enum.Enum):
 class Judgement(msgspec.Struct, frozen=True):
     """The answer of the failure policy about a pod, and why in words (empty when no rule spoke)."""
 
-    action: Action
+    action: PodFailureAction
     message: str = ""
 
 
@@ -129,8 +129,10 @@ def judge(job: Job, pod: Pod) -> Judgement:
     for number, rule in enumerate(policy.rules if policy is not None else []):
         why = _match(rule, pod)
         if why:
-            return Judgement(Action(rule.action), f"{why} matching {rule.action} rule at index {number}")
-    return Judgement(Action.COUNT)
+            return Judgement(
+                PodFailureAction(rule.action), f"{why} matching {rule.action} rule at index {number}"
+            )
+    return Judgement(PodFailureAction.COUNT)
 
 
 def _match(rule: PodFailureRule, pod: Pod) -> str:

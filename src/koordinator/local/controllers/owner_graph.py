@@ -10,7 +10,7 @@ FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
 
 
-class Entry(msgspec.Struct, frozen=True):
+class GraphNode(msgspec.Struct, frozen=True):
     """The facts that the collector knows of an object."""
 
     resource: Resource
@@ -23,10 +23,10 @@ class Entry(msgspec.Struct, frozen=True):
     finalizers: tuple[str, ...]
 
 
-def entry_of(resource: Resource, obj: Object) -> Entry:
+def entry_of(resource: Resource, obj: Object) -> GraphNode:
     """The entry of an object as it is now."""
     meta = obj.metadata
-    return Entry(
+    return GraphNode(
         resource=resource,
         namespace=meta.namespace,
         name=meta.name,
@@ -42,20 +42,20 @@ class OwnerGraph:
     """Objects by uid and the edges between them; an owner may be unknown (not seen yet, or gone)."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, GraphNode] = {}
         self._dependents: dict[str, dict[str, None]] = {}  # ordered, so that runs repeat
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, uid: str) -> Entry | None:
+    def get(self, uid: str) -> GraphNode | None:
         return self._entries.get(uid)
 
-    def dependents(self, uid: str) -> Iterable[Entry]:
+    def dependents(self, uid: str) -> Iterable[GraphNode]:
         """Objects that name `uid` as an owner."""
         return [self._entries[child] for child in self._dependents.get(uid, ())]
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: GraphNode) -> None:
         """Add or replace an object."""
         old = self._entries.get(entry.uid)
         if old is not None:
@@ -64,14 +64,14 @@ class OwnerGraph:
         for owner in entry.owners:
             self._dependents.setdefault(owner.uid, {})[entry.uid] = None
 
-    def remove(self, uid: str) -> Entry | None:
+    def remove(self, uid: str) -> GraphNode | None:
         """Forget an object; its dependents stay linked to its uid. The entry it had."""
         old = self._entries.pop(uid, None)
         if old is not None:
             self._unlink(old)
         return old
 
-    def _unlink(self, entry: Entry) -> None:
+    def _unlink(self, entry: GraphNode) -> None:
         for owner in entry.owners:
             children = self._dependents.get(owner.uid)
             if children is not None:
@@ -79,7 +79,7 @@ class OwnerGraph:
                 if not children:
                     del self._dependents[owner.uid]
 
-    def blocking(self, uid: str) -> list[Entry]:
+    def blocking(self, uid: str) -> list[GraphNode]:
         """Dependents that must be gone before a foreground deletion of `uid` may end."""
         return [
             child

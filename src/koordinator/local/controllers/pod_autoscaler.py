@@ -30,8 +30,8 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.local import selectors
 from koordinator.local.controllers import replica_limits, replica_proposals, selected_pods, status_write
 from koordinator.local.controllers.ownership import is_deleting, key_of
-from koordinator.local.controllers.pod_usage import PodUsage
-from koordinator.local.controllers.replica_limits import Bounds, History, Said
+from koordinator.local.controllers.pod_usage import ReportedUsage
+from koordinator.local.controllers.replica_limits import History, ReplicaBounds, Said
 from koordinator.local.controllers.replica_proposals import NoProposal, Proposal, Tolerance
 from koordinator.local.controllers.selected_pods import SelectedPods
 from koordinator.local.registry.scale import selector_text
@@ -121,7 +121,7 @@ class PodAutoscalerController:
         self._autoscalers = factory.informer(HorizontalPodAutoscaler)
         self._pods = factory.informer(Pod)
         self._reports = factory.informer(NodeMetric)
-        self._usage = PodUsage(self._reports)
+        self._usage = ReportedUsage(self._reports)
         self._selected = SelectedPods(self._pods)
         self._histories: dict[Key, History] = {}
         self._controller: Controller[Key] = Controller("pod autoscaler", self._reconcile, workers=WORKERS)
@@ -163,7 +163,7 @@ class PodAutoscalerController:
         look.say("AbleToScale", Said(True, "SucceededGetScale", found))
         current = scale.replicas
         least = 1 if hpa.spec.min_replicas is None else hpa.spec.min_replicas
-        bounds = Bounds(least, hpa.spec.max_replicas)
+        bounds = ReplicaBounds(least, hpa.spec.max_replicas)
         history = self._histories.setdefault(key, History())
         history.begin(current, now_s)
         metrics: list[Json] | None = None

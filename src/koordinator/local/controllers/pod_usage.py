@@ -7,12 +7,12 @@ from koordinator.api import quantity
 from koordinator.api.core import Pod
 from koordinator.api.node_metric import NodeMetric, ResourceMap
 from koordinator.cluster.informer import Informer
-from koordinator.local.controllers.replica_proposals import Usage
+from koordinator.local.controllers.replica_proposals import PodMetric
 
 WINDOW_S = 60.0
 
 
-class PodUsage:
+class ReportedUsage:
     """Looks pods up in the latest report of their nodes; a report is taken apart when first asked for."""
 
     def __init__(self, reports: Informer[NodeMetric]) -> None:
@@ -20,9 +20,9 @@ class PodUsage:
         self._known: dict[str, tuple[NodeMetric, dict[tuple[str, str], ResourceMap]]] = {}
         reports.add_handler(on_delete=lambda report: self._known.pop(report.metadata.name, None))
 
-    def of(self, pods: Iterable[Pod], resource: str, container: str = "") -> dict[str, Usage]:
+    def of(self, pods: Iterable[Pod], resource: str, container: str = "") -> dict[str, PodMetric]:
         """Use by name of pod, for pods that are reported. The use of a container is known where it is the only one."""
-        found: dict[str, Usage] = {}
+        found: dict[str, PodMetric] = {}
         for pod in pods:
             if container and [one.name for one in pod.spec.containers] != [container]:
                 continue
@@ -32,7 +32,7 @@ class PodUsage:
                 continue
             milli = quantity.milli(used.resources[resource])
             time_s = clock.parse_rfc3339(report[0].status.update_time or "")
-            found[pod.metadata.name] = Usage(milli, time_s, WINDOW_S)
+            found[pod.metadata.name] = PodMetric(milli, time_s, WINDOW_S)
         return found
 
     def _report(self, node: str) -> tuple[NodeMetric, dict[tuple[str, str], ResourceMap]] | None:

@@ -31,7 +31,7 @@ class Said(NamedTuple):
     message: str
 
 
-class Limited(NamedTuple):
+class LimitedReplicas(NamedTuple):
     """The replicas to have, and what to say under `AbleToScale` and `ScalingLimited`."""
 
     replicas: int
@@ -39,7 +39,7 @@ class Limited(NamedTuple):
     limited: Said
 
 
-class Bounds(NamedTuple):
+class ReplicaBounds(NamedTuple):
     least: int
     most: int
 
@@ -77,8 +77,13 @@ class History(msgspec.Struct):
 
 
 def limited(
-    history: History, behavior: Behavior | None, current: int, wanted: int, bounds: Bounds, now_s: float
-) -> Limited:
+    history: History,
+    behavior: Behavior | None,
+    current: int,
+    wanted: int,
+    bounds: ReplicaBounds,
+    now_s: float,
+) -> LimitedReplicas:
     """The replicas that may be had now; notes the recommendation."""
     if behavior is None:
         return _by_default(history, current, wanted, bounds, now_s)
@@ -92,10 +97,12 @@ def limited(
     else:
         able = Said(True, "ScaleDownStabilized", _FALLING)
     replicas, reason, message = _at_rate(history, up, down, current, stable, bounds, now_s)
-    return Limited(replicas, able, Said(replicas != stable, reason, message))
+    return LimitedReplicas(replicas, able, Said(replicas != stable, reason, message))
 
 
-def _by_default(history: History, current: int, wanted: int, bounds: Bounds, now_s: float) -> Limited:
+def _by_default(
+    history: History, current: int, wanted: int, bounds: ReplicaBounds, now_s: float
+) -> LimitedReplicas:
     """Without `behavior`: growth is at most twofold at a time, and shrinking waits for five minutes."""
     recent = (r for r, at_s in history.recommendations if at_s >= now_s - DOWNSCALE_WINDOW_S)
     stable = max([wanted, *recent])
@@ -104,13 +111,13 @@ def _by_default(history: History, current: int, wanted: int, bounds: Bounds, now
     fastest = int(max(_GROWTH_FACTOR * current, _GROWTH_MIN))
     most = min(bounds.most, fastest)
     if stable < bounds.least:
-        return Limited(bounds.least, able, Said(True, "TooFewReplicas", _TOO_FEW))
+        return LimitedReplicas(bounds.least, able, Said(True, "TooFewReplicas", _TOO_FEW))
     if stable > most:
         why = ("ScaleUpLimit", _FASTER.format("increasing")) if bounds.most > fastest else (
             "TooManyReplicas", _TOO_MANY
         )  # fmt: skip
-        return Limited(most, able, Said(True, *why))
-    return Limited(stable, able, Said(False, *_FINE))
+        return LimitedReplicas(most, able, Said(True, *why))
+    return LimitedReplicas(stable, able, Said(False, *_FINE))
 
 
 def _ready() -> Said:
@@ -136,7 +143,7 @@ def _at_rate(
     down: ScalingRules,
     current: int,
     wanted: int,
-    bounds: Bounds,
+    bounds: ReplicaBounds,
     now_s: float,
 ) -> tuple[int, str, str]:
     """Return how far the policies let replicas change, and why not more."""

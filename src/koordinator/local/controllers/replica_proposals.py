@@ -25,7 +25,7 @@ class NoProposal(KoordinatorError):
     """Nothing can be proposed; the text says why, in the API server's words."""
 
 
-class Usage(NamedTuple):
+class PodMetric(NamedTuple):
     """The usage of a pod over `window_s` until `time_s`; `milli` is in thousandths of a core, or of a byte."""
 
     milli: int
@@ -60,7 +60,7 @@ class _Groups(NamedTuple):
 
 def by_utilization(
     pods: Sequence[Pod],
-    usage: Mapping[str, Usage],
+    usage: Mapping[str, PodMetric],
     resource: str,
     container: str,
     target_percent: int,
@@ -85,7 +85,7 @@ def by_utilization(
 
 def by_average(
     pods: Sequence[Pod],
-    usage: Mapping[str, Usage],
+    usage: Mapping[str, PodMetric],
     resource: str,
     target_milli: int,
     replicas: int,
@@ -131,7 +131,7 @@ def _replicas(
     return replicas if turns else wanted
 
 
-def _grouped(pods: Sequence[Pod], usage: Mapping[str, Usage], resource: str, now_s: float) -> _Groups:
+def _grouped(pods: Sequence[Pod], usage: Mapping[str, PodMetric], resource: str, now_s: float) -> _Groups:
     """Raises: NoProposal without any pods."""
     if not pods:
         raise NoProposal("no pods returned by selector while calculating replica count")
@@ -152,7 +152,7 @@ def _grouped(pods: Sequence[Pod], usage: Mapping[str, Usage], resource: str, now
     return groups._replace(ready=ready)
 
 
-def _is_settled(pod: Pod, usage: Usage, now_s: float) -> bool:
+def _is_settled(pod: Pod, usage: PodMetric, now_s: float) -> bool:
     """Return whether CPU use tells about work, and not about starting."""
     condition = status_write.find(pod.status.conditions, "Ready")
     if condition is None or pod.status.start_time is None:
@@ -165,7 +165,7 @@ def _is_settled(pod: Pod, usage: Usage, now_s: float) -> bool:
     return not (is_unready and started_s + INITIAL_READINESS_DELAY_S > changed_s)
 
 
-def _counted(usage: Mapping[str, Usage], groups: _Groups) -> dict[str, int]:
+def _counted(usage: Mapping[str, PodMetric], groups: _Groups) -> dict[str, int]:
     out = {*groups.ignored, *groups.unready}
     used = {name: one.milli for name, one in usage.items() if name not in out}
     if not used:

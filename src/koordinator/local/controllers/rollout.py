@@ -25,7 +25,7 @@ class ScaleTo(msgspec.Struct, frozen=True):
     replicas: int
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class RolloutBounds(msgspec.Struct, frozen=True):
     """The limits: how many pods there may be above the wanted number, and how many of it may be missing."""
 
     surge: int
@@ -46,27 +46,27 @@ def resolved(value: IntOrString, total: int, field: str, *, up: bool) -> int:
     return -(-product // 100) if up else product // 100
 
 
-def bounds(surge: IntOrString, unavailable: IntOrString, total: int, field: str) -> Bounds:
+def bounds(surge: IntOrString, unavailable: IntOrString, total: int, field: str) -> RolloutBounds:
     """Surge rounds up, unavailable down; when both come out as 0, one may be missing (else nothing moves).
 
     Raises: ProtocolError.
     """
-    found = Bounds(
+    found = RolloutBounds(
         resolved(surge, total, f"{field}.maxSurge", up=True),
         resolved(unavailable, total, f"{field}.maxUnavailable", up=False),
     )
-    return found if found.surge or found.unavailable else Bounds(0, 1)
+    return found if found.surge or found.unavailable else RolloutBounds(0, 1)
 
 
 def is_rolling(deployment: Deployment) -> bool:
     return deployment.spec.strategy.type != RECREATE
 
 
-def bounds_of(deployment: Deployment) -> Bounds:
+def bounds_of(deployment: Deployment) -> RolloutBounds:
     """The bounds of a Deployment; a recreating one is whole or not. Raises: ProtocolError."""
     replicas = deployment.spec.replicas
     if not is_rolling(deployment):
-        return Bounds(0, 0)
+        return RolloutBounds(0, 0)
     rolling = deployment.spec.strategy.rolling_update
     surge = rolling.max_surge if rolling is not None else None
     unavailable = rolling.max_unavailable if rolling is not None else None
@@ -76,7 +76,7 @@ def bounds_of(deployment: Deployment) -> Bounds:
         replicas,
         "spec.strategy.rollingUpdate",
     )
-    return Bounds(found.surge, min(found.unavailable, replicas))
+    return RolloutBounds(found.surge, min(found.unavailable, replicas))
 
 
 def wanted(sets: Iterable[ReplicaSet]) -> int:

@@ -19,7 +19,7 @@ _Anchor = tuple[str, str] | None
 _EQUALS = re.compile(r"\s*([^\s=!(),<>]+)\s*==?\s*([^\s=!(),<>]+)\s*")
 
 
-class Selection(NamedTuple):
+class WorkloadSelector(NamedTuple):
     """A selector: what tells it from others, what it matches, and a label that it asks for."""
 
     text: str
@@ -27,19 +27,19 @@ class Selection(NamedTuple):
     anchor: _Anchor
 
 
-def by_labels(labels: dict[str, str]) -> Selection:
+def by_labels(labels: dict[str, str]) -> WorkloadSelector:
     """Pods that have all of these labels."""
     wanted = labels.items()
     text = ",".join(f"{key}={value}" for key, value in sorted(wanted))
-    return Selection(text, lambda found: wanted <= found.items(), min(wanted, default=None))
+    return WorkloadSelector(text, lambda found: wanted <= found.items(), min(wanted, default=None))
 
 
-def by_text(text: str) -> Selection:
+def by_text(text: str) -> WorkloadSelector:
     """Pods that a selector in the form of a query selects. Raises: SelectorError."""
     test = selectors.labels(text)
     equal = (_EQUALS.fullmatch(part) for part in text.split(","))
     anchor = next(((found[1], found[2]) for found in equal if found is not None), None)
-    return Selection(text, test if test is not None else lambda _: True, anchor)
+    return WorkloadSelector(text, test if test is not None else lambda _: True, anchor)
 
 
 Changed = Callable[[Key, Pod | None, Pod | None], None]
@@ -49,7 +49,7 @@ Changed = Callable[[Key, Pod | None, Pod | None], None]
 class _Selector:
     __slots__ = ("anchor", "matches", "pods", "text")
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: WorkloadSelector) -> None:
         self.text, self.matches, self.anchor = selection
         self.pods: dict[Key, None] = {}
 
@@ -64,7 +64,7 @@ class SelectedPods:
         self._anchored: dict[str, dict[_Anchor, dict[Key, None]]] = {}
         pods.add_handler(lambda pod: self._moved(None, pod), self._moved, lambda pod: self._moved(pod, None))
 
-    def select(self, key: Key, selection: Selection | None) -> None:
+    def select(self, key: Key, selection: WorkloadSelector | None) -> None:
         """Keep the pods of `key`'s namespace that are selected; None: none."""
         known = self._selectors.get(key)
         if known is not None and selection is not None and known.text == selection.text:

@@ -18,17 +18,17 @@ PARALLEL = "Parallel"
 ON_DELETE = "OnDelete"
 
 
-class NewPod(msgspec.Struct, frozen=True):
+class NewStatefulPod(msgspec.Struct, frozen=True):
     """The pod `ordinal` is missing; `is_current` takes the template from before the update."""
 
     ordinal: int
     is_current: bool
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class StatefulPlan(msgspec.Struct, frozen=True, kw_only=True):
     """`scaled_down` are those of `delete` that leave for good."""
 
-    create: list[NewPod] = []
+    create: list[NewStatefulPod] = []
     delete: list[Pod] = []
     scaled_down: list[Pod] = []
 
@@ -64,7 +64,7 @@ def is_healthy(pod: Pod) -> bool:
     return is_running_and_ready(pod) and not is_deleting(pod)
 
 
-def plan(obj: StatefulSet, pods: Sequence[Pod], revisions: Revisions, now_s: float) -> Plan:
+def plan(obj: StatefulSet, pods: Sequence[Pod], revisions: Revisions, now_s: float) -> StatefulPlan:
     """The next step. Raises: ProtocolError (maxUnavailable)."""
     start = start_of(obj)
     by_ordinal = {ordinal: pod for pod in pods if (ordinal := ordinal_of(obj, pod)) is not None}
@@ -72,7 +72,7 @@ def plan(obj: StatefulSet, pods: Sequence[Pod], revisions: Revisions, now_s: flo
     replicas = [by_ordinal.get(ordinal) for ordinal in wanted]
     condemned = [by_ordinal[ordinal] for ordinal in sorted(by_ordinal, reverse=True) if ordinal not in wanted]
     ordered = obj.spec.pod_management_policy != PARALLEL
-    made = Plan()
+    made = StatefulPlan()
     if not _fill(obj, wanted, replicas, ordered, made, now_s):
         return made
     if not _scale_down(obj, replicas, condemned, ordered, made, now_s):
@@ -83,12 +83,17 @@ def plan(obj: StatefulSet, pods: Sequence[Pod], revisions: Revisions, now_s: flo
 
 
 def _fill(
-    obj: StatefulSet, wanted: range, replicas: Sequence[Pod | None], ordered: bool, made: Plan, now_s: float
+    obj: StatefulSet,
+    wanted: range,
+    replicas: Sequence[Pod | None],
+    ordered: bool,
+    made: StatefulPlan,
+    now_s: float,
 ) -> bool:
     """Create what is missing and remove what has ended; whether there may be further steps."""
     for ordinal, pod in zip(wanted, replicas, strict=True):
         if pod is None:
-            made.create.append(NewPod(ordinal, _keeps_current(obj, ordinal)))
+            made.create.append(NewStatefulPod(ordinal, _keeps_current(obj, ordinal)))
         elif pod.status.phase in (pod_health.SUCCEEDED, pod_health.FAILED):
             if not is_deleting(pod):
                 made.delete.append(pod)
@@ -116,7 +121,7 @@ def _scale_down(
     replicas: Sequence[Pod | None],
     condemned: Sequence[Pod],
     ordered: bool,
-    made: Plan,
+    made: StatefulPlan,
     now_s: float,
 ) -> bool:
     """Delete what is too much, the highest ordinal first; whether there may be further steps."""

@@ -27,7 +27,7 @@ from koordinator.local.controllers import (
 )
 from koordinator.local.controllers.ownership import Children, is_deleting, key_of
 from koordinator.local.controllers.replicaset import next_available_s
-from koordinator.local.controllers.stateful_plan import Plan, Revisions
+from koordinator.local.controllers.stateful_plan import Revisions, StatefulPlan
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,9 @@ class StatefulSetController:
 
     # Pods
 
-    async def _act(self, obj: StatefulSet, plan: Plan, templates: dict[bool, ControllerRevision]) -> None:
+    async def _act(
+        self, obj: StatefulSet, plan: StatefulPlan, templates: dict[bool, ControllerRevision]
+    ) -> None:
         for pod in plan.delete:
             await self._delete(obj, pod)
         for new in plan.create:
@@ -176,7 +178,7 @@ class StatefulSetController:
             for owner in claim.metadata.owner_references
         )
 
-    async def _keep_claims(self, obj: StatefulSet, pods: Sequence[Pod], plan: Plan) -> None:
+    async def _keep_claims(self, obj: StatefulSet, pods: Sequence[Pod], plan: StatefulPlan) -> None:
         """Let claims belong to whom the retention policy says, before any pod is scaled away."""
         if not obj.spec.volume_claim_templates:
             return

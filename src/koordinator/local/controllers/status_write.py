@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, Part
+from koordinator.api.meta import Object, ViewPart
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
 
 
-def difference(old: Part, new: Part, always: Container[str] = ()) -> dict[str, Any]:
+def difference(old: ViewPart, new: ViewPart, always: Container[str] = ()) -> dict[str, Any]:
     """A merge patch from one status to another of the same view; empty when they are equal.
 
     Fields at their default are taken out, as the API omits them, but those named in `always` (on the wire)
@@ -33,7 +33,13 @@ def difference(old: Part, new: Part, always: Container[str] = ()) -> dict[str, A
 
 
 async def write(
-    cluster: Cluster, obj: Object, old: Part, new: Part, always: Container[str] = (), *, guarded: bool = False
+    cluster: Cluster,
+    obj: Object,
+    old: ViewPart,
+    new: ViewPart,
+    always: Container[str] = (),
+    *,
+    guarded: bool = False,
 ) -> bool:
     """Bring the status of `obj` from `old` to `new`; whether anything was written.
 

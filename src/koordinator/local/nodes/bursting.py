@@ -18,7 +18,7 @@ from koordinator.local.nodes.pod_shape import PodShape
 RUNNING = "Running"
 
 
-class Limited(msgspec.Struct):
+class BurstablePod(msgspec.Struct):
     """A pod with a CPU limit that its settings may exceed."""
 
     shape: PodShape
@@ -27,13 +27,13 @@ class Limited(msgspec.Struct):
     bucket: TokenBucket | None = None
 
 
-def limited(shape: PodShape) -> Limited | None:
+def limited(shape: PodShape) -> BurstablePod | None:
     """Return the state of a pod whose quota may be raised; None for any other."""
     quota_us = shape.group.quota_us
     is_raisable = shape.burst.policy in QUOTA_POLICIES and cpu_burst.is_managed(shape.qos, RUNNING)
     if quota_us is None or quota_us == UNLIMITED or not is_raisable:
         return None
-    return Limited(shape, quota_us, quota_us)
+    return BurstablePod(shape, quota_us, quota_us)
 
 
 def state_of(
@@ -54,7 +54,7 @@ def state_of(
 
 
 def run(
-    pod: Limited,
+    pod: BurstablePod,
     state: NodeState,
     is_throttled: bool,
     used_cores: float,

@@ -27,10 +27,10 @@ from koordinator.koordlet.qos.cpu_burst import NodeState
 from koordinator.koordlet.qos.memory_evict import BE_MEMORY
 from koordinator.koordlet.series import Aggregation
 from koordinator.local.nodes import bursting, contention, pod_shape, prediction, samples, usage
-from koordinator.local.nodes.bursting import Limited
+from koordinator.local.nodes.bursting import BurstablePod
 from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.pod_shape import PodShape
-from koordinator.local.nodes.prediction import Peaks, PodUsage
+from koordinator.local.nodes.prediction import Peaks, SlotUsage
 from koordinator.local.nodes.samples import NodeSample, PodSample, Samples
 from koordinator.local.nodes.suppression import Suppression
 from koordinator.local.nodes.usage import F64, Index, Mask, Noise, Trace, per_node
@@ -164,7 +164,7 @@ class Fleet:
         self.samples = Samples(policy.history_s, policy.pod_history_s)
         self.peaks = Peaks(nodes, policy.predict)
         self.peaks.grow(SLOTS_AT_FIRST)
-        self._limited: dict[int, Limited] = {}
+        self._limited: dict[int, BurstablePod] = {}
         self._rng = random.Random(0)
         self._unsampled_s = policy.sample_s  # the first step is a sample
         self._unlearnt_s = policy.predict.training_interval_s
@@ -436,7 +436,7 @@ class Fleet:
         stays = slots[~self.is_finished[slots]]
         has_pods = [np.bincount(self.node[stays[mask[stays]]], minlength=nodes) > 0 for mask in has_class]
         measured = slots[~np.isnan(cores)]
-        used = PodUsage(
+        used = SlotUsage(
             slots=measured,
             node=self.node[measured],
             cores=cores[~np.isnan(cores)],

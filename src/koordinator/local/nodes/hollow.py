@@ -31,7 +31,7 @@ from koordinator.koordlet.report.node_metric import CollectPolicy
 from koordinator.local.nodes import kubelet, reports
 from koordinator.local.nodes.evictions import Evictions
 from koordinator.local.nodes.fleet import Fleet, StepResult
-from koordinator.local.nodes.hollow_pod import Action, HollowPod
+from koordinator.local.nodes.hollow_pod import HollowPod, PodAction
 from koordinator.local.nodes.topology_reports import TopologyReports
 from koordinator.local.nodes.upkeep import Upkeep
 
@@ -90,7 +90,7 @@ class HollowNodes:
         self._upkeep = Upkeep(fleet, cluster.clock, self._plan, self._patch_status)
         self._pods: dict[str, HollowPod] = {}
         self._pod_in: dict[int, HollowPod] = {}
-        self._due: list[tuple[float, int, Action, str]] = []
+        self._due: list[tuple[float, int, PodAction, str]] = []
         self._sequence = 0
         self._silent: set[int] = set()
         self._evictions = Evictions(fleet, self._pods_on)
@@ -199,11 +199,11 @@ class HollowNodes:
             is_finished=obj.status.phase in OVER,
         )
         if obj.spec.readiness_gates and known.runs:
-            self._plan(0.0, Action.PROBE, known)  # somebody else may have said that it is ready
+            self._plan(0.0, PodAction.PROBE, known)  # somebody else may have said that it is ready
         if (obj.metadata.deletion_timestamp is not None) and not known.stopping:
             known.stopping = True
             grace_s = obj.metadata.deletion_grace_period_seconds or 0
-            self._plan(self._stop_delay_s(known, grace_s), Action.STOP, known)
+            self._plan(self._stop_delay_s(known, grace_s), PodAction.STOP, known)
 
     def _admit(self, obj: Pod, row: int) -> HollowPod | None:
         if obj.status.phase in OVER:
@@ -221,12 +221,12 @@ class HollowNodes:
             self._begin(pod, kubelet.running_since_s(obj) or self._cluster.clock.now())
             if pod_resize.status_of(obj) is not None:
                 pod.applied = pod.allocated = obj.spec
-                self._plan(0.0, Action.RESIZE, pod)
+                self._plan(0.0, PodAction.RESIZE, pod)
         else:
             wanted_s = shape.behaviour.start_delay_seconds
             config = self._config
             drawn_s = config.start_s_min + _draw(shape.seed) * (config.start_s_max - config.start_s_min)
-            self._plan(drawn_s if wanted_s is None else wanted_s, Action.START, pod)
+            self._plan(drawn_s if wanted_s is None else wanted_s, PodAction.START, pod)
         return pod
 
     def _on_pod_gone(self, obj: Pod) -> None:
@@ -274,13 +274,13 @@ class HollowNodes:
 
     # What is due
 
-    def _plan(self, delay_s: float, action: Action, pod: HollowPod) -> None:
+    def _plan(self, delay_s: float, action: PodAction, pod: HollowPod) -> None:
         self._sequence += 1
         at_s = self._cluster.clock.now() + delay_s
         heapq.heappush(self._due, (at_s, self._sequence, action, pod.obj.metadata.uid))
 
     async def _carry_out(self, now_s: float) -> None:
-        later: list[tuple[float, int, Action, str]] = []
+        later: list[tuple[float, int, PodAction, str]] = []
         while self._due and self._due[0][0] <= now_s:
             entry = heapq.heappop(self._due)
             pod = self._pods.get(entry[3])
@@ -295,20 +295,20 @@ class HollowNodes:
         """False once the pod is gone: its slot may belong to another by now."""
         return self._pods.get(pod.obj.metadata.uid) is pod
 
-    async def _act(self, action: Action, pod: HollowPod, now_s: float) -> None:
+    async def _act(self, action: PodAction, pod: HollowPod, now_s: float) -> None:
         meta = pod.obj.metadata
         if not self._is_ours(pod):
             return
-        if action is Action.STOP:
+        if action is PodAction.STOP:
             self.fleet.halt(pod.slot)
             await self._cluster.delete(Pod, meta.name, meta.namespace, uid=meta.uid, grace_period_s=0)
-        elif action is Action.RETRY_END:
+        elif action is PodAction.RETRY_END:
             assert pod.ended is not None, meta.name
             await self._write_end(pod, pod.ended, now_s)
-        elif action is Action.PROBE:
+        elif action is PodAction.PROBE:
             if await self._upkeep.probe(pod, now_s):
                 await self._end_container(pod, kubelet.KILLED_EXIT_CODE, False, now_s)
-        elif action is Action.RESIZE:
+        elif action is PodAction.RESIZE:
             await self._upkeep.resize(pod, now_s)
         elif not pod.stopping:
             run = self._upkeep.first_run(pod, now_s)
@@ -336,7 +336,7 @@ class HollowNodes:
         if pod.row in self._silent or not await self._attempt(
             self._write_end(pod, pod.ended, now_s), pod.obj
         ):
-            self._plan(RETRY_S, Action.RETRY_END, pod)
+            self._plan(RETRY_S, PodAction.RETRY_END, pod)
 
     async def _write_end(self, pod: HollowPod, ended: dict[str, Any], now_s: float) -> None:
         obj = pod.obj
@@ -347,7 +347,7 @@ class HollowNodes:
         await self._patch_status(pod, kubelet.waiting_status(obj, pod.run(), ended, now_s))
         pod.restarts += 1
         pod.last_state = ended
-        self._plan(kubelet.restart_backoff_s(pod.restarts), Action.START, pod)
+        self._plan(kubelet.restart_backoff_s(pod.restarts), PodAction.START, pod)
 
     async def _evict(self, row: int, victim: Victim) -> bool:
         """As the node agent does; a budget may refuse, then it is asked again later. Whether the pod goes."""

@@ -4,11 +4,11 @@ import enum
 from typing import Any
 
 from koordinator.api.core import Pod, PodSpec
-from koordinator.local.nodes.kubelet import Run
+from koordinator.local.nodes.kubelet import PodRun
 from koordinator.local.nodes.probes import Health, Timeline
 
 
-class Action(enum.Enum):
+class PodAction(enum.Enum):
     """The action that is due for a pod."""
 
     START = "start"
@@ -62,9 +62,9 @@ class HollowPod:
         """Return whether its containers run."""
         return self.started_s > 0.0 and self.ended is None
 
-    def run(self, health: Health | None = None) -> Run:
+    def run(self, health: Health | None = None) -> PodRun:
         """The facts of its status."""
-        return Run(
+        return PodRun(
             row=self.row,
             slot=self.slot,
             since_s=self.started_s,

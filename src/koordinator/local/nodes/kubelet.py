@@ -123,7 +123,7 @@ def lease_renewal(now_s: float) -> dict[str, Any]:
     return {"renewTime": clock.rfc3339_micro(now_s)}
 
 
-class Run(NamedTuple):
+class PodRun(NamedTuple):
     """One run of a pod's containers: where, since when (seconds since 1970), after how many restarts, the state of the
     one before, and how the containers are.
 
@@ -142,7 +142,7 @@ class Run(NamedTuple):
     resize: tuple[Json, ...] = ()
 
 
-def running_status(pod: Pod, run: Run, now_s: float) -> Json:
+def running_status(pod: Pod, run: PodRun, now_s: float) -> Json:
     """A patch that says: the containers run, and how they are."""
     since, now = clock.rfc3339(run.since_s), clock.rfc3339(now_s)
     unready = [name for name, (_, ready) in run.health.items() if not ready] if run.health else []
@@ -199,7 +199,7 @@ def _essence(condition: Condition) -> tuple[str, str, str, int]:
     return condition.status, condition.reason, condition.message, condition.observed_generation
 
 
-def waiting_status(pod: Pod, run: Run, ended: Json, now_s: float) -> Json:
+def waiting_status(pod: Pod, run: PodRun, ended: Json, now_s: float) -> Json:
     """A patch that says: the containers ended and will be restarted after a pause; sidecars run on."""
     waiting = {"reason": "CrashLoopBackOff", "message": "back-off before the next restart"}
     containers = [
@@ -212,7 +212,7 @@ def waiting_status(pod: Pod, run: Run, ended: Json, now_s: float) -> Json:
     return {"status": {"phase": "Running", "conditions": conditions, "containerStatuses": containers}}
 
 
-def ended_status(pod: Pod, run: Run, ended: Json, now_s: float) -> Json:
+def ended_status(pod: Pod, run: PodRun, ended: Json, now_s: float) -> Json:
     """A patch that says: the pod is over, Succeeded or Failed by its exit code; its sidecars were stopped then."""
     failed = ended["terminated"]["exitCode"] != 0
     over = {"ready": False, "started": False, "lastState": {}}
@@ -270,7 +270,7 @@ def _container(container: Container, slot: int, restarts: int) -> Json:
     }
 
 
-def _running(container: Container, run: Run, since: str) -> Json:
+def _running(container: Container, run: PodRun, since: str) -> Json:
     """The status of a container or sidecar that runs; sidecars have not restarted with the others."""
     restarts = 0 if is_sidecar(container) else run.restarts
     started, ready = (True, True) if run.health is None else run.health.get(container.name, (True, True))
@@ -303,7 +303,9 @@ _RESIZE_CONDITIONS = (pod_resize.PENDING, resizing.IN_PROGRESS)
 _READY: Json = {"status": "True"}
 
 
-def _conditions(pod: Pod, now: str, run: Run, *, unready: Sequence[str] = (), over: str = "") -> list[Json]:
+def _conditions(
+    pod: Pod, now: str, run: PodRun, *, unready: Sequence[str] = (), over: str = ""
+) -> list[Json]:
     """All conditions of the pod: ours as they are now, those of others as they were. `unready` names containers;
     `over` is the reason of a pod that ended."""
     before = {c.type: c for c in pod.status.conditions}

@@ -15,7 +15,7 @@ from koordinator.api.device import Device
 from koordinator.api.meta import ObjectMeta, OwnerReference
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.host import cpu_topology
-from koordinator.host.cpu_topology import CPUTopology, Processor
+from koordinator.host.cpu_topology import HostCPUTopology, Processor
 from koordinator.koordlet.report import device, topology_object
 from koordinator.koordlet.report.device import GPU, RDMACard
 from koordinator.koordlet.report.reserved_cpus import KubeletConfig
@@ -38,7 +38,7 @@ def numa_nodes(shape: NodeShape) -> int:
     return 2 if shape.cpu_milli % 4_000 == 0 else 1
 
 
-def cpus(shape: NodeShape) -> CPUTopology:
+def cpus(shape: NodeShape) -> HostCPUTopology:
     """Two threads per core, cores in a row on each NUMA node, a socket for each."""
     count, nodes = max(shape.cpu_milli // 1_000, 1), numa_nodes(shape)
     per_node = count // nodes

@@ -20,7 +20,7 @@ CLASSES = (PriorityClass.PROD, PriorityClass.NONE)
 _SYSTEM = 0
 
 
-class PodUsage(msgspec.Struct, frozen=True):
+class SlotUsage(msgspec.Struct, frozen=True):
     """The usage of pods in some slots over the last interval, all (pods,); only those that were measured."""
 
     slots: Index
@@ -56,7 +56,7 @@ class Peaks:
 
     def learn(
         self,
-        pods: PodUsage,
+        pods: SlotUsage,
         node_cores: F64,
         node_bytes: F64,
         has_pods: tuple[Mask, ...],

@@ -15,14 +15,14 @@ RETRY_S = 10.0
 ACTUATE_S = 1.0
 
 
-class Refusal(NamedTuple):
+class ResizeRefusal(NamedTuple):
     """The reason why the new amounts are not given (now)."""
 
     reason: str
     message: str
 
 
-class Room(NamedTuple):
+class ResizeHeadroom(NamedTuple):
     """CPU in milli-cores and memory in bytes: what pods may have of a node, and what the others have."""
 
     allocatable_milli: float
@@ -36,7 +36,7 @@ def differs(old: PodSpec, new: PodSpec) -> bool:
     return _amounts(old) != _amounts(new)
 
 
-def refusal(wanted: PodShape, room: Room) -> Refusal | None:
+def refusal(wanted: PodShape, room: ResizeHeadroom) -> ResizeRefusal | None:
     """None when the node has room."""
     for name, asked, allocatable, others in (
         ("cpu", wanted.request_milli, room.allocatable_milli, room.others_milli),
@@ -44,9 +44,9 @@ def refusal(wanted: PodShape, room: Room) -> Refusal | None:
     ):
         if asked > allocatable:
             text = f"Node didn't have enough capacity: {name}, requested: {int(asked)}, capacity: {int(allocatable)}"
-            return Refusal(pod_resize.INFEASIBLE, text)
+            return ResizeRefusal(pod_resize.INFEASIBLE, text)
         if asked + others > allocatable:
-            return Refusal(DEFERRED, f"Node didn't have enough resource: {name}")
+            return ResizeRefusal(DEFERRED, f"Node didn't have enough resource: {name}")
     return None
 
 

@@ -9,9 +9,9 @@ from koordinator.api.pod_resize import is_sidecar
 from koordinator.clock import Clock
 from koordinator.local.nodes import kubelet, probes, resizing
 from koordinator.local.nodes.fleet import Fleet
-from koordinator.local.nodes.hollow_pod import Action, HollowPod
+from koordinator.local.nodes.hollow_pod import HollowPod, PodAction
 
-Plan = Callable[[float, Action, HollowPod], None]
+Plan = Callable[[float, PodAction, HollowPod], None]
 """Has something done after so many seconds."""
 WriteStatus = Callable[[HollowPod, dict[str, Any]], Awaitable[None]]
 
@@ -25,7 +25,7 @@ class Upkeep:
         self._plan = plan
         self._write_status = write_status
 
-    def first_run(self, pod: HollowPod, now_s: float) -> kubelet.Run:
+    def first_run(self, pod: HollowPod, now_s: float) -> kubelet.PodRun:
         """Return the status of containers that start now: with the amounts that they ask for now."""
         pod.allocated = pod.applied = None
         pod.resize = ()
@@ -44,7 +44,7 @@ class Upkeep:
             return
         if pod.applied is None:
             pod.allocated = pod.applied = pod.obj.spec
-        self._plan(0.0, Action.RESIZE, pod)
+        self._plan(0.0, PodAction.RESIZE, pod)
 
     async def probe(self, pod: HollowPod, now_s: float) -> bool:
         """Say how the containers are by their probes; whether one failed for good, so that they must end."""
@@ -68,12 +68,12 @@ class Upkeep:
             pod.allocated = pod.applied
             pod.resize = (kubelet.resize_condition(pod.obj, pod_resize.PENDING, *refusal),)
             if refusal.reason == resizing.DEFERRED:
-                self._plan(resizing.RETRY_S, Action.RESIZE, pod)
+                self._plan(resizing.RETRY_S, PodAction.RESIZE, pod)
         elif pod.allocated is not None:
             self._fleet.resize(pod.slot, shape)
             pod.allocated = None
             pod.resize = (kubelet.resize_condition(pod.obj, resizing.IN_PROGRESS),)
-            self._plan(resizing.ACTUATE_S, Action.RESIZE, pod)
+            self._plan(resizing.ACTUATE_S, PodAction.RESIZE, pod)
         else:
             self._fleet.resize(pod.slot, shape)
             pod.applied = None
@@ -98,12 +98,12 @@ class Upkeep:
         next_s = probes.next_change_s(pod.lines or {}, ran_s)
         if next_s is not None:
             pod.probe_s = pod.started_s + next_s
-            self._plan(pod.probe_s - self._clock.now(), Action.PROBE, pod)
+            self._plan(pod.probe_s - self._clock.now(), PodAction.PROBE, pod)
 
-    def _room(self, pod: HollowPod) -> resizing.Room:
+    def _room(self, pod: HollowPod) -> resizing.ResizeHeadroom:
         fleet, row = self._fleet, pod.row
         others = [slot for slot in fleet.pods_on[row] if slot != pod.slot]
-        return resizing.Room(
+        return resizing.ResizeHeadroom(
             float(fleet.capacity[row] - fleet.reserved[row]),
             float(fleet.capacity_bytes[row] - fleet.reserved_bytes[row]),
             float(fleet.request[others].sum()),

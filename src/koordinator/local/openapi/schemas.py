@@ -7,7 +7,7 @@ from koordinator.api.meta import Resource
 from koordinator.local.openapi import descriptions
 from koordinator.local.schema.builtin import models
 from koordinator.local.schema.decode import struct_name
-from koordinator.local.schema.types import Field, Kind, ListType, Type
+from koordinator.local.schema.types import ListType, SchemaField, SchemaType, WireKind
 
 Json = dict[str, Any]
 
@@ -44,19 +44,19 @@ _FIXED: dict[str, Json] = {
     },
 }
 
-_SCALARS: dict[Kind, Json] = {
-    Kind.STRING: {"type": "string"},
-    Kind.BOOL: {"type": "boolean"},
-    Kind.INT32: {"type": "integer", "format": "int32"},
-    Kind.INT64: {"type": "integer", "format": "int64"},
-    Kind.FLOAT: {"type": "number", "format": "double"},
-    Kind.BYTES: {"type": "string", "format": "byte"},
+_SCALARS: dict[WireKind, Json] = {
+    WireKind.STRING: {"type": "string"},
+    WireKind.BOOL: {"type": "boolean"},
+    WireKind.INT32: {"type": "integer", "format": "int32"},
+    WireKind.INT64: {"type": "integer", "format": "int64"},
+    WireKind.FLOAT: {"type": "number", "format": "double"},
+    WireKind.BYTES: {"type": "string", "format": "byte"},
 }
 _NAMED = {
-    Kind.QUANTITY: _QUANTITY,
-    Kind.INT_OR_STRING: _INT_OR_STRING,
-    Kind.TIME: _TIME,
-    Kind.MICRO_TIME: _MICRO_TIME,
+    WireKind.QUANTITY: _QUANTITY,
+    WireKind.INT_OR_STRING: _INT_OR_STRING,
+    WireKind.TIME: _TIME,
+    WireKind.MICRO_TIME: _MICRO_TIME,
 }
 _V2_UNKNOWN = frozenset({"oneOf", "anyOf", "allOf", "not", "nullable"})
 
@@ -66,8 +66,8 @@ def _core_models() -> frozenset[str]:
     """Models of the core group that other groups use too."""
     found: set[str] = set()
 
-    def walk(shape: Type) -> None:
-        if shape.kind is Kind.STRUCT and shape.name not in found:
+    def walk(shape: SchemaType) -> None:
+        if shape.kind is WireKind.STRUCT and shape.name not in found:
             found.add(shape.name)
             for field in shape.fields.values():
                 walk(field.type)
@@ -104,7 +104,7 @@ class Definitions:
         """A reference to a definition."""
         return {"$ref": f"{self._prefix}{name}"}
 
-    def add_kind(self, resource: Resource, shape: Type) -> str:
+    def add_kind(self, resource: Resource, shape: SchemaType) -> str:
         """The definition of a built-in kind, with its group, version and kind; returns its name."""
         package = f"{group_prefix(resource.group)}.{resource.version}"
         name = f"{package}.{resource.kind}"
@@ -153,7 +153,7 @@ class Definitions:
         """The definition of a model class; returns its name."""
         return self._struct(models.struct_of(model), package)
 
-    def _struct(self, shape: Type, package: str) -> str:
+    def _struct(self, shape: SchemaType, package: str) -> str:
         bare = struct_name(shape)
         if shape.name in _META_MODELS:
             name = f"{META_PREFIX}.{bare}"
@@ -164,7 +164,7 @@ class Definitions:
         self._add_struct(name, shape, package)
         return name
 
-    def _add_struct(self, name: str, shape: Type, package: str) -> None:
+    def _add_struct(self, name: str, shape: SchemaType, package: str) -> None:
         if name in self.schemas:
             return
         body: Json = {"type": "object"}
@@ -181,9 +181,11 @@ class Definitions:
         if shape.atomic:
             body["x-kubernetes-map-type"] = "atomic"
 
-    def _field(self, field: Field, text: str, package: str) -> Json:
+    def _field(self, field: SchemaField, text: str, package: str) -> Json:
         body = self._type(field.type, package)
-        if not text and field.type.kind is Kind.STRUCT:  # models say nothing about fields of a struct type
+        if (
+            not text and field.type.kind is WireKind.STRUCT
+        ):  # models say nothing about fields of a struct type
             text = descriptions.of_struct(struct_name(field.type))
         if "$ref" in body:
             body = self._referring(body["$ref"].removeprefix(self._prefix), text)
@@ -200,7 +202,7 @@ class Definitions:
         body = {"allOf": [self.ref(name)]} if self._v3 else self.ref(name)
         return {"description": text, **body} if text else body
 
-    def _type(self, shape: Type, package: str) -> Json:
+    def _type(self, shape: SchemaType, package: str) -> Json:
         if shape.kind in _SCALARS:
             return dict(_SCALARS[shape.kind])
         if shape.kind in _NAMED:
@@ -208,12 +210,12 @@ class Definitions:
             self.schemas.setdefault(name, _FIXED[name] if self._v3 else _fixed_v2(name))
             return self.ref(name)
         match shape.kind:
-            case Kind.STRUCT:
+            case WireKind.STRUCT:
                 return self.ref(self._struct(shape, package))
-            case Kind.LIST:
+            case WireKind.LIST:
                 assert shape.element is not None
                 return {"type": "array", "items": self._type(shape.element, package)} | _list_markers(shape)
-            case Kind.MAP:
+            case WireKind.MAP:
                 assert shape.element is not None
                 body: Json = {"type": "object", "additionalProperties": self._type(shape.element, package)}
                 if shape.atomic:
@@ -222,7 +224,7 @@ class Definitions:
         return {"type": "object"}
 
 
-def _list_markers(shape: Type) -> Json:
+def _list_markers(shape: SchemaType) -> Json:
     markers: Json = {"x-kubernetes-list-type": shape.list_type.value}
     if shape.list_type is ListType.MAP:
         markers["x-kubernetes-list-map-keys"] = list(shape.list_keys)

@@ -9,7 +9,7 @@ from koordinator.cluster.protocol import PatchType
 from koordinator.local.interfaces import WriteContext
 from koordinator.local.patches import json_patch, merge_patch
 from koordinator.local.patches.apply import server_side
-from koordinator.local.schema.types import Type
+from koordinator.local.schema.types import SchemaType
 
 _CUSTOM_TYPES = ", ".join(t.value for t in (PatchType.JSON, PatchType.MERGE, PatchType.APPLY))
 
@@ -17,7 +17,7 @@ _CUSTOM_TYPES = ", ".join(t.value for t in (PatchType.JSON, PatchType.MERGE, Pat
 class Shapes(Protocol):
     """The questions of patches to the schema catalog (`local.schema.Catalog` has it)."""
 
-    def type_of(self, resource: Resource, subresource: str = "") -> Type: ...
+    def type_of(self, resource: Resource, subresource: str = "") -> SchemaType: ...
 
     def is_custom(self, resource: Resource) -> bool: ...
 
@@ -93,7 +93,7 @@ class ObjectPatcher:
         except RecursionError:
             raise BadRequest("json: exceeded max depth") from None
 
-    def _type_of(self, context: WriteContext) -> Type:
+    def _type_of(self, context: WriteContext) -> SchemaType:
         return self._catalog.type_of(context.resource, context.subresource)
 
 

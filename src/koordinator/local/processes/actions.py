@@ -25,7 +25,7 @@ OUTPUT_BYTES_MAX = 10 * 1024
 _USER_AGENT = f"kube-probe/{release.KUBERNETES.rpartition('.')[0]}"
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ActionResult(msgspec.Struct, frozen=True):
     """The result: whether it went well, and what it said."""
 
     is_well: bool
@@ -55,7 +55,7 @@ class Inside(Protocol):
         ...
 
 
-async def execute(inside: Inside, action: ExecAction, timeout_s: float) -> Outcome:
+async def execute(inside: Inside, action: ExecAction, timeout_s: float) -> ActionResult:
     """Run a command in the container; well when it exits with 0 in time."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(write_end, True)
@@ -63,7 +63,7 @@ async def execute(inside: Inside, action: ExecAction, timeout_s: float) -> Outco
         try:
             process = inside.start_inside(action.command, (write_end, write_end))
         except (StartError, GroupError, OSError) as error:
-            return Outcome(False, f"command could not be started: {error}")
+            return ActionResult(False, f"command could not be started: {error}")
         finally:
             os.close(write_end)
         try:
@@ -71,24 +71,24 @@ async def execute(inside: Inside, action: ExecAction, timeout_s: float) -> Outco
                 ended = await process.wait()
         except TimeoutError:
             process.send(signal.SIGKILL)
-            return Outcome(
+            return ActionResult(
                 False, f'command timed out: "{" ".join(action.command)}" timed out after {timeout_s:g}s'
             )
         except asyncio.CancelledError:
             process.send(signal.SIGKILL)
             raise
-        return Outcome(ended.code == 0, _text(read_end))
+        return ActionResult(ended.code == 0, _text(read_end))
     finally:
         os.close(read_end)
 
 
 async def get(
     session: aiohttp.ClientSession, inside: Inside, action: HTTPGetAction, timeout_s: float
-) -> Outcome:
+) -> ActionResult:
     """Send a request; well when the status is from 200 to 399."""
     port = port_of(inside.spec, action.port)
     if port is None:
-        return Outcome(False, f'couldn\'t find port: "{action.port}"')
+        return ActionResult(False, f'couldn\'t find port: "{action.port}"')
     path = action.path if action.path.startswith("/") else f"/{action.path}"
     url = f"{(action.scheme or 'HTTP').lower()}://{action.host or inside.address}:{port}{path}"
     headers = {"User-Agent": _USER_AGENT, "Accept": "*/*", "Connection": "close"}
@@ -102,31 +102,33 @@ async def get(
             allow_redirects=False,
         ) as answer:
             if 200 <= answer.status < 400:
-                return Outcome(True)
-            return Outcome(False, f"HTTP probe failed with statuscode: {answer.status}")
+                return ActionResult(True)
+            return ActionResult(False, f"HTTP probe failed with statuscode: {answer.status}")
     except TimeoutError:
-        return Outcome(
+        return ActionResult(
             False, f'Get "{url}": context deadline exceeded (Client.Timeout exceeded while awaiting headers)'
         )
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        return Outcome(False, f'Get "{url}": {error}')
+        return ActionResult(False, f'Get "{url}": {error}')
 
 
-async def connect(inside: Inside, action: TCPSocketAction, timeout_s: float) -> Outcome:
+async def connect(inside: Inside, action: TCPSocketAction, timeout_s: float) -> ActionResult:
     """Open a connection; well when that is possible."""
     port = port_of(inside.spec, action.port)
     if port is None:
-        return Outcome(False, f'couldn\'t find port: "{action.port}"')
+        return ActionResult(False, f'couldn\'t find port: "{action.port}"')
     host = action.host or inside.address
     try:
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(host, port)
     except TimeoutError:
-        return Outcome(False, f"dial tcp {host}:{port}: i/o timeout")
+        return ActionResult(False, f"dial tcp {host}:{port}: i/o timeout")
     except OSError as error:
-        return Outcome(False, f"dial tcp {host}:{port}: connect: {os.strerror(error.errno or 0).lower()}")
+        return ActionResult(
+            False, f"dial tcp {host}:{port}: connect: {os.strerror(error.errno or 0).lower()}"
+        )
     writer.close()
-    return Outcome(True)
+    return ActionResult(True)
 
 
 def port_of(container: Container, port: IntOrString) -> int | None:
@@ -140,7 +142,7 @@ def port_of(container: Container, port: IntOrString) -> int | None:
 
 async def perform(
     session: aiohttp.ClientSession, inside: Inside, handler: Handler, timeout_s: float
-) -> Outcome:
+) -> ActionResult:
     """Do what a lifecycle hook says."""
     if handler.exec is not None:
         return await execute(inside, handler.exec, timeout_s)
@@ -148,8 +150,8 @@ async def perform(
         return await get(session, inside, handler.http_get, timeout_s)
     if handler.sleep is not None:
         await asyncio.sleep(min(handler.sleep.seconds, timeout_s))
-        return Outcome(True)
-    return Outcome(False, "this node has exec, httpGet and sleep hooks only")
+        return ActionResult(True)
+    return ActionResult(False, "this node has exec, httpGet and sleep hooks only")
 
 
 def _text(read_end: int) -> str:

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from koordinator.api import pod_resources, resource_list, resources
 from koordinator.api.core import Pod
 from koordinator.api.quantity import ResourceList
-from koordinator.local.processes.pod_status import Failure
+from koordinator.local.processes.pod_status import PodFailure
 
 _NATIVE = (resources.CPU, resources.MEMORY, resources.EPHEMERAL_STORAGE)
 
 
-def refusal(pod: Pod, others: Iterable[Pod], allocatable: ResourceList) -> Failure | None:
+def refusal(pod: Pod, others: Iterable[Pod], allocatable: ResourceList) -> PodFailure | None:
     """Return why the pod is not run, None when it fits beside the others.
 
     `allocatable` is what the node offers now, extended resources of its Node object included; resources that it does
@@ -35,6 +35,6 @@ def refusal(pod: Pod, others: Iterable[Pod], allocatable: ResourceList) -> Failu
     return None
 
 
-def _refused(name: str, requested: int, used: int, capacity: int) -> Failure:
+def _refused(name: str, requested: int, used: int, capacity: int) -> PodFailure:
     text = f"Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
-    return Failure(f"OutOf{name}", f"Pod was rejected: {text}")
+    return PodFailure(f"OutOf{name}", f"Pod was rejected: {text}")

@@ -13,14 +13,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from koordinator.local.processes.payloads import File, Owner, Payload
+from koordinator.local.processes.payloads import File, FileOwner, Payload
 
 _DATA, _UNFINISHED = "..data", "..data_tmp"
 _FOLDER_MODE, _GROUP_FOLDER, _GROUP_FILE = 0o755, 0o550 | stat.S_ISGID, 0o440
 """A volume's group may read what is in it."""
 
 
-def write(folder: Path, payload: Payload, owner: Owner) -> bool:
+def write(folder: Path, payload: Payload, owner: FileOwner) -> bool:
     """Make the directory hold exactly these files; whether anything changed. Raises: OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     before = _current(folder)
@@ -55,11 +55,11 @@ def _current(folder: Path) -> Path | None:
         return None
 
 
-def _wanted(payload: Payload, owner: Owner) -> dict[str, File]:
+def _wanted(payload: Payload, owner: FileOwner) -> dict[str, File]:
     return {path: File(file.data, _mode(file, owner)) for path, file in payload.items()}
 
 
-def _mode(file: File, owner: Owner) -> int:
+def _mode(file: File, owner: FileOwner) -> int:
     return file.mode if owner.group is None else file.mode | _GROUP_FILE
 
 
@@ -74,7 +74,7 @@ def _files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
 
 
-def _fill(folder: Path, payload: Payload, owner: Owner) -> None:
+def _fill(folder: Path, payload: Payload, owner: FileOwner) -> None:
     for name, file in _wanted(payload, owner).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,6 +87,6 @@ def _fill(folder: Path, payload: Payload, owner: Owner) -> None:
         path.chmod(_FOLDER_MODE if owner.group is None else _FOLDER_MODE | _GROUP_FOLDER)
 
 
-def _give(path: Path, owner: Owner) -> None:
-    if owner != Owner():
+def _give(path: Path, owner: FileOwner) -> None:
+    if owner != FileOwner():
         os.chown(path, -1 if owner.user is None else owner.user, -1 if owner.group is None else owner.group)

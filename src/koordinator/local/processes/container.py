@@ -16,18 +16,18 @@ from koordinator.local.processes.container_state import (
     ERROR,
     OOM_KILLED,
     ContainerRecord,
+    ContainerWaiting,
     RestartBackoff,
     Running,
     Terminated,
-    Waiting,
 )
-from koordinator.local.processes.environment import ConfigError, NoCommand, Surroundings
+from koordinator.local.processes.environment import ConfigError, EnvironmentSources, NoCommand
 from koordinator.local.processes.groups import GroupError
 from koordinator.local.processes.launch import Exit, Identity, Process, StartError
 from koordinator.local.processes.output import LogFile, Output
 from koordinator.local.processes.pod_files import PodFiles
 from koordinator.local.processes.pod_spec import Container, Handler, KubeletPod, Probe
-from koordinator.local.processes.probing import Kind, Prober
+from koordinator.local.processes.probing import ProbeKind, Prober
 from koordinator.local.processes.services import Services
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Home(Protocol):
         """Something of a container's state is other than before."""
         ...
 
-    async def surroundings(self, record: ContainerRecord) -> Surroundings:
+    async def surroundings(self, record: ContainerRecord) -> EnvironmentSources:
         """Return what the container's environment may refer to. Raises: ConfigError, ApiError."""
         ...
 
@@ -126,10 +126,10 @@ class ContainerLife:
         self.started.set()
         self._home.changed()
 
-    def unhealthy(self, kind: Kind, text: str) -> None:
+    def unhealthy(self, kind: ProbeKind, text: str) -> None:
         self._warn("Unhealthy", f"{kind.value} probe failed: {text}")
 
-    async def failed(self, kind: Kind, probe: Probe) -> None:
+    async def failed(self, kind: ProbeKind, probe: Probe) -> None:
         grace_s = probe.termination_grace_period_seconds
         why = f"failed {kind.value.lower()} probe, will be restarted"
         await self.restart(why, self._home.pod.grace_s if grace_s is None else grace_s)
@@ -335,7 +335,7 @@ class ContainerLife:
             pod = self._home.pod
             text = f"back-off {_duration(pause_s)} restarting failed container={self.name} "
             text += f"pod={pod.raw.metadata.name}_{pod.raw.metadata.namespace}({pod.uid})"
-            record.state = Waiting("CrashLoopBackOff", text)
+            record.state = ContainerWaiting("CrashLoopBackOff", text)
             where = f"{pod.raw.metadata.name}_{pod.raw.metadata.namespace}({pod.uid})"
             self._warn("BackOff", f"Back-off restarting failed container {self.name} in pod {where}")
             self._home.changed()
@@ -405,7 +405,7 @@ class ContainerLife:
     # Telling
 
     def _cannot(self, reason: str, message: str, event: str) -> None:
-        self.record.state = Waiting(reason, message)
+        self.record.state = ContainerWaiting(reason, message)
         self._warn("Failed", event)
         self._home.changed()
 

@@ -14,7 +14,7 @@ KILLED_CODE = 137
 _FORGIVEN_S = 2 * BACKOFF_S_MAX
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class ContainerWaiting(msgspec.Struct, frozen=True):
     """Not running, and why."""
 
     reason: str = "ContainerCreating"
@@ -39,7 +39,7 @@ class Terminated(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-State = Waiting | Running | Terminated
+State = ContainerWaiting | Running | Terminated
 
 
 class ContainerRecord:
@@ -50,7 +50,7 @@ class ContainerRecord:
         self.is_init = is_init
         self.restarts = 0
         self.id = ""
-        self.state: State = Waiting("PodInitializing" if not is_init else "ContainerCreating")
+        self.state: State = ContainerWaiting("PodInitializing" if not is_init else "ContainerCreating")
         self.last: Terminated | None = None
         self.is_started = False
         """Running, and past its startup probe."""
@@ -143,7 +143,7 @@ class RestartBackoff:
 
 def _wire(state: State) -> dict[str, Any]:
     match state:
-        case Waiting(reason=reason, message=message):
+        case ContainerWaiting(reason=reason, message=message):
             return {"waiting": {"reason": reason} | ({"message": message} if message else {})}
         case Running(since_s=since_s):
             return {"running": {"startedAt": clock.rfc3339(since_s)}}

@@ -44,7 +44,7 @@ class NoCommand(HostError):
         )
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+class EnvironmentSources(msgspec.Struct, frozen=True, kw_only=True):
     """The objects that a container's environment may refer to, besides its pod. Absent objects are None."""
 
     node_name: str
@@ -86,7 +86,7 @@ def command_line(container: Container, environment: Mapping[str, str]) -> list[s
     return [*image.entrypoint, *(arguments or image.command)]
 
 
-def of_container(pod: KubeletPod, container: Container, around: Surroundings) -> dict[str, str]:
+def of_container(pod: KubeletPod, container: Container, around: EnvironmentSources) -> dict[str, str]:
     """All variables, later ones over earlier ones. Raises: ConfigError."""
     variables = {"PATH": DEFAULT_PATH, "HOSTNAME": pod.spec.hostname or pod.raw.metadata.name}
     for source in container.env_from:
@@ -136,7 +136,7 @@ def decoded(data: Mapping[str, str]) -> dict[str, str]:
     return texts
 
 
-def field(pod: KubeletPod, path: str, around: Surroundings) -> str:
+def field(pod: KubeletPod, path: str, around: EnvironmentSources) -> str:
     """Return what a fieldRef stands for. Raises: ConfigError."""
     meta = pod.raw.metadata
     subscript = _SUBSCRIPT.fullmatch(path)
@@ -158,7 +158,9 @@ def field(pod: KubeletPod, path: str, around: Surroundings) -> str:
     return values[path]
 
 
-def resource_field(container: Container, resource: str, divisor: RawQuantity, around: Surroundings) -> str:
+def resource_field(
+    container: Container, resource: str, divisor: RawQuantity, around: EnvironmentSources
+) -> str:
     """Return what a resourceFieldRef stands for: whole divisors, rounded up; without a limit what the node has.
 
     Raises: ConfigError.
@@ -177,7 +179,7 @@ def resource_field(container: Container, resource: str, divisor: RawQuantity, ar
 
 
 def amount_of(
-    pod: KubeletPod, container: str, resource: str, divisor: RawQuantity, around: Surroundings
+    pod: KubeletPod, container: str, resource: str, divisor: RawQuantity, around: EnvironmentSources
 ) -> str:
     """The same of a container by name. Raises: ConfigError."""
     named = next((c for c in (*pod.spec.containers, *pod.spec.init_containers) if c.name == container), None)
@@ -187,7 +189,7 @@ def amount_of(
 
 
 def _value_of(
-    source: Mapping[str, Any], pod: KubeletPod, container: Container, around: Surroundings
+    source: Mapping[str, Any], pod: KubeletPod, container: Container, around: EnvironmentSources
 ) -> str | None:
     if ref := source.get("fieldRef"):
         return field(pod, ref.get("fieldPath", ""), around)
@@ -216,7 +218,7 @@ def _key_of(
     raise ConfigError(f"couldn't find key {key} in {title} {pod.raw.metadata.namespace}/{name}")
 
 
-def _all_of(source: Mapping[str, Any], around: Surroundings) -> dict[str, str]:
+def _all_of(source: Mapping[str, Any], around: EnvironmentSources) -> dict[str, str]:
     for ref_name, kind, objects in (
         ("configMapRef", "configmap", around.config_maps),
         ("secretRef", "secret", around.secrets),

@@ -16,7 +16,7 @@ from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroup_layout import ContainerID, Driver
 from koordinator.host.cgroups import V1_SUBSYSTEMS, Cgroups
 from koordinator.host.errors import HostError
-from koordinator.host.files import Failure, Problem
+from koordinator.host.files import FileFailure, FileProblem
 from koordinator.local.processes.amounts import UNSET, GroupAmounts
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ CLASSES = (KubeQoS.BURSTABLE, KubeQoS.BEST_EFFORT)
 class GroupError(HostError):
     """A group could not be made, filled or removed."""
 
-    def __init__(self, group: str, problem: Problem | str) -> None:
+    def __init__(self, group: str, problem: FileProblem | str) -> None:
         super().__init__(group, problem)
         self.group, self.problem = group, problem
 
@@ -194,13 +194,13 @@ class PodGroups:
     async def remove(self, group: str) -> None:
         """Kill what runs in a group and remove it with all below. Raises: GroupError."""
         await self.kill(group)
-        problem: Problem | None = None
+        problem: FileProblem | None = None
         for _ in range(_KILL_POLLS_MAX):
             problem = self._remove_directories(group)
             if problem is None:
                 self.cgroups.forget(group)
                 return
-            if problem.failure is not Failure.BUSY:
+            if problem.failure is not FileFailure.BUSY:
                 break
             await self.kill(group)
             await asyncio.sleep(_KILL_POLL_S)
@@ -210,10 +210,10 @@ class PodGroups:
         """Take away groups above that of all pods which were made for it; those that others use meanwhile stay."""
         for group in sorted(made, key=lambda each: -each.count("/")):
             problem = self.cgroups.remove(group)
-            if problem is not None and problem.failure is not Failure.GONE:
+            if problem is not None and problem.failure is not FileFailure.GONE:
                 log.debug("a group is left: others use it", extra={"problem": str(problem)})
 
-    def _remove_directories(self, group: str) -> Problem | None:
+    def _remove_directories(self, group: str) -> FileProblem | None:
         below = {each for one in self._hierarchies() for each in self.cgroups.walk(group, _DEPTH_MAX, one)}
         deepest_first = sorted(below, key=lambda each: -each.count("/"))
         problems = [self.cgroups.remove(each) for each in deepest_first]

@@ -12,7 +12,7 @@ POLL_S = 0.2
 _CHUNK_BYTES = 64 * 1024
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
+class LogRange(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a log that is wanted; None and 0 mean all of it."""
 
     tail_lines: int | None = None
@@ -22,7 +22,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     follow: bool = False
 
 
-class Entry(msgspec.Struct, frozen=True):
+class LogLine(msgspec.Struct, frozen=True):
     """A line of a log file, or a part of one."""
 
     stamp: bytes
@@ -30,17 +30,17 @@ class Entry(msgspec.Struct, frozen=True):
     text: bytes
 
 
-def parse(line: bytes) -> Entry | None:
+def parse(line: bytes) -> LogLine | None:
     """An entry in the form of container runtimes; None for anything else (a line cut by a full disk)."""
     stamp, _, rest = line.partition(b" ")
     stream, _, rest = rest.partition(b" ")
     tag, separator, text = rest.partition(b" ")
     if stream not in (b"stdout", b"stderr") or not separator or tag not in (b"F", b"P"):
         return None
-    return Entry(stamp, tag == b"F", text)
+    return LogLine(stamp, tag == b"F", text)
 
 
-def shown(entries: Iterable[Entry], selection: Selection) -> Iterator[bytes]:
+def shown(entries: Iterable[LogLine], selection: LogRange) -> Iterator[bytes]:
     """Entries as they are shown, from the wanted time on; parts of a line are joined."""
     begins_line = True
     since = (
@@ -54,7 +54,7 @@ def shown(entries: Iterable[Entry], selection: Selection) -> Iterator[bytes]:
         begins_line = entry.is_whole
 
 
-def last(entries: list[Entry], lines: int) -> list[Entry]:
+def last(entries: list[LogLine], lines: int) -> list[LogLine]:
     """The last so many lines."""
     wanted = lines
     for index in range(len(entries) - 1, -1, -1):
@@ -65,7 +65,7 @@ def last(entries: list[Entry], lines: int) -> list[Entry]:
     return entries if lines else []
 
 
-async def read(path: Path, selection: Selection, is_over: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def read(path: Path, selection: LogRange, is_over: Callable[[], bool]) -> AsyncIterator[bytes]:
     """The log in pieces; with `follow` until `is_over` and everything was read."""
     left = selection.limit_bytes or None
     tail = _Tail(path)
@@ -101,17 +101,17 @@ class _Tail:
         self._offset = 0
         self._rest = b""
 
-    def rotated(self) -> list[Entry]:
+    def rotated(self) -> list[LogLine]:
         """Entries of the file that was there before."""
         return _entries(_content(self._path.with_name(self._path.name + ".1"), 0)[0])[0]
 
-    def more(self) -> list[Entry]:
+    def more(self) -> list[LogLine]:
         """Entries that were added since."""
         try:
             inode = self._path.stat().st_ino
         except FileNotFoundError:
             return []
-        before: list[Entry] = []
+        before: list[LogLine] = []
         if self._inode not in (0, inode):
             data, _ = _content(self._path.with_name(self._path.name + ".1"), self._offset)
             before, _ = _entries(self._rest + data)
@@ -133,7 +133,7 @@ def _content(path: Path, offset: int) -> tuple[bytes, int]:
     return data, offset + len(data)
 
 
-def _entries(data: bytes) -> tuple[list[Entry], bytes]:
+def _entries(data: bytes) -> tuple[list[LogLine], bytes]:
     """Whole entries, and the rest that is not whole yet."""
     *lines, rest = data.split(b"\n")
     return [entry for line in lines if (entry := parse(line)) is not None], rest

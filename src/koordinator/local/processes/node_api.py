@@ -4,16 +4,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Record
+from koordinator.cluster.backend import ObjectRecord
 from koordinator.local.apiserver.exec_streams import Command, ExecOptions, NoCommands
 from koordinator.local.apiserver.logs import LogOptions, NoLogs
 from koordinator.local.processes import log_reading
 from koordinator.local.processes.container import ContainerLife
-from koordinator.local.processes.container_state import Running, Waiting
+from koordinator.local.processes.container_state import ContainerWaiting, Running
 from koordinator.local.processes.exec_command import ExecCommand
 from koordinator.local.processes.groups import GroupError
 from koordinator.local.processes.launch import StartError
-from koordinator.local.processes.log_reading import Selection
+from koordinator.local.processes.log_reading import LogRange
 from koordinator.local.processes.pod_worker import PodWorker
 from koordinator.local.processes.process_node import ProcessNode
 
@@ -45,7 +45,7 @@ class NodeApi:
         since_s = options.since_time_s
         if options.since_s:
             since_s = self._node.now_s() - options.since_s
-        selection = Selection(
+        selection = LogRange(
             tail_lines=options.tail_lines,
             limit_bytes=options.limit_bytes,
             since_time_s=since_s,
@@ -76,17 +76,17 @@ class NodeStreams:
         self._api = api
         self._node_name = node_name
 
-    async def start(self, pod: Record, options: ExecOptions) -> Command:
+    async def start(self, pod: ObjectRecord, options: ExecOptions) -> Command:
         """Raises: ApiError."""
         if not self._has(pod):
             return await NoCommands().start(pod, options)
         meta = pod.obj["metadata"]
         return self._api.start_command(meta["namespace"], meta["name"], options)
 
-    def _has(self, pod: Record) -> bool:
+    def _has(self, pod: ObjectRecord) -> bool:
         return bool((pod.obj.get("spec") or {}).get("nodeName") == self._node_name)
 
-    async def open(self, pod: Record, options: LogOptions) -> AsyncIterator[bytes]:
+    async def open(self, pod: ObjectRecord, options: LogOptions) -> AsyncIterator[bytes]:
         """Raises: ApiError."""
         if not self._has(pod):
             return await NoLogs().open(pod, options)
@@ -106,12 +106,16 @@ def _run(worker: PodWorker, life: ContainerLife, *, previous: bool) -> int:
     """Return the number of the run whose log is meant. Raises: BadRequest."""
     name, state = worker.pod.raw.metadata.name, life.record.state
     if previous:
-        run = life.log_run if isinstance(state, Waiting) else life.log_run - 1
+        run = life.log_run if isinstance(state, ContainerWaiting) else life.log_run - 1
         if run < 0 or not worker.files.log(life.name, run).exists():
             raise errors.BadRequest(f'previous terminated container "{life.name}" in pod "{name}" not found')
         return run
     if life.log_run < 0:
-        why = state.reason if isinstance(state, Waiting) else "it did not run since the node was started"
+        why = (
+            state.reason
+            if isinstance(state, ContainerWaiting)
+            else "it did not run since the node was started"
+        )
         assert not isinstance(state, Running), state
         raise errors.BadRequest(f'container "{life.name}" in pod "{name}" is waiting to start: {why}')
     return life.log_run

@@ -14,7 +14,7 @@ NODE_LABEL = "node.koordinator.sh/process-node"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """This machine as a node. `reserved_*` is kept from pods."""
 
     name: str
@@ -37,7 +37,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.memory_bytes - self.reserved_bytes, 0)
 
 
-def amounts(facts: NodeFacts, *, is_allocatable: bool) -> ResourceList:
+def amounts(facts: MachineFacts, *, is_allocatable: bool) -> ResourceList:
     """Capacity, or what of it pods may request."""
     cpu_milli = facts.allocatable_milli if is_allocatable else facts.cpu_milli
     memory_bytes = facts.allocatable_bytes if is_allocatable else facts.memory_bytes
@@ -51,7 +51,7 @@ def amounts(facts: NodeFacts, *, is_allocatable: bool) -> ResourceList:
     }
 
 
-def node(facts: NodeFacts, now_s: float) -> dict[str, Any]:
+def node(facts: MachineFacts, now_s: float) -> dict[str, Any]:
     """The Node to register."""
     labels = labels_of(facts)
     annotations = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
@@ -61,7 +61,7 @@ def node(facts: NodeFacts, now_s: float) -> dict[str, Any]:
     }
 
 
-def labels_of(facts: NodeFacts) -> dict[str, str]:
+def labels_of(facts: MachineFacts) -> dict[str, str]:
     """Labels that a kubelet gives its node, and one by which process nodes are known."""
     architecture = _architecture()
     return {
@@ -74,7 +74,7 @@ def labels_of(facts: NodeFacts) -> dict[str, str]:
     }
 
 
-def status(facts: NodeFacts, now_s: float) -> dict[str, Any]:
+def status(facts: MachineFacts, now_s: float) -> dict[str, Any]:
     """The node's status, extended resources of others left out."""
     return {
         "capacity": amounts(facts, is_allocatable=False),
@@ -100,12 +100,12 @@ def status(facts: NodeFacts, now_s: float) -> dict[str, Any]:
     }
 
 
-def conditions(facts: NodeFacts, now_s: float) -> list[dict[str, Any]]:
+def conditions(facts: MachineFacts, now_s: float) -> list[dict[str, Any]]:
     """Conditions of a node that is well."""
     return kubelet.node_conditions(facts.started_s, now_s)
 
 
-def lease(facts: NodeFacts, owner_uid: str, duration_s: int, now_s: float) -> dict[str, Any]:
+def lease(facts: MachineFacts, owner_uid: str, duration_s: int, now_s: float) -> dict[str, Any]:
     """The Lease whose renewal is the node's heartbeat."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": facts.name, "uid": owner_uid}
     return {

@@ -13,7 +13,7 @@ import msgspec
 from koordinator.api.core import ConfigMap, Secret
 from koordinator.host.errors import HostError
 from koordinator.local.processes import environment
-from koordinator.local.processes.environment import ConfigError, Surroundings
+from koordinator.local.processes.environment import ConfigError, EnvironmentSources
 from koordinator.local.processes.pod_spec import KubeletPod
 from koordinator.local.processes.volume_spec import (
     FieldFile,
@@ -56,14 +56,14 @@ Payload = Mapping[str, File]
 """Path below the volume → file."""
 
 
-class Owner(msgspec.Struct, frozen=True):
+class FileOwner(msgspec.Struct, frozen=True):
     """To whom the files of a pod's volumes belong; None as they are made."""
 
     user: int | None = None
     group: int | None = None
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class VolumeSources(msgspec.Struct, frozen=True, kw_only=True):
     """The objects in the API that volumes name. Absent objects are None."""
 
     config_maps: Mapping[str, ConfigMap | None] = {}
@@ -71,7 +71,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Mapping[TokenFile, str] = {}
 
 
-def owner(pod: KubeletPod) -> Owner:
+def owner(pod: KubeletPod) -> FileOwner:
     """The user, where all containers run as the same one, and the group of the pod's volumes."""
     shared = pod.spec.security_context
     users = set()
@@ -79,7 +79,7 @@ def owner(pod: KubeletPod) -> Owner:
         own = container.security_context
         of_pod = None if shared is None else shared.run_as_user
         users.add(of_pod if own is None or own.run_as_user is None else own.run_as_user)
-    return Owner(users.pop() if len(users) == 1 else None, None if shared is None else shared.fs_group)
+    return FileOwner(users.pop() if len(users) == 1 else None, None if shared is None else shared.fs_group)
 
 
 def references(volumes: Iterable[Volume]) -> tuple[set[str], set[str], set[TokenFile]]:
@@ -92,7 +92,7 @@ def references(volumes: Iterable[Volume]) -> tuple[set[str], set[str], set[Token
     )
 
 
-def of_volume(volume: Volume, pod: KubeletPod, around: Surroundings, known: Known) -> Payload:
+def of_volume(volume: Volume, pod: KubeletPod, around: EnvironmentSources, known: VolumeSources) -> Payload:
     """All files of a volume, those of later sources over those of earlier ones. Raises: MountError."""
     projection = volume.projection
     assert projection is not None, volume.name
@@ -109,7 +109,11 @@ def of_volume(volume: Volume, pod: KubeletPod, around: Surroundings, known: Know
 
 
 def _of_source(
-    source: Projection, projection: Projected, pod: KubeletPod, around: Surroundings, known: Known
+    source: Projection,
+    projection: Projected,
+    pod: KubeletPod,
+    around: EnvironmentSources,
+    known: VolumeSources,
 ) -> dict[str, File]:
     mode = projection.default_mode
     if source.config_map is not None:
@@ -129,7 +133,7 @@ def _of_source(
     )
 
 
-def _of_config_map(source: ObjectFiles, mode: int, pod: KubeletPod, known: Known) -> dict[str, File]:
+def _of_config_map(source: ObjectFiles, mode: int, pod: KubeletPod, known: VolumeSources) -> dict[str, File]:
     found = known.config_maps.get(source.name)
     if found is None:
         return _absent(source, f'configmap "{source.name}" not found')
@@ -138,7 +142,7 @@ def _of_config_map(source: ObjectFiles, mode: int, pod: KubeletPod, known: Known
     return _chosen(source, data, mode, "configmap references non-existent config key: {}")
 
 
-def _of_secret(source: ObjectFiles, mode: int, pod: KubeletPod, known: Known) -> dict[str, File]:
+def _of_secret(source: ObjectFiles, mode: int, pod: KubeletPod, known: VolumeSources) -> dict[str, File]:
     name = _secret_name(source)
     found = known.secrets.get(name)
     if found is None:
@@ -170,14 +174,14 @@ def _chosen(source: ObjectFiles, data: Mapping[str, bytes], mode: int, lacking: 
     return files
 
 
-def _of_fields(source: FieldFiles, mode: int, pod: KubeletPod, around: Surroundings) -> dict[str, File]:
+def _of_fields(source: FieldFiles, mode: int, pod: KubeletPod, around: EnvironmentSources) -> dict[str, File]:
     return {
         item.path: File(_told(item, pod, around).encode(), mode if item.mode is None else item.mode)
         for item in source.items
     }
 
 
-def _told(item: FieldFile, pod: KubeletPod, around: Surroundings) -> str:
+def _told(item: FieldFile, pod: KubeletPod, around: EnvironmentSources) -> str:
     if item.field_ref is not None:
         meta = pod.raw.metadata
         maps: dict[str, Mapping[str, Any]] = {

@@ -6,22 +6,22 @@ import msgspec
 
 from koordinator.api import core, decode
 from koordinator.api.core import IntOrString
-from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.local.processes.volume_spec import Volume
 
 
-class ExecAction(Part, frozen=True, kw_only=True):
+class ExecAction(ViewPart, frozen=True, kw_only=True):
     """A command in the container; it is well when it exits with 0."""
 
     command: list[str] = []
 
 
-class HTTPHeader(Part, frozen=True, kw_only=True):
+class HTTPHeader(ViewPart, frozen=True, kw_only=True):
     name: str = ""
     value: str = ""
 
 
-class HTTPGetAction(Part, frozen=True, kw_only=True):
+class HTTPGetAction(ViewPart, frozen=True, kw_only=True):
     """A request; it is well when the status is from 200 to 399. `port` may be the name of a container's port."""
 
     path: str = ""
@@ -31,18 +31,18 @@ class HTTPGetAction(Part, frozen=True, kw_only=True):
     http_headers: list[HTTPHeader] = []
 
 
-class TCPSocketAction(Part, frozen=True, kw_only=True):
+class TCPSocketAction(ViewPart, frozen=True, kw_only=True):
     """A connection; it is well when it opens."""
 
     port: IntOrString = 0
     host: str = ""
 
 
-class SleepAction(Part, frozen=True, kw_only=True):
+class SleepAction(ViewPart, frozen=True, kw_only=True):
     seconds: int = 0
 
 
-class Handler(Part, frozen=True, kw_only=True):
+class Handler(ViewPart, frozen=True, kw_only=True):
     """Something to be done at or in a container; one member is set."""
 
     exec: ExecAction | None = None
@@ -62,12 +62,12 @@ class Probe(core.Probe, frozen=True, kw_only=True):
     grpc: dict[str, Any] | None = None
 
 
-class Lifecycle(Part, frozen=True, kw_only=True):
+class Lifecycle(ViewPart, frozen=True, kw_only=True):
     post_start: Handler | None = None
     pre_stop: Handler | None = None
 
 
-class SecurityContext(Part, frozen=True, kw_only=True):
+class SecurityContext(ViewPart, frozen=True, kw_only=True):
     """The user and group of a container; what a process without a container image cannot have is not read."""
 
     run_as_user: int | None = None

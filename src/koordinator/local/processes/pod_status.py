@@ -6,20 +6,20 @@ from typing import Any
 import msgspec
 
 from koordinator import clock
-from koordinator.local.processes.container_state import ContainerRecord, Running, Terminated, Waiting
+from koordinator.local.processes.container_state import ContainerRecord, ContainerWaiting, Running, Terminated
 
 OVER = ("Succeeded", "Failed")
 OURS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
-class Failure(msgspec.Struct, frozen=True):
+class PodFailure(msgspec.Struct, frozen=True):
     """The reason why the kubelet itself ended a pod (OutOfcpu, DeadlineExceeded, …)."""
 
     reason: str
     message: str
 
 
-class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
+class PodStatusFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts that a status is made of, besides containers."""
 
     restart_policy: str
@@ -29,12 +29,12 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     has_sandbox: bool
     is_stopped: bool = False
     """Nothing of it will run any more."""
-    failure: Failure | None = None
+    failure: PodFailure | None = None
     readiness_gates: tuple[str, ...] = ()
 
 
 def status(
-    facts: PodFacts,
+    facts: PodStatusFacts,
     steps: Sequence[ContainerRecord],
     containers: Sequence[ContainerRecord],
     before: Mapping[str, Any],
@@ -59,7 +59,9 @@ def status(
     return result
 
 
-def phase(facts: PodFacts, steps: Sequence[ContainerRecord], containers: Sequence[ContainerRecord]) -> str:
+def phase(
+    facts: PodStatusFacts, steps: Sequence[ContainerRecord], containers: Sequence[ContainerRecord]
+) -> str:
     """Pending, Running, Succeeded or Failed. Source: the kubelet's `getPhase`."""
     if facts.failure is not None:
         return "Failed"
@@ -70,7 +72,7 @@ def phase(facts: PodFacts, steps: Sequence[ContainerRecord], containers: Sequenc
         if failed and (facts.restart_policy == "Never" or facts.is_stopped):
             return "Failed"
         return "Failed" if facts.is_stopped else "Pending"
-    if any(isinstance(r.state, Waiting) and r.last is None for r in containers):
+    if any(isinstance(r.state, ContainerWaiting) and r.last is None for r in containers):
         return "Failed" if facts.is_stopped else "Pending"
     if any(isinstance(record.state, Running) for record in containers):
         return "Running"
@@ -80,7 +82,7 @@ def phase(facts: PodFacts, steps: Sequence[ContainerRecord], containers: Sequenc
 
 
 def _ended_phase(
-    facts: PodFacts, steps: Sequence[ContainerRecord], containers: Sequence[ContainerRecord]
+    facts: PodStatusFacts, steps: Sequence[ContainerRecord], containers: Sequence[ContainerRecord]
 ) -> str:
     if any(isinstance(record.state, Running) for record in steps):
         return "Running"  # sidecars are still to be stopped
@@ -98,7 +100,7 @@ def _has_begun(sidecar: ContainerRecord) -> bool:
 
 
 def _conditions(
-    facts: PodFacts,
+    facts: PodStatusFacts,
     reached: str,
     steps: Sequence[ContainerRecord],
     containers: Sequence[ContainerRecord],

@@ -24,12 +24,12 @@ from koordinator.host.errors import HostError
 from koordinator.local.processes import amounts, environment, launch, pod_status
 from koordinator.local.processes.container import ContainerLife
 from koordinator.local.processes.container_state import ContainerRecord
-from koordinator.local.processes.environment import ConfigError, Surroundings
+from koordinator.local.processes.environment import ConfigError, EnvironmentSources
 from koordinator.local.processes.groups import GroupError
 from koordinator.local.processes.launch import Process
 from koordinator.local.processes.pod_files import PodFiles
 from koordinator.local.processes.pod_spec import KubeletPod
-from koordinator.local.processes.pod_status import Failure, PodFacts
+from koordinator.local.processes.pod_status import PodFailure, PodStatusFacts
 from koordinator.local.processes.services import Services
 from koordinator.local.processes.volumes import REFRESH_S, Volumes
 
@@ -62,7 +62,7 @@ class PodWorker:
             for record in (*self._steps, *self._records)
         }
         self._started_s = services.clock.now()
-        self._failure: Failure | None = None
+        self._failure: PodFailure | None = None
         self._sandbox: Process | None = None
         self._is_gone = False
         self._stop_asked = asyncio.Event()
@@ -100,7 +100,7 @@ class PodWorker:
         self._ask_to_stop(min(self._grace_s, float(self.pod.grace_s)))
         self._dirty.set()
 
-    def fail(self, failure: Failure, *, grace_s: float) -> None:
+    def fail(self, failure: PodFailure, *, grace_s: float) -> None:
         """End the pod for a reason of ours."""
         if self._failure is None and not self.is_over:
             self._failure = failure
@@ -138,7 +138,7 @@ class PodWorker:
             await self._clean_up()
             self.files.remove()
 
-    def reject(self, failure: Failure) -> None:
+    def reject(self, failure: PodFailure) -> None:
         """The pod is not to be run; to be called before `run`."""
         self._failure = failure
         self._services.warn(self.pod, failure.reason, failure.message)
@@ -168,7 +168,7 @@ class PodWorker:
     def _too_late(self) -> None:
         text = "Pod was active on the node longer than the specified deadline"
         self._services.tell(self.pod, "DeadlineExceeded", text)
-        self.fail(Failure("DeadlineExceeded", text), grace_s=float(self.pod.grace_s))
+        self.fail(PodFailure("DeadlineExceeded", text), grace_s=float(self.pod.grace_s))
 
     async def _set_up_and_run(self) -> None:
         while not self._stop_asked.is_set():
@@ -347,7 +347,7 @@ class PodWorker:
 
     def _status(self) -> dict[str, Any]:
         """The fields of the status that are ours, as they are now."""
-        facts = PodFacts(
+        facts = PodStatusFacts(
             restart_policy=self.pod.spec.restart_policy or "Always",
             host_ip=self._services.host_ip,
             pod_ip=self.pod_ip,
@@ -366,7 +366,7 @@ class PodWorker:
 
     # What containers ask for
 
-    async def surroundings(self, record: ContainerRecord) -> Surroundings:
+    async def surroundings(self, record: ContainerRecord) -> EnvironmentSources:
         """Return what the container's environment may refer to. Raises: ConfigError when the API has no answer."""
         config_maps, secrets = environment.references(record.spec)
         try:
@@ -378,8 +378,8 @@ class PodWorker:
         except errors.ApiError as error:
             raise ConfigError(f"the API server does not answer: {error}") from error
 
-    def _around(self) -> Surroundings:
-        return Surroundings(
+    def _around(self) -> EnvironmentSources:
+        return EnvironmentSources(
             node_name=self._services.node_name,
             host_ip=self._services.host_ip,
             pod_ip=self.pod_ip,

@@ -9,7 +9,7 @@ import aiohttp
 
 from koordinator.cluster.supervise import Guard
 from koordinator.local.processes import actions
-from koordinator.local.processes.actions import Inside, Outcome
+from koordinator.local.processes.actions import ActionResult, Inside
 from koordinator.local.processes.container_state import ContainerRecord
 from koordinator.local.processes.pod_spec import Probe
 
@@ -19,7 +19,7 @@ PERIOD_S, TIMEOUT_S, FAILURES = 10, 1, 3
 """What the API fills in; for objects that did not pass it."""
 
 
-class Kind(enum.Enum):
+class ProbeKind(enum.Enum):
     """The three probes, as messages name them."""
 
     STARTUP = "Startup"
@@ -42,7 +42,7 @@ class Streak:
         return is_well if self._count >= self._needed[is_well] else None
 
 
-class Asked(Inside, Protocol):
+class ProbedContainer(Inside, Protocol):
     """A container that is probed."""
 
     record: ContainerRecord
@@ -58,11 +58,11 @@ class Asked(Inside, Protocol):
         """The startup probe succeeded."""
         ...
 
-    def unhealthy(self, kind: Kind, text: str) -> None:
+    def unhealthy(self, kind: ProbeKind, text: str) -> None:
         """A probe failed once."""
         ...
 
-    async def failed(self, kind: Kind, probe: Probe) -> None:
+    async def failed(self, kind: ProbeKind, probe: Probe) -> None:
         """The liveness or startup probe failed for good."""
         ...
 
@@ -70,7 +70,7 @@ class Asked(Inside, Protocol):
 class Prober:
     """All probes of one run of a container."""
 
-    def __init__(self, session: aiohttp.ClientSession, asked: Asked) -> None:
+    def __init__(self, session: aiohttp.ClientSession, asked: ProbedContainer) -> None:
         self._session = session
         self._asked = asked
         self._tasks: list[asyncio.Task[None]] = []
@@ -80,9 +80,9 @@ class Prober:
         """Begin to ask."""
         spec = self._asked.spec
         for kind, probe in (
-            (Kind.STARTUP, spec.startup_probe),
-            (Kind.LIVENESS, spec.liveness_probe),
-            (Kind.READINESS, spec.readiness_probe),
+            (ProbeKind.STARTUP, spec.startup_probe),
+            (ProbeKind.LIVENESS, spec.liveness_probe),
+            (ProbeKind.READINESS, spec.readiness_probe),
         ):
             if probe is not None:
                 name = f"{kind.value} probe of {spec.name}"
@@ -94,15 +94,15 @@ class Prober:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _guarded(self, kind: Kind, probe: Probe) -> None:
+    async def _guarded(self, kind: ProbeKind, probe: Probe) -> None:
         await self._guard.call_async(self._ask_on, kind, probe)
 
-    async def _ask_on(self, kind: Kind, probe: Probe) -> None:
+    async def _ask_on(self, kind: ProbeKind, probe: Probe) -> None:
         asked = self._asked
         await asyncio.sleep(probe.initial_delay_seconds)
         streak = Streak(probe)
         while True:
-            if kind is Kind.STARTUP or asked.record.is_started:
+            if kind is ProbeKind.STARTUP or asked.record.is_started:
                 outcome = await self._ask(probe)
                 if not outcome.is_well:
                     asked.unhealthy(kind, outcome.text)
@@ -111,22 +111,22 @@ class Prober:
                     return
             await asyncio.sleep(probe.period_seconds or PERIOD_S)
 
-    async def _settle(self, kind: Kind, probe: Probe, is_well: bool) -> bool:
+    async def _settle(self, kind: ProbeKind, probe: Probe, is_well: bool) -> bool:
         """Act on what is true now; whether nothing more is to be asked."""
         match kind:
-            case Kind.READINESS:
+            case ProbeKind.READINESS:
                 self._asked.set_ready(is_well)
                 return False
-            case Kind.STARTUP if is_well:
+            case ProbeKind.STARTUP if is_well:
                 self._asked.set_started()
                 return True
-            case Kind.LIVENESS if is_well:
+            case ProbeKind.LIVENESS if is_well:
                 return False
         if not self._asked.is_stopping:
             await self._asked.failed(kind, probe)
         return True
 
-    async def _ask(self, probe: Probe) -> Outcome:
+    async def _ask(self, probe: Probe) -> ActionResult:
         timeout_s = float(probe.timeout_seconds or TIMEOUT_S)
         if probe.exec is not None:
             return await actions.execute(self._asked, probe.exec, timeout_s)
@@ -134,4 +134,4 @@ class Prober:
             return await actions.get(self._session, self._asked, probe.http_get, timeout_s)
         if probe.tcp_socket is not None:
             return await actions.connect(self._asked, probe.tcp_socket, timeout_s)
-        return Outcome(False, "this node asks by exec, httpGet and tcpSocket only")
+        return ActionResult(False, "this node asks by exec, httpGet and tcpSocket only")

@@ -30,7 +30,7 @@ from koordinator.local.processes import admission, amounts, node_object
 from koordinator.local.processes.amounts import GroupAmounts
 from koordinator.local.processes.claims import Claims
 from koordinator.local.processes.groups import CLASSES, GroupError, PodGroups
-from koordinator.local.processes.node_object import NodeFacts
+from koordinator.local.processes.node_object import MachineFacts
 from koordinator.local.processes.pod_spec import KubeletPod, RawPod
 from koordinator.local.processes.pod_status import OVER
 from koordinator.local.processes.pod_worker import PodWorker
@@ -258,7 +258,7 @@ class ProcessNode:
 
     # The node
 
-    def _measured(self) -> NodeFacts:
+    def _measured(self) -> MachineFacts:
         machine = self._host.machine
         memory = machine.memory()
         try:
@@ -266,7 +266,7 @@ class ProcessNode:
         except ContentError:
             cpus = os.cpu_count() or 1
         place = next(each for each in (self._config.folder, *self._config.folder.parents) if each.exists())
-        return NodeFacts(
+        return MachineFacts(
             name=self._config.name,
             cpu_milli=cpus * 1000,
             memory_bytes=0 if memory is None else memory.total_bytes,

@@ -18,7 +18,7 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.local.apiserver import logs
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.processes.node_api import NodeApi
-from koordinator.local.processes.node_object import PODS_MAX, NodeFacts
+from koordinator.local.processes.node_object import PODS_MAX, MachineFacts
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class KubeletServer:
         return await logs.send(request, self._api.open_log(where["namespace"], where["pod"], options))
 
 
-def configuration(facts: NodeFacts, driver: Driver, parent: str) -> dict[str, Any]:
+def configuration(facts: MachineFacts, driver: Driver, parent: str) -> dict[str, Any]:
     """Return what `/configz` answers: a kubelet's configuration as far as it means something here."""
     reserved = {
         "cpu": quantity.text_of_milli(facts.reserved_milli),

@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 
 from koordinator.api import volumes
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.api.quantity import RawQuantity
 
 DEFAULT_MODE = 0o644
 DEFAULT_TOKEN_LIFE_S = 3600
 
 
-class KeyToPath(Part, frozen=True, kw_only=True):
+class KeyToPath(ViewPart, frozen=True, kw_only=True):
     """One key of an object, and the file that holds it."""
 
     key: str = ""
@@ -20,7 +20,7 @@ class KeyToPath(Part, frozen=True, kw_only=True):
     mode: int | None = None
 
 
-class ObjectFiles(Part, frozen=True, kw_only=True):
+class ObjectFiles(ViewPart, frozen=True, kw_only=True):
     """A ConfigMap or a Secret as files (volumes of Secrets have `secret_name`); without `items` all of its keys."""
 
     name: str = ""
@@ -30,17 +30,17 @@ class ObjectFiles(Part, frozen=True, kw_only=True):
     optional: bool | None = None
 
 
-class FieldRef(Part, frozen=True, kw_only=True):
+class FieldRef(ViewPart, frozen=True, kw_only=True):
     field_path: str = ""
 
 
-class ResourceFieldRef(Part, frozen=True, kw_only=True):
+class ResourceFieldRef(ViewPart, frozen=True, kw_only=True):
     container_name: str = ""
     resource: str = ""
     divisor: RawQuantity = 1
 
 
-class FieldFile(Part, frozen=True, kw_only=True):
+class FieldFile(ViewPart, frozen=True, kw_only=True):
     """A field of the pod, or an amount of one of its containers, in a file."""
 
     path: str = ""
@@ -49,12 +49,12 @@ class FieldFile(Part, frozen=True, kw_only=True):
     mode: int | None = None
 
 
-class FieldFiles(Part, frozen=True, kw_only=True):
+class FieldFiles(ViewPart, frozen=True, kw_only=True):
     items: list[FieldFile] = []
     default_mode: int = DEFAULT_MODE
 
 
-class TokenFile(Part, frozen=True, kw_only=True):
+class TokenFile(ViewPart, frozen=True, kw_only=True):
     """A token of the pod's ServiceAccount, bound to the pod."""
 
     audience: str = ""
@@ -62,7 +62,7 @@ class TokenFile(Part, frozen=True, kw_only=True):
     path: str = ""
 
 
-class Projection(Part, frozen=True, kw_only=True):
+class Projection(ViewPart, frozen=True, kw_only=True):
     """One source of a projected volume; one of the first four members is set."""
 
     config_map: ObjectFiles | None = None
@@ -73,7 +73,7 @@ class Projection(Part, frozen=True, kw_only=True):
     pod_certificate: dict[str, Any] | None = None
 
 
-class Projected(Part, frozen=True, kw_only=True):
+class Projected(ViewPart, frozen=True, kw_only=True):
     sources: list[Projection] = []
     default_mode: int = DEFAULT_MODE
 

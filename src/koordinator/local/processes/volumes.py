@@ -13,8 +13,8 @@ from koordinator.api.meta import Object
 from koordinator.clock import parse_rfc3339
 from koordinator.cluster import errors
 from koordinator.local.processes import payloads
-from koordinator.local.processes.environment import Surroundings
-from koordinator.local.processes.payloads import Known, MountError, Payload
+from koordinator.local.processes.environment import EnvironmentSources
+from koordinator.local.processes.payloads import MountError, Payload, VolumeSources
 from koordinator.local.processes.pod_spec import KubeletPod
 from koordinator.local.processes.services import Services
 from koordinator.local.processes.volume_spec import TokenFile
@@ -41,7 +41,7 @@ class Volumes:
         self._services = services
         self._tokens: dict[TokenFile, _Token] = {}
 
-    async def payloads(self, pod: KubeletPod, around: Surroundings) -> Mapping[str, Payload]:
+    async def payloads(self, pod: KubeletPod, around: EnvironmentSources) -> Mapping[str, Payload]:
         """Volume → its files, for the volumes that are made of what the API knows.
 
         Raises: MountError, ApiError.
@@ -49,7 +49,7 @@ class Volumes:
         wanted = [volume for volume in pod.spec.volumes if volume.projection is not None]
         namespace = pod.raw.metadata.namespace
         config_maps, secrets, tokens = payloads.references(wanted)
-        known = Known(
+        known = VolumeSources(
             config_maps={name: await self._found(ConfigMap, name, namespace) for name in sorted(config_maps)},
             secrets={name: await self._found(Secret, name, namespace) for name in sorted(secrets)},
             tokens={each: await self._token(pod, each) for each in sorted(tokens, key=repr)},

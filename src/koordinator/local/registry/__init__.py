@@ -1,6 +1,6 @@
 """The life of API objects in the in-process cluster: create, read, change, watch, delete.
 
-`in_memory` and `on_disk` build a registry; `Registry` is the `cluster.backend.Backend` that `MemoryCluster`
+`in_memory` and `on_disk` build a registry; `ObjectRegistry` is the `cluster.backend.Backend` that `MemoryCluster`
 and the API server stand on.
 """
 
@@ -22,7 +22,7 @@ from koordinator.local.persistence import SqliteJournal
 from koordinator.local.registry import bootstrap
 from koordinator.local.registry.plain import PlainCatalog
 from koordinator.local.registry.plain_patcher import PlainPatcher
-from koordinator.local.registry.registry import Registry
+from koordinator.local.registry.registry import ObjectRegistry
 from koordinator.local.schema import Catalog
 from koordinator.local.store import HISTORY_MAX, Store
 
@@ -35,11 +35,11 @@ def in_memory(
     patcher: Patcher | None = None,
     checks: bool = True,
     history_max: int = HISTORY_MAX,
-) -> Registry:
+) -> ObjectRegistry:
     """A registry with the system objects in it.
 
     checks: False skips decoding, defaulting, validation and field owners (simulation at full speed: objects
-    must be complete and right) and has no admission webhooks (`Registry.admission` can be set), never the life
+    must be complete and right) and has no admission webhooks (`ObjectRegistry.admission` can be set), never the life
     cycle. Strategic merge and server-side apply need checks.
     `schemas` and `patcher` default to the real ones. `history_max` bounds the changes kept per kind: memory
     against how far a watcher may fall behind.
@@ -54,8 +54,8 @@ def on_disk(
     seed: int = 0,
     schemas: SchemaCatalog | None = None,
     patcher: Patcher | None = None,
-) -> Registry:
-    """A registry that keeps its objects in a directory; end it with `Registry.close`.
+) -> ObjectRegistry:
+    """A registry that keeps its objects in a directory; end it with `ObjectRegistry.close`.
 
     Raises: persistence.StorageError when the directory cannot be used or its file is damaged.
     """
@@ -88,10 +88,10 @@ def _build(
     checks: bool,
     load: Callable[[Store], int] | None = None,
     token_key: Path | None = None,
-) -> Registry:
+) -> ObjectRegistry:
     catalog, chosen = _collaborators(schemas, patcher, checks)
     rng = random.Random(seed)
-    registry = Registry(store, clock, rng, catalog, chosen, checks=checks, token_key=token_key)
+    registry = ObjectRegistry(store, clock, rng, catalog, chosen, checks=checks, token_key=token_key)
     if checks:
         webhooks = WebhookAdmission.on(registry, random.Random(f"{seed}/admission"))
         plugins = (
@@ -111,7 +111,7 @@ def _build(
     return registry
 
 
-def seed_roles(registry: Registry) -> None:
+def seed_roles(registry: ObjectRegistry) -> None:
     """Create the default roles and bindings (`local.authorization.default_roles`) that are not there yet."""
     for plural, namespace, body in default_roles.seeds():
         resource = registry.resolve(GROUP, "v1", plural)
@@ -130,4 +130,4 @@ def _collaborators(
     return schemas or catalog, patcher or ObjectPatcher(catalog)
 
 
-__all__ = ["Admission", "Registry", "in_memory", "on_disk", "seed_roles"]
+__all__ = ["Admission", "ObjectRegistry", "in_memory", "on_disk", "seed_roles"]

@@ -7,10 +7,10 @@ import msgspec
 from koordinator import clock
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
-from koordinator.cluster.backend import DeleteOptions, Record, WriteOptions
+from koordinator.cluster.backend import DeleteOptions, ObjectRecord, WriteOptions
 from koordinator.local import service_account_tokens
 from koordinator.local.registry import binding, eviction, metadata, refusals
-from koordinator.local.registry.kinds import Kind
+from koordinator.local.registry.kinds import ServedKind
 from koordinator.local.registry.writing import Writer
 from koordinator.local.schema import errors as fields
 from koordinator.local.schema.catalog import SUBRESOURCE_KINDS
@@ -25,7 +25,12 @@ def success() -> dict[str, Any]:
 
 
 def bind(
-    writer: Writer, kind: Kind, resource: Resource, pod: Record, body: dict[str, Any], options: WriteOptions
+    writer: Writer,
+    kind: ServedKind,
+    resource: Resource,
+    pod: ObjectRecord,
+    body: dict[str, Any],
+    options: WriteOptions,
 ) -> dict[str, Any]:
     """Put a pod on a node. Raises: Invalid, Conflict."""
     _check_name("Binding", body, pod)
@@ -45,7 +50,12 @@ class _EvictionDelete(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def evict(
-    writer: Writer, kind: Kind, resource: Resource, pod: Record, body: dict[str, Any], options: WriteOptions
+    writer: Writer,
+    kind: ServedKind,
+    resource: Resource,
+    pod: ObjectRecord,
+    body: dict[str, Any],
+    options: WriteOptions,
 ) -> dict[str, Any]:
     """Delete a pod if its disruption budget allows it.
 
@@ -69,7 +79,7 @@ def evict(
     return success()
 
 
-def _check_name(what: str, body: dict[str, Any], pod: Record) -> None:
+def _check_name(what: str, body: dict[str, Any], pod: ObjectRecord) -> None:
     name = metadata.name_of(metadata.of(body))
     if name and name != pod.obj["metadata"]["name"]:
         raise errors.BadRequest(f"name in URL does not match name in {what} object")
@@ -105,9 +115,9 @@ _BOUND_KINDS = {
 
 def issue_token(
     writer: Writer,
-    kind: Kind,
+    kind: ServedKind,
     resource: Resource,
-    account: Record,
+    account: ObjectRecord,
     body: dict[str, Any],
     options: WriteOptions,
 ) -> dict[str, Any]:

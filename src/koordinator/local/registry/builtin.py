@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The rules for the life of one kind's objects.
 
     has_generation: `metadata.generation` counts changes outside metadata and status.
@@ -30,10 +30,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     immortal: tuple[str, ...] = ()
 
 
-PLAIN = Facts()
-_GUARDED = Facts(blind_update=False)
-_GUARDED_COUNTED = Facts(blind_update=False, has_generation=True)
-_REPLICATED = Facts(has_generation=True, fresh_status={"replicas": 0})
+PLAIN = KindFacts()
+_GUARDED = KindFacts(blind_update=False)
+_GUARDED_COUNTED = KindFacts(blind_update=False, has_generation=True)
+_REPLICATED = KindFacts(has_generation=True, fresh_status={"replicas": 0})
 _BUDGET_STATUS = {"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0}
 _DAEMON_STATUS = {
     "currentNumberScheduled": 0,
@@ -43,34 +43,34 @@ _DAEMON_STATUS = {
 }
 _PENDING = {"phase": "Pending"}
 
-FACTS: dict[str, Facts] = {
-    "pods": Facts(has_generation=True, fresh_status=_PENDING, status_writes_labels=True),
-    "nodes": Facts(keeps_status=True, status_writes_labels=True),
-    "namespaces": Facts(immortal=("default", "kube-system", "kube-public")),
-    "services": Facts(fresh_status={"loadBalancer": {}}),
-    "persistentvolumes": Facts(fresh_status=_PENDING),
-    "persistentvolumeclaims": Facts(fresh_status=_PENDING),
-    "replicationcontrollers": Facts(
+FACTS: dict[str, KindFacts] = {
+    "pods": KindFacts(has_generation=True, fresh_status=_PENDING, status_writes_labels=True),
+    "nodes": KindFacts(keeps_status=True, status_writes_labels=True),
+    "namespaces": KindFacts(immortal=("default", "kube-system", "kube-public")),
+    "services": KindFacts(fresh_status={"loadBalancer": {}}),
+    "persistentvolumes": KindFacts(fresh_status=_PENDING),
+    "persistentvolumeclaims": KindFacts(fresh_status=_PENDING),
+    "replicationcontrollers": KindFacts(
         has_generation=True, fresh_status={"replicas": 0}, orphans_by_default=True
     ),
-    "resourcequotas": Facts(fresh_status={}),
-    "deployments.apps": Facts(has_generation=True, fresh_status={}),
+    "resourcequotas": KindFacts(fresh_status={}),
+    "deployments.apps": KindFacts(has_generation=True, fresh_status={}),
     "replicasets.apps": _REPLICATED,
-    "statefulsets.apps": Facts(has_generation=True, fresh_status={"availableReplicas": 0, "replicas": 0}),
-    "daemonsets.apps": Facts(has_generation=True, fresh_status=_DAEMON_STATUS),
-    "jobs.batch": Facts(has_generation=True, fresh_status={}, orphans_by_default=True),
-    "cronjobs.batch": Facts(has_generation=True, fresh_status={}),
-    "horizontalpodautoscalers.autoscaling": Facts(
+    "statefulsets.apps": KindFacts(has_generation=True, fresh_status={"availableReplicas": 0, "replicas": 0}),
+    "daemonsets.apps": KindFacts(has_generation=True, fresh_status=_DAEMON_STATUS),
+    "jobs.batch": KindFacts(has_generation=True, fresh_status={}, orphans_by_default=True),
+    "cronjobs.batch": KindFacts(has_generation=True, fresh_status={}),
+    "horizontalpodautoscalers.autoscaling": KindFacts(
         fresh_status={"currentMetrics": None, "desiredReplicas": 0}
     ),
-    "poddisruptionbudgets.policy": Facts(
+    "poddisruptionbudgets.policy": KindFacts(
         has_generation=True, blind_update=False, fresh_status=_BUDGET_STATUS
     ),
-    "ingresses.networking.k8s.io": Facts(has_generation=True, fresh_status={"loadBalancer": {}}),
+    "ingresses.networking.k8s.io": KindFacts(has_generation=True, fresh_status={"loadBalancer": {}}),
     "networkpolicies.networking.k8s.io": _GUARDED_COUNTED,
-    "ingressclasses.networking.k8s.io": Facts(has_generation=True),
-    "endpointslices.discovery.k8s.io": Facts(has_generation=True),
-    "priorityclasses.scheduling.k8s.io": Facts(has_generation=True),
+    "ingressclasses.networking.k8s.io": KindFacts(has_generation=True),
+    "endpointslices.discovery.k8s.io": KindFacts(has_generation=True),
+    "priorityclasses.scheduling.k8s.io": KindFacts(has_generation=True),
     "runtimeclasses.node.k8s.io": _GUARDED,
     "leases.coordination.k8s.io": _GUARDED,
     "csinodes.storage.k8s.io": _GUARDED,
@@ -80,13 +80,13 @@ FACTS: dict[str, Facts] = {
     "validatingwebhookconfigurations.admissionregistration.k8s.io": _GUARDED_COUNTED,
     "customresourcedefinitions.apiextensions.k8s.io": _GUARDED_COUNTED,
     "apiservices.apiregistration.k8s.io": _GUARDED,
-    "resourceclaims.resource.k8s.io": Facts(blind_update=False, fresh_status={}),
+    "resourceclaims.resource.k8s.io": KindFacts(blind_update=False, fresh_status={}),
     "resourceclaimtemplates.resource.k8s.io": _GUARDED,
-    "deviceclasses.resource.k8s.io": Facts(has_generation=True, blind_update=False),
-    "resourceslices.resource.k8s.io": Facts(has_generation=True, blind_update=False),
-    "certificatesigningrequests.certificates.k8s.io": Facts(fresh_status={}),
+    "deviceclasses.resource.k8s.io": KindFacts(has_generation=True, blind_update=False),
+    "resourceslices.resource.k8s.io": KindFacts(has_generation=True, blind_update=False),
+    "certificatesigningrequests.certificates.k8s.io": KindFacts(fresh_status={}),
 }
 """By qualified name; kinds that are not listed are `PLAIN`."""
 
-CUSTOM = Facts(has_generation=True, blind_update=False)
+CUSTOM = KindFacts(has_generation=True, blind_update=False)
 """Custom resources."""

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api.meta import Resource
-from koordinator.cluster.backend import Record
+from koordinator.cluster.backend import ObjectRecord
 
 CACHE_MAX = 1_024
 """Shown records kept; a record is usually read soon after it was written, by all watchers of its version."""
@@ -51,9 +51,9 @@ class Converter:
     def __init__(self, stored: Resource, translation: Translation | None = None) -> None:
         self._stored = stored
         self._translation = translation
-        self._cache: dict[tuple[int, str], Record] = {}
+        self._cache: dict[tuple[int, str], ObjectRecord] = {}
 
-    def shown(self, record: Record, resource: Resource) -> Record:
+    def shown(self, record: ObjectRecord, resource: Resource) -> ObjectRecord:
         """The record in the served version `resource`; made once per version and record."""
         if record.obj["apiVersion"] == resource.api_version:
             return record
@@ -61,7 +61,7 @@ class Converter:
         found = self._cache.get(key) if record.version else None
         if found is None:
             obj = record.obj if self._translation is None else self._translation.shown(record.obj)
-            found = Record({**obj, "apiVersion": resource.api_version}, record.version)
+            found = ObjectRecord({**obj, "apiVersion": resource.api_version}, record.version)
             if len(self._cache) >= CACHE_MAX:
                 self._cache.clear()
             self._cache[key] = found

@@ -9,7 +9,7 @@ from koordinator.api.kinds import BUILT_IN
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.registry.selection import FieldReader
-from koordinator.local.registry.strategies import Strategy, Surroundings
+from koordinator.local.registry.strategies import RestStrategy, StrategyContext
 from koordinator.local.schema import errors as fields
 from koordinator.local.selectors import text_at
 
@@ -17,10 +17,10 @@ TABLE = "customresourcedefinitions.apiextensions.k8s.io"
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
-class DefinitionStrategy(Strategy):
+class DefinitionStrategy(RestStrategy):
     """A definition is established at once; it goes when its objects are gone."""
 
-    def prepare_create(self, obj: dict[str, Any], around: Surroundings, now: str) -> list[StatusCause]:
+    def prepare_create(self, obj: dict[str, Any], around: StrategyContext, now: str) -> list[StatusCause]:
         meta = obj["metadata"]
         if CLEANUP_FINALIZER not in (meta.get("finalizers") or ()):
             meta["finalizers"] = [*(meta.get("finalizers") or ()), CLEANUP_FINALIZER]
@@ -35,7 +35,7 @@ class DefinitionStrategy(Strategy):
         return []
 
     def prepare_update(
-        self, obj: dict[str, Any], old: dict[str, Any], around: Surroundings
+        self, obj: dict[str, Any], old: dict[str, Any], around: StrategyContext
     ) -> list[StatusCause]:
         obj["spec"] = with_names(obj.get("spec") or {})
         causes = _changed_identity(obj["spec"], old["spec"])

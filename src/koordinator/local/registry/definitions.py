@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from koordinator.cluster.backend import DeleteOptions, Record
+from koordinator.cluster.backend import DeleteOptions, ObjectRecord
 from koordinator.local.interfaces import SchemaCatalog
 from koordinator.local.registry import crds
-from koordinator.local.registry.kinds import Kind, Kinds
+from koordinator.local.registry.kinds import Kinds, ServedKind
 from koordinator.local.registry.scale import Paths
 from koordinator.local.registry.writing import Writer
 
@@ -38,7 +38,7 @@ class Definitions:
                 self._delete_objects(kind)
             self.thinned(group, plural)
 
-    def _serve(self, crd: dict[str, Any]) -> Kind:
+    def _serve(self, crd: dict[str, Any]) -> ServedKind:
         served = self._schemas.add_crd(crd)
         paths = crds.scale_paths(crd)
         return self._kinds.serve_custom(
@@ -48,7 +48,7 @@ class Definitions:
             None if paths is None else Paths(**paths),
         )
 
-    def _served(self, group: str, plural: str) -> Kind | None:
+    def _served(self, group: str, plural: str) -> ServedKind | None:
         """The custom kind of that name, if its definition was accepted."""
         kind = self._kinds.of_group(group, plural)
         return kind if kind is not None and kind.is_custom else None
@@ -80,9 +80,9 @@ class Definitions:
             definitions.table.remove("", meta["name"])
             self.removed(record.obj)
 
-    def _delete_objects(self, kind: Kind) -> None:
+    def _delete_objects(self, kind: ServedKind) -> None:
         for record in list(kind.table.records()):
             self._delete(kind, record)
 
-    def _delete(self, kind: Kind, record: Record) -> None:
+    def _delete(self, kind: ServedKind, record: ObjectRecord) -> None:
         self._writer.delete(kind, kind.resource, record, DeleteOptions(propagation="Background"))

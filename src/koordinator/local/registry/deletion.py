@@ -15,7 +15,7 @@ ORPHAN = "orphan"
 POLICIES = ("Foreground", "Background", "Orphan")
 
 
-class Fate(enum.Enum):
+class DeletionFate(enum.Enum):
     """GONE: remove it. MARKED: store the changed object. WAITING: nothing changes, it is being deleted."""
 
     GONE = "gone"
@@ -26,7 +26,7 @@ class Fate(enum.Enum):
 class Deletion(msgspec.Struct, frozen=True):
     """The fate of the object, and the object to store for MARKED."""
 
-    fate: Fate
+    fate: DeletionFate
     obj: dict[str, Any]
 
 
@@ -53,7 +53,7 @@ def decide(
         if was_s is None:
             return _without_grace(obj, wanted, now_s)
         if asked_s is None or asked_s >= was_s:
-            return Deletion(Fate.WAITING, obj)
+            return Deletion(DeletionFate.WAITING, obj)
         since_s = clock.parse_rfc3339(meta["deletionTimestamp"]) - was_s
         return _graceful(obj, wanted, since_s, asked_s, is_first=False)
     return _graceful(obj, wanted, now_s, grace_s, is_first=True)
@@ -79,10 +79,10 @@ def finalizers(meta: dict[str, Any], propagation: str, orphans_by_default: bool)
 def _without_grace(obj: dict[str, Any], wanted: list[str], now_s: float) -> Deletion:
     meta = obj["metadata"]
     if not wanted:
-        return Deletion(Fate.GONE, obj)
+        return Deletion(DeletionFate.GONE, obj)
     if "deletionTimestamp" in meta and meta.get("deletionGracePeriodSeconds") == 0:
         return _waiting(obj, wanted)
-    return Deletion(Fate.MARKED, marked(obj, wanted, now_s, grace_s=0))
+    return Deletion(DeletionFate.MARKED, marked(obj, wanted, now_s, grace_s=0))
 
 
 def marked(obj: dict[str, Any], wanted: list[str], now_s: float, grace_s: int | None) -> dict[str, Any]:
@@ -100,21 +100,21 @@ def _graceful(
     obj: dict[str, Any], wanted: list[str], since_s: float, grace_s: int, *, is_first: bool
 ) -> Deletion:
     if grace_s == 0 and not wanted:
-        return Deletion(Fate.GONE, obj)
+        return Deletion(DeletionFate.GONE, obj)
     meta = dict(obj["metadata"])
     if is_first and meta.get("generation"):
         meta["generation"] += 1
     meta["deletionTimestamp"] = clock.rfc3339(since_s + grace_s)
     meta["deletionGracePeriodSeconds"] = grace_s
-    return Deletion(Fate.MARKED, {**obj, "metadata": _with_finalizers(meta, wanted)})
+    return Deletion(DeletionFate.MARKED, {**obj, "metadata": _with_finalizers(meta, wanted)})
 
 
 def _waiting(obj: dict[str, Any], wanted: list[str]) -> Deletion:
     """A repeated delete only changes the policy's mark."""
     meta = obj["metadata"]
     if wanted == (meta.get("finalizers") or []):
-        return Deletion(Fate.WAITING, obj)
-    return Deletion(Fate.MARKED, {**obj, "metadata": _with_finalizers(dict(meta), wanted)})
+        return Deletion(DeletionFate.WAITING, obj)
+    return Deletion(DeletionFate.MARKED, {**obj, "metadata": _with_finalizers(dict(meta), wanted)})
 
 
 def _with_finalizers(meta: dict[str, Any], wanted: list[str]) -> dict[str, Any]:

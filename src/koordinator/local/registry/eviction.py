@@ -27,32 +27,32 @@ _FREE_PHASES = ("Succeeded", "Failed", "Pending")
 _BUDGETS = Resource(group="policy", version="v1", kind="PodDisruptionBudget", plural="poddisruptionbudgets")
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class EvictionApproval(msgspec.Struct, frozen=True):
     """The pod may go. `budget` is the budget after it paid for that; None when nothing has to pay."""
 
     budget: dict[str, Any] | None = None
     reason: str = ""
 
 
-def judge(pod: dict[str, Any], budgets: Iterable[dict[str, Any]], now: str) -> Verdict:
+def judge(pod: dict[str, Any], budgets: Iterable[dict[str, Any]], now: str) -> EvictionApproval:
     """May the pod be evicted? `budgets` are those of its namespace; `now` is the time as text.
 
     Raises: TooManyRequests (a budget forbids it, or is not counted yet), InternalError (several budgets
     apply), Forbidden (a budget is out of order).
     """
     if "deletionTimestamp" in pod["metadata"] or (pod.get("status") or {}).get("phase") in _FREE_PHASES:
-        return Verdict(reason="the pod serves nobody")
+        return EvictionApproval(reason="the pod serves nobody")
     matching = [budget for budget in budgets if _covers(budget, pod)]
     if not matching:
-        return Verdict(reason="no budget covers the pod")
+        return EvictionApproval(reason="no budget covers the pod")
     if len(matching) > 1:
         raise errors.InternalError(
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         )
     budget = matching[0]
     if not _is_ready(pod) and _lets_unready_go(budget):
-        return Verdict(reason="the pod is not ready, and its budget does not need it")
-    return Verdict(_paid(budget, pod["metadata"]["name"], now), "the budget allows a disruption")
+        return EvictionApproval(reason="the pod is not ready, and its budget does not need it")
+    return EvictionApproval(_paid(budget, pod["metadata"]["name"], now), "the budget allows a disruption")
 
 
 def _covers(budget: dict[str, Any], pod: dict[str, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from koordinator.cluster.backend import Record
+from koordinator.cluster.backend import ObjectRecord
 from koordinator.local.store import Table
 
 EVENT_LIFE_S = 3_600.0
@@ -25,7 +25,7 @@ class Expiry:
         # earlier entry void.
         self._writes: deque[tuple[float, str, str, int]] = deque()
 
-    def written(self, record: Record, now_s: float) -> None:
+    def written(self, record: ObjectRecord, now_s: float) -> None:
         """Note a write, and remove what is over by now."""
         table, meta = self.table, record.obj["metadata"]
         self._writes.append((now_s, meta["namespace"], meta["name"], record.version))

@@ -5,10 +5,10 @@ from typing import Any
 
 from koordinator.api.kinds import BUILT_IN
 from koordinator.api.meta import Resource
-from koordinator.cluster.backend import Record
+from koordinator.cluster.backend import ObjectRecord
 from koordinator.local.registry import builtin, refusals
 from koordinator.local.registry.autoscalers import AUTOSCALERS
-from koordinator.local.registry.builtin import Facts
+from koordinator.local.registry.builtin import KindFacts
 from koordinator.local.registry.conversion import EVENTS, Converter
 from koordinator.local.registry.crds import DefinitionStrategy
 from koordinator.local.registry.expiry import EVENT_LIFE_S, EVENTS_MAX, Expiry
@@ -16,10 +16,10 @@ from koordinator.local.registry.pods import PodStrategy
 from koordinator.local.registry.scale import BUILTIN_PATHS, Paths
 from koordinator.local.registry.selection import INDEXES, SELECTABLE, FieldReader
 from koordinator.local.registry.special import JobStrategy, NamespaceStrategy, ServiceStrategy
-from koordinator.local.registry.strategies import Strategy
+from koordinator.local.registry.strategies import RestStrategy
 from koordinator.local.store import Store, Table
 
-_STRATEGIES: dict[str, type[Strategy]] = {
+_STRATEGIES: dict[str, type[RestStrategy]] = {
     "pods": PodStrategy,
     "namespaces": NamespaceStrategy,
     "services": ServiceStrategy,
@@ -32,15 +32,15 @@ _AUTOSCALERS = "horizontalpodautoscalers.autoscaling"
 _NEW_EVENTS = "events.events.k8s.io"  # the same stored events under the names of another group
 
 
-class Kind:
+class ServedKind:
     """One kind, in all the versions in which it is served. `resource` is the version that is stored."""
 
     def __init__(
         self,
         resource: Resource,
         table: Table,
-        facts: Facts,
-        strategy: Strategy,
+        facts: KindFacts,
+        strategy: RestStrategy,
         *,
         versions: Sequence[Resource],
         converter: Converter | None = None,
@@ -62,7 +62,7 @@ class Kind:
         self.expiry = expiry
         self._converter = converter
 
-    def shown(self, record: Record, resource: Resource) -> Record:
+    def shown(self, record: ObjectRecord, resource: Resource) -> ObjectRecord:
         """The record in the version that was asked for."""
         return record if self._converter is None else self._converter.shown(record, resource)
 
@@ -80,7 +80,7 @@ class Kinds:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kinds: dict[tuple[str, str], Kind] = {}
+        self._kinds: dict[tuple[str, str], ServedKind] = {}
         events = store.table(_EVENTS, INDEXES[_EVENTS], packed=True)
         self.event_expiry = Expiry(events, EVENT_LIFE_S, EVENTS_MAX)
         for resource in BUILT_IN:
@@ -93,7 +93,7 @@ class Kinds:
     def resources(self) -> list[Resource]:
         return [served for kind in self._kinds.values() for served in kind.versions.values()]
 
-    def find(self, group: str, version: str, plural: str) -> tuple[Kind, Resource]:
+    def find(self, group: str, version: str, plural: str) -> tuple[ServedKind, Resource]:
         """Raises: NotFound when nobody serves that."""
         kind = self._kinds.get((group, plural))
         served = None if kind is None else kind.versions.get(version)
@@ -101,7 +101,7 @@ class Kinds:
             raise refusals.not_served()
         return kind, served
 
-    def of_group(self, group: str, plural: str) -> Kind | None:
+    def of_group(self, group: str, plural: str) -> ServedKind | None:
         return self._kinds.get((group, plural))
 
     def serve_custom(
@@ -110,15 +110,15 @@ class Kinds:
         versions: Sequence[Resource],
         selectable: dict[str, FieldReader],
         scale_paths: Paths | None,
-    ) -> Kind:
+    ) -> ServedKind:
         """Serve a custom resource (again); its objects stay."""
         versions = [served for served in versions if served.plural == stored.plural]
         has_status = "status" in stored.subresources
-        kind = Kind(
+        kind = ServedKind(
             stored,
             self._store.table(stored.qualified),
             builtin.CUSTOM,
-            Strategy(stored, builtin.CUSTOM, has_status),
+            RestStrategy(stored, builtin.CUSTOM, has_status),
             versions=versions,
             converter=Converter(stored),
             selectable=selectable,
@@ -134,17 +134,17 @@ class Kinds:
         if kind is not None:
             self._store.drop(kind.table.name)
 
-    def _builtin(self, resource: Resource) -> Kind:
+    def _builtin(self, resource: Resource) -> ServedKind:
         name = _EVENTS if resource.qualified == _NEW_EVENTS else resource.qualified
         facts = builtin.FACTS.get(resource.qualified, builtin.PLAIN)
-        strategy = _STRATEGIES.get(resource.qualified, Strategy)
+        strategy = _STRATEGIES.get(resource.qualified, RestStrategy)
         converter = None
         if resource.qualified == _NEW_EVENTS:
             stored = next(one for one in BUILT_IN if one.qualified == _EVENTS)
             converter = Converter(stored, EVENTS)
         elif resource.qualified == _AUTOSCALERS:
             converter = Converter(resource, AUTOSCALERS)
-        return Kind(
+        return ServedKind(
             resource,
             self._store.table(name, INDEXES.get(name)),
             facts,

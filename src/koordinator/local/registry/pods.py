@@ -11,8 +11,8 @@ from koordinator.api import core, decode, qos
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.registry import refusals
-from koordinator.local.registry.builtin import Facts
-from koordinator.local.registry.strategies import Strategy, Surroundings
+from koordinator.local.registry.builtin import KindFacts
+from koordinator.local.registry.strategies import RestStrategy, StrategyContext
 from koordinator.local.schema import errors as fields
 from koordinator.local.schema.builtin.checks import pod_parts
 from koordinator.local.schema.known import ByIdentity, is_shared, share
@@ -29,16 +29,16 @@ _Priority = tuple[Any, Any, Any]
 """Priority, preemption policy and class as the classes of the moment say."""
 
 
-class PodStrategy(Strategy):
+class PodStrategy(RestStrategy):
     """Pods are the one kind that is deleted gracefully."""
 
-    def __init__(self, resource: Resource, facts: Facts, has_status: bool) -> None:
+    def __init__(self, resource: Resource, facts: KindFacts, has_status: bool) -> None:
         super().__init__(resource, facts, has_status)
         # Replicas share their spec (`local.schema.known`), and it stays shared when it was admitted.
         self._admitted: ByIdentity[tuple[_Priority, dict[str, Any]]] = ByIdentity()
         self._qos: ByIdentity[str] = ByIdentity()
 
-    def admit_create(self, obj: dict[str, Any], around: Surroundings) -> None:
+    def admit_create(self, obj: dict[str, Any], around: StrategyContext) -> None:
         sent = obj.get("spec") or {}
         spec = dict(sent)
         if around.checks:
@@ -57,7 +57,7 @@ class PodStrategy(Strategy):
             share(spec)
             self._admitted.put(sent, (priority, spec))
 
-    def prepare_create(self, obj: dict[str, Any], around: Surroundings, now: str) -> list[StatusCause]:
+    def prepare_create(self, obj: dict[str, Any], around: StrategyContext, now: str) -> list[StatusCause]:
         quality = self._qos.get(obj["spec"])
         if quality is None:
             quality = qos_class(obj)
@@ -122,7 +122,7 @@ def qos_class(obj: dict[str, Any]) -> str:
 
 
 def _check_account(
-    spec: dict[str, Any], strategy: Strategy, meta: dict[str, Any], around: Surroundings
+    spec: dict[str, Any], strategy: RestStrategy, meta: dict[str, Any], around: StrategyContext
 ) -> None:
     """The ServiceAccount of a pod must be there; `default` may come a moment later. Raises: Forbidden."""
     name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT_ACCOUNT
@@ -132,7 +132,7 @@ def _check_account(
         raise refusals.forbidden(strategy.resource, meta.get("name", ""), why)
 
 
-def _give_priority(spec: dict[str, Any], strategy: Strategy, name: str, around: Surroundings) -> None:
+def _give_priority(spec: dict[str, Any], strategy: RestStrategy, name: str, around: StrategyContext) -> None:
     """Fill in the priority that the class stands for. Raises: Forbidden."""
     classes = around.store.table(PRIORITY_CLASSES)
     wanted = spec.get("priorityClassName") or ""

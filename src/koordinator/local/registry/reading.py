@@ -11,12 +11,12 @@ import msgspec
 
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
-from koordinator.cluster.backend import ListOptions, Record, RecordEvent
+from koordinator.cluster.backend import ListOptions, ObjectRecord, RecordEvent
 from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.cluster.protocol import EventType
 from koordinator.local.change_log import Key
 from koordinator.local.registry import refusals
-from koordinator.local.registry.selection import Selection
+from koordinator.local.registry.selection import CompiledSelector
 from koordinator.local.schema import errors as fields
 from koordinator.local.store import Table, Watch
 
@@ -55,14 +55,14 @@ class _Token(msgspec.Struct, rename={"version": "v", "at": "rv"}):
 class Found(msgspec.Struct, frozen=True):
     """A page of records as stored."""
 
-    records: list[Record]
+    records: list[ObjectRecord]
     version: int
     continue_token: str = ""
     remaining_count: int | None = None
 
 
 def list_page(
-    table: Table, namespace: str, selection: Selection, options: ListOptions, version: int
+    table: Table, namespace: str, selection: CompiledSelector, options: ListOptions, version: int
 ) -> Found:
     """The page that the options ask for; `version` is the store's.
 
@@ -89,7 +89,7 @@ def list_page(
     return Found(page, shown, token, None if filtered else 1 + sum(1 for _ in rows))
 
 
-def _newest(table: Table, namespace: str, selection: Selection) -> Iterator[Record]:
+def _newest(table: Table, namespace: str, selection: CompiledSelector) -> Iterator[ObjectRecord]:
     """All chosen objects, by the shortest way to them."""
     named = table.get(namespace, selection.name) if selection.name else None
     if selection.name and (namespace or named is not None):
@@ -101,9 +101,11 @@ def _newest(table: Table, namespace: str, selection: Selection) -> Iterator[Reco
     return candidates if selection.matches is None else filter(selection.matches, candidates)
 
 
-def _cut(rows: Iterator[Record], selection: Selection, limit: int) -> tuple[list[Record], bool]:
+def _cut(
+    rows: Iterator[ObjectRecord], selection: CompiledSelector, limit: int
+) -> tuple[list[ObjectRecord], bool]:
     """The first `limit` chosen rows (0: all), and whether a chosen one follows (it is consumed)."""
-    page: list[Record] = []
+    page: list[ObjectRecord] = []
     for record in rows:
         if selection.matches is not None and not selection.matches(record):
             continue
@@ -198,7 +200,7 @@ def _decode(token: str) -> _Token:
 
 
 def open_watch(
-    table: Table, namespace: str, selection: Selection, options: ListOptions, version: int
+    table: Table, namespace: str, selection: CompiledSelector, options: ListOptions, version: int
 ) -> Watch:
     """The watch that the options ask for; `version` is the store's.
 
@@ -241,7 +243,9 @@ def _check_watch(options: ListOptions) -> None:
 class ShownWatch:
     """A watch whose records are shown in another version than the stored one."""
 
-    def __init__(self, watch: Watch, show: Callable[[Record, Resource], Record], resource: Resource) -> None:
+    def __init__(
+        self, watch: Watch, show: Callable[[ObjectRecord, Resource], ObjectRecord], resource: Resource
+    ) -> None:
         self._watch = watch
         self._show = show
         self._resource = resource

@@ -16,7 +16,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import (
     DeleteOptions,
     ListOptions,
-    Record,
+    ObjectRecord,
     RecordList,
     Subscription,
     WriteOptions,
@@ -28,7 +28,7 @@ from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog, Writ
 from koordinator.local.registry import actions, crds, metadata, reading, refusals, scale, selection
 from koordinator.local.registry.decoding import Decoder
 from koordinator.local.registry.definitions import Definitions
-from koordinator.local.registry.kinds import Kind, Kinds
+from koordinator.local.registry.kinds import Kinds, ServedKind
 from koordinator.local.registry.writing import Writer
 from koordinator.local.service_account_tokens import ServiceAccountTokens
 from koordinator.local.store import Store
@@ -47,7 +47,7 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
 """The object that follows from the current one."""
 
 
-class Registry:
+class ObjectRegistry:
     """Everything that the API server does with objects. Build one with `local.registry.in_memory`."""
 
     def __init__(
@@ -93,13 +93,13 @@ class Registry:
 
     # Reading
 
-    def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> Record:
+    def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> ObjectRecord:
         kind, resource = self._find(resource)
         self._check_subresource(resource, subresource)
         record = self._stored(kind, resource, namespace, name)
         if subresource == "scale":
             assert kind.scale_paths is not None, resource
-            return Record(scale.of(record.obj, kind.scale_paths), record.version)
+            return ObjectRecord(scale.of(record.obj, kind.scale_paths), record.version)
         return kind.shown(record, resource)
 
     def list(self, resource: Resource, namespace: str, options: ListOptions) -> RecordList:
@@ -122,15 +122,15 @@ class Registry:
         watch = reading.open_watch(kind.table, namespace, chosen, options, self.store.version)
         return reading.ShownWatch(watch, kind.shown, resource) if kind.is_converted else watch
 
-    def _find(self, resource: Resource) -> tuple[Kind, Resource]:
+    def _find(self, resource: Resource) -> tuple[ServedKind, Resource]:
         return self.kinds.find(resource.group, resource.version, resource.plural)
 
-    def _select(self, kind: Kind, namespace: str, options: ListOptions) -> selection.Selection:
+    def _select(self, kind: ServedKind, namespace: str, options: ListOptions) -> selection.CompiledSelector:
         return selection.select(
             namespace, options.label_selector, options.field_selector, kind.selectable, kind.indexes
         )
 
-    def _stored(self, kind: Kind, resource: Resource, namespace: str, name: str) -> Record:
+    def _stored(self, kind: ServedKind, resource: Resource, namespace: str, name: str) -> ObjectRecord:
         record = kind.table.get(namespace, name)
         if record is None:
             raise refusals.not_found(resource, name)
@@ -138,7 +138,7 @@ class Registry:
 
     # Create
 
-    def seed(self, resource: Resource, namespace: str, obj: dict[str, Any]) -> Record:
+    def seed(self, resource: Resource, namespace: str, obj: dict[str, Any]) -> ObjectRecord:
         """Create an object before anybody else is there: no admission, no wait for the journal."""
         kind, resource = self._find(resource)
         obj = self._decoder.decoded(resource, obj, WriteOptions())
@@ -148,20 +148,20 @@ class Registry:
 
     async def create(
         self, resource: Resource, namespace: str, obj: dict[str, Any], options: WriteOptions = WriteOptions()
-    ) -> Record:
+    ) -> ObjectRecord:
         kind, resource = self._find(resource)
         return await self._create(kind, resource, namespace, obj, options)
 
     async def _create(
         self,
-        kind: Kind,
+        kind: ServedKind,
         resource: Resource,
         namespace: str,
         obj: dict[str, Any],
         options: WriteOptions,
         *,
         is_tracked: bool = False,
-    ) -> Record:
+    ) -> ObjectRecord:
         obj = self._decoder.decoded(resource, obj, options)
         obj = {**obj, "metadata": metadata.place(metadata.of(obj), resource, namespace)}
         name = metadata.name_of(obj["metadata"])
@@ -182,7 +182,9 @@ class Registry:
             await self._acknowledge()
         return kind.shown(record, resource)
 
-    def _check_namespace(self, kind: Kind, resource: Resource, namespace: str, meta: dict[str, Any]) -> None:
+    def _check_namespace(
+        self, kind: ServedKind, resource: Resource, namespace: str, meta: dict[str, Any]
+    ) -> None:
         """New objects need a namespace that is there to stay."""
         if kind.is_terminating:
             raise errors.MethodNotSupported(
@@ -206,7 +208,7 @@ class Registry:
             raise refusals.forbidden(resource, name, why, [cause])
 
     @property
-    def _namespaces(self) -> Kind:
+    def _namespaces(self) -> ServedKind:
         kind = self.kinds.of_group("", "namespaces")
         assert kind is not None
         return kind
@@ -221,7 +223,7 @@ class Registry:
         obj: dict[str, Any],
         options: WriteOptions = WriteOptions(),
         subresource: str = "",
-    ) -> Record:
+    ) -> ObjectRecord:
         kind, resource = self._find(resource)
         self._check_subresource(resource, subresource)
         if subresource == "scale":
@@ -243,7 +245,7 @@ class Registry:
         patch_type: PatchType,
         options: WriteOptions = WriteOptions(),
         subresource: str = "",
-    ) -> Record:
+    ) -> ObjectRecord:
         kind, resource = self._find(resource)
         self._check_subresource(resource, subresource)
         if subresource == "scale":
@@ -280,13 +282,13 @@ class Registry:
 
     async def _scale(
         self,
-        kind: Kind,
+        kind: ServedKind,
         resource: Resource,
         namespace: str,
         name: str,
         change: Change,
         options: WriteOptions,
-    ) -> Record:
+    ) -> ObjectRecord:
         """Change the replicas of an object by way of its Scale."""
         paths = kind.scale_paths
         assert paths is not None, resource
@@ -298,16 +300,16 @@ class Registry:
             if admission is not None and admission.wants(resource, "UPDATE", "scale", namespace):
                 wanted = await self._admitted("UPDATE", resource, old, wanted, current, options, "scale")
             if kind.table.get(namespace, name) is old:
-                obj = kind.shown(Record(scale.scaled(old.obj, wanted, paths), 0), resource).obj
+                obj = kind.shown(ObjectRecord(scale.scaled(old.obj, wanted, paths), 0), resource).obj
                 record = await self._replace(kind, resource, old, obj, options, "")
-                return Record(scale.of(record.obj, paths), record.version)
+                return ObjectRecord(scale.of(record.obj, paths), record.version)
         raise refusals.conflict(resource, name)
 
     async def _admit_update(
         self,
-        kind: Kind,
+        kind: ServedKind,
         resource: Resource,
-        old: Record,
+        old: ObjectRecord,
         obj: dict[str, Any],
         options: WriteOptions,
         subresource: str,
@@ -324,7 +326,7 @@ class Registry:
         self,
         operation: str,
         resource: Resource,
-        target: Record,
+        target: ObjectRecord,
         obj: dict[str, Any],
         old: dict[str, Any] | None,
         options: WriteOptions,
@@ -342,15 +344,15 @@ class Registry:
 
     async def _replace(
         self,
-        kind: Kind,
+        kind: ServedKind,
         resource: Resource,
-        old: Record,
+        old: ObjectRecord,
         obj: dict[str, Any],
         options: WriteOptions,
         subresource: str,
         *,
         is_tracked: bool = False,
-    ) -> Record:
+    ) -> ObjectRecord:
         record, is_gone = self.writer.replace(
             kind, resource, old, obj, options, subresource, is_tracked=is_tracked
         )
@@ -359,7 +361,7 @@ class Registry:
             await self._acknowledge()
         return kind.shown(record, resource)
 
-    def _follow_up(self, kind: Kind, record: Record, *, is_gone: bool) -> None:
+    def _follow_up(self, kind: ServedKind, record: ObjectRecord, *, is_gone: bool) -> None:
         """Carry out what a change means for the resources that are served."""
         if kind.table.name == crds.TABLE:
             if is_gone:
@@ -377,7 +379,7 @@ class Registry:
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, options: DeleteOptions = DeleteOptions()
-    ) -> tuple[Record, bool]:
+    ) -> tuple[ObjectRecord, bool]:
         kind, resource = self._find(resource)
         record = self._stored(kind, resource, namespace, name)
         admission = self.admission
@@ -394,15 +396,17 @@ class Registry:
 
     async def delete_collection(
         self, resource: Resource, namespace: str, selection: ListOptions, options: DeleteOptions
-    ) -> Sequence[Record]:
+    ) -> Sequence[ObjectRecord]:
         records = self.list(resource, namespace, selection).records
-        deleted: list[Record | None] = []
+        deleted: list[ObjectRecord | None] = []
         for start in range(0, len(records), DELETE_TOGETHER):
             some = records[start : start + DELETE_TOGETHER]
             deleted += await asyncio.gather(*(self._delete_one(resource, one, options) for one in some))
         return [record for record in deleted if record is not None]
 
-    async def _delete_one(self, resource: Resource, record: Record, options: DeleteOptions) -> Record | None:
+    async def _delete_one(
+        self, resource: Resource, record: ObjectRecord, options: DeleteOptions
+    ) -> ObjectRecord | None:
         """Delete one of a collection; None when somebody else was faster."""
         meta = record.obj["metadata"]
         try:

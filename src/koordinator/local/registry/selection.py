@@ -74,7 +74,7 @@ INDEXES: dict[str, dict[str, FieldReader]] = {
 """Fields by which objects are found without a scan: a node asks for its own pods, people for one object's events."""
 
 
-class Selection(msgspec.Struct, frozen=True):
+class CompiledSelector(msgspec.Struct, frozen=True):
     """A compiled choice: the test (None: all), an index value that all chosen objects share, a name."""
 
     matches: Matches | None = None
@@ -82,7 +82,7 @@ class Selection(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-EVERYTHING = Selection()
+EVERYTHING = CompiledSelector()
 
 
 def select(
@@ -91,7 +91,7 @@ def select(
     field_selector: str,
     selectable: dict[str, FieldReader] | None,
     indexes: dict[str, FieldReader],
-) -> Selection:
+) -> CompiledSelector:
     """The choice that the parts of a query stand for.
 
     `selectable` are the kind's own selectable fields; None when it has no field selectors of its own.
@@ -123,8 +123,8 @@ def select(
         label_test = by_labels
         tests.append(lambda record: label_test(record.obj["metadata"].get("labels") or {}))
     if len(tests) == 1:
-        return Selection(tests[0], index, name)
-    return Selection(lambda record: all(test(record) for test in tests), index, name)
+        return CompiledSelector(tests[0], index, name)
+    return CompiledSelector(lambda record: all(test(record) for test in tests), index, name)
 
 
 def _in_namespace(namespace: str) -> Matches:

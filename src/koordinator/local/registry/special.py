@@ -6,7 +6,7 @@ Source: their strategies in the API server.
 from typing import Any
 
 from koordinator.cluster.errors import StatusCause
-from koordinator.local.registry.strategies import Strategy, Surroundings
+from koordinator.local.registry.strategies import RestStrategy, StrategyContext
 from koordinator.local.schema import errors as fields
 
 NAMESPACE_FINALIZER = "kubernetes"
@@ -18,10 +18,10 @@ _JOB_UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
 _JOB_NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
 
 
-class NamespaceStrategy(Strategy):
+class NamespaceStrategy(RestStrategy):
     """Namespaces stay until their controller has emptied them (`spec.finalizers`)."""
 
-    def prepare_create(self, obj: dict[str, Any], around: Surroundings, now: str) -> list[StatusCause]:
+    def prepare_create(self, obj: dict[str, Any], around: StrategyContext, now: str) -> list[StatusCause]:
         meta = obj["metadata"]
         meta["labels"] = {**(meta.get("labels") or {}), NAME_LABEL: meta["name"]}
         spec = obj.get("spec") or {}
@@ -33,7 +33,7 @@ class NamespaceStrategy(Strategy):
         return []
 
     def prepare_update(
-        self, obj: dict[str, Any], old: dict[str, Any], around: Surroundings
+        self, obj: dict[str, Any], old: dict[str, Any], around: StrategyContext
     ) -> list[StatusCause]:
         meta = obj["metadata"]
         meta["labels"] = {**(meta.get("labels") or {}), NAME_LABEL: meta["name"]}
@@ -44,16 +44,16 @@ class NamespaceStrategy(Strategy):
         return not (obj.get("spec") or {}).get("finalizers")
 
 
-class ServiceStrategy(Strategy):
+class ServiceStrategy(RestStrategy):
     """Services get an address, and ports on the nodes where they want them."""
 
-    def prepare_create(self, obj: dict[str, Any], around: Surroundings, now: str) -> list[StatusCause]:
+    def prepare_create(self, obj: dict[str, Any], around: StrategyContext, now: str) -> list[StatusCause]:
         spec = dict(obj.get("spec") or {})
         obj["spec"] = spec
         return self._allocate(spec, {}, around)
 
     def prepare_update(
-        self, obj: dict[str, Any], old: dict[str, Any], around: Surroundings
+        self, obj: dict[str, Any], old: dict[str, Any], around: StrategyContext
     ) -> list[StatusCause]:
         spec, was = dict(obj.get("spec") or {}), old.get("spec") or {}
         if spec.get("type") != "ExternalName" and not spec.get("clusterIP") and was.get("clusterIP"):
@@ -61,7 +61,9 @@ class ServiceStrategy(Strategy):
         obj["spec"] = spec
         return self._allocate(spec, was, around)
 
-    def _allocate(self, spec: dict[str, Any], was: dict[str, Any], around: Surroundings) -> list[StatusCause]:
+    def _allocate(
+        self, spec: dict[str, Any], was: dict[str, Any], around: StrategyContext
+    ) -> list[StatusCause]:
         kind = spec.get("type") or "ClusterIP"
         if kind == "ExternalName":
             return []
@@ -111,10 +113,10 @@ def _give_node_ports(
     return []
 
 
-class JobStrategy(Strategy):
+class JobStrategy(RestStrategy):
     """Jobs select their pods by their own uid, unless the user chose a selector."""
 
-    def prepare_create(self, obj: dict[str, Any], around: Surroundings, now: str) -> list[StatusCause]:
+    def prepare_create(self, obj: dict[str, Any], around: StrategyContext, now: str) -> list[StatusCause]:
         spec = dict(obj.get("spec") or {})
         obj["spec"] = spec
         if spec.get("manualSelector"):

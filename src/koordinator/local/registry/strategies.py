@@ -9,11 +9,11 @@ from typing import Any
 
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
-from koordinator.local.registry.builtin import Facts
+from koordinator.local.registry.builtin import KindFacts
 from koordinator.local.store import Store
 
 
-class Surroundings:
+class StrategyContext:
     """The state that strategies may look at: the other objects, and the seeded generator. Without `checks` objects
     are right.
     """
@@ -24,23 +24,23 @@ class Surroundings:
         self.checks = checks
 
 
-class Strategy:
+class RestStrategy:
     """The generic life of an object; subclasses override the steps in which their kind is special."""
 
-    def __init__(self, resource: Resource, facts: Facts, has_status: bool) -> None:
+    def __init__(self, resource: Resource, facts: KindFacts, has_status: bool) -> None:
         self.resource = resource
         self.facts = facts
         self.has_status = has_status
 
-    def admit_create(self, obj: dict[str, Any], around: Surroundings) -> None:
+    def admit_create(self, obj: dict[str, Any], around: StrategyContext) -> None:
         """Built-in admission of a new object, before (and after) webhooks. Raises: ApiError."""
 
-    def prepare_create(self, obj: dict[str, Any], around: Surroundings, now: str) -> list[StatusCause]:
+    def prepare_create(self, obj: dict[str, Any], around: StrategyContext, now: str) -> list[StatusCause]:
         """Fill in what the server decides; returns what is wrong. `now` is the creation time's text."""
         return []
 
     def prepare_update(
-        self, obj: dict[str, Any], old: dict[str, Any], around: Surroundings
+        self, obj: dict[str, Any], old: dict[str, Any], around: StrategyContext
     ) -> list[StatusCause]:
         """Carry over what an update of the main resource may not touch; returns what is wrong."""
         return []

@@ -11,13 +11,13 @@ from koordinator import clock
 from koordinator.api.meta import Resource
 from koordinator.clock import Clock
 from koordinator.cluster import errors
-from koordinator.cluster.backend import DeleteOptions, Record, WriteOptions
+from koordinator.cluster.backend import DeleteOptions, ObjectRecord, WriteOptions
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.admission.quota import QuotaBooks
 from koordinator.local.interfaces import Patcher, SchemaCatalog, WriteContext
 from koordinator.local.registry import crds, deletion, metadata, refusals
-from koordinator.local.registry.kinds import Kind
-from koordinator.local.registry.strategies import Surroundings
+from koordinator.local.registry.kinds import ServedKind
+from koordinator.local.registry.strategies import StrategyContext
 from koordinator.local.schema import errors as fields
 from koordinator.local.service_account_tokens import ServiceAccountTokens
 from koordinator.local.store import Store
@@ -50,7 +50,7 @@ class Writer:
         self.tokens = tokens
         self.clock = clock
         self.quotas = QuotaBooks(store, clock)
-        self.around = Surroundings(store, rng, checks=checks)
+        self.around = StrategyContext(store, rng, checks=checks)
         self._rng = rng
         self._schemas = schemas
         self._patcher = patcher
@@ -69,14 +69,14 @@ class Writer:
 
     def insert(
         self,
-        kind: Kind,
+        kind: ServedKind,
         resource: Resource,
         namespace: str,
         obj: dict[str, Any],
         options: WriteOptions,
         *,
         is_tracked: bool = False,
-    ) -> Record:
+    ) -> ObjectRecord:
         """Store a new object. `obj` (of the version `resource`) becomes the store's.
 
         Raises: BadRequest, Invalid, AlreadyExists.
@@ -108,12 +108,12 @@ class Writer:
         metadata.drop_empty(obj["metadata"])
         obj = kind.stored(obj)
         if options.dry_run:
-            return Record(obj, 0)
+            return ObjectRecord(obj, 0)
         record = self._put(kind, meta.get("namespace", ""), name, obj)
         self.quotas.book(bills)
         return record
 
-    def _put(self, kind: Kind, namespace: str, name: str, obj: dict[str, Any]) -> Record:
+    def _put(self, kind: ServedKind, namespace: str, name: str, obj: dict[str, Any]) -> ObjectRecord:
         record = kind.table.put(namespace, name, obj)
         if kind.expiry is not None:
             kind.expiry.written(record, self.clock.now())
@@ -124,7 +124,7 @@ class Writer:
         causes = [fields.required("metadata.name", "name or generateName is required")]
         return causes + (self._schemas.schema_of(resource).validate(obj, None) if self._checks else [])
 
-    def _name(self, kind: Kind, namespace: str, meta: dict[str, Any]) -> str:
+    def _name(self, kind: ServedKind, namespace: str, meta: dict[str, Any]) -> str:
         name = metadata.name_of(meta)
         base = metadata.name_of(meta, "generateName")
         if name or not base:
@@ -136,7 +136,7 @@ class Writer:
         meta["name"] = name
         return name
 
-    def _refuse_existing(self, kind: Kind, resource: Resource, namespace: str, name: str) -> None:
+    def _refuse_existing(self, kind: ServedKind, resource: Resource, namespace: str, name: str) -> None:
         existing = kind.table.get(namespace, name)
         if existing is not None:
             is_deleting = "deletionTimestamp" in existing.obj["metadata"]
@@ -146,15 +146,15 @@ class Writer:
 
     def replace(
         self,
-        kind: Kind,
+        kind: ServedKind,
         resource: Resource,
-        old: Record,
+        old: ObjectRecord,
         obj: dict[str, Any],
         options: WriteOptions,
         subresource: str = "",
         *,
         is_tracked: bool = False,
-    ) -> tuple[Record, bool]:
+    ) -> tuple[ObjectRecord, bool]:
         """Store the successor of `old`; says whether the object is gone by it (its last finalizer went).
 
         `obj` is in the version `resource`. A write that changes nothing returns `old`.
@@ -200,9 +200,9 @@ class Writer:
 
     def _checked(
         self,
-        kind: Kind,
+        kind: ServedKind,
         resource: Resource,
-        old: Record,
+        old: ObjectRecord,
         obj: dict[str, Any],
         causes: list[StatusCause],
         options: WriteOptions,
@@ -211,7 +211,7 @@ class Writer:
     ) -> dict[str, Any]:
         """The object with its field owners, if the schema finds nothing wrong. Raises: Invalid."""
         was = kind.shown(old, resource).obj
-        shown = kind.shown(Record(obj, 0), resource).obj
+        shown = kind.shown(ObjectRecord(obj, 0), resource).obj
         # A part has rules of its own for what may change; the whole must be as good as a new object.
         before = None if subresource in PARTS else was
         causes += self._schemas.schema_of(resource).validate(shown, before)
@@ -238,7 +238,7 @@ class Writer:
         return {**obj, "metadata": dict(obj["metadata"])}
 
     def _check_identity(
-        self, kind: Kind, resource: Resource, meta: dict[str, Any], old_meta: dict[str, Any]
+        self, kind: ServedKind, resource: Resource, meta: dict[str, Any], old_meta: dict[str, Any]
     ) -> None:
         """Is this update about that object, and about its newest version?"""
         name = old_meta["name"]
@@ -271,19 +271,19 @@ class Writer:
             raise refusals.conflict(resource, name)
 
     def _store(
-        self, kind: Kind, old: Record, obj: dict[str, Any], options: WriteOptions
-    ) -> tuple[Record, bool]:
+        self, kind: ServedKind, old: ObjectRecord, obj: dict[str, Any], options: WriteOptions
+    ) -> tuple[ObjectRecord, bool]:
         meta = obj["metadata"]
         is_gone = deletion.is_over(obj) and kind.strategy.is_over(obj)
         if options.dry_run:
-            return Record(obj, old.version), is_gone
+            return ObjectRecord(obj, old.version), is_gone
         if is_gone:
             # The last change is never stored: watchers see the object go as it was before.
             kind.table.remove(meta.get("namespace", ""), meta["name"])
-            return Record(obj, self.store.version), True
+            return ObjectRecord(obj, self.store.version), True
         return self._put(kind, meta.get("namespace", ""), meta["name"], obj), False
 
-    def overwrite(self, kind: Kind, old: Record, obj: dict[str, Any]) -> Record:
+    def overwrite(self, kind: ServedKind, old: ObjectRecord, obj: dict[str, Any]) -> ObjectRecord:
         """Store the successor of `old` that the server itself worked out: nothing is checked.
 
         `obj` and its metadata must be copies.
@@ -293,14 +293,14 @@ class Writer:
 
     # Delete
 
-    def check_preconditions(self, resource: Resource, record: Record, options: DeleteOptions) -> None:
+    def check_preconditions(self, resource: Resource, record: ObjectRecord, options: DeleteOptions) -> None:
         """Raises: Conflict when the object is not the one (or the version) that was meant."""
         meta = record.obj["metadata"]
         _check_preconditions(resource, meta["name"], meta, options)
 
     def delete(
-        self, kind: Kind, resource: Resource, record: Record, options: DeleteOptions
-    ) -> tuple[Record, bool]:
+        self, kind: ServedKind, resource: Resource, record: ObjectRecord, options: DeleteOptions
+    ) -> tuple[ObjectRecord, bool]:
         """Delete an object, or begin to; says whether it is gone. Raises: Conflict, Forbidden, Invalid."""
         meta = record.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
@@ -308,17 +308,17 @@ class Writer:
         if name in kind.facts.immortal:
             raise refusals.forbidden(resource, name, "this namespace may not be deleted")
         decided = self._decide(kind, record, options)
-        if decided.fate is deletion.Fate.WAITING:
+        if decided.fate is deletion.DeletionFate.WAITING:
             return record, False
-        if decided.fate is deletion.Fate.GONE:
+        if decided.fate is deletion.DeletionFate.GONE:
             if options.dry_run:
                 return record, True
             return kind.table.remove(namespace, name), True
         if options.dry_run:
-            return Record(decided.obj, record.version), False
+            return ObjectRecord(decided.obj, record.version), False
         return kind.table.put(namespace, name, decided.obj), False
 
-    def _decide(self, kind: Kind, record: Record, options: DeleteOptions) -> deletion.Deletion:
+    def _decide(self, kind: ServedKind, record: ObjectRecord, options: DeleteOptions) -> deletion.Deletion:
         obj, now_s = record.obj, self.clock.now()
         if options.propagation and options.propagation not in deletion.POLICIES:
             choice = (*deletion.POLICIES, "nil")
@@ -336,15 +336,15 @@ class Writer:
         )
 
     def _decide_namespace(
-        self, kind: Kind, obj: dict[str, Any], options: DeleteOptions, now_s: float
+        self, kind: ServedKind, obj: dict[str, Any], options: DeleteOptions, now_s: float
     ) -> deletion.Deletion:
         """A namespace with `spec.finalizers` becomes Terminating; its controller does the rest."""
         if "deletionTimestamp" in obj["metadata"]:
-            return deletion.Deletion(deletion.Fate.WAITING, obj)
+            return deletion.Deletion(deletion.DeletionFate.WAITING, obj)
         wanted = deletion.finalizers(obj["metadata"], options.propagation, kind.facts.orphans_by_default)
         marked = deletion.marked(obj, wanted, now_s, grace_s=None)
         marked["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
-        return deletion.Deletion(deletion.Fate.MARKED, marked)
+        return deletion.Deletion(deletion.DeletionFate.MARKED, marked)
 
 
 def _only_finalizers(obj: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:

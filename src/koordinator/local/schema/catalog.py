@@ -11,7 +11,7 @@ from koordinator.local.schema.builtin.open_kinds import OPEN_KINDS
 from koordinator.local.schema.builtin.schema import BuiltinSchema
 from koordinator.local.schema.custom import definition
 from koordinator.local.schema.custom.schema import CustomSchema
-from koordinator.local.schema.types import Type
+from koordinator.local.schema.types import SchemaType
 
 _Key = tuple[str, str, str]
 
@@ -53,7 +53,7 @@ class Catalog:
             found = self._schemas[key] = BuiltinSchema(resource, self._builtin_type(resource))
         return found
 
-    def _builtin_type(self, resource: Resource) -> Type:
+    def _builtin_type(self, resource: Resource) -> SchemaType:
         key = _key(resource)
         open_kind = OPEN_KINDS.get(key)
         if open_kind is not None:
@@ -63,7 +63,7 @@ class Catalog:
         except models.MissingModel as error:
             raise UnknownResource(str(error)) from error
 
-    def type_of(self, resource: Resource, subresource: str = "") -> Type:
+    def type_of(self, resource: Resource, subresource: str = "") -> SchemaType:
         """The shape of a resource, or of the object that one of its subresources takes."""
         other = SUBRESOURCE_KINDS.get(subresource)
         if other is not None:

@@ -17,19 +17,19 @@ from koordinator import clock
 from koordinator.api import quantity
 from koordinator.clock import parse_rfc3339
 from koordinator.local.schema import walk
-from koordinator.local.schema.types import Kind, Type
+from koordinator.local.schema.types import SchemaType, WireKind
 
 Decoder = Callable[[Any, list[str]], Any]
-"""Value and the list that collects the paths of unknown fields → decoded value. Raises `Unreadable`."""
+"""Value and the list that collects the paths of unknown fields → decoded value. Raises `Undecodable`."""
 
 _QUANTITY_TEXT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 _QUANTITY_FORM = re.compile(r"[+-]?[0-9.]+[eEinumkKMGTP]*[-+]?[0-9]*")
-_INTEGER_RANGES = {Kind.INT32: 31, Kind.INT64: 63}
+_INTEGER_RANGES = {WireKind.INT32: 31, WireKind.INT64: 63}
 _TIME_LAYOUT = "2006-01-02T15:04:05Z07:00"
 _TIME_FORM = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
-class Unreadable(Exception):
+class Undecodable(Exception):
     """A value cannot become its Go type.
 
     A plain mismatch gets its place in words on the way up (`Go struct field PodSpec.spec.nodeName`); errors of
@@ -65,58 +65,58 @@ def word_of(value: Any) -> str:
     return "null"
 
 
-def go_type(shape: Type) -> str:
+def go_type(shape: SchemaType) -> str:
     """The Go type in an error message: `[]v1.Container`, `map[string]string`, `int32`."""
     match shape.kind:
-        case Kind.LIST:
+        case WireKind.LIST:
             assert shape.element is not None
             return f"[]{go_type(shape.element)}"
-        case Kind.MAP:
+        case WireKind.MAP:
             assert shape.element is not None
             return f"map[string]{go_type(shape.element)}"
-        case Kind.STRUCT:
+        case WireKind.STRUCT:
             match = re.match(r"^(?:[A-Z][a-z]+)?(V\d+(?:(?:alpha|beta)\d+)?)([A-Z].*)$", shape.name)
             return f"{match[1].lower()}.{match[2]}" if match else shape.name
     return str(shape.kind.value)
 
 
-def struct_name(shape: Type) -> str:
+def struct_name(shape: SchemaType) -> str:
     """The struct's bare Go name."""
     return go_type(shape).rpartition(".")[2]
 
 
 @functools.cache
-def decoder_of(shape: Type) -> Decoder:
+def decoder_of(shape: SchemaType) -> Decoder:
     """The compiled decoder of a type."""
     match shape.kind:
-        case Kind.STRUCT:
+        case WireKind.STRUCT:
             return _struct(shape)
-        case Kind.MAP:
+        case WireKind.MAP:
             return _map(shape)
-        case Kind.LIST:
+        case WireKind.LIST:
             return _list(shape)
-        case Kind.ANY:
+        case WireKind.ANY:
             return _any
-        case Kind.STRING:
+        case WireKind.STRING:
             return _string
-        case Kind.BOOL:
+        case WireKind.BOOL:
             return _bool
-        case Kind.INT32 | Kind.INT64:
+        case WireKind.INT32 | WireKind.INT64:
             return _integer(shape.kind)
-        case Kind.FLOAT:
+        case WireKind.FLOAT:
             return _float
-        case Kind.QUANTITY:
+        case WireKind.QUANTITY:
             return _quantity
-        case Kind.INT_OR_STRING:
+        case WireKind.INT_OR_STRING:
             return _int_or_string
-        case Kind.BYTES:
+        case WireKind.BYTES:
             return _bytes
-        case Kind.MICRO_TIME:
+        case WireKind.MICRO_TIME:
             return _time(_canonical_micro_time)
     return _time(_canonical_time)
 
 
-def _struct(shape: Type) -> Decoder:
+def _struct(shape: SchemaType) -> Decoder:
     decoders: dict[str, Decoder] | None = None
     name = struct_name(shape)
     type_text = go_type(shape)
@@ -124,7 +124,7 @@ def _struct(shape: Type) -> Decoder:
     def decode(value: Any, unknown: list[str]) -> Any:
         nonlocal decoders
         if not isinstance(value, dict):
-            raise Unreadable(word_of(value), type_text)
+            raise Undecodable(word_of(value), type_text)
         if decoders is None:  # compiled on first use: types may contain themselves
             decoders = {key: decoder_of(field.type) for key, field in shape.fields.items()}
         result: dict[str, Any] | None = None
@@ -140,7 +140,7 @@ def _struct(shape: Type) -> Decoder:
                 continue
             try:
                 new = decoder(item, unknown)
-            except Unreadable as error:
+            except Undecodable as error:
                 error.struct = error.struct or name
                 error.path.insert(0, key)
                 raise
@@ -155,7 +155,7 @@ def _struct(shape: Type) -> Decoder:
     return decode
 
 
-def _map(shape: Type) -> Decoder:
+def _map(shape: SchemaType) -> Decoder:
     assert shape.element is not None
     element = decoder_of(shape.element)
     type_text = go_type(shape)
@@ -163,7 +163,7 @@ def _map(shape: Type) -> Decoder:
 
     def decode(value: Any, unknown: list[str]) -> Any:
         if not isinstance(value, dict):
-            raise Unreadable(word_of(value), type_text)
+            raise Undecodable(word_of(value), type_text)
         result: dict[str, Any] | None = None
         mark = len(unknown)
         for key, item in value.items():
@@ -179,7 +179,7 @@ def _map(shape: Type) -> Decoder:
     return decode
 
 
-def _list(shape: Type) -> Decoder:
+def _list(shape: SchemaType) -> Decoder:
     assert shape.element is not None
     element = decoder_of(shape.element)
     type_text = go_type(shape)
@@ -187,26 +187,26 @@ def _list(shape: Type) -> Decoder:
 
     def decode(value: Any, unknown: list[str]) -> Any:
         if not isinstance(value, list):
-            raise Unreadable(word_of(value), type_text)
+            raise Undecodable(word_of(value), type_text)
         return walk.through_list(value, element, unknown, zero)
 
     return decode
 
 
-def _zero(shape: Type) -> Any:
+def _zero(shape: SchemaType) -> Any:
     """Return what null becomes inside a list or map."""
     match shape.kind:
-        case Kind.STRING | Kind.BYTES:
+        case WireKind.STRING | WireKind.BYTES:
             return ""
-        case Kind.STRUCT | Kind.MAP:
+        case WireKind.STRUCT | WireKind.MAP:
             return {}
-        case Kind.LIST:
+        case WireKind.LIST:
             return []
-        case Kind.BOOL:
+        case WireKind.BOOL:
             return False
-        case Kind.QUANTITY:
+        case WireKind.QUANTITY:
             return "0"
-        case Kind.ANY | Kind.TIME | Kind.MICRO_TIME:
+        case WireKind.ANY | WireKind.TIME | WireKind.MICRO_TIME:
             return None
     return 0
 
@@ -217,32 +217,32 @@ def _any(value: Any, unknown: list[str]) -> Any:
 
 def _string(value: Any, unknown: list[str]) -> Any:
     if not isinstance(value, str):
-        raise Unreadable(word_of(value), "string")
+        raise Undecodable(word_of(value), "string")
     return value
 
 
 def _bool(value: Any, unknown: list[str]) -> Any:
     if not isinstance(value, bool):
-        raise Unreadable(word_of(value), "bool")
+        raise Undecodable(word_of(value), "bool")
     return value
 
 
-def _integer(kind: Kind) -> Decoder:
+def _integer(kind: WireKind) -> Decoder:
     limit = 1 << _INTEGER_RANGES[kind]
 
     def decode(value: Any, unknown: list[str]) -> Any:
         if type(value) is int and -limit <= value < limit:
             return value
         if isinstance(value, int | float) and not isinstance(value, bool):
-            raise Unreadable(f"number {value}", kind.value)
-        raise Unreadable(word_of(value), kind.value)
+            raise Undecodable(f"number {value}", kind.value)
+        raise Undecodable(word_of(value), kind.value)
 
     return decode
 
 
 def _float(value: Any, unknown: list[str]) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Unreadable(word_of(value), "float64")
+        raise Undecodable(word_of(value), "float64")
     return value
 
 
@@ -251,7 +251,7 @@ def _quantity(value: Any, unknown: list[str]) -> Any:
         text = _canonical(value)
         return value if text == value else text
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Unreadable("", "", text=_QUANTITY_TEXT)
+        raise Undecodable("", "", text=_QUANTITY_TEXT)
     return _canonical(repr(value) if isinstance(value, float) else str(value))
 
 
@@ -262,7 +262,7 @@ def _canonical(text: str) -> str:
     except quantity.QuantityError as error:
         known = _QUANTITY_FORM.fullmatch(text.strip())
         reason = "unable to parse quantity's suffix" if known else _QUANTITY_TEXT
-        raise Unreadable("", "", text=reason) from error
+        raise Undecodable("", "", text=reason) from error
 
 
 def _int_or_string(value: Any, unknown: list[str]) -> Any:
@@ -275,19 +275,19 @@ def _int_or_string(value: Any, unknown: list[str]) -> Any:
         if isinstance(value, int | float) and not isinstance(value, bool)
         else word_of(value)
     )
-    raise Unreadable("", "", text=f"json: cannot unmarshal {word} into Go value of type int32")
+    raise Undecodable("", "", text=f"json: cannot unmarshal {word} into Go value of type int32")
 
 
 def _bytes(value: Any, unknown: list[str]) -> Any:
     if not isinstance(value, str):
-        raise Unreadable(word_of(value), "[]uint8")
+        raise Undecodable(word_of(value), "[]uint8")
     try:
         base64.b64decode(value.replace("\n", "").replace("\r", ""), validate=True)
     except (binascii.Error, ValueError) as error:
         at = next(
             (i for i, c in enumerate(value) if not (c.isascii() and (c.isalnum() or c in "+/="))), len(value)
         )
-        raise Unreadable("", "", text=f"illegal base64 data at input byte {at}") from error
+        raise Undecodable("", "", text=f"illegal base64 data at input byte {at}") from error
     return value
 
 
@@ -297,12 +297,12 @@ def _time(canonical: Callable[[str], str]) -> Decoder:
     def decode(value: Any, unknown: list[str]) -> Any:
         if not isinstance(value, str):
             text = f"json: cannot unmarshal {word_of(value)} into Go value of type string"
-            raise Unreadable("", "", text=text)
+            raise Undecodable("", "", text=text)
         try:
             text = canonical(value)
         except (ValueError, OverflowError) as error:
             text = f'parsing time "{value}" as "{_TIME_LAYOUT}": cannot parse "{value}" as "2006"'
-            raise Unreadable("", "", text=text) from error
+            raise Undecodable("", "", text=text) from error
         return value if text == value else text
 
     return decode
@@ -324,4 +324,4 @@ def _seconds(text: str) -> float:
     return parse_rfc3339(text)
 
 
-__all__ = ["Decoder", "Unreadable", "decoder_of", "go_type", "word_of"]
+__all__ = ["Decoder", "Undecodable", "decoder_of", "go_type", "word_of"]

@@ -34,7 +34,7 @@ class ByIdentity(Generic[T]):
         entries[id(value)] = (value, result)
 
 
-class Shared:
+class InternTable:
     """One object for all equal ones, from the third on: what comes once is not worth a copy."""
 
     def __init__(self) -> None:
@@ -78,4 +78,4 @@ def is_shared(value: Any) -> bool:
     return _SHARED.get(value) is not None
 
 
-__all__ = ["ByIdentity", "Shared", "is_shared", "share"]
+__all__ = ["ByIdentity", "InternTable", "is_shared", "share"]

@@ -1,6 +1,6 @@
 """The shape of an object: what decoding, patching, field ownership and the OpenAPI documents all read.
 
-Built-in kinds (`schema.builtin`) and custom resources (`schema.custom`) are described by the same `Type`.
+Built-in kinds (`schema.builtin`) and custom resources (`schema.custom`) are described by the same `SchemaType`.
 The fields of a struct are loaded when somebody first asks for them: a kind that nobody uses costs nothing,
 and a type may contain itself.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 
-class Kind(enum.Enum):
+class WireKind(enum.Enum):
     """The type of a value on the wire. `value` is the word Go uses for it in decoding errors."""
 
     STRING = "string"
@@ -39,24 +39,24 @@ class ListType(enum.Enum):
     MAP = "map"
 
 
-class Field(msgspec.Struct, frozen=True, kw_only=True):
+class SchemaField(msgspec.Struct, frozen=True, kw_only=True):
     """One member of a struct.
 
     `strategies` and `merge_key` are those of strategic merge patches (`merge`, `replace`, `retainKeys`).
     """
 
     name: str
-    type: "Type"
+    type: "SchemaType"
     required: bool = False
     strategies: tuple[str, ...] = ()
     merge_key: str = ""
     description: str = ""
 
 
-Fields = dict[str, Field]
+Fields = dict[str, SchemaField]
 
 
-class Type:
+class SchemaType:
     """One node of a shape. Immutable once loaded.
 
     `key_defaults` are the values of list keys that an element may omit (`protocol` of a port).
@@ -82,10 +82,10 @@ class Type:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: WireKind,
         *,
         name: str = "",
-        element: "Type | None" = None,
+        element: "SchemaType | None" = None,
         load: Callable[[], Fields] | None = None,
         atomic: bool = False,
         list_type: ListType = ListType.ATOMIC,
@@ -102,8 +102,8 @@ class Type:
         self.key_defaults = key_defaults or {}
         self.open = open
         # Whether server-side apply tells apart what is inside an object, or a list, of this type.
-        self.granular_map = kind in (Kind.STRUCT, Kind.MAP, Kind.ANY) and not atomic
-        self.granular_list = kind is Kind.LIST and list_type is not ListType.ATOMIC
+        self.granular_map = kind in (WireKind.STRUCT, WireKind.MAP, WireKind.ANY) and not atomic
+        self.granular_list = kind is WireKind.LIST and list_type is not ListType.ATOMIC
         self._load = load
         self._fields: Fields | None = None
 
@@ -114,31 +114,31 @@ class Type:
             self._fields = self._load() if self._load else {}
         return self._fields
 
-    def child(self, key: str) -> "Type":
+    def child(self, key: str) -> "SchemaType":
         """The type below a member of a STRUCT or MAP; ANY for what the schema does not know."""
-        if self.kind is Kind.STRUCT:
+        if self.kind is WireKind.STRUCT:
             field = self.fields.get(key)
             if field is not None:
                 return field.type
         return self.element or ANY
 
-    def member(self, key: str) -> Field:
+    def member(self, key: str) -> SchemaField:
         """The field `key` of a STRUCT; for members that the schema does not know, one that merges as it may."""
-        found = self.fields.get(key) if self.kind is Kind.STRUCT else None
-        return found or Field(name=key, type=self.child(key))
+        found = self.fields.get(key) if self.kind is WireKind.STRUCT else None
+        return found or SchemaField(name=key, type=self.child(key))
 
     def __repr__(self) -> str:
         return f"Type({self.kind.name}, {self.name or '-'})"
 
 
-ANY = Type(Kind.ANY)
-STRING = Type(Kind.STRING)
-BOOL = Type(Kind.BOOL)
-INT32 = Type(Kind.INT32)
-INT64 = Type(Kind.INT64)
-FLOAT = Type(Kind.FLOAT)
-BYTES = Type(Kind.BYTES)
-TIME = Type(Kind.TIME)
-MICRO_TIME = Type(Kind.MICRO_TIME)
-QUANTITY = Type(Kind.QUANTITY)
-INT_OR_STRING = Type(Kind.INT_OR_STRING)
+ANY = SchemaType(WireKind.ANY)
+STRING = SchemaType(WireKind.STRING)
+BOOL = SchemaType(WireKind.BOOL)
+INT32 = SchemaType(WireKind.INT32)
+INT64 = SchemaType(WireKind.INT64)
+FLOAT = SchemaType(WireKind.FLOAT)
+BYTES = SchemaType(WireKind.BYTES)
+TIME = SchemaType(WireKind.TIME)
+MICRO_TIME = SchemaType(WireKind.MICRO_TIME)
+QUANTITY = SchemaType(WireKind.QUANTITY)
+INT_OR_STRING = SchemaType(WireKind.INT_OR_STRING)

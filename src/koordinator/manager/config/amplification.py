@@ -15,7 +15,7 @@ from koordinator.api.quantity import ResourceList
 from koordinator.api.slo_config import ResourceAmplificationConfig, ResourceAmplificationStrategy
 from koordinator.manager.config import ratio_config
 from koordinator.manager.config.node_entries import first_match
-from koordinator.manager.config.ratio_config import SyncOutcome
+from koordinator.manager.config.ratio_config import RatioSync
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _KEY = slo_config.RESOURCE_AMPLIFICATION.key
 
 def sync(
     old: ResourceAmplificationConfig, data: Mapping[str, str] | None
-) -> SyncOutcome[ResourceAmplificationConfig]:
+) -> RatioSync[ResourceAmplificationConfig]:
     """The next configuration from the ConfigMap's data (None: there is no ConfigMap)."""
     return ratio_config.sync(slo_config.RESOURCE_AMPLIFICATION, DEFAULT_CONFIG, old, data)
 

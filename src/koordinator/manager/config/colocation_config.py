@@ -43,7 +43,7 @@ class ColocationState(msgspec.Struct, frozen=True):
     error: bool = False
 
 
-class SyncOutcome(msgspec.Struct, frozen=True):
+class ColocationSync(msgspec.Struct, frozen=True):
     """The state after a ConfigMap was read; `problem` is for people, empty when all went well.
 
     `entry_problems`: entries of `nodeConfigs` that count as if they said nothing, each with what is wrong.
@@ -65,7 +65,7 @@ def default_config(addons: Sequence[ColocationAddon] = ()) -> ColocationConfig:
 
 def sync(
     old: ColocationState, data: Mapping[str, str] | None, addons: Sequence[ColocationAddon] = ()
-) -> SyncOutcome:
+) -> ColocationSync:
     """The next state from the ConfigMap's data (None: there is no ConfigMap)."""
     default = default_config(addons)
     if data is None:
@@ -76,12 +76,12 @@ def sync(
     try:
         parsed = slo_config.COLOCATION.decode(text, f"ConfigMap {slo_config.CONFIG_NAME}")
     except ProtocolError as error:
-        return SyncOutcome(msgspec.structs.replace(old, error=True), False, str(error), unreadable=True)
+        return ColocationSync(msgspec.structs.replace(old, error=True), False, str(error), unreadable=True)
     merged = overlay(default, parsed, empty_text_counts=_EMPTY_COUNTS)
     problems = _problems(merged, addons)
     if problems:
         text = f"{slo_config.COLOCATION.key}: {'; '.join(problems)}"
-        return SyncOutcome(msgspec.structs.replace(old, error=True), False, text)
+        return ColocationSync(msgspec.structs.replace(old, error=True), False, text)
     nodes, refused = _merged_nodes(merged, parsed.node_configs, addons)
     outcome = _adopt(old, msgspec.structs.replace(merged, node_configs=nodes), error=False)
     return msgspec.structs.replace(outcome, entry_problems=tuple(refused))
@@ -96,8 +96,8 @@ def _problems(strategy: ColocationStrategy, addons: Sequence[ColocationAddon]) -
     return problems
 
 
-def _adopt(old: ColocationState, config: ColocationConfig, *, error: bool) -> SyncOutcome:
-    return SyncOutcome(ColocationState(config, True, error), changed=config != old.config)
+def _adopt(old: ColocationState, config: ColocationConfig, *, error: bool) -> ColocationSync:
+    return ColocationSync(ColocationState(config, True, error), changed=config != old.config)
 
 
 def _merged_nodes(

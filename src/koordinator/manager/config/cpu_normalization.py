@@ -13,7 +13,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import CPUNormalizationConfig, CPUNormalizationStrategy, RatioModel
 from koordinator.manager.config import ratio_config
 from koordinator.manager.config.node_entries import first_match
-from koordinator.manager.config.ratio_config import SyncOutcome
+from koordinator.manager.config.ratio_config import RatioSync
 
 RATIO_MIN, RATIO_MAX = 1.0, 5.0
 NO_NORMALIZATION = 1.0
@@ -24,7 +24,7 @@ DEFAULT_CONFIG = CPUNormalizationConfig(enable=False)
 _KEY = slo_config.CPU_NORMALIZATION.key
 
 
-def sync(old: CPUNormalizationConfig, data: Mapping[str, str] | None) -> SyncOutcome[CPUNormalizationConfig]:
+def sync(old: CPUNormalizationConfig, data: Mapping[str, str] | None) -> RatioSync[CPUNormalizationConfig]:
     """The next configuration from the ConfigMap's data (None: there is no ConfigMap)."""
     return ratio_config.sync(slo_config.CPU_NORMALIZATION, DEFAULT_CONFIG, old, data)
 

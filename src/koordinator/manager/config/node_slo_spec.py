@@ -57,7 +57,7 @@ class NodeSLOConfig(msgspec.Struct, frozen=True):
 DEFAULT_CONFIG = NodeSLOConfig()
 
 
-class SyncOutcome(msgspec.Struct, frozen=True):
+class NodeSLOSync(msgspec.Struct, frozen=True):
     """The configuration after a ConfigMap was read; `problems` are the keys that were not understood."""
 
     config: NodeSLOConfig
@@ -66,7 +66,7 @@ class SyncOutcome(msgspec.Struct, frozen=True):
     """Key -> what is wrong with it; that key's old configuration stays."""
 
 
-def sync(old: NodeSLOConfig, data: Mapping[str, str] | None) -> SyncOutcome:
+def sync(old: NodeSLOConfig, data: Mapping[str, str] | None) -> NodeSLOSync:
     """The next configuration from the ConfigMap's data (None: there is no ConfigMap), key by key."""
     problems: dict[str, str] = {}
     known = data or {}
@@ -111,7 +111,7 @@ def sync(old: NodeSLOConfig, data: Mapping[str, str] | None) -> SyncOutcome:
             slo_config.HOST_APPLICATION, old.applications, default.applications, lambda parsed: parsed
         ),
     )
-    return SyncOutcome(config, config != old, problems)
+    return NodeSLOSync(config, config != old, problems)
 
 
 def _merged(parsed: Layered, default: msgspec.Struct) -> Layered:

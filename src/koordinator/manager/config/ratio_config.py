@@ -19,25 +19,25 @@ C = TypeVar("C", CPUNormalizationConfig, ResourceAmplificationConfig)
 _CONFIG_MAP = f"ConfigMap {slo_config.CONFIG_NAME}"
 
 
-class SyncOutcome(msgspec.Struct, Generic[C], frozen=True):
+class RatioSync(msgspec.Struct, Generic[C], frozen=True):
     """The configuration in force after a ConfigMap was read; `problem` is empty when it was understood."""
 
     config: C
     problem: str = ""
 
 
-def sync(codec: Annotation[C], default: C, old: C, data: Mapping[str, str] | None) -> SyncOutcome[C]:
+def sync(codec: Annotation[C], default: C, old: C, data: Mapping[str, str] | None) -> RatioSync[C]:
     """The next configuration, node entries on top of the cluster's; one that is not understood keeps `old`.
 
     Without the key, or without a ConfigMap (`data` None), it is `default`; empty text is not understood.
     """
     text = (data or {}).get(codec.key)
     if text is None:
-        return SyncOutcome(default)
+        return RatioSync(default)
     try:
         parsed = codec.decode(text, _CONFIG_MAP)
     except ProtocolError as error:
-        return SyncOutcome(old, str(error))
+        return RatioSync(old, str(error))
     cluster = overlay(default, parsed)
     entries = [overlay(overlay(entry, cluster), entry) for entry in parsed.node_configs]
-    return SyncOutcome(msgspec.structs.replace(cluster, node_configs=entries))
+    return RatioSync(msgspec.structs.replace(cluster, node_configs=entries))

@@ -37,7 +37,7 @@ DELETED = (
 )
 
 
-class Part(enum.Enum):
+class ConfigSection(enum.Enum):
     """A part of the configuration with consumers of its own."""
 
     COLOCATION = enum.auto()
@@ -80,11 +80,11 @@ class SLOConfigs:
         self._untold: list[tuple[ConfigMap, str, str]] = []
         self._events = events
         self._name = name
-        self._listeners: dict[Part, list[Callable[[], None]]] = {part: [] for part in Part}
+        self._listeners: dict[ConfigSection, list[Callable[[], None]]] = {part: [] for part in ConfigSection}
         self._maps = factory.informer(ConfigMap, namespace, field_selector=f"metadata.name={name}")
         self._maps.add_handler(self._on_map, self._on_map_changed, self._on_map_gone)
 
-    def on_change(self, part: Part, listener: Callable[[], None]) -> None:
+    def on_change(self, part: ConfigSection, listener: Callable[[], None]) -> None:
         """Call `listener` whenever the merged configuration of that part has changed."""
         self._listeners[part].append(listener)
 
@@ -128,10 +128,10 @@ class SLOConfigs:
         self._untold.clear()
         said = {key: text for key, text in (data or {}).items() if text.strip()}
         for part, changed in (
-            (Part.COLOCATION, self._take_colocation(config_map, said)),
-            (Part.NODE_SLO, self._take_node_slo(config_map, said)),
-            (Part.CPU_NORMALIZATION, self._take_cpu_normalization(config_map, said)),
-            (Part.AMPLIFICATION, self._take_amplification(config_map, said)),
+            (ConfigSection.COLOCATION, self._take_colocation(config_map, said)),
+            (ConfigSection.NODE_SLO, self._take_node_slo(config_map, said)),
+            (ConfigSection.CPU_NORMALIZATION, self._take_cpu_normalization(config_map, said)),
+            (ConfigSection.AMPLIFICATION, self._take_amplification(config_map, said)),
         ):
             if changed or is_first:
                 for listener in self._listeners[part]:

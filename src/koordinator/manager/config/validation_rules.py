@@ -33,7 +33,7 @@ PRIORITY_MAX = 7999
 """No prod pod may be evicted for allocatable."""
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class ValueBounds(msgspec.Struct, frozen=True):
     """The values that a member may have, both ends included unless `is_above`."""
 
     low: float = 0
@@ -54,13 +54,13 @@ class Pair(msgspec.Struct, frozen=True):
 
     upper: str
     lower: str
-    bounds: Bounds
+    bounds: ValueBounds
 
 
-PERCENT = Bounds(0, 100)
-NOT_NEGATIVE = Bounds(0)
-AT_LEAST_1 = Bounds(1)
-FLAG = Bounds(0, 1)
+PERCENT = ValueBounds(0, 100)
+NOT_NEGATIVE = ValueBounds(0)
+AT_LEAST_1 = ValueBounds(1)
+FLAG = ValueBounds(0, 1)
 
 _COLOCATION = {
     "metric_aggregate_duration_seconds": AT_LEAST_1,
@@ -69,7 +69,7 @@ _COLOCATION = {
     "memory_reclaim_threshold_percent": NOT_NEGATIVE,
     "degrade_time_minutes": AT_LEAST_1,
     "update_time_threshold_seconds": AT_LEAST_1,
-    "resource_diff_threshold": Bounds(0, 1, is_above=True),
+    "resource_diff_threshold": ValueBounds(0, 1, is_above=True),
     "mid_cpu_threshold_percent": PERCENT,
     "mid_memory_threshold_percent": PERCENT,
     "mid_unallocated_percent": PERCENT,
@@ -82,8 +82,8 @@ _THRESHOLD = {
     "cpu_suppress_threshold_percent": PERCENT,
     "cpu_suppress_min_percent": PERCENT,
     "cpu_evict_be_usage_threshold_percent": PERCENT,
-    "cpu_evict_time_window_seconds": Bounds(0, is_above=True),
-    "allocatable_evict_priority_threshold": Bounds(0, PRIORITY_MAX),
+    "cpu_evict_time_window_seconds": ValueBounds(0, is_above=True),
+    "allocatable_evict_priority_threshold": ValueBounds(0, PRIORITY_MAX),
 }
 _THRESHOLD_PAIRS = (
     Pair("memory_evict_threshold_percent", "memory_evict_lower_percent", PERCENT),
@@ -95,27 +95,27 @@ _THRESHOLD_PAIRS = (
     Pair("cpu_allocatable_evict_threshold_percent", "cpu_allocatable_evict_lower_percent", NOT_NEGATIVE),
 )
 _BURST = {
-    "cpu_burst_percent": Bounds(1, 10_000),
-    "cfs_quota_burst_percent": Bounds(100),
-    "cfs_quota_burst_period_seconds": Bounds(-1),
+    "cpu_burst_percent": ValueBounds(1, 10_000),
+    "cfs_quota_burst_percent": ValueBounds(100),
+    "cfs_quota_burst_period_seconds": ValueBounds(-1),
     "share_pool_threshold_percent": PERCENT,
 }
 _SYSTEM = {
-    "min_free_kbytes_factor": Bounds(0, is_above=True),
-    "watermark_scale_factor": Bounds(1, 400),
+    "min_free_kbytes_factor": ValueBounds(0, is_above=True),
+    "watermark_scale_factor": ValueBounds(1, 400),
     "memcg_reap_back_ground": FLAG,
     "page_cache_limit_enabled": FLAG,
 }
-_CPU_QOS = {"group_identity": Bounds(-1, 2), "sched_idle": FLAG}
+_CPU_QOS = {"group_identity": ValueBounds(-1, 2), "sched_idle": FLAG}
 _MEMORY_QOS = {
     "min_limit_percent": PERCENT,
     "low_limit_percent": PERCENT,
     "throttling_percent": PERCENT,
     "wmark_ratio": PERCENT,
-    "wmark_scale_permill": Bounds(1, 1000),
-    "wmark_min_adj": Bounds(-25, 50),
+    "wmark_scale_permill": ValueBounds(1, 1000),
+    "wmark_min_adj": ValueBounds(-25, 50),
     "priority_enable": FLAG,
-    "priority": Bounds(0, 12),
+    "priority": ValueBounds(0, 12),
     "oom_kill_group": FLAG,
     "page_cache_limit_percent": PERCENT,
 }
@@ -126,7 +126,7 @@ _IO = {
     "write_iops": NOT_NEGATIVE,
     "read_bps": NOT_NEGATIVE,
     "write_bps": NOT_NEGATIVE,
-    "io_weight_percent": Bounds(1, 100),
+    "io_weight_percent": ValueBounds(1, 100),
     "read_latency_percent": PERCENT,
     "write_latency_percent": PERCENT,
     "model_read_bps": AT_LEAST_1,
@@ -136,8 +136,8 @@ _IO = {
     "model_read_rand_iops": AT_LEAST_1,
     "model_write_rand_iops": AT_LEAST_1,
 }
-_NORMALIZATION_RATIO = Bounds(1, 5)
-_AMPLIFICATION_RATIO = Bounds(1)
+_NORMALIZATION_RATIO = ValueBounds(1, 5)
+_AMPLIFICATION_RATIO = ValueBounds(1)
 _RATIO_MODEL = dict.fromkeys(RatioModel.__struct_fields__, _NORMALIZATION_RATIO)
 _GROUP_BASES = ("", "CgroupRoot", "Kubepods", "KubepodsBurstable", "KubepodsBesteffort")
 _QOS_CLASSES = ("lsr_class", "ls_class", "be_class", "system_class", "cgroup_root")
@@ -234,7 +234,7 @@ def _prefixed(path: str, problems: Iterator[str]) -> Iterator[str]:
     return (f"{path}.{problem}" for problem in problems)
 
 
-def _out_of_bounds(section: msgspec.Struct, rules: dict[str, Bounds]) -> Iterator[str]:
+def _out_of_bounds(section: msgspec.Struct, rules: dict[str, ValueBounds]) -> Iterator[str]:
     for field, bounds in rules.items():
         value = getattr(section, field)
         if value is not None and (problem := bounds.problem(_wire_name(section, field), value)):

@@ -44,7 +44,7 @@ _LENT_TO = (PriorityClass.BATCH, PriorityClass.FREE)
 _NO_ZONES: tuple[int, ...] = ()
 
 
-class PodFacts(msgspec.Struct, frozen=True, gc=False):
+class AccountedPod(msgspec.Struct, frozen=True, gc=False):
     """The facts of a running or pending pod that the formulas need; computed once per version of the pod."""
 
     is_high_priority: bool  # neither batch nor free
@@ -55,14 +55,14 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     is_service: bool = True  # nor mid: what it requests is not unallocated
 
 
-class NodeFacts(msgspec.Struct, frozen=True, gc=False):
+class AccountedNode(msgspec.Struct, frozen=True, gc=False):
     """The facts of a node that the formulas need."""
 
     capacity: Amount
     reserved: Amount
 
 
-class Report(msgspec.Struct, frozen=True, gc=False):
+class MetricFigures(msgspec.Struct, frozen=True, gc=False):
     """The figures of a NodeMetric status that the formulas need.
 
     System usage comes twice, with the applications outside of pods that Batch, and that Mid must yield to. What is
@@ -77,8 +77,8 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     has_node: bool = False  # anything was reported of the node
 
 
-EMPTY_REPORT = Report({})
-UNLISTED_POD = PodFacts(False, ZERO, is_service=False)
+EMPTY_REPORT = MetricFigures({})
+UNLISTED_POD = AccountedPod(False, ZERO, is_service=False)
 """A pod that batch need not yield to: the formulas need only to know that it exists."""
 
 
@@ -110,14 +110,14 @@ def _of_amounts(amounts: Amounts) -> Amount:
     return amounts.get(resources.CPU, zero).milli, amounts.get(resources.MEMORY, zero).milli
 
 
-def pod_facts(pod: Pod) -> PodFacts | None:
+def pod_facts(pod: Pod) -> AccountedPod | None:
     """None for a pod that has ended: it holds nothing. Raises: QuantityError."""
     if pod.status.phase not in _COUNTED_PHASES:
         return None
     cls = priority.default(pod)
     if cls in _LENT_TO:
         return UNLISTED_POD
-    return PodFacts(
+    return AccountedPod(
         is_high_priority=True,
         request=amount_of(pod_resources.wire_requests(pod)),
         is_exclusive=qos.default(pod) is QoSClass.LSE,
@@ -138,7 +138,7 @@ def _zones(pod: Pod) -> tuple[int, ...]:
     return tuple(zone.node for zone in status.numa_node_resources) if status is not None else _NO_ZONES
 
 
-def node_facts(node: Node) -> NodeFacts:
+def node_facts(node: Node) -> AccountedNode:
     """Capacity, and the larger of what kubelet and what the node annotation reserve.
 
     Where allocatable is amplified, what the kubelet reserves shows in the raw one only. Raises: QuantityError.
@@ -155,10 +155,10 @@ def node_facts(node: Node) -> NodeFacts:
         max(total - left, noted, 0)
         for total, left, noted in zip(capacity, allocatable, annotated, strict=True)
     )
-    return NodeFacts(bounded(capacity), bounded((reserved[0], reserved[1])))
+    return AccountedNode(bounded(capacity), bounded((reserved[0], reserved[1])))
 
 
-def report_of(status: NodeMetricStatus) -> Report:
+def report_of(status: NodeMetricStatus) -> MetricFigures:
     """Return what the node agent reports, believed as it is. Raises: QuantityError."""
     info = status.node_metric
     batch_system = mid_system = _used(info.system_usage.resources) if info is not None else ZERO
@@ -171,7 +171,7 @@ def report_of(status: NodeMetricStatus) -> Report:
                 mid_system = (mid_system[0] + usage[0], mid_system[1] + usage[1])
     used = info.node_usage.resources if info is not None else {}
     predicted = status.prod_reclaimable_metric
-    return Report(
+    return MetricFigures(
         pods={
             f"{metric.namespace}/{metric.name}": (
                 *_used(metric.pod_usage.resources),
@@ -199,7 +199,7 @@ def _reclaimable(amounts: Mapping[str, RawQuantity]) -> Amount:
     return bounded((-(-cpu // NANO_PER_MILLI), memory))
 
 
-def report_problem(status: NodeMetricStatus, report: Report) -> str:
+def report_problem(status: NodeMetricStatus, report: MetricFigures) -> str:
     """The first member with a figure that cannot be true, and why; empty for a report to be believed.
 
     Usage is never negative, and no node has a million cores or half a pebibyte of memory. Predictions may be

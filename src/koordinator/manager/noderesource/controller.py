@@ -13,18 +13,18 @@ from koordinator.api.core import Node
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.cluster.workqueue import RetryPolicy, WorkQueue
-from koordinator.manager.config.slo_configs import Part
+from koordinator.manager.config.slo_configs import ConfigSection
 from koordinator.manager.metrics import FAILED, SUCCEEDED
 from koordinator.manager.noderesource import decide, plugins, reasons, zones
 from koordinator.manager.noderesource import target as targets
 from koordinator.manager.noderesource.decide import Withdrawal
 from koordinator.manager.noderesource.fleet import Fleet
-from koordinator.manager.noderesource.herald import Herald
+from koordinator.manager.noderesource.node_events import NodeEventRecorder
 from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.noderesource.strategies import Strategies
 from koordinator.manager.noderesource.target import NodeTarget
-from koordinator.manager.noderesource.writer import Wish, Writer
-from koordinator.manager.parts import Shared
+from koordinator.manager.noderesource.writer import NodePatch, Writer
+from koordinator.manager.parts import ManagerContext
 
 ROUND_NODES_MAX = 256  # nodes decided in one go; bounds the pause of the event loop to some 10 ms
 GATHER_S = 0.1
@@ -46,7 +46,7 @@ _GAUGES = (
 class NodeResourceController:
     """The loop of the leader."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         self.guard = Guard("controller noderesource")
         self.calculate_count = 0
         self._clock = shared.clock
@@ -61,7 +61,7 @@ class NodeResourceController:
         )
         for plugin in self._plugins:
             self._metrics.plugin_runs.inc(plugin.name, SUCCEEDED, "Setup")
-        self._herald = Herald(shared.events, shared.clock)
+        self._herald = NodeEventRecorder(shared.events, shared.clock)
         self._started_s = shared.clock.now()
         self._written_s: dict[str, float] = {}
         self._zones_written_s: dict[str, float] = {}
@@ -81,9 +81,9 @@ class NodeResourceController:
             zones_written=self._on_zones_written,
             again=self._again,
         )
-        shared.configs.on_change(Part.COLOCATION, self._on_colocation)
-        shared.configs.on_change(Part.CPU_NORMALIZATION, self.enqueue_all)
-        shared.configs.on_change(Part.AMPLIFICATION, self.enqueue_all)
+        shared.configs.on_change(ConfigSection.COLOCATION, self._on_colocation)
+        shared.configs.on_change(ConfigSection.CPU_NORMALIZATION, self.enqueue_all)
+        shared.configs.on_change(ConfigSection.AMPLIFICATION, self.enqueue_all)
 
     def enqueue_all(self) -> None:
         """Look at every node again."""
@@ -200,7 +200,7 @@ class NodeResourceController:
         zone_threshold = self._zone_threshold(row, target, now_s)
         if with_status or zone_threshold is not None or targets.needs_metadata(node, target):
             is_urgent = with_status and row.withdrawal is not Withdrawal.NONE
-            self.writer.wish(name, Wish(target, with_status, zone_threshold, is_urgent))
+            self.writer.wish(name, NodePatch(target, with_status, zone_threshold, is_urgent))
         else:
             self.writer.wish(name, None)
             self._queue.forget(name)

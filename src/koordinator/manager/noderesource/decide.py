@@ -12,14 +12,14 @@ from koordinator.manager.noderesource import batch, mid
 from koordinator.manager.noderesource.account import (
     NANO_PER_MILLI,
     ZERO,
+    AccountedNode,
     Amount,
     Measured,
-    NodeFacts,
-    Report,
+    MetricFigures,
     rounded_down,
 )
 from koordinator.manager.noderesource.batch import I64
-from koordinator.manager.noderesource.demand import Demand, ZoneDemand
+from koordinator.manager.noderesource.demand import HighPriorityDemand, ZoneDemand
 
 
 class Withdrawal(enum.Enum):
@@ -36,16 +36,16 @@ class Withdrawal(enum.Enum):
 class NodeInputs(msgspec.Struct, frozen=True):
     """The known facts of one node."""
 
-    node: NodeFacts
-    report: Report
-    demand: Demand
+    node: AccountedNode
+    report: MetricFigures
+    demand: HighPriorityDemand
 
 
 class ZoneInputs(msgspec.Struct, frozen=True):
     """The same of a node's zones; `capacities` and `demands` have one member for each."""
 
-    node: NodeFacts
-    report: Report
+    node: AccountedNode
+    report: MetricFigures
     capacities: Sequence[Amount]
     demands: Sequence[ZoneDemand]
 

@@ -11,18 +11,18 @@ import msgspec
 from koordinator.manager.noderesource.account import (
     NANO_PER_MILLI,
     ZERO,
+    AccountedPod,
     Amount,
     Measured,
-    PodFacts,
-    Report,
+    MetricFigures,
     bounded,
 )
 
-Pods = Mapping[str, PodFacts]
+Pods = Mapping[str, AccountedPod]
 """Running and pending pods of a node by namespace/name."""
 
 
-class Demand(msgspec.Struct, frozen=True, gc=False):
+class HighPriorityDemand(msgspec.Struct, frozen=True, gc=False):
     """Sums over high-priority pods, those gone whose usage is still reported included."""
 
     request: Amount = ZERO
@@ -31,7 +31,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     service_request: Amount = ZERO  # of pods that are not mid either
 
 
-def node_demand(pods: Pods, report: Report) -> Demand:
+def node_demand(pods: Pods, report: MetricFigures) -> HighPriorityDemand:
     """Sums of a node. Other than in the reference, a pod that is not reported yet counts in `maximum`, too."""
     usages = report.pods
     request_cpu = request_memory = used_cpu = used_memory = max_cpu = max_memory = 0
@@ -63,7 +63,7 @@ def node_demand(pods: Pods, report: Report) -> Demand:
             used_memory += memory
             max_cpu += cpu
             max_memory += memory
-    return Demand(
+    return HighPriorityDemand(
         bounded((request_cpu, request_memory)),
         bounded((used_cpu, used_memory)),
         bounded((max_cpu, max_memory)),
@@ -75,7 +75,7 @@ ZoneDemand = tuple[int, int, int, int, int, int]
 """Of one NUMA zone: request, usage and the larger of both per pod, each cpu and memory."""
 
 
-def zone_demands(pods: Pods, report: Report, zones: int) -> list[ZoneDemand]:
+def zone_demands(pods: Pods, report: MetricFigures, zones: int) -> list[ZoneDemand]:
     """Sums of each zone: bound pods count where they are, all else is spread evenly, rounded up per pod.
 
     An LSE pod lends none of its CPU, so its request stands for its use; the larger of both is that of any pod.
@@ -113,7 +113,7 @@ def zone_demands(pods: Pods, report: Report, zones: int) -> list[ZoneDemand]:
     return [_zone(spread, own) for own in bound]
 
 
-def _bind(targets: list[list[int]], pod: PodFacts, own: Measured) -> None:
+def _bind(targets: list[list[int]], pod: AccountedPod, own: Measured) -> None:
     """Spread a pod's request and usage over the zones that it is bound to."""
     parts = len(targets)
     cpu, memory = (-(-amount // parts) for amount in pod.request)

@@ -16,7 +16,7 @@ from koordinator.clock import Clock
 from koordinator.cluster.informer import InformerFactory
 from koordinator.manager.config import cpu_normalization
 from koordinator.manager.noderesource import account, rows
-from koordinator.manager.noderesource.account import PodFacts
+from koordinator.manager.noderesource.account import AccountedPod
 from koordinator.manager.noderesource.rows import NO_READING, NodeRow, ReadMetric
 
 log = logging.getLogger(__name__)
@@ -156,10 +156,10 @@ class Fleet:
         self._tidy(row)
 
 
-def _pod_facts(pod: Pod) -> PodFacts | None:
+def _pod_facts(pod: Pod) -> AccountedPod | None:
     try:
         return account.pod_facts(pod)
     except QuantityError as error:
         # What it uses counts all the same; the API server lets no such pod in.
         log.warning("request of pod counted as nothing", extra={"pod": pod.key, "error": str(error)})
-        return PodFacts(is_high_priority=True, request=account.ZERO)
+        return AccountedPod(is_high_priority=True, request=account.ZERO)

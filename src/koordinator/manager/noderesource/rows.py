@@ -16,9 +16,15 @@ from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.quantity import QuantityError
 from koordinator.manager.config.colocation_config import NodeStrategy
 from koordinator.manager.noderesource import account, demand, device, lending, zones
-from koordinator.manager.noderesource.account import EMPTY_REPORT, Amount, NodeFacts, PodFacts, Report
+from koordinator.manager.noderesource.account import (
+    EMPTY_REPORT,
+    AccountedNode,
+    AccountedPod,
+    Amount,
+    MetricFigures,
+)
 from koordinator.manager.noderesource.decide import Withdrawal
-from koordinator.manager.noderesource.demand import Demand, ZoneDemand
+from koordinator.manager.noderesource.demand import HighPriorityDemand, ZoneDemand
 from koordinator.manager.noderesource.device import DeviceTarget
 from koordinator.manager.noderesource.target import Note
 
@@ -42,37 +48,37 @@ _NODE_UNREADABLE = "NodeUnreadable"
 _THIRD_PARTY_IGNORED = "ThirdPartyAllocationsIgnored"
 
 
-class Reading(msgspec.Struct, frozen=True, gc=False):
+class ReportReading(msgspec.Struct, frozen=True, gc=False):
     """The latest report of a node agent; `problem` tells why it is not believed."""
 
     updated_s: float | None = None
-    report: Report = EMPTY_REPORT
+    report: MetricFigures = EMPTY_REPORT
     problem: str = ""
 
 
-NO_READING = Reading()
+NO_READING = ReportReading()
 
 
-def reading_of(status: NodeMetricStatus) -> Reading:
+def reading_of(status: NodeMetricStatus) -> ReportReading:
     """The report in a NodeMetric status; one without time is none."""
     if status.update_time is None:
         return NO_READING
     try:
         updated_s = clock.parse_rfc3339(status.update_time)
     except ValueError:
-        return Reading(None, problem=f"status.updateTime: {status.update_time[:80]!r} is no time")
+        return ReportReading(None, problem=f"status.updateTime: {status.update_time[:80]!r} is no time")
     try:
         report = account.report_of(status)
         problem = account.report_problem(status, report)
     except QuantityError as error:
-        return Reading(updated_s, problem=f"status: {error}")
-    return Reading(updated_s, report if not problem else EMPTY_REPORT, problem)
+        return ReportReading(updated_s, problem=f"status: {error}")
+    return ReportReading(updated_s, report if not problem else EMPTY_REPORT, problem)
 
 
 class ReadMetric(NodeMetric, frozen=True, kw_only=True):
     """A NodeMetric of which the report has been read already; it never travels on the wire."""
 
-    reading: Reading = NO_READING
+    reading: ReportReading = NO_READING
 
 
 class NodeRow(msgspec.Struct):
@@ -80,14 +86,14 @@ class NodeRow(msgspec.Struct):
 
     name: str
     node: Node | None = None
-    facts: NodeFacts | None = None
+    facts: AccountedNode | None = None
     have: dict[str, int] = {}
     """Our resources in `status.allocatable`, in whole units."""
     taken: dict[str, int] = {}
     """Batch amounts of third parties, in whole units."""
     node_notes: tuple[Note, ...] = ()
-    pods: dict[str, PodFacts] = {}
-    reading: Reading = NO_READING
+    pods: dict[str, AccountedPod] = {}
+    reading: ReportReading = NO_READING
     reported_s: float | None = None
     """When the report was made, as we believe: never later than when it arrived."""
     skew_s: float = 0.0
@@ -102,7 +108,7 @@ class NodeRow(msgspec.Struct):
     device_problem: str = ""
     strategy: NodeStrategy | None = None
     withdrawal: Withdrawal = Withdrawal.MISSING
-    demand_known: Demand | None = None
+    demand_known: HighPriorityDemand | None = None
     zones_known: list[ZoneDemand] | None = None
 
     @property
@@ -116,7 +122,7 @@ class NodeRow(msgspec.Struct):
         """Return whether co-location is on for the node."""
         return self.withdrawal is not Withdrawal.DISABLED
 
-    def demand(self) -> Demand:
+    def demand(self) -> HighPriorityDemand:
         """Sums over the node's pods; worked out when pods or the report have changed."""
         if self.demand_known is None:
             self.demand_known = demand.node_demand(self.pods, self.reading.report)
@@ -154,7 +160,7 @@ class NodeRow(msgspec.Struct):
         except (ProtocolError, QuantityError) as error:
             self.node_notes = (Note(_THIRD_PARTY_IGNORED, f"third-party allocations ignored: {error}"),)
 
-    def see_reading(self, reading: Reading, now_s: float) -> None:
+    def see_reading(self, reading: ReportReading, now_s: float) -> None:
         """Take a report that arrived at `now_s`.
 
         One dated in the future counts as made on arrival: a node whose clock is ahead must not stay fresh when its

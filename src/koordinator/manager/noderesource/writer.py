@@ -30,7 +30,7 @@ STATUS_FAILED, META_FAILED, ZONES_FAILED = "updateNodeStatus", "patchNodeMeta", 
 """Reasons of `slo_controller_node_resource_reconcile_count`."""
 
 
-class Wish(msgspec.Struct, frozen=True):
+class NodePatch(msgspec.Struct, frozen=True):
     """The part of a target that is to be written. `zone_threshold` None leaves zones alone.
 
     What takes away is urgent: it does not wait until ten thousand others were written.
@@ -101,14 +101,14 @@ class Writer:
         self._zones_written = zones_written
         self._again = again
         self._queue = _Waiting()
-        self._wishes: dict[str, Wish] = {}
+        self._wishes: dict[str, NodePatch] = {}
 
     @property
     def pending_count(self) -> int:
         """Nodes that wait to be written."""
         return len(self._wishes)
 
-    def wish(self, name: str, wish: Wish | None) -> None:
+    def wish(self, name: str, wish: NodePatch | None) -> None:
         """Have a node written; None takes back an earlier wish that has not been carried out."""
         if wish is None:
             self._wishes.pop(name, None)
@@ -132,7 +132,7 @@ class Writer:
             finally:
                 self._queue.done(name)
 
-    async def _carry_out(self, name: str, wish: Wish) -> None:
+    async def _carry_out(self, name: str, wish: NodePatch) -> None:
         reason = ZONES_FAILED
         try:
             await self._write_zones(name, wish)
@@ -146,7 +146,7 @@ class Writer:
             raise
         self._reconciles.inc(SUCCEEDED, "")
 
-    async def _write_node(self, name: str, wish: Wish) -> None:
+    async def _write_node(self, name: str, wish: NodePatch) -> None:
         row = self._row(name)
         if row is None or row.node is None:
             return
@@ -160,7 +160,7 @@ class Writer:
             self.write_count += 1
         self._written(name, node, wish.with_status)
 
-    async def _write_zones(self, name: str, wish: Wish) -> None:
+    async def _write_zones(self, name: str, wish: NodePatch) -> None:
         row = self._row(name)
         if row is None or row.topology is None or wish.zone_threshold is None:
             return

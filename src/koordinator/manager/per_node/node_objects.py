@@ -1,6 +1,6 @@
 """Objects of which each node has exactly one of its name, which lives and dies with it (behaviour/manager 4, 11).
 
-What such an object should say is the matter of its `Rules`; here are the caches, the queue and the writes.
+What such an object should say is the matter of its `ObjectRules`; here are the caches, the queue and the writes.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.protocol import PatchType
 from koordinator.manager.metrics import FAILED, SUCCEEDED
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.per_node.node_sweep import NodeSweep
 from koordinator.prometheus import Counter
 
@@ -28,14 +28,14 @@ UNSEEN_TRIES_MAX = 3
 """An object that exists and does not come by watch so often does not fit its view: its spec is replaced."""
 
 
-class Update(msgspec.Struct, frozen=True):
+class ObjectUpdate(msgspec.Struct, frozen=True):
     """A patch of exactly what differs."""
 
     patch: Mapping[str, Any] | Sequence[Any]
     type: PatchType = PatchType.MERGE
 
 
-class Rules(Protocol[R]):
+class ObjectRules(Protocol[R]):
     """The rules for the object of a node."""
 
     def is_ready(self) -> bool:
@@ -47,7 +47,7 @@ class Rules(Protocol[R]):
     def spec(self, node: Node) -> dict[str, Any]:
         """The whole spec of an object that is not known, as JSON."""
 
-    def update(self, node: Node, obj: R) -> Update | None:
+    def update(self, node: Node, obj: R) -> ObjectUpdate | None:
         """Return what is to be written, None when the object says what it should."""
 
     def worked_out(self, node: Node, obj: R | None) -> None:
@@ -61,7 +61,14 @@ class NodeObjects(Generic[T]):
     """
 
     def __init__(
-        self, shared: Shared, view: type[T], rules: Rules[T], *, name: str, noun: str, reconciles: Counter
+        self,
+        shared: ManagerContext,
+        view: type[T],
+        rules: ObjectRules[T],
+        *,
+        name: str,
+        noun: str,
+        reconciles: Counter,
     ) -> None:
         self._cluster = shared.cluster
         self._view = view

@@ -14,10 +14,10 @@ from koordinator.api.slo_config import ColocationConfig, ColocationStrategy
 from koordinator.manager.config import colocation_config
 from koordinator.manager.config.colocation_config import ColocationState
 from koordinator.manager.config.node_entries import REMEMBERED_MAX
-from koordinator.manager.config.slo_configs import Part
+from koordinator.manager.config.slo_configs import ConfigSection
 from koordinator.manager.metrics import FAILED, SUCCEEDED
-from koordinator.manager.parts import Shared
-from koordinator.manager.per_node.node_objects import NodeObjects, Update
+from koordinator.manager.parts import ManagerContext
+from koordinator.manager.per_node.node_objects import NodeObjects, ObjectUpdate
 
 _PARSED = "getNodeMetricCollectPolicy"
 
@@ -57,12 +57,12 @@ def policy_spec(config: ColocationConfig, strategy: ColocationStrategy) -> NodeM
 class NodeMetricController:
     """Creates, corrects and deletes NodeMetric objects."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         counter = shared.metrics.nodemetric_reconciles
         self._objects = NodeObjects(
             shared, NodeMetric, _Rules(shared), name="nodemetric", noun="NodeMetric", reconciles=counter
         )
-        shared.configs.on_change(Part.COLOCATION, self._objects.sweep.begin)
+        shared.configs.on_change(ConfigSection.COLOCATION, self._objects.sweep.begin)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -72,7 +72,7 @@ class NodeMetricController:
 class _Rules:
     """The rules for the NodeMetric of a node."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         self._configs = shared.configs
         self._parses = shared.metrics.nodemetric_parses
         self._known: dict[int, tuple[ColocationStrategy, NodeMetricSpec]] = {}
@@ -90,12 +90,12 @@ class _Rules:
         found: dict[str, Any] = msgspec.to_builtins(self._wanted(node))
         return found
 
-    def update(self, node: Node, obj: NodeMetric) -> Update | None:
+    def update(self, node: Node, obj: NodeMetric) -> ObjectUpdate | None:
         """While the last configuration could not be used, an existing policy stays as it is."""
         if self._configs.colocation.error and obj.spec.metric_collect_policy is not None:
             return None
         wanted = self._wanted(node)
-        return None if wanted == obj.spec else Update({"spec": msgspec.to_builtins(wanted)})
+        return None if wanted == obj.spec else ObjectUpdate({"spec": msgspec.to_builtins(wanted)})
 
     def worked_out(self, node: Node, obj: NodeMetric | None) -> None:
         strategy = self._configs.strategies.of(node)

@@ -13,10 +13,10 @@ from koordinator.api.slo import NodeSLO, NodeSLOSpec
 from koordinator.cluster.protocol import PatchType
 from koordinator.manager.config import node_slo_spec
 from koordinator.manager.config.addons import LayeredAddon
-from koordinator.manager.config.slo_configs import Part
+from koordinator.manager.config.slo_configs import ConfigSection
 from koordinator.manager.metrics import FAILED, SUCCEEDED
-from koordinator.manager.parts import Shared
-from koordinator.manager.per_node.node_objects import NodeObjects, Update
+from koordinator.manager.parts import ManagerContext
+from koordinator.manager.per_node.node_objects import NodeObjects, ObjectUpdate
 
 _PARSED = {
     "getResourceThresholdSpec": slo_config.RESOURCE_THRESHOLD.key,
@@ -31,12 +31,12 @@ _EXTENSIONS_PARSED = "getNodeSLOExtension"
 class NodeSLOController:
     """Creates, corrects and deletes NodeSLO objects."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         counter = shared.metrics.nodeslo_reconciles
         self._objects = NodeObjects(
             shared, NodeSLO, _Rules(shared), name="nodeslo", noun="NodeSLO", reconciles=counter
         )
-        shared.configs.on_change(Part.NODE_SLO, self._objects.sweep.begin)
+        shared.configs.on_change(ConfigSection.NODE_SLO, self._objects.sweep.begin)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -46,7 +46,7 @@ class NodeSLOController:
 class _Rules:
     """The rules for the NodeSLO of a node."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         self._configs = shared.configs
         self._addons = shared.configs.addons.node_slo
         # A layered policy depends on labels only; what a stranger's depends on is not known.
@@ -66,9 +66,9 @@ class _Rules:
         found: dict[str, Any] = msgspec.to_builtins(self._wanted(node, None))
         return found
 
-    def update(self, node: Node, obj: NodeSLO) -> Update | None:
+    def update(self, node: Node, obj: NodeSLO) -> ObjectUpdate | None:
         changes = changed_sections(obj.spec, self._wanted(node, obj))
-        return Update(changes, PatchType.JSON) if changes else None
+        return ObjectUpdate(changes, PatchType.JSON) if changes else None
 
     def worked_out(self, node: Node, obj: NodeSLO | None) -> None:
         problems = self._configs.problems

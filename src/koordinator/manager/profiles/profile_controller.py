@@ -17,7 +17,7 @@ from koordinator.api.core import Namespace, Pod
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.rate_limit import Rate, TokenBucket
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.profiles import colocation_profile, profile_matching, profile_pending
 from koordinator.manager.profiles.colocation_profile import ProfileError
 from koordinator.manager.profiles.profile_matching import CompiledProfile
@@ -57,7 +57,7 @@ class _Known(msgspec.Struct):
 class ColocationProfileController:
     """Brings waiting pods in line with the profiles that are managed."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         self._cluster = shared.cluster
         self._clock = shared.clock
         self._events = shared.events

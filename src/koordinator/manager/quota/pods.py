@@ -20,7 +20,7 @@ class PodRefusal(enum.StrEnum):
     PARENT_QUOTA = "parent-quota"
 
 
-class PodVerdict(msgspec.Struct, frozen=True):
+class QuotaUseVerdict(msgspec.Struct, frozen=True):
     """The decision whether a pod may use its quota; if not, by which rule, and in words for the user."""
 
     refusal: PodRefusal = PodRefusal.NONE
@@ -66,18 +66,20 @@ def quota_name(
     return bound.name if bound is not None else labels.DEFAULT_QUOTA_NAME
 
 
-def check(tree: QuotaTree, pod: Pod, old: Pod | None, namespace: str, rules: PodQuotaRules) -> PodVerdict:
+def check(
+    tree: QuotaTree, pod: Pod, old: Pod | None, namespace: str, rules: PodQuotaRules
+) -> QuotaUseVerdict:
     """Return whether a pod may be created or, with `old`, changed. A quota that nobody knows is the default one."""
     if old is not None:
         was, now = (each.metadata.labels.get(labels.QUOTA_PREEMPTIBLE, "") for each in (old, pod))
         if was != now:
             message = f'labels.{labels.QUOTA_PREEMPTIBLE}: Invalid value: "{now}": field is immutable'
-            return PodVerdict(PodRefusal.PREEMPTIBLE, f"{message} (rule {PodRefusal.PREEMPTIBLE})")
+            return QuotaUseVerdict(PodRefusal.PREEMPTIBLE, f"{message} (rule {PodRefusal.PREEMPTIBLE})")
     name = quota_name(tree, pod.metadata.labels, namespace, label_only=rules.label_only)
     quota = tree.get(name)
     if quota is not None and quota.is_parent and not rules.allows_parents:
         message = f"pod can not be linked to a parentQuotaGroup,quota:{name}, pod:{pod.metadata.name}"
         by = f"label {labels.QUOTA_NAME}" if pod.metadata.labels.get(labels.QUOTA_NAME) else "its namespace"
         where = f"ElasticQuota {quota.key} by {by}, rule {PodRefusal.PARENT_QUOTA}"
-        return PodVerdict(PodRefusal.PARENT_QUOTA, f"{message} ({where})")
-    return PodVerdict()
+        return QuotaUseVerdict(PodRefusal.PARENT_QUOTA, f"{message} ({where})")
+    return QuotaUseVerdict()

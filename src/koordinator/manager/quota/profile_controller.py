@@ -15,7 +15,7 @@ from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.quota import node_totals, profile
 from koordinator.manager.quota.node_totals import NodeTotals
 from koordinator.manager.quota.profile import WantedQuota
@@ -33,7 +33,7 @@ def _quotas_of(found: ElasticQuotaProfile) -> Iterable[str]:
 class QuotaProfileController:
     """Creates and corrects the quotas of profiles, and notes their tree ids."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         self._cluster = shared.cluster
         self._events = shared.events
         self._profiles = shared.factory.informer(ElasticQuotaProfile)

@@ -11,7 +11,7 @@ import msgspec
 from koordinator.manager.tidal.target import Reserves
 
 
-class Phase(enum.Enum):
+class TidalPhase(enum.Enum):
     """The state of a node, as its label says; a new node is online."""
 
     ONLINE = "online"
@@ -27,50 +27,50 @@ class Side(enum.Enum):
     BATCH = "batch"
 
 
-class Demand(msgspec.Struct, frozen=True):
+class PodDemand(msgspec.Struct, frozen=True):
     """The requests of a pod."""
 
     cpu_milli: int
     memory_bytes: int
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class TidalNode(msgspec.Struct, frozen=True, kw_only=True):
     """A member of a pool. `since_s`: when it entered its phase; `lost_work`: what its batch pods would lose.
 
     `free` is what is left of it for online pods while it is online; `reserve` what its label says.
     """
 
     name: str
-    phase: Phase = Phase.ONLINE
+    phase: TidalPhase = TidalPhase.ONLINE
     since_s: float = 0.0
     reserve: Side | None = None
-    allocatable: Demand
-    free: Demand
-    online_pods: tuple[Demand, ...] = ()
+    allocatable: PodDemand
+    free: PodDemand
+    online_pods: tuple[PodDemand, ...] = ()
     lost_work: float = 0.0
 
     @property
     def is_lent(self) -> bool:
         """Return whether it is on the batch side or on its way there."""
-        return self.phase in (Phase.TO_BATCH, Phase.BATCH)
+        return self.phase in (TidalPhase.TO_BATCH, TidalPhase.BATCH)
 
 
-class Step(msgspec.Struct, frozen=True):
+class PhaseStep(msgspec.Struct, frozen=True):
     """A node's next phase, and why."""
 
     node: str
-    to: Phase
+    to: TidalPhase
     reason: str
 
 
-class Plan(msgspec.Struct, frozen=True):
+class TidalPlan(msgspec.Struct, frozen=True):
     """The changes to start now; `blocked` says why a node that should be lent is not."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PhaseStep, ...]
     blocked: dict[str, str]
 
 
-def assign_reserves(nodes: Sequence[Node], sides: Reserves) -> dict[str, Side]:
+def assign_reserves(nodes: Sequence[TidalNode], sides: Reserves) -> dict[str, Side]:
     """Return which nodes are reserved: present ones stay as long as the counts fit, new ones come from their side
     by name.
     """
@@ -86,48 +86,57 @@ def assign_reserves(nodes: Sequence[Node], sides: Reserves) -> dict[str, Side]:
 
 
 def plan(
-    nodes: Sequence[Node],
+    nodes: Sequence[TidalNode],
     reserved: dict[str, Side],
     target: int,
     in_flight_max: int,
     cooldown_s: float,
     now_s: float,
-) -> Plan:
+) -> TidalPlan:
     """Steps towards `target` lent nodes besides the batch reserve; at most `in_flight_max` nodes change at a time."""
     tidal = [node for node in nodes if node.name not in reserved]
     lent = sum(node.is_lent for node in tidal)
-    moving = sum(node.phase in (Phase.TO_BATCH, Phase.TO_ONLINE) for node in nodes)
+    moving = sum(node.phase in (TidalPhase.TO_BATCH, TidalPhase.TO_ONLINE) for node in nodes)
     room = max(in_flight_max - moving, 0)
     ready = [node for node in tidal if now_s - node.since_s >= cooldown_s]
     if lent > target:
-        return Plan(tuple(_returns(tidal, ready, lent - target, room)), {})
+        return TidalPlan(tuple(_returns(tidal, ready, lent - target, room)), {})
     return _lends(nodes, ready, reserved, min(target - lent, room))
 
 
-def _returns(tidal: Sequence[Node], ready: Sequence[Node], wanted: int, room: int) -> list[Step]:
+def _returns(
+    tidal: Sequence[TidalNode], ready: Sequence[TidalNode], wanted: int, room: int
+) -> list[PhaseStep]:
     """Reversals first, they cost nothing and take no room; then batch nodes with the least work to lose."""
-    reversed_ = sorted((node for node in tidal if node.phase is Phase.TO_BATCH), key=lambda node: node.name)
-    steps = [Step(node.name, Phase.ONLINE, "not to be lent after all") for node in reversed_[:wanted]]
+    reversed_ = sorted(
+        (node for node in tidal if node.phase is TidalPhase.TO_BATCH), key=lambda node: node.name
+    )
+    steps = [
+        PhaseStep(node.name, TidalPhase.ONLINE, "not to be lent after all") for node in reversed_[:wanted]
+    ]
     batch = sorted(
-        (node for node in ready if node.phase is Phase.BATCH), key=lambda node: (node.lost_work, node.name)
+        (node for node in ready if node.phase is TidalPhase.BATCH),
+        key=lambda node: (node.lost_work, node.name),
     )
     more = min(wanted - len(steps), room + len(steps))
     return steps + [
-        Step(node.name, Phase.TO_ONLINE, f"loses the least batch work ({node.lost_work:g})")
+        PhaseStep(node.name, TidalPhase.TO_ONLINE, f"loses the least batch work ({node.lost_work:g})")
         for node in batch[:more]
     ]
 
 
-def _lends(nodes: Sequence[Node], ready: Sequence[Node], reserved: dict[str, Side], count: int) -> Plan:
+def _lends(
+    nodes: Sequence[TidalNode], ready: Sequence[TidalNode], reserved: dict[str, Side], count: int
+) -> TidalPlan:
     """The cheapest online nodes whose pods fit elsewhere, all of them together."""
     free = {
         node.name: [node.free.cpu_milli, node.free.memory_bytes]
         for node in nodes
-        if node.phase is Phase.ONLINE and reserved.get(node.name) is not Side.BATCH
+        if node.phase is TidalPhase.ONLINE and reserved.get(node.name) is not Side.BATCH
     }
-    steps: list[Step] = []
+    steps: list[PhaseStep] = []
     blocked: dict[str, str] = {}
-    for node in sorted((node for node in ready if node.phase is Phase.ONLINE), key=_cost):
+    for node in sorted((node for node in ready if node.phase is TidalPhase.ONLINE), key=_cost):
         if len(steps) == count:
             break
         others = {name: left for name, left in free.items() if name != node.name}
@@ -136,17 +145,17 @@ def _lends(nodes: Sequence[Node], ready: Sequence[Node], reserved: dict[str, Sid
             blocked[node.name] = "its online pods do not fit on the other online nodes"
             continue
         free = placed
-        steps.append(Step(node.name, Phase.TO_BATCH, "is the cheapest to empty"))
-    return Plan(tuple(steps), blocked)
+        steps.append(PhaseStep(node.name, TidalPhase.TO_BATCH, "is the cheapest to empty"))
+    return TidalPlan(tuple(steps), blocked)
 
 
-def _cost(node: Node) -> tuple[float, int, str]:
+def _cost(node: TidalNode) -> tuple[float, int, str]:
     cpu = sum(pod.cpu_milli for pod in node.online_pods) / max(node.allocatable.cpu_milli, 1)
     memory = sum(pod.memory_bytes for pod in node.online_pods) / max(node.allocatable.memory_bytes, 1)
     return max(cpu, memory), len(node.online_pods), node.name
 
 
-def _placed(pods: Sequence[Demand], free: dict[str, list[int]]) -> dict[str, list[int]] | None:
+def _placed(pods: Sequence[PodDemand], free: dict[str, list[int]]) -> dict[str, list[int]] | None:
     """Return what is left of each node when all pods moved there, the largest first; None when one fits nowhere."""
     left = {name: list(each) for name, each in sorted(free.items())}
     for pod in sorted(pods, key=lambda pod: (-pod.cpu_milli, -pod.memory_bytes)):

@@ -16,14 +16,14 @@ IntOrPercent = int | str
 _PERCENT = re.compile(r"([0-9]{1,9})%", re.ASCII)
 
 
-class Share(msgspec.Struct, frozen=True):
+class PoolShare(msgspec.Struct, frozen=True):
     """A part of the pool: `number` of nodes, or of hundredths of the members."""
 
     number: int = 0
     is_percent: bool = False
 
     @classmethod
-    def of(cls, raw: IntOrPercent, field: str) -> "Share":
+    def of(cls, raw: IntOrPercent, field: str) -> "PoolShare":
         """Return what a field of the pool says.
 
         Raises: ProtocolError.
@@ -57,7 +57,7 @@ class Window(msgspec.Struct, frozen=True):
 
     start_s: float
     end_s: float
-    batch_nodes: Share
+    batch_nodes: PoolShare
 
 
 class LoadRule(msgspec.Struct, frozen=True):
@@ -90,14 +90,14 @@ class TargetReason(enum.Enum):
     SUSPENDED = "the pool is suspended: no node more is lent"
 
 
-class Target(msgspec.Struct, frozen=True):
+class LendTarget(msgspec.Struct, frozen=True):
     """Nodes to be lent besides the batch reserve."""
 
     nodes: int
     reason: TargetReason
 
 
-class Pool(msgspec.Struct, frozen=True, kw_only=True):
+class TidalPool(msgspec.Struct, frozen=True, kw_only=True):
     """The facts that decide the target: `windows` is None without a schedule, `rule` without a load rule.
 
     `members` counts the nodes that match, are Ready and not cordoned; `lent` those that are in batch phase or
@@ -105,8 +105,8 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     members: int
-    online_reserve: Share = Share()
-    batch_reserve: Share = Share()
+    online_reserve: PoolShare = PoolShare()
+    batch_reserve: PoolShare = PoolShare()
     windows: Sequence[Window] | None = None
     lead_s: float = 1800.0
     rule: LoadRule | None = None
@@ -114,14 +114,14 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     lent: int = 0
 
 
-def reserves(members: int, online: Share, batch: Share) -> Reserves:
+def reserves(members: int, online: PoolShare, batch: PoolShare) -> Reserves:
     """The sides of a pool; where both reserves do not fit, online wins. Rounding as Katalyst's tide controller."""
     online_nodes = min(online.up(members), members)
     batch_nodes = min(batch.down(members), members - online_nodes)
     return Reserves(online_nodes, batch_nodes, members - online_nodes - batch_nodes)
 
 
-def target(pool: Pool, now_s: float, load: OnlineLoad | None) -> Target:
+def target(pool: TidalPool, now_s: float, load: OnlineLoad | None) -> LendTarget:
     """Return how many nodes should be lent now, 0 to the tidal nodes of the pool.
 
     A schedule is the ceiling of the load rule. An unknown load (None) moves nothing.
@@ -132,13 +132,13 @@ def target(pool: Pool, now_s: float, load: OnlineLoad | None) -> Target:
         ceiling = _by_windows(pool, sides, now_s)
         wanted = ceiling if wanted is None or ceiling.nodes <= wanted.nodes else wanted
     if pool.suspended and pool.lent < wanted.nodes:
-        return Target(pool.lent, TargetReason.SUSPENDED)
+        return LendTarget(pool.lent, TargetReason.SUSPENDED)
     return wanted
 
 
-def _by_windows(pool: Pool, sides: Reserves, now_s: float) -> Target:
+def _by_windows(pool: TidalPool, sides: Reserves, now_s: float) -> LendTarget:
     """The largest of the open windows."""
-    best = Target(0, TargetReason.NO_WINDOW)
+    best = LendTarget(0, TargetReason.NO_WINDOW)
     for window in pool.windows or ():
         if window.start_s <= now_s < window.end_s:
             found = _by_window(pool, sides, window, now_s)
@@ -147,16 +147,16 @@ def _by_windows(pool: Pool, sides: Reserves, now_s: float) -> Target:
     return best
 
 
-def _by_window(pool: Pool, sides: Reserves, window: Window, now_s: float) -> Target:
+def _by_window(pool: TidalPool, sides: Reserves, window: Window, now_s: float) -> LendTarget:
     """All nodes of the window, or the part of them that the lead time leaves, so that all are back at its end."""
     base = min(max(window.batch_nodes.down(pool.members) - sides.batch, 0), sides.tidal)
     left_s = window.end_s - now_s
     if left_s >= pool.lead_s:
-        return Target(base, TargetReason.WINDOW)
-    return Target(base * int(left_s) // max(int(pool.lead_s), 1), TargetReason.RAMP)
+        return LendTarget(base, TargetReason.WINDOW)
+    return LendTarget(base * int(left_s) // max(int(pool.lead_s), 1), TargetReason.RAMP)
 
 
-def _by_load(pool: Pool, load: OnlineLoad | None, cap: int) -> Target:
+def _by_load(pool: TidalPool, load: OnlineLoad | None, cap: int) -> LendTarget:
     """One node more or less than now."""
     assert pool.rule is not None
     rule = pool.rule
@@ -166,4 +166,4 @@ def _by_load(pool: Pool, load: OnlineLoad | None, cap: int) -> Target:
         change, reason = -1, TargetReason.LOAD_HIGH
     elif spare_percent is not None and spare_percent < rule.lend_below_percent:
         change, reason = 1, TargetReason.LOAD_LOW
-    return Target(min(max(pool.lent + change, 0), cap), reason)
+    return LendTarget(min(max(pool.lent + change, 0), cap), reason)

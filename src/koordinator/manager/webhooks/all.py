@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import table, unready_warning
 from koordinator.manager.webhooks.config_validating import ConfigMapValidatingHandler
 from koordinator.manager.webhooks.node_status import NodeStatusHandler
@@ -22,7 +22,7 @@ from koordinator.manager.webhooks.timing import MUTATE, VALIDATE, Steps, timed
 class _Builders:
     """The makers of each handler; what several of them share is made once, when the first asks."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         self._shared = shared
         self._quotas: Quotas | None = None
         self._profiles: ProfileCache | None = None
@@ -74,7 +74,7 @@ class Admission(msgspec.Struct, frozen=True):
     pages: Mapping[str, Page]
 
 
-def admission(shared: Shared) -> Admission:
+def admission(shared: ManagerContext) -> Admission:
     """One handler per path; a path is left out when a feature gate of its webhook is off."""
     builders = _Builders(shared)
     by_path, gates = builders.by_path(), shared.gates
@@ -86,6 +86,6 @@ def admission(shared: Shared) -> Admission:
     return Admission(handlers, builders.pages())
 
 
-def handlers(shared: Shared) -> Mapping[str, Handler]:
+def handlers(shared: ManagerContext) -> Mapping[str, Handler]:
     """The handlers alone, for who serves no pages."""
     return admission(shared).handlers

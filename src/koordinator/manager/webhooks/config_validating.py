@@ -8,8 +8,8 @@ from koordinator.api.core import ConfigMap, Node
 from koordinator.api.decode import from_builtins
 from koordinator.manager.config import validation
 from koordinator.manager.config.validation import ValidationOptions
-from koordinator.manager.parts import Shared
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
+from koordinator.manager.parts import ManagerContext
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
 
 DELETED = (
     "without this ConfigMap everything counts as not configured: co-location is switched off on all nodes"
@@ -19,13 +19,13 @@ DELETED = (
 class ConfigMapValidatingHandler:
     """Checks changes of the one ConfigMap against its rules and all nodes; others pass untouched."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         options = shared.options
         self._nodes = shared.factory.informer(Node)
         self._options = ValidationOptions(names_needed=options.node_strategy_name_need_check)
         self._key = (options.config_namespace, options.slo_config_name)
 
-    async def __call__(self, request: AdmissionRequest) -> Verdict:
+    async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
         """Deletions are always allowed, with a warning of what they mean."""
         name = request.name or _name(request.object)
         if request.resource.resource != "configmaps" or request.sub_resource:
@@ -33,7 +33,7 @@ class ConfigMapValidatingHandler:
         if (request.namespace, name) != self._key:
             return ALLOWED
         if request.operation == "DELETE":
-            return Verdict(warnings=(DELETED,))
+            return AdmissionVerdict(warnings=(DELETED,))
         if request.operation not in ("CREATE", "UPDATE"):
             return ALLOWED
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.manager.webhooks.table import WEBHOOKS, Webhook
+from koordinator.manager.webhooks.table import WEBHOOKS, WebhookEntry
 
 MUTATING_NAME = "koordinator-mutating-webhook-configuration"
 VALIDATING_NAME = "koordinator-validating-webhook-configuration"
@@ -91,7 +91,7 @@ def client_config(where: Service | str, path: str, ca_cert: bytes | None) -> Jso
     return client
 
 
-def _entry(webhook: Webhook, client: Json, policies: Mapping[str, str], timeout_s: int) -> Json:
+def _entry(webhook: WebhookEntry, client: Json, policies: Mapping[str, str], timeout_s: int) -> Json:
     entry: Json = {
         "name": webhook.name,
         "clientConfig": client,

@@ -15,7 +15,7 @@ import msgspec
 from koordinator.manager.webhooks.configuration import TEMPLATE, Json, Service, client_config
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class DesiredWebhooks(msgspec.Struct, frozen=True):
     """`webhooks` is the list that should be there; `template` its source, for the annotation.
 
     `problem` says why the annotation could not be used, empty when it could.
@@ -33,7 +33,7 @@ def wanted(
     where: Service | str,
     ca_bundle: bytes,
     paths: Collection[str],
-) -> Wanted:
+) -> DesiredWebhooks:
     """The list for a server at `where` (a Service, or `https://host:port`) that answers `paths`.
 
     Without a template (or with a broken one) the present list is the template from now on.
@@ -50,10 +50,10 @@ def wanted(
         if path in paths:
             own = _own_port(where, entry)
             webhooks.append({**entry, "clientConfig": client_config(own, path, ca_bundle)})
-    return Wanted(webhooks, template, problem)
+    return DesiredWebhooks(webhooks, template, problem)
 
 
-def differs(found: Wanted, annotations: Mapping[str, str], present: list[Json]) -> bool:
+def differs(found: DesiredWebhooks, annotations: Mapping[str, str], present: list[Json]) -> bool:
     """Return whether a configuration must be written; defaults that the API server fills in are no difference."""
     if annotations.get(TEMPLATE) != found.template:
         return True

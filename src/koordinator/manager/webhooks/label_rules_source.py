@@ -5,7 +5,7 @@ import logging
 
 from koordinator.api.core import ConfigMap
 from koordinator.cluster.errors import ApiError, NotFound
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import pod_label_rules
 from koordinator.manager.webhooks.pod_label_rules import LabelRules
 
@@ -22,7 +22,7 @@ class LabelRulesSource:
     when a pod comes, so that a watch that went silent cannot keep old rules for ever.
     """
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         options = shared.options.enhanced_validator
         self.rules = LabelRules()
         self._cluster, self._events = shared.cluster, shared.events

@@ -13,7 +13,7 @@ from koordinator.api import labels, quantity, resource_list, resources
 from koordinator.api.annotations import node as node_annotations
 from koordinator.api.errors import ProtocolError
 from koordinator.api.resource_list import Amounts
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def _with(
 class NodeStatusHandler:
     """Amplifies status updates of nodes; everything else passes untouched."""
 
-    async def __call__(self, request: AdmissionRequest) -> Verdict:
+    async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
         """The node with amplified allocatable.
 
         What is malformed passes as it is, with a warning: a kubelet that cannot report loses its node, which
@@ -133,10 +133,10 @@ class NodeStatusHandler:
             # Not by the whole view: kubelets of amplified nodes send nodes with all their images each 10 s.
             for body in filter(None, (request.object, request.old_object)):
                 _check_shape(body)
-            return Verdict(obj=mutate(request.object, request.old_object, restores=True))
+            return AdmissionVerdict(obj=mutate(request.object, request.old_object, restores=True))
         except (ProtocolError, quantity.QuantityError) as error:
             log.warning("node not amplified", extra={"node": request.name, "error": str(error)})
-            return Verdict(warnings=(f"Node {request.name} is not amplified: {error}",))
+            return AdmissionVerdict(warnings=(f"Node {request.name} is not amplified: {error}",))
 
 
 def _check_shape(node: dict[str, Any]) -> None:

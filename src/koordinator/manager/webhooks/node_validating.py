@@ -12,9 +12,9 @@ from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.meta import ObjectMeta
 from koordinator.manager.config.validation import NodeRules
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import annotation_checks
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
 
 log = logging.getLogger(__name__)
 
@@ -24,12 +24,12 @@ _NOTHING = ObjectMeta()
 class NodeValidatingHandler:
     """Checks what is new of a node against the entries of the ConfigMap as it is now."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         self._configs = shared.configs
         self._data: Mapping[str, str] | None = None
         self._rules = NodeRules({})
 
-    async def __call__(self, request: AdmissionRequest) -> Verdict:
+    async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
         """A new node is only warned about: it must be able to join. Without configuration all is allowed."""
         if request.resource.resource != "nodes" or request.sub_resource:
             return ALLOWED
@@ -47,10 +47,10 @@ class NodeValidatingHandler:
         found = self._current().check(name, old.labels, node.labels)
         if is_new and not found.allowed:
             log.warning("new node matches several entries", extra={"node": name, "problem": found.message})
-            return Verdict(warnings=(f"only the first entry counts: {found.message}", *warnings))
+            return AdmissionVerdict(warnings=(f"only the first entry counts: {found.message}", *warnings))
         if not found.allowed:
             return denied(found.text)
-        return Verdict(warnings=warnings) if warnings else ALLOWED
+        return AdmissionVerdict(warnings=warnings) if warnings else ALLOWED
 
     def _current(self) -> NodeRules:
         """The rules of the ConfigMap in the cache, made once per version of it."""

@@ -10,9 +10,9 @@ import msgspec
 from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.manager.options import BindingAdmissionOptions
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import table
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ ALL_NAMESPACES = "*"
 DENIAL = "binding denied: username is not in the allowed list"
 
 
-class Decision(enum.StrEnum):
+class BindingVerdict(enum.StrEnum):
     """The decision on a binding; those that are counted have the metric's label as their value."""
 
     NOT_CHECKED = "not_checked"
@@ -37,10 +37,10 @@ class Decision(enum.StrEnum):
     @property
     def allowed(self) -> bool:
         """All but one decision let the binding pass."""
-        return self is not Decision.DENIED
+        return self is not BindingVerdict.DENIED
 
 
-class BindingRules(msgspec.Struct, frozen=True, kw_only=True):
+class BindingAdmissionRules(msgspec.Struct, frozen=True, kw_only=True):
     """The flags `--binding-admission-*`. Without user names, or without namespaces, nothing is checked."""
 
     user_names: tuple[str, ...] = ()
@@ -62,39 +62,41 @@ def split(flag: str) -> tuple[str, ...]:
     return tuple(entry for part in flag.split(",") if (entry := part.strip()))
 
 
-def decide(rules: BindingRules, user: str, namespace: str, find_pod: Callable[[], Pod | None]) -> Decision:
+def decide(
+    rules: BindingAdmissionRules, user: str, namespace: str, find_pod: Callable[[], Pod | None]
+) -> BindingVerdict:
     """Return whether a user may bind a pod of a namespace; the pod is looked up only when it matters."""
     if not rules.user_names:
-        return Decision.NOT_CHECKED
+        return BindingVerdict.NOT_CHECKED
     if any(name in user for name in rules.user_names):
-        return Decision.ALLOWED_USERNAME
+        return BindingVerdict.ALLOWED_USERNAME
     if namespace in rules.exclude_namespaces:
-        return Decision.EXCLUDED_NAMESPACE
+        return BindingVerdict.EXCLUDED_NAMESPACE
     if ALL_NAMESPACES not in rules.namespaces and namespace not in rules.namespaces:
-        return Decision.OUT_OF_SCOPE
+        return BindingVerdict.OUT_OF_SCOPE
     pod = find_pod()
     if pod is None:
-        return Decision.POD_UNKNOWN
+        return BindingVerdict.POD_UNKNOWN
     if not pod.metadata.labels.keys().isdisjoint(rules.bypass_labels):
-        return Decision.BYPASS_LABEL
+        return BindingVerdict.BYPASS_LABEL
     if not pod.metadata.annotations.keys().isdisjoint(rules.bypass_annotations):
-        return Decision.BYPASS_ANNOTATION
-    return Decision.DRY_RUN if rules.dry_run else Decision.DENIED
+        return BindingVerdict.BYPASS_ANNOTATION
+    return BindingVerdict.DRY_RUN if rules.dry_run else BindingVerdict.DENIED
 
 
-_NOT_COUNTED = (Decision.NOT_CHECKED, Decision.POD_UNKNOWN)
+_NOT_COUNTED = (BindingVerdict.NOT_CHECKED, BindingVerdict.POD_UNKNOWN)
 """The reference's metric has no label for them."""
 
 
 class PodBindingHandler:
     """Checks bindings while feature gate BindingAdmissionWebhook is on (else it is not served)."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         self._pods = shared.factory.informer(Pod)
-        self._rules = BindingRules.of(shared.options.binding_admission)
+        self._rules = BindingAdmissionRules.of(shared.options.binding_admission)
         self._decisions = shared.metrics.binding_decisions
 
-    async def __call__(self, request: AdmissionRequest) -> Verdict:
+    async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
         """Anything that is no creation of a pod's binding passes."""
         is_binding = request.resource.resource == "pods" and request.sub_resource == "binding"
         if not is_binding or request.operation != "CREATE":
@@ -108,7 +110,7 @@ class PodBindingHandler:
         )
         if decision not in _NOT_COUNTED:
             self._decisions.inc(decision.value)
-        if decision in (Decision.DRY_RUN, Decision.DENIED):
+        if decision in (BindingVerdict.DRY_RUN, BindingVerdict.DENIED):
             facts = {"user": user, "pod": f"{request.namespace}/{request.name}", "decision": decision.value}
             log.warning("binding by a user who is not allowed to", extra=facts)
         return ALLOWED if decision.allowed else denied(DENIAL, 403)

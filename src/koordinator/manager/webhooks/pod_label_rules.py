@@ -31,22 +31,22 @@ class LabelRules(msgspec.Struct, frozen=True):
     rules: tuple[LabelRule, ...] = ()
 
 
-class SyncOutcome(msgspec.Struct, frozen=True):
+class PodLabelSync(msgspec.Struct, frozen=True):
     """The rules after the ConfigMap was read; `problem` is empty when they were understood."""
 
     rules: LabelRules
     problem: str = ""
 
 
-def sync(old: LabelRules, data: Mapping[str, str] | None) -> SyncOutcome:
+def sync(old: LabelRules, data: Mapping[str, str] | None) -> PodLabelSync:
     """The next rules from the ConfigMap's data (None: there is none); those not understood keep the old."""
     if data is None or data.get(_ENABLE, "").strip().lower() != "true":
-        return SyncOutcome(LabelRules())
+        return PodLabelSync(LabelRules())
     try:
         found = _RULES.decode(data.get(_RULES.key, ""), f"ConfigMap {CONFIG_NAMESPACE}/{CONFIG_NAME}")
     except ProtocolError as error:
-        return SyncOutcome(old, str(error))
-    return SyncOutcome(LabelRules(tuple(found)))
+        return PodLabelSync(old, str(error))
+    return PodLabelSync(LabelRules(tuple(found)))
 
 
 def violation(rules: LabelRules, namespace: str, pod_labels: Mapping[str, str]) -> str:

@@ -8,13 +8,13 @@ import msgspec
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.quantity import QuantityError
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.profiles import colocation_profile, extended_resources
 from koordinator.manager.profiles.colocation_profile import ProfileError
 from koordinator.manager.webhooks import pod_injecting, pod_rules, table
 from koordinator.manager.webhooks.pod_quotas import PodQuotas
 from koordinator.manager.webhooks.profile_cache import ProfileCache
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
 from koordinator.manager.webhooks.timing import MUTATE, Steps
 
 PATH = table.MUTATE_POD
@@ -27,7 +27,9 @@ QUOTA_TREES, DEVICES = "MultiQuotaTree", "DeviceResourceSpec"
 class PodMutatingHandler:
     """Profiles, the annotation of Batch amounts, nodes of the quota tree, GPUs: in this order, out of caches."""
 
-    def __init__(self, shared: Shared, profiles: ProfileCache, quotas: PodQuotas | None = None) -> None:
+    def __init__(
+        self, shared: ManagerContext, profiles: ProfileCache, quotas: PodQuotas | None = None
+    ) -> None:
         """`quotas`: None while feature gate MultiQuotaTree is off."""
         gates = shared.gates
         self._profiles = profiles
@@ -39,7 +41,7 @@ class PodMutatingHandler:
         self._checks_gpus = gates.is_on("ValidatePodDeviceResource")
         self._durations = Steps(shared.metrics, MUTATE, "pod")
 
-    async def __call__(self, request: AdmissionRequest) -> Verdict:
+    async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
         """The pod as it should be; anything that is no pod creation passes untouched."""
         if request.resource.resource != "pods" or request.sub_resource or request.operation != "CREATE":
             return ALLOWED
@@ -51,7 +53,7 @@ class PodMutatingHandler:
             return denied(f"{called(request)}: {error}")
         return await self._mutate(request, view)
 
-    async def _mutate(self, request: AdmissionRequest, view: Pod) -> Verdict:
+    async def _mutate(self, request: AdmissionRequest, view: Pod) -> AdmissionVerdict:
         pod = request.object
         assert pod is not None
         namespace = view.metadata.namespace or request.namespace
@@ -89,7 +91,7 @@ class PodMutatingHandler:
             # A profile is not the sender's mistake; all else is.
             code = 500 if isinstance(error, ProfileError) else 400
             return denied(f"{called(request)}: {words or error}", code)
-        return Verdict(obj=pod, warnings=matching.warnings + outcome.warnings)
+        return AdmissionVerdict(obj=pod, warnings=matching.warnings + outcome.warnings)
 
 
 def called(request: AdmissionRequest) -> str:

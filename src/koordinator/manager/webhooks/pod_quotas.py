@@ -20,10 +20,10 @@ from koordinator.manager.options import QuotaUpdateOptions
 from koordinator.manager.quota import evaluation, pods
 from koordinator.manager.quota.evaluation import QuotaLookupError
 from koordinator.manager.quota.evaluator import EvaluationError, QuotaEvaluator
-from koordinator.manager.quota.pods import PodQuotaRules, PodVerdict
+from koordinator.manager.quota.pods import PodQuotaRules, QuotaUseVerdict
 from koordinator.manager.webhooks import pod_injecting
 from koordinator.manager.webhooks.quota_topology import QuotaTopology
-from koordinator.manager.webhooks.review import ALLOWED, Verdict, denied
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionVerdict, denied
 
 _BY_TREE = "tree"
 
@@ -72,7 +72,7 @@ class PodQuotas:
             self._profiles.add_index(_BY_TREE, _trees_of)
         self._evaluator = QuotaEvaluator(cluster, factory, options, rng)
 
-    def check(self, pod: Pod, old: Pod | None, namespace: str) -> PodVerdict:
+    def check(self, pod: Pod, old: Pod | None, namespace: str) -> QuotaUseVerdict:
         """Return whether a pod may be created, or changed from `old`, as far as its quota goes (behaviour/manager
         17.5).
         """
@@ -91,7 +91,7 @@ class PodQuotas:
             self._topology.tree, own_labels, namespace, lambda tree: profiles.by_index(_BY_TREE, tree)
         )
 
-    async def evaluate(self, pod: Pod, old: Pod | None, dry_run: bool) -> Verdict:
+    async def evaluate(self, pod: Pod, old: Pod | None, dry_run: bool) -> AdmissionVerdict:
         """Reserve room in the pod's quota, last of all checks: refused with code 400 when there is none.
 
         Code 500 when the quota could not be asked. With `old`, only a change of the quota is looked at.

@@ -20,7 +20,7 @@ _REQUESTS = "pod.spec.containers[*].resources.requests"
 _WHOLE_CORE_CLASSES = (QoSClass.LSR, QoSClass.LSE)
 
 
-class Rule(enum.StrEnum):
+class PodRule(enum.StrEnum):
     """The rule that a pod can break."""
 
     RESERVED_ANNOTATION = "reserved-annotation"
@@ -35,17 +35,17 @@ class Rule(enum.StrEnum):
     GPU_FORM = "gpu-form"
 
 
-IMMUTABLE = (Rule.QOS_IMMUTABLE, Rule.PRIORITY_CLASS_IMMUTABLE, Rule.SUB_PRIORITY_IMMUTABLE)
+IMMUTABLE = (PodRule.QOS_IMMUTABLE, PodRule.PRIORITY_CLASS_IMMUTABLE, PodRule.SUB_PRIORITY_IMMUTABLE)
 
 
 class Violation(msgspec.Struct, frozen=True):
     """A broken rule, and its words for the pod's user: field, value, what is wrong."""
 
-    rule: Rule
+    rule: PodRule
     message: str
 
 
-_PRIORITY_RULES = {QoSClass.BE: Rule.BE_PRIORITY, QoSClass.LSR: Rule.LSR_PRIORITY}
+_PRIORITY_RULES = {QoSClass.BE: PodRule.BE_PRIORITY, QoSClass.LSR: PodRule.LSR_PRIORITY}
 
 
 def reserved_annotations(pod: Pod) -> list[Violation]:
@@ -53,7 +53,7 @@ def reserved_annotations(pod: Pod) -> list[Violation]:
     if labels.RESERVE_POD not in pod.metadata.annotations:
         return []
     message = f"metadata.annotations: Forbidden: {labels.RESERVE_POD} is for the scheduler's own use"
-    return [Violation(Rule.RESERVED_ANNOTATION, message)]
+    return [Violation(PodRule.RESERVED_ANNOTATION, message)]
 
 
 def colocation(pod: Pod, old: Pod | None, *, skip_sub_priority: bool = False) -> list[Violation]:
@@ -69,8 +69,8 @@ def colocation(pod: Pod, old: Pod | None, *, skip_sub_priority: bool = False) ->
 
 def _immutable(pod: Pod, old: Pod, skip_sub_priority: bool) -> Iterator[Violation]:
     checks = [
-        (Rule.QOS_IMMUTABLE, f"labels.{labels.QOS_CLASS}", qos.raw(old), qos.raw(pod)),
-        (Rule.PRIORITY_CLASS_IMMUTABLE, "spec.priority", priority.raw(old), priority.raw(pod)),
+        (PodRule.QOS_IMMUTABLE, f"labels.{labels.QOS_CLASS}", qos.raw(old), qos.raw(pod)),
+        (PodRule.PRIORITY_CLASS_IMMUTABLE, "spec.priority", priority.raw(old), priority.raw(pod)),
     ]
     for rule, path, before, after in checks:
         if before != after:
@@ -78,7 +78,7 @@ def _immutable(pod: Pod, old: Pod, skip_sub_priority: bool) -> Iterator[Violatio
     was, now = (each.metadata.labels.get(labels.PRIORITY, "") for each in (old, pod))
     if was != now and not skip_sub_priority:
         message = f'labels.{labels.PRIORITY}: Invalid value: "{now}": field is immutable'
-        yield Violation(Rule.SUB_PRIORITY_IMMUTABLE, message)
+        yield Violation(PodRule.SUB_PRIORITY_IMMUTABLE, message)
 
 
 def _batch_needs_be(pod: Pod, requests: Amounts) -> Iterator[Violation]:
@@ -88,7 +88,7 @@ def _batch_needs_be(pod: Pod, requests: Amounts) -> Iterator[Violation]:
             f"labels.{labels.QOS_CLASS}: Required value: "
             "must specify koordinator QoS BE with koordinator colocation resources"
         )
-        yield Violation(Rule.BATCH_NEEDS_BE, message)
+        yield Violation(PodRule.BATCH_NEEDS_BE, message)
 
 
 def _priority(pod: Pod) -> Iterator[Violation]:
@@ -108,12 +108,12 @@ def _cores(pod: Pod, requests: Amounts) -> Iterator[Violation]:
     cpu = requests.get(resources.CPU, quantity.ZERO)
     if cpu.milli <= 0:
         message = f"{_REQUESTS}: Required value: {qos_class} Pod must declare the requested CPUs"
-        yield Violation(Rule.CPU_REQUIRED, message)
+        yield Violation(PodRule.CPU_REQUIRED, message)
     elif cpu.milli % 1000:
         message = (
             f'{_REQUESTS}: Invalid value: "{cpu}": the requested CPUs of {qos_class} Pod must be integer'
         )
-        yield Violation(Rule.CPU_NOT_INTEGER, message)
+        yield Violation(PodRule.CPU_NOT_INTEGER, message)
 
 
 def devices(pod: Pod) -> list[Violation]:
@@ -124,7 +124,7 @@ def devices(pod: Pod) -> list[Violation]:
     for index, container in enumerate(pod.spec.containers):
         if problem := _gpu_problem(container):
             path = f"spec.containers[{index}].resources.requests"
-            return [Violation(Rule.GPU_FORM, f"{path}: {problem}")]
+            return [Violation(PodRule.GPU_FORM, f"{path}: {problem}")]
     return []
 
 
@@ -135,7 +135,7 @@ def gpu_percents(pod: Pod) -> list[Violation]:
     """
     for index, container in enumerate(pod.spec.containers):
         if problem := _percent_problem(container):
-            return [Violation(Rule.GPU_FORM, f"spec.containers[{index}].resources.requests: {problem}")]
+            return [Violation(PodRule.GPU_FORM, f"spec.containers[{index}].resources.requests: {problem}")]
     return []
 
 

@@ -11,12 +11,12 @@ from koordinator.api import quantity, unready
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import FeatureGates
-from koordinator.manager.parts import Shared
-from koordinator.manager.quota.pods import PodVerdict
+from koordinator.manager.parts import ManagerContext
+from koordinator.manager.quota.pods import QuotaUseVerdict
 from koordinator.manager.webhooks import annotation_checks, pod_label_rules, pod_mutating, pod_rules, table
 from koordinator.manager.webhooks.label_rules_source import LabelRulesSource
 from koordinator.manager.webhooks.profile_changes import ProfileChanges
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
 from koordinator.manager.webhooks.timing import VALIDATE, Steps
 
 PATH = table.VALIDATE_POD
@@ -29,11 +29,11 @@ DEVICES, LABEL_RULES, QUOTA_EVALUATION = "DeviceResource", "EnhancedValidation",
 class QuotasOfPods(Protocol):
     """The questions about quotas (`pod_quotas.PodQuotas`)."""
 
-    def check(self, pod: Pod, old: Pod | None, namespace: str) -> PodVerdict:
+    def check(self, pod: Pod, old: Pod | None, namespace: str) -> QuotaUseVerdict:
         """Return whether the pod may have its quota."""
         ...
 
-    async def evaluate(self, pod: Pod, old: Pod | None, dry_run: bool) -> Verdict:
+    async def evaluate(self, pod: Pod, old: Pod | None, dry_run: bool) -> AdmissionVerdict:
         """Reserves the pod's request in its quota, or says why it cannot; a dry run does not reserve."""
         ...
 
@@ -58,7 +58,7 @@ class PodChecks(msgspec.Struct, frozen=True, kw_only=True):
 class PodValidatingHandler:
     """Checks pods at creation and update, out of caches."""
 
-    def __init__(self, shared: Shared, quotas: QuotasOfPods) -> None:
+    def __init__(self, shared: ManagerContext, quotas: QuotasOfPods) -> None:
         self._quotas = quotas
         self._checks = PodChecks.of(shared.gates)
         self._label_rules = LabelRulesSource(shared) if self._checks.label_rules else None
@@ -66,7 +66,7 @@ class PodValidatingHandler:
         self._profile_changes = ProfileChanges(shared) if applies_profiles else None
         self._durations = Steps(shared.metrics, VALIDATE, "pod")
 
-    async def __call__(self, request: AdmissionRequest) -> Verdict:
+    async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
         """Refusals have code 400; anything that is no creation, update or resize of a pod passes."""
         if request.resource.resource != "pods" or request.sub_resource not in ("", "resize"):
             return ALLOWED
@@ -91,7 +91,7 @@ class PodValidatingHandler:
             return verdict
         return msgspec.structs.replace(verdict, warnings=(*verdict.warnings, *warnings))
 
-    async def _verdict(self, pod: Pod, old: Pod | None, request: AdmissionRequest) -> Verdict:
+    async def _verdict(self, pod: Pod, old: Pod | None, request: AdmissionRequest) -> AdmissionVerdict:
         """The first kind of rules that a pod breaks refuses it."""
         durations, operation = self._durations, request.operation
         began_s = durations.start()

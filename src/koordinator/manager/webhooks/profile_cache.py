@@ -8,7 +8,7 @@ import msgspec
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace
 from koordinator.api.scheduling import PriorityClass
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.profiles import profile_matching
 from koordinator.manager.profiles.profile_matching import CompiledProfile, Profiles
 from koordinator.manager.webhooks.recent_lookup import RecentLookup
@@ -29,7 +29,7 @@ class Matching(msgspec.Struct, frozen=True):
 class ProfileCache:
     """All profiles as they are now. What is wrong with one is told once, as an event on it."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         factory, cluster = shared.factory, shared.cluster
         self._events = shared.events
         self._namespaces = RecentLookup(cluster, factory.informer(Namespace))

@@ -9,7 +9,7 @@ it says, on a pod that it is for, before the pod has a node. Without this the tw
 from koordinator.api import labels
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace, Pod
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.profiles import profile_matching, profile_pending
 from koordinator.manager.profiles.colocation_profile import ProfileError
 
@@ -19,7 +19,7 @@ FIXED = (labels.QOS_CLASS, labels.PRIORITY, labels.PRIORITY_CLASS)
 class ProfileChanges:
     """Knows the profiles that the controller applies."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         self._by_default = shared.options.profile_controller.reconcile_by_default
         self._profiles = shared.factory.informer(ClusterColocationProfile)
         self._namespaces = shared.factory.informer(Namespace)

@@ -19,7 +19,7 @@ from koordinator.manager.quota.defaulting import DefaultingError
 from koordinator.manager.quota.tree import QuotaInfo, quota_info
 from koordinator.manager.quota.validation import QuotaRules, QuotaVerdict, Refusal
 from koordinator.manager.webhooks.quota_topology import Learned, QuotaTopology
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def _is_about_quotas(request: AdmissionRequest) -> bool:
     return request.resource.resource == "elasticquotas" and not request.sub_resource
 
 
-def _malformed(request: AdmissionRequest, error: Exception) -> Verdict:
+def _malformed(request: AdmissionRequest, error: Exception) -> AdmissionVerdict:
     field = _field_of(request.object, error.raw) if isinstance(error, quantity.QuantityError) else ""
     return denied(f"ElasticQuota {request.namespace}/{request.name}: {field}{error}")
 
@@ -107,18 +107,18 @@ class QuotaMutatingHandler:
         self._topology = topology
         self._look_up = look_up
 
-    async def __call__(self, request: AdmissionRequest) -> Verdict:
+    async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
         """The quota completed; what is no creation of one passes untouched."""
         if not _is_about_quotas(request) or request.operation != "CREATE" or request.object is None:
             return ALLOWED
         try:
             quota = _quota(request.object, request)  # what is no quota ends here, with the wrong member
             try:
-                return Verdict(obj=defaulting.complete(request.object, self._topology.tree))
+                return AdmissionVerdict(obj=defaulting.complete(request.object, self._topology.tree))
             except DefaultingError as error:
                 if error.refusal is not Refusal.PARENT_MISSING or not await self._look_up.has_news(quota):
                     raise
-            return Verdict(obj=defaulting.complete(request.object, self._topology.tree))
+            return AdmissionVerdict(obj=defaulting.complete(request.object, self._topology.tree))
         except DefaultingError as error:
             return denied(_words(error.reason, error.obj, error.field, error.refusal))
         except (quantity.QuantityError, msgspec.ValidationError) as error:
@@ -133,7 +133,7 @@ class QuotaValidatingHandler:
         self._rules = rules
         self._look_up = look_up
 
-    async def __call__(self, request: AdmissionRequest) -> Verdict:
+    async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
         """An allowed change counts from now on, unless the request is a dry run."""
         if not _is_about_quotas(request):
             return ALLOWED
@@ -150,7 +150,7 @@ class QuotaValidatingHandler:
             return _malformed(request, error)
         return ALLOWED
 
-    async def _create(self, quota: ElasticQuota, request: AdmissionRequest) -> Verdict:
+    async def _create(self, quota: ElasticQuota, request: AdmissionRequest) -> AdmissionVerdict:
         topology = self._topology
         if topology.is_phantom(quota):
             topology.forget(quota.metadata.name)
@@ -161,7 +161,9 @@ class QuotaValidatingHandler:
             topology.note(quota, None)
         return self._answer(verdict, quota)
 
-    async def _update(self, old: ElasticQuota, quota: ElasticQuota, request: AdmissionRequest) -> Verdict:
+    async def _update(
+        self, old: ElasticQuota, quota: ElasticQuota, request: AdmissionRequest
+    ) -> AdmissionVerdict:
         topology = self._topology
         weight = validation.check_weight_change(old, quota)
         if not weight.allowed:
@@ -172,7 +174,9 @@ class QuotaValidatingHandler:
             case Learned.UNREADABLE:
                 return await self._create(quota, request)  # it does not count yet
             case Learned.NAME_TAKEN:
-                return Verdict(warnings=(f"{quota.key} does not count: {old.metadata.name} is taken",))
+                return AdmissionVerdict(
+                    warnings=(f"{quota.key} does not count: {old.metadata.name} is taken",)
+                )
         verdict = validation.check_update(topology.tree, old, quota, self._rules, topology)
         if await self._should_repeat(verdict, quota):
             verdict = validation.check_update(topology.tree, old, quota, self._rules, topology)
@@ -187,7 +191,7 @@ class QuotaValidatingHandler:
         verdict = validation.check_standing(self._topology.tree, quota_info(quota), self._rules)
         return () if verdict.allowed else (f"the next change will be refused: {verdict.message}",)
 
-    def _delete(self, quota: ElasticQuota, request: AdmissionRequest) -> Verdict:
+    def _delete(self, quota: ElasticQuota, request: AdmissionRequest) -> AdmissionVerdict:
         topology = self._topology
         if topology.learn(quota) is not Learned.KNOWN:
             return ALLOWED  # it does not count
@@ -200,7 +204,7 @@ class QuotaValidatingHandler:
         """Return whether the quota was refused for a parent that is not like that any more."""
         return verdict.refusal in _ABOUT_PARENT and await self._look_up.has_news(quota)
 
-    def _answer(self, verdict: QuotaVerdict, quota: ElasticQuota) -> Verdict:
+    def _answer(self, verdict: QuotaVerdict, quota: ElasticQuota) -> AdmissionVerdict:
         if not verdict.allowed:
             return denied(
                 _words(verdict.message, f"ElasticQuota {quota.key}", verdict.field, verdict.refusal)
@@ -232,8 +236,8 @@ class ConflictWatch:
         self._events.warning(quota, REASON_CONFLICT, message)
 
 
-def _allowed(hints: Sequence[str]) -> Verdict:
-    return Verdict(warnings=tuple(hints)) if hints else ALLOWED
+def _allowed(hints: Sequence[str]) -> AdmissionVerdict:
+    return AdmissionVerdict(warnings=tuple(hints)) if hints else ALLOWED
 
 
 def _words(message: str, obj: str, field: str, refusal: Refusal) -> str:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.quota.validation import QuotaRules
 from koordinator.manager.quota.weight_metric import SharedWeightMetric
 from koordinator.manager.webhooks.pod_quotas import PodQuotas
@@ -21,7 +21,7 @@ DEBUG_PATH = "/elasticQuota"
 class Quotas:
     """One topology and everybody who needs it. `pods` is for the handlers of pods."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerContext) -> None:
         rules = QuotaRules.of(shared.gates)
         topology = self.topology = QuotaTopology(shared.factory, shared.clock)
         look_up = ParentLookUp(shared.cluster, topology)

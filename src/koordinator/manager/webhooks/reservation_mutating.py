@@ -11,13 +11,13 @@ import msgspec
 
 from koordinator.api.decode import from_builtins
 from koordinator.api.reservation import Reservation
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.profiles import colocation_profile, pod_patch
 from koordinator.manager.profiles.colocation_profile import Draw, FindPriorityClass, ProfileError
 from koordinator.manager.profiles.profile_matching import CompiledProfile
 from koordinator.manager.webhooks import pod_mutating, table
 from koordinator.manager.webhooks.profile_cache import ProfileCache
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
 from koordinator.manager.webhooks.timing import MUTATE, Steps
 
 PATH = table.MUTATE_RESERVATION
@@ -59,19 +59,19 @@ def _apply(
 class ReservationMutatingHandler:
     """Applies profiles to new Reservations; everything it reads is cached."""
 
-    def __init__(self, shared: Shared, profiles: ProfileCache) -> None:
+    def __init__(self, shared: ManagerContext, profiles: ProfileCache) -> None:
         self._profiles = profiles
         self._draw = pod_mutating.percent_draw(shared.rng)
         self._durations = Steps(shared.metrics, MUTATE, "reservation")
 
-    async def __call__(self, request: AdmissionRequest) -> Verdict:
+    async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
         """Let everything but the creation of a Reservation pass untouched."""
         if request.resource.resource != "reservations" or request.sub_resource:
             return ALLOWED
         if request.operation != "CREATE" or request.object is None:
             return ALLOWED
         began_s = self._durations.start()
-        refusal: Verdict | None = None
+        refusal: AdmissionVerdict | None = None
         try:
             view = from_builtins(request.object, Reservation)
             matching = await self._profiles.of_reservation(view.metadata.labels)
@@ -87,4 +87,4 @@ class ReservationMutatingHandler:
             refusal = denied(f"{pod_mutating.called(request)}: {error}", 500)
         allowed = refusal is None
         self._durations.done(request.operation, pod_mutating.PROFILES, began_s, allowed=allowed)
-        return refusal or Verdict(obj=mutated, warnings=matching.warnings)
+        return refusal or AdmissionVerdict(obj=mutated, warnings=matching.warnings)

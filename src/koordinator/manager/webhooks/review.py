@@ -54,7 +54,7 @@ class AdmissionReview(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     request: AdmissionRequest | None = None
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class AdmissionVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The decision of a handler. `obj` is the object after mutation, None when it is unchanged."""
 
     allowed: bool = True
@@ -64,18 +64,18 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-ALLOWED = Verdict()
+ALLOWED = AdmissionVerdict()
 
-Handler = Callable[[AdmissionRequest], Awaitable[Verdict]]
+Handler = Callable[[AdmissionRequest], Awaitable[AdmissionVerdict]]
 Page = Callable[[], bytes]
 """A document for people, as JSON."""
 Answering = Callable[[bytes], Awaitable[bytes]]
 """A handler behind the protocol: AdmissionReview in, AdmissionReview out, as JSON."""
 
 
-def denied(message: str, code: int = 400) -> Verdict:
+def denied(message: str, code: int = 400) -> AdmissionVerdict:
     """A refusal with the text that the user sees."""
-    return Verdict(allowed=False, code=code, message=message)
+    return AdmissionVerdict(allowed=False, code=code, message=message)
 
 
 async def review(handler: Handler, body: bytes) -> bytes:
@@ -101,7 +101,7 @@ async def review(handler: Handler, body: bytes) -> bytes:
     return _encode(version, request.uid, verdict, request.object)
 
 
-def _encode(version: str, uid: str, verdict: Verdict, original: dict[str, Any] | None) -> bytes:
+def _encode(version: str, uid: str, verdict: AdmissionVerdict, original: dict[str, Any] | None) -> bytes:
     response: dict[str, Any] = {
         "uid": uid,
         "allowed": verdict.allowed,

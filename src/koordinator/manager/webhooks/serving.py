@@ -7,7 +7,7 @@ import ssl
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster.delegated_auth import AccessReviewer, Authorities, TokenReviewer
 from koordinator.cluster.gatekeeper import Gatekeeper
-from koordinator.manager.parts import Shared
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks.all import Admission
 from koordinator.manager.webhooks.certificates import CertificateSet
 from koordinator.manager.webhooks.server import HEALTH_PATH, WebhookServer
@@ -35,7 +35,7 @@ class Webhooks:
 
     def __init__(
         self,
-        shared: Shared,
+        shared: ManagerContext,
         admission: Admission,
         settings: WebhookSettings,
         *,

@@ -32,7 +32,7 @@ _OUTSIDE_CONTROL_PLANE = {
 """Pods of the control plane start without us: the manager's own pod among them."""
 
 
-class Webhook(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of a webhook configuration. Served when all of `gates` (and the framework's) are on."""
 
     name: str
@@ -51,8 +51,8 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     object_selector: Mapping[str, Any] = {}
 
 
-WEBHOOKS: tuple[Webhook, ...] = (
-    Webhook(
+WEBHOOKS: tuple[WebhookEntry, ...] = (
+    WebhookEntry(
         name="mpod-create.koordinator.sh",
         path=MUTATE_POD,
         mutating=True,
@@ -61,7 +61,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         operations=("CREATE",),
         namespace_selector=_OUTSIDE_CONTROL_PLANE,
     ),
-    Webhook(
+    WebhookEntry(
         name="mpod-update.koordinator.sh",
         path=MUTATE_POD,
         mutating=True,
@@ -71,7 +71,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         namespace_selector=_OUTSIDE_CONTROL_PLANE,
         object_selector={"matchLabels": {labels.POD_MUTATING_UPDATE: "true"}},
     ),
-    Webhook(
+    WebhookEntry(
         name="mreservation-create.koordinator.sh",
         path=MUTATE_RESERVATION,
         mutating=True,
@@ -81,7 +81,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         resource="reservations",
         operations=("CREATE",),
     ),
-    Webhook(
+    WebhookEntry(
         name="mnode-status.koordinator.sh",
         path=MUTATE_NODE_STATUS,
         mutating=True,
@@ -90,7 +90,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         operations=("CREATE", "UPDATE"),
         failure_policy=IGNORE,
     ),
-    Webhook(
+    WebhookEntry(
         name="melasticquota.koordinator.sh",
         path=MUTATE_QUOTA,
         mutating=True,
@@ -100,7 +100,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         resource="elasticquotas",
         operations=("CREATE",),
     ),
-    Webhook(
+    WebhookEntry(
         name="vpod.koordinator.sh",
         path=VALIDATE_POD,
         mutating=False,
@@ -109,7 +109,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         operations=("CREATE", "UPDATE"),
         namespace_selector=_OUTSIDE_CONTROL_PLANE,
     ),
-    Webhook(
+    WebhookEntry(
         name="vpodresize.koordinator.sh",
         path=VALIDATE_POD,
         mutating=False,
@@ -119,7 +119,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         operations=("UPDATE",),
         namespace_selector=_OUTSIDE_CONTROL_PLANE,
     ),
-    Webhook(
+    WebhookEntry(
         name="vpodbinding.koordinator.sh",
         path=VALIDATE_POD_BINDING,
         mutating=False,
@@ -129,7 +129,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         operations=("CREATE",),
         failure_policy=IGNORE,
     ),
-    Webhook(
+    WebhookEntry(
         name="velasticquota.koordinator.sh",
         path=VALIDATE_QUOTA,
         mutating=False,
@@ -139,7 +139,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         resource="elasticquotas",
         operations=("CREATE", "UPDATE", "DELETE"),
     ),
-    Webhook(
+    WebhookEntry(
         name="vnode.koordinator.sh",
         path=VALIDATE_NODE,
         mutating=False,
@@ -148,7 +148,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         operations=("CREATE", "UPDATE"),
         failure_policy=IGNORE,
     ),
-    Webhook(
+    WebhookEntry(
         name="vconfigmap.koordinator.sh",
         path=VALIDATE_CONFIG_MAP,
         mutating=False,
@@ -158,7 +158,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         object_selector={"matchLabels": {labels.CONFIGMAP_TYPE: "slo-controller-config"}},
     ),
     *(
-        Webhook(
+        WebhookEntry(
             name=f"w{view.resource.kind.lower()}.koordinator.sh",
             path=WARN_UNREADY,
             mutating=False,

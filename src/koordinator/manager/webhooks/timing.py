@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from koordinator.manager.metrics import ALLOWED, REJECTED, ManagerMetrics
-from koordinator.manager.webhooks.review import AdmissionRequest, Handler, Verdict
+from koordinator.manager.webhooks.review import AdmissionRequest, AdmissionVerdict, Handler
 from koordinator.prometheus import Series
 
 Timer = Callable[[], float]
@@ -53,7 +53,7 @@ class Steps:
 def timed(handler: Handler, steps: Steps, plugin: str) -> Handler:
     """A handler of one step, timed as a whole; a step that raises is a rejected one."""
 
-    async def ask(request: AdmissionRequest) -> Verdict:
+    async def ask(request: AdmissionRequest) -> AdmissionVerdict:
         began_s, allowed = steps.start(), False
         try:
             verdict = await handler(request)

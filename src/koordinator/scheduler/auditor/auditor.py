@@ -12,7 +12,7 @@ import msgspec
 from koordinator.api import gang_labels
 from koordinator.api.core import Pod
 from koordinator.clock import Clock
-from koordinator.prometheus import Registry
+from koordinator.prometheus import MetricsRegistry
 from koordinator.scheduler.auditor.history import (
     AuditFinding,
     AuditLimits,
@@ -64,7 +64,7 @@ class Auditor:
     def __init__(
         self,
         options: AuditOptions,
-        registry: Registry,
+        registry: MetricsRegistry,
         clock: Clock,
         is_ours: Callable[[str], bool],
     ) -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from koordinator.prometheus import Counter, Histogram, Registry, exponential
+from koordinator.prometheus import Counter, Histogram, MetricsRegistry, exponential
 from koordinator.scheduler.auditor.history import AuditFinding, Measured
 
 PREFIX = "scheduler_workload_auditor_"
@@ -43,7 +43,7 @@ def label_names(pod_labels: Sequence[str]) -> tuple[str, ...]:
 class AuditMetrics:
     """The metrics; `pod_labels` are labels of pods that they carry. Raises: LabelClash."""
 
-    def __init__(self, registry: Registry, pod_labels: Sequence[str]) -> None:
+    def __init__(self, registry: MetricsRegistry, pod_labels: Sequence[str]) -> None:
         names = label_names(pod_labels)
         self._counters = {
             each: Counter(f"{PREFIX}{each}", f"[ALPHA] {text}", names) for each, text in _COUNTERS.items()

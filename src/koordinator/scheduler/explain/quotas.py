@@ -27,7 +27,7 @@ from koordinator.scheduler.plugins.elastic_quota.lending import ROOT_SHOWN
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, Quota, QuotaPodRequest
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 from koordinator.scheduler.table.pod_info import PodInfo
 
 SIBLINGS_MAX = 512
@@ -80,14 +80,14 @@ def _above(place: PodQuota, names: Iterable[str]) -> list[QuotaExcess]:
     ]
 
 
-def _siblings(tree: QuotaTree, name: str) -> list[Quota]:
+def _siblings(tree: GroupQuotaTree, name: str) -> list[Quota]:
     """As they stand now; none where there are too many to look at all."""
     names = tree.children(_parent(tree, name))
     beside = (tree.bring_up_to_date(each) for each in names if each != name and len(names) <= SIBLINGS_MAX)
     return [quota for quota in beside if quota is not None]
 
 
-def _shown_path(tree: QuotaTree, name: str) -> str:
+def _shown_path(tree: GroupQuotaTree, name: str) -> str:
     return "/".join(ROOT_SHOWN if each == ROOT else each for each in reversed(tree.path(name)))
 
 
@@ -101,7 +101,7 @@ def _levels(place: PodQuota, names: list[str]) -> list[QuotaLevel]:
     return levels
 
 
-def _level(tree: QuotaTree, quota: Quota, resource: str) -> QuotaLevel:
+def _level(tree: GroupQuotaTree, quota: Quota, resource: str) -> QuotaLevel:
     runtime, asked = quota.runtime.get(resource), quota.request.get(resource, 0)
     held_by = ""
     if runtime is not None and runtime < asked:
@@ -118,7 +118,7 @@ def _level(tree: QuotaTree, quota: Quota, resource: str) -> QuotaLevel:
     )
 
 
-def _rivals_of(tree: QuotaTree, quota: Quota, resource: str) -> str:
+def _rivals_of(tree: GroupQuotaTree, quota: Quota, resource: str) -> str:
     """Return who has what the quota lacks."""
     siblings = _siblings(tree, quota.spec.name)
     if not siblings and len(tree.children(quota.spec.parent)) > 1:
@@ -240,7 +240,7 @@ class WhatIf:
         assert found is not None, self._place.ref.name
         return found.runtime.get(resource, 0)
 
-    def _add(self, copy: QuotaTree, name: str, change: QuotaChange) -> None:
+    def _add(self, copy: GroupQuotaTree, name: str, change: QuotaChange) -> None:
         quota, resource = self._quotas[name], self._resource
         low, high = {resource: quota.min.get(resource, 0)}, {resource: quota.max.get(resource, 0)}
         low[resource] = change.mins.get(name, low[resource])
@@ -417,7 +417,7 @@ def _asks_less(name: str, less: int) -> QuotaChange:
     return QuotaChange(asks={name: -less})
 
 
-def _parent(tree: QuotaTree, name: str) -> str:
+def _parent(tree: GroupQuotaTree, name: str) -> str:
     quota = tree.get(name)
     return quota.spec.parent if quota is not None else ROOT
 

@@ -7,7 +7,16 @@ from collections.abc import Callable, Mapping
 
 from koordinator.cluster.client_metrics import ClientMetrics
 from koordinator.cluster.queue_metrics import QueueMetrics
-from koordinator.prometheus import Counter, Gauge, Histogram, Labels, Reading, Registry, Series, exponential
+from koordinator.prometheus import (
+    Counter,
+    Gauge,
+    Histogram,
+    Labels,
+    MetricsRegistry,
+    Reading,
+    Series,
+    exponential,
+)
 
 ATTEMPTS_LABEL_MAX = 15
 """More attempts share the label `15+`, so that a pod that never fits adds no series."""
@@ -75,7 +84,7 @@ class Metrics:
         self._declare_preemption()
         self._declare_batches()
         self._declare_leading()
-        self.registry = Registry(
+        self.registry = MetricsRegistry(
             family for family in vars(self).values() if isinstance(family, Counter | Histogram)
         )
         self.client = ClientMetrics(self.registry)

@@ -18,14 +18,14 @@ class Challenge(msgspec.Struct, frozen=True):
     server_id: str
 
 
-class Answer(msgspec.Struct, frozen=True):
+class DigestResponse(msgspec.Struct, frozen=True):
     """The client's answer."""
 
     username: str
     response: str
 
 
-def answer(identifier: bytes, password: bytes, challenge: Challenge, client_nonce: str) -> Answer:
+def answer(identifier: bytes, password: bytes, challenge: Challenge, client_nonce: str) -> DigestResponse:
     """The proof that the client has the token; Hadoop uses its two halves in base64 as name and password."""
     username = base64.b64encode(identifier).decode()
     secret = base64.b64encode(password).decode()
@@ -34,7 +34,7 @@ def answer(identifier: bytes, password: bytes, challenge: Challenge, client_nonc
     session = _md5(login + f":{challenge.nonce}:{client_nonce}".encode()).hexdigest()
     request = _md5(f"AUTHENTICATE:{uri}".encode()).hexdigest()
     proof = f"{session}:{challenge.nonce}:{_COUNT}:{client_nonce}:{_QUALITY}:{request}"
-    return Answer(username, _md5(proof.encode()).hexdigest())
+    return DigestResponse(username, _md5(proof.encode()).hexdigest())
 
 
 def _md5(data: bytes) -> "hashlib._Hash":

@@ -5,7 +5,7 @@ import enum
 import msgspec
 
 from koordinator.yarn.amounts import YarnResource
-from koordinator.yarn.node_sync import NodeId, Report
+from koordinator.yarn.node_sync import NodeId, NodeManagerReport
 from koordinator.yarn.rpc.requests import NODE_STATES
 from koordinator.yarn.rpc.wire import WireError, fields, read_delimited, signed
 
@@ -15,7 +15,7 @@ HA_STATES = ("INITIALIZING", "ACTIVE", "STANDBY", "OBSERVER")
 _LENGTH_BYTES = 4
 
 
-class Status(enum.Enum):
+class RpcStatus(enum.Enum):
     """The end of a call."""
 
     SUCCESS = "SUCCESS"
@@ -24,13 +24,13 @@ class Status(enum.Enum):
     BAD_CLIENT_ID = "BAD_CLIENT_ID"  # the answer is for somebody else
 
 
-_STATUSES = (Status.SUCCESS, Status.ERROR, Status.FATAL)
+_STATUSES = (RpcStatus.SUCCESS, RpcStatus.ERROR, RpcStatus.FATAL)
 
 
 class Response(msgspec.Struct, frozen=True):
     """The answer to call `call_id`; `result` holds the message of a success."""
 
-    status: Status
+    status: RpcStatus
     call_id: int
     result: bytes = b""
     exception: str = ""
@@ -76,13 +76,13 @@ def parse(frame: bytes, client_id: bytes) -> Response:
     header, at = read_delimited(body, 0)
     found = dict(fields(header))
     if _bytes(found, 7) not in (None, b"", client_id):
-        return Response(Status.BAD_CLIENT_ID, _number(found, 1) or 0)
+        return Response(RpcStatus.BAD_CLIENT_ID, _number(found, 1) or 0)
     code = _number(found, 2) or 0
     if not 0 <= code < len(_STATUSES):
         raise WireError(f"status {code} is not known")
-    if _STATUSES[code] is Status.SUCCESS:
+    if _STATUSES[code] is RpcStatus.SUCCESS:
         result = read_delimited(body, at)[0] if at < len(body) else b""
-        return Response(Status.SUCCESS, _number(found, 1) or 0, result)
+        return Response(RpcStatus.SUCCESS, _number(found, 1) or 0, result)
     return Response(
         _STATUSES[code],
         _number(found, 1) or 0,
@@ -108,13 +108,13 @@ def cluster_nodes(result: bytes) -> list[NodeReport]:
     return [_node_report(value) for field, value in fields(result) if field == 1 and isinstance(value, bytes)]
 
 
-def reports(nodes: list[NodeReport]) -> dict[NodeId, Report]:
+def reports(nodes: list[NodeReport]) -> dict[NodeId, NodeManagerReport]:
     """The nodes of a poll by their id; those without host or port are left out."""
     found = {}
     for each in nodes:
         if each.host and each.port:
             node = NodeId(each.host, each.port)
-            found[node] = Report(node, each.state or "", each.used.known(), each.total.known())
+            found[node] = NodeManagerReport(node, each.state or "", each.used.known(), each.total.known())
     return found
 
 

@@ -10,15 +10,15 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.api.node_metric import NodeMetric
 from koordinator.descheduler import pod_filter
-from koordinator.descheduler.actions import Eviction, Evictions
+from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, NodePool, pools
 from koordinator.descheduler.plugins.low_node_load import thresholds, usage
 from koordinator.descheduler.plugins.low_node_load.classify import Classified, NodeClass, classify
 from koordinator.descheduler.plugins.low_node_load.detector import AnomalyRule, Detectors
-from koordinator.descheduler.plugins.low_node_load.evict import Balance, Options
+from koordinator.descheduler.plugins.low_node_load.evict import Balance, EvictOptions
 
 
-class Outcome(enum.StrEnum):
+class BalanceOutcome(enum.StrEnum):
     """The end of a pass over a pool."""
 
     NO_NODES = "no-nodes"
@@ -42,8 +42,8 @@ class PoolReport(msgspec.Struct, frozen=True):
     """The report of a pass over a pool; `found` is None when it ended before it looked at usage."""
 
     pool: str
-    outcome: Outcome
-    evicted: list[Eviction] = []
+    outcome: BalanceOutcome
+    evicted: list[EvictAction] = []
     found: Classified | None = None
 
 
@@ -69,7 +69,7 @@ class LowNodeLoad:
         processed: set[str] = set()
         for pool in self._pools:
             report = yield from self.balance_pool(pool, seen, processed)
-            if report.outcome is Outcome.BALANCED and report.found is not None:
+            if report.outcome is BalanceOutcome.BALANCED and report.found is not None:
                 processed.update(report.found.names(NodeClass.HIGH))
             reports.append(report)
         return reports
@@ -80,19 +80,19 @@ class LowNodeLoad:
         """One pass. `processed`: nodes that earlier pools relieved, left out if the pool has a selector."""
         nodes = pool_nodes(pool, seen.nodes, processed)
         if not nodes:
-            return PoolReport(pool.name, Outcome.NO_NODES)
+            return PoolReport(pool.name, BalanceOutcome.NO_NODES)
         filled = thresholds.fill(pool)
         expiration_s = self._args.node_metric_expiration_seconds
         loads = usage.loads(nodes, seen.pods_of, seen.metrics, filled.names, seen.now_s, expiration_s)
         found = classify(loads, filled)
         high, prod_high = found.rows(NodeClass.HIGH), found.rows(NodeClass.PROD_HIGH)
         if not high and not prod_high:
-            return PoolReport(pool.name, Outcome.NO_SOURCE, [], found)
+            return PoolReport(pool.name, BalanceOutcome.NO_SOURCE, [], found)
         high, prod_high = self._abnormal(pool, found, high, prod_high, seen.now_s)
         if not high and not prod_high:
-            return PoolReport(pool.name, Outcome.NOT_ABNORMAL_YET, [], found)
+            return PoolReport(pool.name, BalanceOutcome.NOT_ABNORMAL_YET, [], found)
         outcome = self._gate(found, seen.now_s)
-        if outcome is not Outcome.BALANCED:
+        if outcome is not BalanceOutcome.BALANCED:
             return PoolReport(pool.name, outcome, [], found)
         balance = Balance(found, self._options(pool), self._recovery(seen.now_s))
         evicted = yield from balance.run(high, prod_high)
@@ -117,19 +117,21 @@ class LowNodeLoad:
             [row for row in prod_high if prod.mark_abnormal(found.loads[row].name, rule, now_s)],
         )
 
-    def _gate(self, found: Classified, now_s: float) -> Outcome:
+    def _gate(self, found: Classified, now_s: float) -> BalanceOutcome:
         """Return whether there are enough targets; those found are known to be fine."""
         low, prod_low = found.names(NodeClass.LOW), found.names(NodeClass.PROD_LOW)
         both_low = found.names(NodeClass.BOTH_LOW)
         count = len(low) + len(prod_low) + len(both_low)
         if not count:
-            return Outcome.NO_TARGET
+            return BalanceOutcome.NO_TARGET
         self._node_detectors.reset([*low, *both_low], now_s)
         self._prod_detectors.reset(prod_low, now_s)
-        return Outcome.TOO_FEW_TARGETS if count <= self._args.number_of_nodes else Outcome.BALANCED
+        return (
+            BalanceOutcome.TOO_FEW_TARGETS if count <= self._args.number_of_nodes else BalanceOutcome.BALANCED
+        )
 
-    def _options(self, pool: NodePool) -> Options:
-        return Options(
+    def _options(self, pool: NodePool) -> EvictOptions:
+        return EvictOptions(
             may_evict=self._may_evict,
             weights=pool.resource_weights or {},
             needs_fit=self._args.node_fit,

@@ -13,9 +13,9 @@ import numpy as np
 from koordinator.api.core import Pod
 from koordinator.api.quantity import NANO
 from koordinator.descheduler import node_fit, pod_order, usage_score
-from koordinator.descheduler.actions import Eviction, Evictions
+from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.low_node_load import Thresholds
-from koordinator.descheduler.node_fit import Room
+from koordinator.descheduler.node_fit import NodeFree
 from koordinator.descheduler.plugins.low_node_load import reason, usage
 from koordinator.descheduler.plugins.low_node_load.classify import Classified, NodeClass
 from koordinator.descheduler.plugins.low_node_load.usage import PODS, Columns, Nanos, NodeLoad
@@ -24,7 +24,7 @@ _ROUNDING = 1 + 1e-9
 """Above what the conversion of an exact amount to a float can lose."""
 
 
-class Options(msgspec.Struct, frozen=True):
+class EvictOptions(msgspec.Struct, frozen=True):
     """The options for choosing pods. `may_evict`: namespaces, filters, selectors; `needs_fit`: onto some target."""
 
     may_evict: Callable[[Pod], bool]
@@ -33,7 +33,7 @@ class Options(msgspec.Struct, frozen=True):
     is_dry_run: bool
 
 
-class Phase(msgspec.Struct, frozen=True):
+class EvictPhase(msgspec.Struct, frozen=True):
     """One of the two phases, over rows of the classified nodes; `limit` is the high limit in nanos by row."""
 
     prod: bool
@@ -46,17 +46,19 @@ class Phase(msgspec.Struct, frozen=True):
 class Balance:
     """One pass over the abnormal nodes of a pool; `recovered(node, prod)` is called for each that is fine."""
 
-    def __init__(self, found: Classified, options: Options, recovered: Callable[[str, bool], None]) -> None:
+    def __init__(
+        self, found: Classified, options: EvictOptions, recovered: Callable[[str, bool], None]
+    ) -> None:
         self._found = found
         self._options = options
         self._recovered = recovered
         self._names = found.filled.names
         self._margins = np.zeros((0, len(self._names)), np.float64)  # (targets, resources) of the phase
-        self._rooms: dict[int, Room] = {}  # by row, made when a target is first tried
+        self._rooms: dict[int, NodeFree] = {}  # by row, made when a target is first tried
         self._usage: list[Nanos] = [dict(load.usage) for load in found.loads]
         self._prod_usage: list[Nanos] = [dict(load.prod_usage) for load in found.loads]
 
-    def run(self, high: list[int], prod_high: list[int]) -> Evictions[list[Eviction]]:
+    def run(self, high: list[int], prod_high: list[int]) -> Evictions[list[EvictAction]]:
         """Both phases for the abnormal rows; gives what was evicted (in a dry run: would have been)."""
         found = self._found
         low, both_low = found.rows(NodeClass.LOW), found.rows(NodeClass.BOTH_LOW)
@@ -68,20 +70,20 @@ class Balance:
         budget = _plus(self._room(low, node_limit, self._usage), both)
 
         sources = self._hottest_first(high, found.usage, self._usage)
-        phase = Phase(False, sources, low + both_low, node_limit, found.filled.high)
+        phase = EvictPhase(False, sources, low + both_low, node_limit, found.filled.high)
         evicted = yield from self._run(phase, budget)
 
         sources = self._hottest_first(prod_high, found.prod_usage, self._prod_usage)
         targets = found.rows(NodeClass.PROD_LOW) + both_low
-        phase = Phase(True, sources, targets, prod_limit, found.filled.prod_high)
+        phase = EvictPhase(True, sources, targets, prod_limit, found.filled.prod_high)
         prod_budget = {
             name: prod_part[name] + min(both_prod[name], both[name], budget[name]) for name in self._names
         }
         evicted += yield from self._run(phase, prod_budget)
         return evicted
 
-    def _run(self, phase: Phase, budget: Nanos) -> Evictions[list[Eviction]]:
-        evicted: list[Eviction] = []
+    def _run(self, phase: EvictPhase, budget: Nanos) -> Evictions[list[EvictAction]]:
+        evicted: list[EvictAction] = []
         if not phase.targets:
             return evicted
         self._margins = np.array([self._margin(row, phase) for row in phase.targets], np.float64)
@@ -92,9 +94,11 @@ class Balance:
                 evicted += yield from self._relieve(row, ranked, phase, budget)
         return evicted
 
-    def _relieve(self, row: int, ranked: list[Pod], phase: Phase, budget: Nanos) -> Evictions[list[Eviction]]:
+    def _relieve(
+        self, row: int, ranked: list[Pod], phase: EvictPhase, budget: Nanos
+    ) -> Evictions[list[EvictAction]]:
         """Evict from one node until it is fine or the targets are full."""
-        evicted: list[Eviction] = []
+        evicted: list[EvictAction] = []
         load = self._found.loads[row]
         used = self._used(phase)[row]
         for pod in ranked:
@@ -106,14 +110,14 @@ class Balance:
                 break
             if not self._options.may_evict(pod):
                 continue
-            wanted = Eviction(pod, reason.text(used, load.capacity, phase.high, over, phase.prod))
+            wanted = EvictAction(pod, reason.text(used, load.capacity, phase.high, over, phase.prod))
             if not self._options.is_dry_run and not (yield wanted):
                 continue
             evicted.append(wanted)
             self._remove(row, load.pod_usage.get(pod.key), phase, budget)
         return evicted
 
-    def _remove(self, row: int, pod_usage: Nanos | None, phase: Phase, budget: Nanos) -> None:
+    def _remove(self, row: int, pod_usage: Nanos | None, phase: EvictPhase, budget: Nanos) -> None:
         """Take a pod's usage off; nothing for a pod whose usage is unknown."""
         if pod_usage is None:
             return
@@ -127,7 +131,7 @@ class Balance:
 
     # Choosing
 
-    def _removable(self, row: int, phase: Phase) -> list[Pod]:
+    def _removable(self, row: int, phase: EvictPhase) -> list[Pod]:
         load = self._found.loads[row]
         candidates = load.prod_pods if phase.prod else load.pods
         allowed = [pod for pod in candidates if self._options.may_evict(pod)]
@@ -135,7 +139,7 @@ class Balance:
             return allowed
         return [pod for pod in allowed if self._place(pod, load, phase)]
 
-    def _place(self, pod: Pod, load: NodeLoad, phase: Phase) -> bool:
+    def _place(self, pod: Pod, load: NodeLoad, phase: EvictPhase) -> bool:
         """Charge the first target that can take the pod; False without one or without known usage."""
         pod_usage = load.pod_usage.get(pod.key)
         if pod_usage is None:
@@ -155,19 +159,19 @@ class Balance:
                 return True
         return False
 
-    def _margin(self, row: int, phase: Phase) -> list[int]:
+    def _margin(self, row: int, phase: EvictPhase) -> list[int]:
         """Return what a target can take until it is at its limits."""
         used, limit = self._used(phase)[row], phase.limit[row]
         return [limit[name] - used[name] for name in self._names]
 
-    def _room_of(self, row: int) -> Room:
+    def _room_of(self, row: int) -> NodeFree:
         room = self._rooms.get(row)
         if room is None:
             load = self._found.loads[row]
             room = self._rooms[row] = node_fit.room_of(load.node, load.pods)
         return room
 
-    def _rank(self, row: int, pods: list[Pod], phase: Phase) -> list[Pod]:
+    def _rank(self, row: int, pods: list[Pod], phase: EvictPhase) -> list[Pod]:
         load = self._found.loads[row]
         used, limit = self._used(phase)[row], phase.limit[row]
         excess = {name: (used[name] - limit[name]) for name in self._over(row, phase)}
@@ -194,10 +198,10 @@ class Balance:
 
     # Amounts
 
-    def _used(self, phase: Phase) -> list[Nanos]:
+    def _used(self, phase: EvictPhase) -> list[Nanos]:
         return self._prod_usage if phase.prod else self._usage
 
-    def _over(self, row: int, phase: Phase) -> list[str]:
+    def _over(self, row: int, phase: EvictPhase) -> list[str]:
         used, limit = self._used(phase)[row], phase.limit[row]
         return [name for name in self._names if used[name] > limit[name]]
 

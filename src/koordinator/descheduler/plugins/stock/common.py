@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from koordinator.api import qos
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import ContainerStatus, Pod
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.descheduler import facts, pod_filter
 from koordinator.descheduler.pod_filter import Namespaces
 from koordinator.descheduler.pod_order import KUBE_QOS_RANK
@@ -15,7 +15,7 @@ PREFER_NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
 MayEvict = Callable[[Pod], bool]
 
 
-class CommonArgs(Part, frozen=True, kw_only=True):
+class CommonArgs(ViewPart, frozen=True, kw_only=True):
     """The options that limit which pods a strategy looks at."""
 
     namespaces: Namespaces | None = None

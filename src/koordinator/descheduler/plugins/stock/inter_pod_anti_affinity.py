@@ -9,7 +9,7 @@ from koordinator.api.affinity import PodAffinityTerm
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import facts
-from koordinator.descheduler.actions import Eviction, Evictions
+from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.plugins.stock import common
 from koordinator.descheduler.plugins.stock.common import CommonArgs, MayEvict
 
@@ -25,7 +25,7 @@ def evictions(
     nodes: Sequence[Node],
     pods_of: Mapping[str, Sequence[Pod]],
     may_evict: MayEvict,
-) -> Evictions[list[Eviction]]:
+) -> Evictions[list[EvictAction]]:
     """Evict violating pods; one that is gone no longer counts, so one of a pair stays.
 
     Raises: ProtocolError for a selector that cannot be read.
@@ -38,11 +38,11 @@ def evictions(
         for pod in pods_of.get(name, ())
         if facts.is_active(pod) and selected(pod)
     }
-    evicted: list[Eviction] = []
+    evicted: list[EvictAction] = []
     for name in by_name:
         own = [pod for pod in pods_of.get(name, ()) if pod.key in present and required_terms(pod)]
         for pod in sorted(own, key=common.priority_key):
-            wanted = Eviction(pod)
+            wanted = EvictAction(pod)
             if violates(pod, present.values(), by_name) and may_evict(pod) and (yield wanted):
                 del present[pod.key]
                 evicted.append(wanted)

@@ -6,13 +6,13 @@ from koordinator import clock
 from koordinator.api.conditions import Condition
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import Part
+from koordinator.api.meta import ViewPart
 from koordinator.descheduler import facts, pod_filter
 from koordinator.descheduler.plugins.stock import common
 from koordinator.descheduler.plugins.stock.common import MayEvict
 
 
-class ConditionFilter(Part, frozen=True, kw_only=True):
+class ConditionFilter(ViewPart, frozen=True, kw_only=True):
     """A condition of the pod; empty members match anything."""
 
     type: str = ""

@@ -15,7 +15,7 @@ from koordinator.api.meta import Resource
 from koordinator.api.quantity import Quantity
 from koordinator.api.resource_list import Amounts
 from koordinator.clock import Clock
-from koordinator.cluster.backend import Record
+from koordinator.cluster.backend import ObjectRecord
 from koordinator.cluster.errors import Forbidden, StatusDetails
 from koordinator.local.admission.quota import scopes, usage
 from koordinator.local.store import Store
@@ -28,7 +28,7 @@ _ZERO = Quantity.of_value(0)
 class Bill(msgspec.Struct, frozen=True):
     """The charge of a write to one quota: the quota, and what is used of it afterwards."""
 
-    quota: Record
+    quota: ObjectRecord
     used: Amounts
 
 
@@ -39,7 +39,7 @@ class QuotaBooks:
         self._store = store
         self._clock = clock
         self._quotas = store.table("resourcequotas")
-        self._known: dict[tuple[str, str], dict[str, tuple[Record, Amounts]]] = {}
+        self._known: dict[tuple[str, str], dict[str, tuple[ObjectRecord, Amounts]]] = {}
 
     def bills(self, resource: Resource, obj: Json, old: Json | None, subresource: str = "") -> Sequence[Bill]:
         """Return what to `book` once the object is stored; nothing where no quota is concerned.
@@ -78,7 +78,7 @@ class QuotaBooks:
         self._write(quota, used)
         return True
 
-    def _bill(self, quota: Record, resource: Resource, obj: Json, old: Json | None) -> Bill | None:
+    def _bill(self, quota: ObjectRecord, resource: Resource, obj: Json, old: Json | None) -> Bill | None:
         hard = _hard(quota.obj)
         names = usage.names_for(resource, hard)
         required = scopes.selectors(quota.obj.get("spec") or {})
@@ -133,7 +133,7 @@ class QuotaBooks:
 
     def _each(
         self, qualified: str, resource: Resource, namespace: str, now_s: float
-    ) -> Iterable[tuple[Record, Amounts]]:
+    ) -> Iterable[tuple[ObjectRecord, Amounts]]:
         """Yield each object of a kind with what it uses; remembered as long as the object stays as it is."""
         before, after = self._known.get((qualified, namespace), {}), {}
         for record in self._store.table(qualified).in_namespace(namespace):
@@ -151,7 +151,7 @@ class QuotaBooks:
             self._known.pop((qualified, namespace), None)
         return after.values()
 
-    def _write(self, quota: Record, used: Amounts) -> None:
+    def _write(self, quota: ObjectRecord, used: Amounts) -> None:
         meta = quota.obj["metadata"]
         hard = resource_list.to_wire(_hard(quota.obj))
         status = {"hard": hard, "used": resource_list.to_wire({name: used.get(name, _ZERO) for name in hard})}

@@ -12,8 +12,8 @@ from koordinator.local.apiserver.protobuf.facts import facts
 from koordinator.local.apiserver.protobuf.wire import (
     MEDIA_TYPE,
     WATCH_TYPE,
+    JsonOnly,
     Malformed,
-    Unreadable,
     wrapped,
 )
 
@@ -32,8 +32,8 @@ def watch_frame(event: str, envelope: bytes) -> bytes:
 __all__ = [
     "MEDIA_TYPE",
     "WATCH_TYPE",
+    "JsonOnly",
     "Malformed",
-    "Unreadable",
     "decode",
     "encode",
     "field",

@@ -17,7 +17,7 @@ from koordinator.api import duration
 from koordinator.local.apiserver import bodies
 from koordinator.local.apiserver.protobuf import wire
 from koordinator.local.apiserver.protobuf.facts import Member, facts
-from koordinator.local.apiserver.protobuf.wire import Malformed, Unreadable
+from koordinator.local.apiserver.protobuf.wire import JsonOnly, Malformed
 
 _EPOCH_S_MIN, _EPOCH_S_MAX = -62_135_596_800, 253_402_300_799  # the years 1 to 9999
 _ZEROS: tuple[Any, ...] = ("", 0, False)
@@ -50,12 +50,12 @@ class Reader(msgspec.Struct, frozen=True):
 def decode(body: bytes) -> tuple[dict[str, Any], list[str]]:
     """The object in an envelope, with its `apiVersion` and `kind`, and the fields that nobody knows.
 
-    Raises: Malformed, Unreadable.
+    Raises: Malformed, JsonOnly.
     """
     api_version, kind, raw = wire.unwrapped(body)
     message = facts().message_of(api_version, kind)
     if message is None:
-        raise Unreadable(f"{api_version} {kind or 'an object'} cannot be read from protobuf here")
+        raise JsonOnly(f"{api_version} {kind or 'an object'} cannot be read from protobuf here")
     state = State()
     obj = _read_message(message, raw, state)
     return {"apiVersion": api_version, "kind": kind, **obj}, state.unknown

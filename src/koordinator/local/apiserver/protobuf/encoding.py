@@ -16,7 +16,7 @@ from koordinator.api import duration
 from koordinator.host.protobuf import field
 from koordinator.local.apiserver.protobuf import wire
 from koordinator.local.apiserver.protobuf.facts import Member, facts
-from koordinator.local.apiserver.protobuf.wire import Unreadable, integer, size_of, tag
+from koordinator.local.apiserver.protobuf.wire import JsonOnly, integer, size_of, tag
 
 Content = Callable[[Any], bytes]
 """A value → the content of its field, without tag and length."""
@@ -28,17 +28,17 @@ Write = Callable[[Any, list[bytes]], None]
 def encode(obj: dict[str, Any]) -> bytes:
     """An object, or a list with its items, in its envelope.
 
-    Raises: Unreadable for a kind that has no message.
+    Raises: JsonOnly for a kind that has no message.
     """
     api_version, kind = obj.get("apiVersion", ""), obj.get("kind", "")
     return wire.wrapped(api_version, kind, message_writer(message_of(api_version, kind))(obj))
 
 
 def message_of(api_version: str, kind: str) -> str:
-    """The message of a kind. Raises: Unreadable."""
+    """The message of a kind. Raises: JsonOnly."""
     message = facts().message_of(api_version, kind)
     if message is None:
-        raise Unreadable(f"{api_version} {kind} cannot be written in protobuf here")
+        raise JsonOnly(f"{api_version} {kind} cannot be written in protobuf here")
     return message
 
 

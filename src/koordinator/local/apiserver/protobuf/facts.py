@@ -31,7 +31,7 @@ class Member(msgspec.Struct, frozen=True):
     keeps_zero: bool
 
 
-class Facts(msgspec.Struct, frozen=True):
+class MessageFacts(msgspec.Struct, frozen=True):
     """Messages by `FOLDER.NAME`, still as text, and the message of each `VERSION/KIND`."""
 
     messages: dict[str, str]
@@ -53,7 +53,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 @cache
-def facts() -> Facts:
+def facts() -> MessageFacts:
     """The table, read when the first client speaks protobuf."""
     text = resources.files(__package__).joinpath("messages.txt").read_text(encoding="utf-8")
     messages: dict[str, str] = {}
@@ -68,7 +68,7 @@ def facts() -> Facts:
         elif not line.startswith("#"):
             name, _, members = line.partition(" ")
             messages[f"{folder}.{name}"] = members
-    return Facts(messages, kinds)
+    return MessageFacts(messages, kinds)
 
 
 def _member(word: str, folder: str) -> Member:
@@ -81,4 +81,4 @@ def _member(word: str, folder: str) -> Member:
     return Member(int(number), name, element, is_list, is_map, type_.endswith("*"), type_.endswith("!"))
 
 
-__all__ = ["Facts", "Member", "facts"]
+__all__ = ["Member", "MessageFacts", "facts"]

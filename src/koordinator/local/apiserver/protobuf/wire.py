@@ -21,7 +21,7 @@ class Malformed(ValueError):
     """The bytes are no message of the kind that they claim to be."""
 
 
-class Unreadable(ValueError):
+class JsonOnly(ValueError):
     """The message is of a kind that this server knows in JSON only."""
 
 

@@ -15,7 +15,7 @@ ANCIENT = "ancient-changes"
 APPLY, UPDATE = "Apply", "Update"
 
 
-class Owner(msgspec.Struct, frozen=True, order=True):
+class FieldManager(msgspec.Struct, frozen=True, order=True):
     """The key that tells two entries apart."""
 
     manager: str
@@ -31,14 +31,14 @@ class Owner(msgspec.Struct, frozen=True, order=True):
         return f"{text} using {self.api_version}" if self.operation == UPDATE else text
 
 
-class Share(msgspec.Struct, frozen=True):
+class ManagedFields(msgspec.Struct, frozen=True):
     """The fields of one owner and when it last took some."""
 
     fields: Node
     time: str
 
 
-Owners = dict[Owner, Share]
+Owners = dict[FieldManager, ManagedFields]
 
 
 def decode(obj: dict[str, Any] | None, *, stored: bool = False) -> Owners:
@@ -57,7 +57,7 @@ def decode(obj: dict[str, Any] | None, *, stored: bool = False) -> Owners:
             return {}
         if not stored and not fieldset.is_well_formed(fields):
             return {}
-        owners[Owner(*words[:4])] = Share(fields, words[4])
+        owners[FieldManager(*words[:4])] = ManagedFields(fields, words[4])
     return owners
 
 
@@ -91,7 +91,7 @@ def _words(entry: dict[str, Any]) -> tuple[str, str, str, str]:
     return entry["manager"], entry["operation"], entry["apiVersion"], entry.get("subresource", "")
 
 
-def _entry(owner: Owner, share: Share) -> dict[str, Any]:
+def _entry(owner: FieldManager, share: ManagedFields) -> dict[str, Any]:
     entry = {
         "manager": owner.manager,
         "operation": owner.operation,
@@ -124,7 +124,7 @@ def cap(owners: Owners) -> Owners:
         merged = fieldset.union(merged, owners[owner].fields)
     assert merged is not None
     kept = {owner: share for owner, share in owners.items() if owner not in old}
-    kept[Owner(ANCIENT, UPDATE, old[-1].api_version)] = Share(merged, owners[old[-1]].time)
+    kept[FieldManager(ANCIENT, UPDATE, old[-1].api_version)] = ManagedFields(merged, owners[old[-1]].time)
     return kept
 
 
@@ -177,9 +177,9 @@ def stamp(now_s: float) -> str:
 __all__ = [
     "APPLY",
     "UPDATE",
-    "Owner",
+    "FieldManager",
+    "ManagedFields",
     "Owners",
-    "Share",
     "cap",
     "decode",
     "encode",

@@ -7,14 +7,14 @@ from koordinator.cluster.errors import BadRequest, Conflict, Invalid, StatusCaus
 from koordinator.local.interfaces import WriteContext
 from koordinator.local.patches.apply import fieldset, managed, typed
 from koordinator.local.patches.apply.fieldset import Node
-from koordinator.local.patches.apply.managed import APPLY, UPDATE, Owner, Owners, Share
-from koordinator.local.schema.types import Type
+from koordinator.local.patches.apply.managed import APPLY, UPDATE, FieldManager, ManagedFields, Owners
+from koordinator.local.schema.types import SchemaType
 
 BEFORE_FIRST_APPLY = "before-first-apply"
 
 
 def apply(
-    shape: Type,
+    shape: SchemaType,
     current: dict[str, Any],
     patch: Any,
     context: WriteContext,
@@ -35,7 +35,7 @@ def apply(
     owners = dict(before)
     owners.pop(mine, None)
     if applied is not None:
-        owners[mine] = Share(applied, previous.time if previous else managed.stamp(context.now_s))
+        owners[mine] = ManagedFields(applied, previous.time if previous else managed.stamp(context.now_s))
     merged = typed.merge(shape, current, config)
     if previous is not None:
         merged = typed.remove(shape, merged, _abandoned(previous.fields, owners))
@@ -44,12 +44,12 @@ def apply(
     if difference.is_empty and owners == before and current:
         return current
     if mine in owners:
-        owners[mine] = Share(owners[mine].fields, managed.stamp(context.now_s))
+        owners[mine] = ManagedFields(owners[mine].fields, managed.stamp(context.now_s))
     return managed.encode(merged, managed.cap(owners), current)
 
 
 def track(
-    shape: Type,
+    shape: SchemaType,
     old: dict[str, Any] | None,
     new: dict[str, Any],
     context: WriteContext,
@@ -82,22 +82,22 @@ def track(
         if owner != mine:
             fields = fieldset.difference(fields, changed)
         if fields is not None:
-            kept[owner] = Share(fields, share.time)
+            kept[owner] = ManagedFields(fields, share.time)
     if taken is not None:
         held = kept.get(mine)
         fields = fieldset.union(held.fields if held else None, taken)
         assert fields is not None
-        kept[mine] = Share(fields, managed.stamp(context.now_s))
+        kept[mine] = ManagedFields(fields, managed.stamp(context.now_s))
     return managed.encode(new, managed.cap(kept), old)
 
 
-def _owner(context: WriteContext, operation: str) -> Owner:
+def _owner(context: WriteContext, operation: str) -> FieldManager:
     """Return the owner who writes."""
     version = context.resource.api_version
-    return Owner(context.options.field_manager, operation, version, context.subresource)
+    return FieldManager(context.options.field_manager, operation, version, context.subresource)
 
 
-def _checked_config(patch: Any, shape: Type, context: WriteContext) -> dict[str, Any]:
+def _checked_config(patch: Any, shape: SchemaType, context: WriteContext) -> dict[str, Any]:
     """The configuration without what it may not set."""
     resource, subresource = context.resource, context.subresource
     if not isinstance(patch, dict):
@@ -149,7 +149,9 @@ def _untyped(patch: dict[str, Any], resource: Resource, reason: str) -> BadReque
     return BadRequest(f"failed to create typed patch object ({where}; {gvk}): {reason}")
 
 
-def _owners_before_apply(shape: Type, current: dict[str, Any], resource: Resource, now_s: float) -> Owners:
+def _owners_before_apply(
+    shape: SchemaType, current: dict[str, Any], resource: Resource, now_s: float
+) -> Owners:
     """Return who owns the live object; `before-first-apply` owns all of one that nobody tracked."""
     owners = managed.decode(current, stored=True)
     if owners or not current:
@@ -157,8 +159,8 @@ def _owners_before_apply(shape: Type, current: dict[str, Any], resource: Resourc
     everything = managed.ownable(typed.compare(shape, {}, _without_managed(current)).added, resource, "")
     if everything is None:
         return {}
-    first = Owner(BEFORE_FIRST_APPLY, UPDATE, resource.api_version)
-    return {first: Share(everything, managed.stamp(now_s))}
+    first = FieldManager(BEFORE_FIRST_APPLY, UPDATE, resource.api_version)
+    return {first: ManagedFields(everything, managed.stamp(now_s))}
 
 
 def _abandoned(previous: Node, owners: Owners) -> Node | None:
@@ -183,13 +185,13 @@ def _outside(previous: Node, owned: Node | None) -> Node | None:
     return below or None
 
 
-def _yield_fields(owners: Owners, mine: Owner, difference: typed.Difference, force: bool) -> Owners:
+def _yield_fields(owners: Owners, mine: FieldManager, difference: typed.Difference, force: bool) -> Owners:
     """The owners after the write: others lose what was changed or removed.
 
     Raises: Conflict when they would and `force` is off.
     """
     changed, removed = difference.changed, difference.removed
-    conflicts: list[tuple[Owner, str]] = []
+    conflicts: list[tuple[FieldManager, str]] = []
     after: Owners = {}
     for owner, share in owners.items():
         fields: Node | None = share.fields
@@ -199,13 +201,13 @@ def _yield_fields(owners: Owners, mine: Owner, difference: typed.Difference, for
             fields = fieldset.difference(fields, changed)
         fields = fieldset.difference(fields, removed)
         if fields is not None:
-            after[owner] = Share(fields, share.time)
+            after[owner] = ManagedFields(fields, share.time)
     if conflicts and not force:
         raise _conflict(conflicts)
     return after
 
 
-def _conflict(conflicts: list[tuple[Owner, str]]) -> Conflict:
+def _conflict(conflicts: list[tuple[FieldManager, str]]) -> Conflict:
     """In the API server's words, which `kubectl apply --server-side` shows."""
     by_owner: dict[str, list[str]] = {}
     for owner, path in conflicts:

@@ -14,7 +14,7 @@ import msgspec
 from koordinator.local.patches.apply import fieldset
 from koordinator.local.patches.apply.fieldset import LEAF, Node
 from koordinator.local.schema.known import ByIdentity, is_shared
-from koordinator.local.schema.types import Kind, ListType, Type
+from koordinator.local.schema.types import ListType, SchemaType, WireKind
 
 _ABSENT: Any = object()
 
@@ -62,14 +62,14 @@ class Difference(msgspec.Struct, frozen=True):
 _SAME = Difference(None, None, None)
 
 
-def is_granular(shape: Type, value: Any) -> bool:
+def is_granular(shape: SchemaType, value: Any) -> bool:
     """Return whether ownership goes below this value."""
     if isinstance(value, dict):
         return shape.granular_map
     return isinstance(value, list) and shape.granular_list
 
 
-def children(shape: Type, value: Any) -> Iterator[tuple[str, Type, Any]]:
+def children(shape: SchemaType, value: Any) -> Iterator[tuple[str, SchemaType, Any]]:
     """Path element, type and value of everything directly below a granular value.
 
     Raises: Mismatch when elements of a list cannot be told apart.
@@ -89,7 +89,7 @@ def children(shape: Type, value: Any) -> Iterator[tuple[str, Type, Any]]:
         yield name, element, item
 
 
-def _list_element(shape: Type, item: Any) -> str:
+def _list_element(shape: SchemaType, item: Any) -> str:
     if shape.list_type is ListType.SET:
         return f"v:{_json(item)}"
     if not isinstance(item, dict):
@@ -118,7 +118,7 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _parts(shape: Type, value: Any) -> dict[str, tuple[Type, Any]] | None:
+def _parts(shape: SchemaType, value: Any) -> dict[str, tuple[SchemaType, Any]] | None:
     """Children by path element; None when the value is owned as a whole (or its keys are in disorder)."""
     if not is_granular(shape, value):
         return None
@@ -128,7 +128,7 @@ def _parts(shape: Type, value: Any) -> dict[str, tuple[Type, Any]] | None:
         return None
 
 
-def field_set(shape: Type, value: Any) -> Node | None:
+def field_set(shape: SchemaType, value: Any) -> Node | None:
     """The paths that an applied configuration sets. Raises: Mismatch."""
     if not is_granular(shape, value):
         return LEAF
@@ -139,7 +139,7 @@ def field_set(shape: Type, value: Any) -> Node | None:
         except Mismatch as mismatch:
             raise mismatch.under(name) from None
         is_list_element = name[0] in "kv"
-        is_map_item = shape.kind is not Kind.STRUCT or name[2:] not in shape.fields
+        is_map_item = shape.kind is not WireKind.STRUCT or name[2:] not in shape.fields
         if is_list_element or is_map_item or item is None or item == {}:
             node = fieldset.union(node, LEAF)
         if node is not None:
@@ -147,7 +147,7 @@ def field_set(shape: Type, value: Any) -> Node | None:
     return found or None
 
 
-def everything(shape: Type, value: Any) -> Node:
+def everything(shape: SchemaType, value: Any) -> Node:
     """All paths of a value that was added or removed as a whole, those on the way included."""
     if isinstance(value, dict):  # the common case, without the detour over named parts
         if not (value and shape.granular_map):
@@ -162,7 +162,7 @@ def everything(shape: Type, value: Any) -> Node:
     return found
 
 
-def _members(shape: Type, value: dict[str, Any]) -> Node:
+def _members(shape: SchemaType, value: dict[str, Any]) -> Node:
     """All paths below an object that is owned field by field."""
     found: Node = {}
     for key, item in value.items():
@@ -175,10 +175,10 @@ def _members(shape: Type, value: dict[str, Any]) -> Node:
     return found
 
 
-_SPECS: ByIdentity[tuple[Type, Node]] = ByIdentity()
+_SPECS: ByIdentity[tuple[SchemaType, Node]] = ByIdentity()
 
 
-def _fields_of_spec(shape: Type, value: Any) -> Node:
+def _fields_of_spec(shape: SchemaType, value: Any) -> Node:
     """All paths of a new object's spec; replicas share theirs (`local.schema.known`)."""
     known = _SPECS.get(value)
     if known is not None and known[0] is shape:
@@ -194,10 +194,10 @@ def _without_self(node: Node) -> Node:
     return {key: below for key, below in node.items() if key != fieldset.SELF} if len(node) > 1 else node
 
 
-def compare(shape: Type, old: Any, new: Any) -> Difference:
+def compare(shape: SchemaType, old: Any, new: Any) -> Difference:
     """Return how `new` differs from `old`; subtrees that both share cost nothing."""
     # Equality of whole subtrees is a matter of microseconds. ANY is looked at more closely: there 1 is not true.
-    if old is new or (shape.kind is not Kind.ANY and type(old) is type(new) and old == new):
+    if old is new or (shape.kind is not WireKind.ANY and type(old) is type(new) and old == new):
         return _SAME
     if old == {} and new and isinstance(new, dict) and isinstance(old, dict) and shape.granular_map:
         return Difference(_members(shape, new), None, None)
@@ -227,7 +227,7 @@ def compare(shape: Type, old: Any, new: Any) -> Difference:
     return Difference(added or None, modified or None, removed or None)
 
 
-def merge(shape: Type, live: Any, config: Any) -> Any:
+def merge(shape: SchemaType, live: Any, config: Any) -> Any:
     """`live` with everything that `config` sets; `live` itself when that changes nothing."""
     if live is _ABSENT:
         return config
@@ -245,7 +245,7 @@ def merge(shape: Type, live: Any, config: Any) -> Any:
     return live if live == config and type(live) is type(config) else config
 
 
-def _merge_list(shape: Type, live: list[Any], config: list[Any]) -> list[Any]:
+def _merge_list(shape: SchemaType, live: list[Any], config: list[Any]) -> list[Any]:
     """Elements of both: the order of `config` rules, elements of `live` alone stay where they stood."""
     mine, theirs = _parts(shape, live), _parts(shape, config)
     element = shape.element
@@ -273,7 +273,7 @@ def _merge_list(shape: Type, live: list[Any], config: list[Any]) -> list[Any]:
     return live if same else merged
 
 
-def remove(shape: Type, value: Any, doomed: Node | None) -> Any:
+def remove(shape: SchemaType, value: Any, doomed: Node | None) -> Any:
     """`value` without the paths of a set; containers that this empties go as well."""
     parts = _parts(shape, value)
     if doomed is None or parts is None:
@@ -299,15 +299,17 @@ def remove(shape: Type, value: Any, doomed: Node | None) -> Any:
     return [item for _, item in kept]
 
 
-def check(shape: Type, value: Any) -> None:
+def check(shape: SchemaType, value: Any) -> None:
     """Raises: Mismatch when an applied configuration does not fit its type (unknown fields included)."""
-    if value is None or shape.kind is Kind.ANY:
+    if value is None or shape.kind is WireKind.ANY:
         return
-    if shape.kind in {Kind.STRUCT, Kind.MAP}:
+    if shape.kind in {WireKind.STRUCT, WireKind.MAP}:
         if not isinstance(value, dict):
             raise Mismatch(f"expected map, got {_shown(value)}")
         for key, item in value.items():
-            known = shape.kind is Kind.MAP or key in shape.fields or shape.element is not None or shape.open
+            known = (
+                shape.kind is WireKind.MAP or key in shape.fields or shape.element is not None or shape.open
+            )
             try:
                 if not known:
                     raise Mismatch("field not declared in schema")
@@ -315,7 +317,7 @@ def check(shape: Type, value: Any) -> None:
             except Mismatch as mismatch:
                 raise mismatch.under(f"f:{key}") from None
         return
-    if shape.kind is Kind.LIST:
+    if shape.kind is WireKind.LIST:
         if not isinstance(value, list):
             raise Mismatch(f"expected list, got {_shown(value)}")
         for index, item in enumerate(value):
@@ -327,14 +329,14 @@ def check(shape: Type, value: Any) -> None:
     _check_scalar(shape.kind, value)
 
 
-def _check_scalar(kind: Kind, value: Any) -> None:
+def _check_scalar(kind: WireKind, value: Any) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     match kind:
-        case Kind.BOOL:
+        case WireKind.BOOL:
             fits, wanted = isinstance(value, bool), "boolean"
-        case Kind.INT32 | Kind.INT64 | Kind.FLOAT:
+        case WireKind.INT32 | WireKind.INT64 | WireKind.FLOAT:
             fits, wanted = is_number, "numeric (int or float)"
-        case Kind.QUANTITY | Kind.INT_OR_STRING:
+        case WireKind.QUANTITY | WireKind.INT_OR_STRING:
             fits, wanted = is_number or isinstance(value, str), "scalar"
         case _:
             fits, wanted = isinstance(value, str), "string"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from koordinator.local.schema import types
 from koordinator.local.schema.builtin import facts
-from koordinator.local.schema.types import Field, Fields, Kind, ListType, Type
+from koordinator.local.schema.types import Fields, ListType, SchemaField, SchemaType, WireKind
 
 _IMPORT = re.compile(r"^from kubernetes_asyncio\.client\.models\.(\w+) import (\w+)", re.MULTILINE)
 _PAIR = re.compile(r"'(\w+)': '([^']+)'")
@@ -65,11 +65,11 @@ def model_of(group: str, version: str, kind: str) -> str:
 
 
 @functools.cache
-def struct_of(model: str) -> Type:
+def struct_of(model: str) -> SchemaType:
     """The STRUCT type of a model class; its fields load on first use."""
     name = go_name(model)
-    return Type(
-        Kind.STRUCT,
+    return SchemaType(
+        WireKind.STRUCT,
         name=model,
         load=functools.partial(_load, model),
         atomic=name in facts.ATOMIC_STRUCTS,
@@ -97,7 +97,7 @@ def _load(model: str) -> Fields:
         name = wire_names[attr]
         fact = facts.FIELDS.get((owner, name), facts.PLAIN)
         text = facts.TYPES.get((owner, name), text)
-        fields[name] = Field(
+        fields[name] = SchemaField(
             name=name,
             type=_type(owner, name, text, fact),
             required=attr in required,
@@ -113,12 +113,12 @@ def _wire_names(source: str) -> dict[str, str]:
     return dict(re.findall(r"'(\w+)': '([^']*)'", source[start : source.index("    }\n", start)]))
 
 
-def _type(owner: str, name: str, text: str, fact: facts.Fact) -> Type:
+def _type(owner: str, name: str, text: str, fact: facts.Fact) -> SchemaType:
     """The type that `openapi_types` says in words, made exact by what `facts` knows of the field."""
     if match := _LIST.match(text):
         element = _type(owner, name, match[1], facts.PLAIN)
-        return Type(
-            Kind.LIST,
+        return SchemaType(
+            WireKind.LIST,
             element=element,
             list_type=fact.list_type,
             list_keys=fact.list_keys,
@@ -129,7 +129,7 @@ def _type(owner: str, name: str, text: str, fact: facts.Fact) -> Type:
         element = types.QUANTITY if is_amounts else _type(owner, name, match[1], facts.PLAIN)
         if (owner, name) in facts.BYTE_MAPS:
             element = types.BYTES
-        return Type(Kind.MAP, element=element, atomic=fact.atomic)
+        return SchemaType(WireKind.MAP, element=element, atomic=fact.atomic)
     if text == "int":
         return types.INT64 if name in facts.INT64_FIELDS else types.INT32
     if text == "datetime":

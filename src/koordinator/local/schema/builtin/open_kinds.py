@@ -2,12 +2,12 @@
 
 from koordinator.local.schema import types
 from koordinator.local.schema.builtin import models
-from koordinator.local.schema.types import Field, Fields, Kind, Type
+from koordinator.local.schema.types import Fields, SchemaField, SchemaType, WireKind
 
-_USAGE = Type(Kind.MAP, element=types.QUANTITY)
+_USAGE = SchemaType(WireKind.MAP, element=types.QUANTITY)
 
 
-def _object(name: str, **fields: Type) -> Type:
+def _object(name: str, **fields: SchemaType) -> SchemaType:
     def load() -> Fields:
         common = {
             "apiVersion": types.STRING,
@@ -16,18 +16,23 @@ def _object(name: str, **fields: Type) -> Type:
             "timestamp": types.TIME,
             "window": types.STRING,
         }
-        return {key: Field(name=key, type=shape) for key, shape in (common | fields).items()}
+        return {key: SchemaField(name=key, type=shape) for key, shape in (common | fields).items()}
 
-    return Type(Kind.STRUCT, name=name, load=load)
+    return SchemaType(WireKind.STRUCT, name=name, load=load)
 
 
 def _container() -> Fields:
-    return {"name": Field(name="name", type=types.STRING), "usage": Field(name="usage", type=_USAGE)}
+    return {
+        "name": SchemaField(name="name", type=types.STRING),
+        "usage": SchemaField(name="usage", type=_USAGE),
+    }
 
 
-_CONTAINERS = Type(Kind.LIST, element=Type(Kind.STRUCT, name="V1beta1ContainerMetrics", load=_container))
+_CONTAINERS = SchemaType(
+    WireKind.LIST, element=SchemaType(WireKind.STRUCT, name="V1beta1ContainerMetrics", load=_container)
+)
 
-OPEN_KINDS: dict[tuple[str, str, str], Type] = {
+OPEN_KINDS: dict[tuple[str, str, str], SchemaType] = {
     ("metrics.k8s.io", "v1beta1", "NodeMetrics"): _object("V1beta1NodeMetrics", usage=_USAGE),
     ("metrics.k8s.io", "v1beta1", "PodMetrics"): _object("V1beta1PodMetrics", containers=_CONTAINERS),
 }

@@ -11,7 +11,7 @@ from typing import Any
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors
 from koordinator.local.schema.decode import struct_name
-from koordinator.local.schema.types import Kind, Type
+from koordinator.local.schema.types import SchemaType, WireKind
 
 Walk = Callable[[Any, str, list[StatusCause]], None]
 """Value, its path, and where to put the trouble found."""
@@ -171,20 +171,20 @@ _SKIPPED = frozenset({"status", "managedFields"})  # written by components, not 
 
 
 @functools.cache
-def walk_of(shape: Type) -> Walk | None:
+def walk_of(shape: SchemaType) -> Walk | None:
     """The compiled rules of a type; None when nothing below it can have any."""
     match shape.kind:
-        case Kind.STRUCT:
+        case WireKind.STRUCT:
             return _struct(shape)
-        case Kind.LIST:
+        case WireKind.LIST:
             return _list(shape)
-        case Kind.MAP:
+        case WireKind.MAP:
             element = shape.element
-            return None if element is None or element.kind is not Kind.STRUCT else _map(element)
+            return None if element is None or element.kind is not WireKind.STRUCT else _map(element)
     return None
 
 
-def _struct(shape: Type) -> Walk:
+def _struct(shape: SchemaType) -> Walk:
     rules: _StructRules | None = None
 
     def walk(value: Any, path: str, causes: list[StatusCause]) -> None:
@@ -215,7 +215,7 @@ _EMPTY: tuple[Any, ...] = ("", [])
 class _StructRules:
     """The rules of one struct: which fields it needs, and what checks each field."""
 
-    def __init__(self, shape: Type) -> None:
+    def __init__(self, shape: SchemaType) -> None:
         owner = struct_name(shape)
         self.required: list[str] = []
         self.held_by_value: list[tuple[str, Walk]] = []
@@ -225,7 +225,7 @@ class _StructRules:
             if field.name in _SKIPPED:
                 continue
             inner = walk_of(field.type)
-            by_value = field.name in _HELD_BY_VALUE and field.type.kind is Kind.STRUCT
+            by_value = field.name in _HELD_BY_VALUE and field.type.kind is WireKind.STRUCT
             if field.required and by_value and inner is not None:
                 self.held_by_value.append((field.name, inner))
             elif field.required and key not in _MAY_BE_EMPTY:
@@ -255,7 +255,7 @@ def _range(low: int, high: int, text: str) -> Walk:
     return check
 
 
-def _list(shape: Type) -> Walk | None:
+def _list(shape: SchemaType) -> Walk | None:
     element = walk_of(shape.element) if shape.element is not None else None
     if element is None:
         return None
@@ -268,7 +268,7 @@ def _list(shape: Type) -> Walk | None:
     return walk
 
 
-def _map(element: Type) -> Walk | None:
+def _map(element: SchemaType) -> Walk | None:
     inner = walk_of(element)
     if inner is None:
         return None

@@ -7,8 +7,8 @@ from koordinator.cluster.errors import BadRequest, StatusCause
 from koordinator.local.schema import decode, errors, known, metadata, names
 from koordinator.local.schema.builtin import checks, pod_defaults, rules
 from koordinator.local.schema.builtin.defaults import DEFAULTS
-from koordinator.local.schema.known import ByIdentity, Shared
-from koordinator.local.schema.types import Type
+from koordinator.local.schema.known import ByIdentity, InternTable
+from koordinator.local.schema.types import SchemaType
 
 _NO_SPEC: dict[str, Any] = {}
 STRICT, IGNORE = "Strict", "Ignore"
@@ -21,7 +21,7 @@ _PATH_NAMES_GROUP = "rbac.authorization.k8s.io"
 class BuiltinSchema:
     """The schema of one built-in resource's objects."""
 
-    def __init__(self, resource: Resource, shape: Type) -> None:
+    def __init__(self, resource: Resource, shape: SchemaType) -> None:
         self.resource = resource
         self.type = shape
         kind = (resource.group, resource.kind)
@@ -32,7 +32,7 @@ class BuiltinSchema:
         self._check_update = checks.UPDATE_CHECKS.get(kind)
         self._name_rule = _name_rule(resource)
         # Only pods come as replicas of each other.
-        self._specs = Shared() if kind == ("", "Pod") else None
+        self._specs = InternTable() if kind == ("", "Pod") else None
         self._completed: ByIdentity[dict[str, Any]] = ByIdentity()
         self._fine: ByIdentity[bool] = ByIdentity()
 
@@ -44,7 +44,7 @@ class BuiltinSchema:
                 decoded = self._decode_sharing(self._specs, obj, unknown)
             else:
                 decoded = self._decode(obj, unknown)
-        except decode.Unreadable as error:
+        except decode.Undecodable as error:
             raise errors.unreadable(self.resource, str(error)) from error
         except RecursionError:
             raise BadRequest("json: exceeded max depth") from None
@@ -54,7 +54,7 @@ class BuiltinSchema:
             raise errors.strict(self.resource, unknown)
         return decoded, [f'unknown field "{path}"' for path in unknown]
 
-    def _decode_sharing(self, specs: Shared, obj: dict[str, Any], unknown: list[str]) -> Any:
+    def _decode_sharing(self, specs: InternTable, obj: dict[str, Any], unknown: list[str]) -> Any:
         """Decode a new pod; its spec becomes the one that equal pods have."""
         spec = obj.get("spec")
         # A pod on a node is as good as unique.

@@ -17,7 +17,7 @@ from koordinator.cel.overloads import (
     INT,
     STRING,
     TIMESTAMP,
-    Type,
+    CELType,
     list_of,
     map_of,
 )
@@ -36,7 +36,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _PIECES = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__", " ": "__space__"}
 _PIECE = re.compile(r"__|[./ -]")
 _STRING_TYPES = {"byte": BYTES, "duration": DURATION, "date": TIMESTAMP, "date-time": TIMESTAMP}
-_META = Type("object.metadata", (), {"name": STRING, "generateName": STRING})
+_META = CELType("object.metadata", (), {"name": STRING, "generateName": STRING})
 _IDENTITY = {"apiVersion": STRING, "kind": STRING, "metadata": _META}
 
 
@@ -48,7 +48,7 @@ def escaped(name: str) -> str | None:
     return found if _IDENTIFIER.fullmatch(found) else None
 
 
-def type_of(schema: Json, path: str = "self", *, is_root: bool = False) -> Type | None:
+def type_of(schema: Json, path: str = "self", *, is_root: bool = False) -> CELType | None:
     """The type of values of a schema; None for what rules cannot see, as nobody says what it is."""
     if schema.get("x-kubernetes-int-or-string"):
         return DYN
@@ -69,19 +69,19 @@ def type_of(schema: Json, path: str = "self", *, is_root: bool = False) -> Type 
     return None
 
 
-def _object_type(schema: Json, path: str, *, is_root: bool) -> Type | None:
+def _object_type(schema: Json, path: str, *, is_root: bool) -> CELType | None:
     more = schema.get("additionalProperties")
     if isinstance(more, dict) and more:
         value = type_of(more, f"{path}.@values")
         return None if value is None else map_of(STRING, value)
-    fields: dict[str, Type] = {}
+    fields: dict[str, CELType] = {}
     for name, inner in (schema.get("properties") or {}).items():
         field, kind = escaped(name), type_of(inner, f"{path}.{name}")
         if field is not None and kind is not None:
             fields[field] = kind
     if is_root or schema.get("x-kubernetes-embedded-resource"):
         fields.update(_IDENTITY)
-    return Type(f"object {path}", (), fields)
+    return CELType(f"object {path}", (), fields)
 
 
 def adapter(schema: Json) -> Adapt | None:

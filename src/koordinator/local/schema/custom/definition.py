@@ -8,7 +8,7 @@ from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin import models
 from koordinator.local.schema.custom import rules, structural
-from koordinator.local.schema.decode import Unreadable, decoder_of
+from koordinator.local.schema.decode import Undecodable, decoder_of
 
 Json = dict[str, Any]
 
@@ -159,7 +159,7 @@ def _readable(schema: Any, field: str) -> list[StatusCause]:
     for inner, where in below:
         try:
             decoder_of(models.struct_of("V1JSONSchemaProps"))(inner, [])
-        except Unreadable as error:
+        except Undecodable as error:
             causes.append(errors.invalid(where, inner, str(error)))
             continue
         causes += _readable(inner, where)

@@ -17,7 +17,7 @@ def decode(meta: Any, unknown: list[str]) -> Any:
     found: list[str] = []
     try:
         decoded = _decoder()(meta, found)
-    except decoding.Unreadable as error:
+    except decoding.Undecodable as error:
         error.struct = error.struct or "Object"
         error.path.insert(0, "metadata")
         raise

@@ -12,7 +12,7 @@ import msgspec
 from koordinator import cel
 from koordinator.cel import checker, syntax
 from koordinator.cel.errors import CompileError
-from koordinator.cel.overloads import Type, optional_of
+from koordinator.cel.overloads import CELType, optional_of
 from koordinator.cel.syntax import Name, Node
 from koordinator.cel.values import NONE, OptionalValue
 from koordinator.cluster.errors import StatusCause
@@ -108,7 +108,7 @@ def _check_rule(
     return causes
 
 
-def _check_message(text: str, variables: dict[str, Type], where: str, shown: Json) -> list[StatusCause]:
+def _check_message(text: str, variables: dict[str, CELType], where: str, shown: Json) -> list[StatusCause]:
     try:
         found = checker.type_of(text, variables)
     except CompileError as error:
@@ -164,7 +164,7 @@ def _steps(path: str) -> list[str] | None:
     return found or None
 
 
-def _variables(own: Type, rule: Json) -> dict[str, Type]:
+def _variables(own: CELType, rule: Json) -> dict[str, CELType]:
     return {"self": own, "oldSelf": optional_of(own) if rule.get("optionalOldSelf") else own}
 
 

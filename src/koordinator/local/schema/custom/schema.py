@@ -8,7 +8,7 @@ from koordinator.local.schema import decode, errors, metadata, names
 from koordinator.local.schema.custom import meta as typed_meta
 from koordinator.local.schema.custom import prune, rules, validate
 from koordinator.local.schema.custom.shape import shape_of
-from koordinator.local.schema.types import Type
+from koordinator.local.schema.types import SchemaType
 
 Json = dict[str, Any]
 
@@ -21,7 +21,7 @@ class CustomSchema:
     def __init__(self, resource: Resource, schema: Json) -> None:
         self.resource = resource
         self.schema = schema
-        self.type: Type = shape_of(schema, is_root=True)
+        self.type: SchemaType = shape_of(schema, is_root=True)
         self._prune = prune.compile_pruner(schema, is_root=True)
         self._fill = prune.compile_defaulter(schema)
         own = {
@@ -42,7 +42,7 @@ class CustomSchema:
                 typed = typed_meta.decode(meta, unknown)
                 if typed is not meta:
                     decoded = {**decoded, "metadata": typed}
-        except decode.Unreadable as error:
+        except decode.Undecodable as error:
             raise errors.unreadable(self.resource, str(error)) from error
         except RecursionError:
             raise BadRequest("json: exceeded max depth") from None

@@ -1,11 +1,11 @@
-"""The `Type` of a custom resource, for patches and field ownership."""
+"""The `SchemaType` of a custom resource, for patches and field ownership."""
 
 import functools
 from typing import Any
 
 from koordinator.local.schema import types
 from koordinator.local.schema.builtin import models
-from koordinator.local.schema.types import Field, Fields, Kind, ListType, Type
+from koordinator.local.schema.types import Fields, ListType, SchemaField, SchemaType, WireKind
 
 Json = dict[str, Any]
 
@@ -17,7 +17,7 @@ _SCALARS = {
 }
 
 
-def shape_of(schema: Json, *, is_root: bool = False) -> Type:
+def shape_of(schema: Json, *, is_root: bool = False) -> SchemaType:
     """The type that a structural schema describes; what it leaves open is ANY."""
     if schema.get("x-kubernetes-int-or-string"):
         return types.INT_OR_STRING
@@ -31,13 +31,13 @@ def shape_of(schema: Json, *, is_root: bool = False) -> Type:
     return types.ANY
 
 
-def _list(schema: Json) -> Type:
+def _list(schema: Json) -> SchemaType:
     items = schema.get("items")
     element = shape_of(items) if isinstance(items, dict) else types.ANY
     keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
     properties = (items or {}).get("properties") or {}
-    return Type(
-        Kind.LIST,
+    return SchemaType(
+        WireKind.LIST,
         element=element,
         list_type=ListType(schema.get("x-kubernetes-list-type") or "atomic"),
         list_keys=keys,
@@ -47,7 +47,7 @@ def _list(schema: Json) -> Type:
     )
 
 
-def _object(schema: Json, is_root: bool) -> Type:
+def _object(schema: Json, is_root: bool) -> SchemaType:
     atomic = schema.get("x-kubernetes-map-type") == "atomic"
     more = schema.get("additionalProperties")
     keeps = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
@@ -55,14 +55,14 @@ def _object(schema: Json, is_root: bool) -> Type:
     properties = schema.get("properties") or {}
     if not properties and not embedded:
         if isinstance(more, dict) and more:
-            return Type(Kind.MAP, element=shape_of(more), atomic=atomic)
+            return SchemaType(WireKind.MAP, element=shape_of(more), atomic=atomic)
         return (
-            Type(Kind.MAP, element=types.ANY, atomic=atomic)
+            SchemaType(WireKind.MAP, element=types.ANY, atomic=atomic)
             if keeps or more
-            else Type(Kind.STRUCT, atomic=atomic)
+            else SchemaType(WireKind.STRUCT, atomic=atomic)
         )
-    return Type(
-        Kind.STRUCT,
+    return SchemaType(
+        WireKind.STRUCT,
         load=functools.partial(_fields, schema, embedded),
         element=types.ANY if keeps else None,
         atomic=atomic,
@@ -73,7 +73,7 @@ def _object(schema: Json, is_root: bool) -> Type:
 def _fields(schema: Json, embedded: bool) -> Fields:
     required = set(schema.get("required") or ())
     fields: Fields = {
-        name: Field(
+        name: SchemaField(
             name=name,
             type=shape_of(inner),
             required=name in required,
@@ -82,9 +82,9 @@ def _fields(schema: Json, embedded: bool) -> Fields:
         for name, inner in (schema.get("properties") or {}).items()
     }
     if embedded:
-        fields["apiVersion"] = Field(name="apiVersion", type=types.STRING)
-        fields["kind"] = Field(name="kind", type=types.STRING)
-        fields["metadata"] = Field(name="metadata", type=models.struct_of("V1ObjectMeta"))
+        fields["apiVersion"] = SchemaField(name="apiVersion", type=types.STRING)
+        fields["kind"] = SchemaField(name="kind", type=types.STRING)
+        fields["metadata"] = SchemaField(name="metadata", type=models.struct_of("V1ObjectMeta"))
     return fields
 
 

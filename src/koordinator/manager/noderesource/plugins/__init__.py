@@ -15,10 +15,10 @@ from koordinator.manager.noderesource.plugins.batch import BatchResource
 from koordinator.manager.noderesource.plugins.devices import GPUDeviceResource, RDMADeviceResource
 from koordinator.manager.noderesource.plugins.mid import MidResource
 from koordinator.manager.noderesource.plugins.normalization import CPUNormalization
-from koordinator.manager.noderesource.plugins.plugin import Plugin
+from koordinator.manager.noderesource.plugins.plugin import NodeResourcePlugin
 from koordinator.manager.options import NODE_RESOURCE_PLUGINS, is_chosen
 
-__all__ = ["Configs", "Plugin", "chosen"]
+__all__ = ["Configs", "NodeResourcePlugin", "chosen"]
 
 
 class Configs(msgspec.Struct, frozen=True):
@@ -28,9 +28,9 @@ class Configs(msgspec.Struct, frozen=True):
     amplification: Callable[[], ResourceAmplificationConfig]
 
 
-def chosen(entries: tuple[str, ...], configs: Configs) -> list[Plugin]:
+def chosen(entries: tuple[str, ...], configs: Configs) -> list[NodeResourcePlugin]:
     """The plugins that a list of `*`, `name` and `-name` chooses, in the order in which they run."""
-    makers: Mapping[str, Callable[[], Plugin]] = {
+    makers: Mapping[str, Callable[[], NodeResourcePlugin]] = {
         CPUNormalization.name: lambda: CPUNormalization(configs.normalization),
         ResourceAmplification.name: lambda: ResourceAmplification(configs.amplification),
         MidResource.name: MidResource,

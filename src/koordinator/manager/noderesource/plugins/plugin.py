@@ -7,7 +7,7 @@ from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.noderesource.target import NodeTarget
 
 
-class Plugin(Protocol):
+class NodeResourcePlugin(Protocol):
     """One subject. Plugins run in a fixed order, so that later ones may read the targets of earlier ones."""
 
     name: str

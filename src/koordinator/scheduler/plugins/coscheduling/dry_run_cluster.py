@@ -80,7 +80,7 @@ def _looks_further(plugin: Plugin[object]) -> bool:
     return type(plugin).epoch is not Plugin.epoch or type(plugin).live_key is not Plugin.live_key
 
 
-class DryRunCluster:
+class PreemptionDryRun:
     """The `Ground` of a job. `members` by key are all that need a node; `own` (uids) belong to the job, so that they
     are no victims; `doomed` pods are being preempted, whether that shows yet or not; `spare`: see `Occupant`. Lives
     as long as `trial`."""

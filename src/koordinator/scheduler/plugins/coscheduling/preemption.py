@@ -20,7 +20,7 @@ from koordinator.scheduler.plugin.framework import Diagnosis, Handle, Outlook, P
 from koordinator.scheduler.plugin.framework import PreemptionOffer as EvictionWay
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
-from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import DryRunCluster, is_preempted
+from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun, is_preempted
 from koordinator.scheduler.plugins.coscheduling.events import GangRound, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
@@ -241,7 +241,7 @@ class GangPreemption:
         )
         own = {pod.uid for pod in (*job.members.values(), *job.waiting)}
         with self._without_nominations(job), rehearsal_of(table) as trial:
-            ground = DryRunCluster(
+            ground = PreemptionDryRun(
                 table,
                 self._residents,
                 trial,

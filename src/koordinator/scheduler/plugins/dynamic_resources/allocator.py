@@ -72,7 +72,7 @@ class Pick(msgspec.Struct, frozen=True):
     devices: tuple[int, ...]
 
 
-class AllocationResult(msgspec.Struct, frozen=True):
+class AllocatorResult(msgspec.Struct, frozen=True):
     """`picks` has one entry per ask when they were FOUND, else none."""
 
     outcome: AllocationOutcome
@@ -83,16 +83,16 @@ class _TooManySteps(Exception):
     pass
 
 
-def search(problem: AllocationProblem, stock: Stock, steps_max: int) -> AllocationResult:
+def search(problem: AllocationProblem, stock: Stock, steps_max: int) -> AllocatorResult:
     """Devices for all asks at once. `steps_max` bounds the devices tried; 0 does not."""
     run = _Search(problem, stock, steps_max)
     try:
         is_found = run.serve(0)
     except _TooManySteps:
-        return AllocationResult(AllocationOutcome.TOO_MANY_STEPS)
+        return AllocatorResult(AllocationOutcome.TOO_MANY_STEPS)
     if is_found:
-        return AllocationResult(AllocationOutcome.FOUND, tuple(run.picks))
-    return AllocationResult(AllocationOutcome.UPDATING if run.met_updating else AllocationOutcome.NOT_FOUND)
+        return AllocatorResult(AllocationOutcome.FOUND, tuple(run.picks))
+    return AllocatorResult(AllocationOutcome.UPDATING if run.met_updating else AllocationOutcome.NOT_FOUND)
 
 
 class _Search:

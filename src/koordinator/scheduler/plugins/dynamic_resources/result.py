@@ -7,7 +7,7 @@ import msgspec
 
 from koordinator.api.affinity import NodeSelector
 from koordinator.api.dra import ResourceClaim
-from koordinator.scheduler.plugins.dynamic_resources.allocator import AllocationResult
+from koordinator.scheduler.plugins.dynamic_resources.allocator import AllocatorResult
 from koordinator.scheduler.plugins.dynamic_resources.demand import ClaimDemand, SubRequestTerms
 from koordinator.scheduler.plugins.dynamic_resources.inventory import DeviceKey, SliceDevice
 
@@ -22,7 +22,7 @@ class Grant(msgspec.Struct, frozen=True):
     allocation: Json
 
 
-def grants(demand: ClaimDemand, answer: AllocationResult, entries: Sequence[SliceDevice]) -> list[Grant]:
+def grants(demand: ClaimDemand, answer: AllocatorResult, entries: Sequence[SliceDevice]) -> list[Grant]:
     """One per claim; `entries` are the devices that the answer's indices mean."""
     found = []
     for index, claim in enumerate(demand.claims):

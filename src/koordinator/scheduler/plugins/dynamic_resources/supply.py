@@ -12,7 +12,7 @@ from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.dynamic_resources.allocator import (
     ALL,
     AllocationOutcome,
-    AllocationResult,
+    AllocatorResult,
     Stock,
     search,
 )
@@ -52,7 +52,7 @@ class Supply:
             found[passing] = self._search_all(demand, rows[passing], reaches[:, passing])
         return found
 
-    def answer(self, demand: ClaimDemand, row: int) -> tuple[AllocationResult, list[int]]:
+    def answer(self, demand: ClaimDemand, row: int) -> tuple[AllocatorResult, list[int]]:
         """Return what one node would give, and the numbers of its devices."""
         self._refresh(demand)
         rows = np.array([row], np.intp)
@@ -184,7 +184,7 @@ class Supply:
             numbers += inventory.members[group]
         return numbers
 
-    def _search(self, demand: ClaimDemand, numbers: list[int], codes: I64) -> AllocationResult:
+    def _search(self, demand: ClaimDemand, numbers: list[int], codes: I64) -> AllocatorResult:
         inventory = self._inventory
         trouble = inventory.trouble[numbers]
         stock = Stock(

@@ -27,7 +27,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     QuotaPodRequest,
     QuotaSpec,
 )
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 
 class Capacity:
@@ -116,7 +116,7 @@ class QuotaBook:
             return QuotaRef(name, tree_id)
         return QuotaRef(DEFAULT) if self._has_default else NO_QUOTA
 
-    def tree_of(self, ref: QuotaRef) -> QuotaTree | None:
+    def tree_of(self, ref: QuotaRef) -> GroupQuotaTree | None:
         """The tree of a quota; None when there is none (any more)."""
         return self.forest.tree(ref.tree_id) if ref.name else None
 
@@ -128,7 +128,7 @@ class QuotaBook:
         """The pod as it was seen last."""
         return self._pods.get(key)
 
-    def quotas(self) -> Iterator[tuple[str, QuotaTree, Quota]]:
+    def quotas(self) -> Iterator[tuple[str, GroupQuotaTree, Quota]]:
         """All quotas of all trees, with the id of their tree and the tree; roots are left out."""
         for tree_id in self.forest.ids():
             tree = self.forest.tree(tree_id)
@@ -141,7 +141,7 @@ class QuotaBook:
         """All quotas of all trees."""
         return {name for tree in self._trees() for name in tree.names()}
 
-    def find(self, name: str) -> tuple[QuotaTree, Quota] | None:
+    def find(self, name: str) -> tuple[GroupQuotaTree, Quota] | None:
         """A quota and its tree; the root is that of the default tree."""
         tree = self.forest.tree(self.forest.tree_ids.get(name, DEFAULT_TREE))
         quota = tree.get(name) if tree is not None else None
@@ -161,7 +161,7 @@ class QuotaBook:
             changed |= tree.settle()
         return changed
 
-    def _trees(self) -> Iterator[QuotaTree]:
+    def _trees(self) -> Iterator[GroupQuotaTree]:
         for tree_id in self.forest.ids():
             if (tree := self.forest.tree(tree_id)) is not None:
                 yield tree

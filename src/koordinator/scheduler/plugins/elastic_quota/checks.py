@@ -22,10 +22,10 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_o
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.latencies import Latencies
 from koordinator.scheduler.plugins.elastic_quota.lending import PodStanding
-from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota, PodQuotas, limit_of
+from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota, PodQuotaCache, limit_of
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, Quota
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
@@ -36,8 +36,8 @@ class QuotaChecks:
         self._book = book
         self._has_runtime = args.enable_runtime_quota
         self.asks_ancestors = args.enable_check_parent_quota
-        self._places = PodQuotas(book, has_runtime=self._has_runtime, asks_ancestors=self.asks_ancestors)
-        self._refresh = timed.of("RefreshRuntime", QuotaTree.bring_up_to_date)
+        self._places = PodQuotaCache(book, has_runtime=self._has_runtime, asks_ancestors=self.asks_ancestors)
+        self._refresh = timed.of("RefreshRuntime", GroupQuotaTree.bring_up_to_date)
 
     def limit_of(self, quota: Quota) -> Nanos:
         """Return what a quota may use now, as far as it is up to date."""

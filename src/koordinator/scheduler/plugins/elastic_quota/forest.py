@@ -11,7 +11,7 @@ from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import QuotaPodRequest, QuotaSpec
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 DEFAULT_TREE = ""
 
@@ -33,14 +33,14 @@ class QuotaForest:
     ) -> None:
         self._scales_min = scales_min
         self._keeps_guarantee = keeps_guarantee
-        default = QuotaTree(reserved=reserved, scales_min=scales_min, keeps_guarantee=keeps_guarantee)
-        self._trees: dict[str, QuotaTree] = {DEFAULT_TREE: default}
+        default = GroupQuotaTree(reserved=reserved, scales_min=scales_min, keeps_guarantee=keeps_guarantee)
+        self._trees: dict[str, GroupQuotaTree] = {DEFAULT_TREE: default}
         self._tree_ids: dict[str, str] = dict.fromkeys(reserved, DEFAULT_TREE)
         self._roots: dict[str, tuple[str, TreeRoot]] = {}
         """Tree id → name of its root quota, and what that says."""
         self._capacity: Amounts = {}
 
-    def tree(self, tree_id: str) -> QuotaTree | None:
+    def tree(self, tree_id: str) -> GroupQuotaTree | None:
         """The tree, None when there is none of the id."""
         return self._trees.get(tree_id)
 
@@ -65,7 +65,7 @@ class QuotaForest:
         """
         tree_id = self._tree_ids.setdefault(spec.name, tree_id)
         if tree_id not in self._trees:
-            self._trees[tree_id] = QuotaTree(
+            self._trees[tree_id] = GroupQuotaTree(
                 scales_min=self._scales_min, keeps_guarantee=self._keeps_guarantee
             )
         if root is not None and tree_id != DEFAULT_TREE:

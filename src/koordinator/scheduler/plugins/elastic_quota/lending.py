@@ -22,7 +22,7 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import (
 )
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, Quota
 from koordinator.scheduler.plugins.elastic_quota.runtime import split
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 ROOT_SHOWN = "root"
 """What people call the root of a tree."""
@@ -267,7 +267,7 @@ def of_quota(quota: Quota, tree_id: str, runtime: Amounts) -> QuotaSummary:
     )
 
 
-def of_path(tree: QuotaTree, tree_id: str, name: str) -> LendingReport:
+def of_path(tree: GroupQuotaTree, tree_id: str, name: str) -> LendingReport:
     """A quota of the books with its ancestors, and the siblings of each: enough for `path` and `loans`."""
     tree.bring_up_to_date(name)
     wanted: dict[str, Quota] = {}

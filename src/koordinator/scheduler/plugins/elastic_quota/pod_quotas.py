@@ -11,7 +11,7 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, Quota
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 REMEMBERED_MAX = 20_000
 """Labels and namespaces; pods may come with any number of them."""
@@ -26,7 +26,7 @@ class PodQuota(msgspec.Struct, frozen=True, eq=False):
     """A quota that pods belong to, with the ancestors that have a say."""
 
     ref: QuotaRef
-    tree: QuotaTree
+    tree: GroupQuotaTree
     quota: Quota
     has_runtime: bool
     """Whether its runtime limits it, and not its max."""
@@ -50,7 +50,9 @@ class PodQuota(msgspec.Struct, frozen=True, eq=False):
         return (*above, self.quota.spec.name)
 
 
-def place_in(tree: QuotaTree, ref: QuotaRef, *, has_runtime: bool, asks_ancestors: bool) -> PodQuota | Status:
+def place_in(
+    tree: GroupQuotaTree, ref: QuotaRef, *, has_runtime: bool, asks_ancestors: bool
+) -> PodQuota | Status:
     """The quota of that name with the ancestors that have a say; an error where the tree does not know it."""
     quota = tree.get(ref.name)
     if quota is None:
@@ -65,7 +67,7 @@ def place_in(tree: QuotaTree, ref: QuotaRef, *, has_runtime: bool, asks_ancestor
     )
 
 
-class PodQuotas:
+class PodQuotaCache:
     """Place by pod. `has_runtime`: runtimes limit quotas; `asks_ancestors`: ancestors have a say."""
 
     def __init__(self, book: QuotaBook, *, has_runtime: bool, asks_ancestors: bool) -> None:

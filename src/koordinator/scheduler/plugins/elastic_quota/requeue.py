@@ -7,7 +7,7 @@ import msgspec
 
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, QuotaSpec
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 
 class QueueingHint(enum.Enum):
@@ -59,7 +59,7 @@ class TreeSnapshot(msgspec.Struct, frozen=True):
     assigned: Mapping[str, frozenset[str]]
 
     @classmethod
-    def of(cls, tree: QuotaTree) -> "TreeSnapshot":
+    def of(cls, tree: GroupQuotaTree) -> "TreeSnapshot":
         """A tree as it is now."""
         quotas = [quota for name in tree.names() if (quota := tree.get(name)) is not None]
         return cls(

@@ -38,7 +38,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota_chains import QuotaChains
 from koordinator.scheduler.plugins.elastic_quota.runtime_calculator import RuntimeCalculator
 
 
-class QuotaTree:
+class GroupQuotaTree:
     """All quotas with one tree id. The root is always there; `reserved` are the maxima of the system and
     the default quota, which only the default tree has.
     """
@@ -77,9 +77,9 @@ class QuotaTree:
         """Names of all quotas, sorted."""
         return sorted(self._quotas)
 
-    def bare(self) -> "QuotaTree":
+    def bare(self) -> "GroupQuotaTree":
         """A tree without quotas that shares by the same rules."""
-        return QuotaTree(scales_min=self._scales_min, keeps_guarantee=self._keeps_guarantee)
+        return GroupQuotaTree(scales_min=self._scales_min, keeps_guarantee=self._keeps_guarantee)
 
     def take_touched(self) -> set[str]:
         """Quotas whose sums or specs changed since the last call."""

@@ -11,7 +11,7 @@ from koordinator.api import resource_vector
 from koordinator.scheduler.plugin.framework import Relief
 from koordinator.scheduler.plugins.load_aware import load
 from koordinator.scheduler.plugins.load_aware.load import NodeLoad, PodContribution, Vector
-from koordinator.scheduler.plugins.load_aware.rules import UsageThresholds
+from koordinator.scheduler.plugins.load_aware.rules import NodeLoadRules
 from koordinator.scheduler.table.pod_info import PodInfo
 
 NEAR_NODES_MAX = 3
@@ -45,7 +45,7 @@ class JudgedNode(msgspec.Struct, frozen=True):
 
 
 def judged(
-    names: Sequence[str], load: NodeLoad, rules: UsageThresholds, estimate: Vector, *, is_prod: bool
+    names: Sequence[str], load: NodeLoad, rules: NodeLoadRules, estimate: Vector, *, is_prod: bool
 ) -> JudgedNode | None:
     """None when nothing was measured. Source: behaviour/scheduler I5."""
     if load.report is None or load.report.node_usage is None:

@@ -37,7 +37,7 @@ from koordinator.scheduler.plugin.status import Status, unschedulable
 from koordinator.scheduler.plugins.load_aware import explained, load
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy, vector
 from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad, estimate, kind_key
-from koordinator.scheduler.plugins.load_aware.rules import UsageThresholds, UsageThresholdsTable
+from koordinator.scheduler.plugins.load_aware.rules import NodeLoadRules, NodeLoadRulesTable
 from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import ColumnSpec, Rows, at
 from koordinator.scheduler.table.nodes import RowKeeper
@@ -103,8 +103,8 @@ class LoadAwareScheduling(
         self._metrics: dict[str, NodeMetric] = {}
         self._updated_s: dict[str, float] = {}
         self._next_expiry_s = float("inf")
-        self._rules: dict[int, UsageThresholds] = {}
-        self._rules_by_node = UsageThresholdsTable(self.policy)
+        self._rules: dict[int, NodeLoadRules] = {}
+        self._rules_by_node = NodeLoadRulesTable(self.policy)
         self._nobody = self._rules_by_node.of(Node())
         columns = handle.columns
         self._room = columns["room"]
@@ -436,13 +436,13 @@ class LoadAwareScheduling(
         if rules.has_prod_limits or self.policy.args.score_according_prod_usage:
             self._write_prod_sums(row, node_load.existing_prod(), rules)
 
-    def _write_prod_sums(self, row: int, existing: list[int], rules: UsageThresholds) -> None:
+    def _write_prod_sums(self, row: int, existing: list[int], rules: NodeLoadRules) -> None:
         for index, limit in enumerate(rules.prod_limits):
             if rules.has_prod_limits:
                 self._prod_room.values[index, row] = UNLIMITED if limit is None else limit - existing[index]
             self._prod_left.values[index, row] = rules.capacity[index] - existing[index]
 
-    def _rules_at(self, row: int) -> UsageThresholds:
+    def _rules_at(self, row: int) -> NodeLoadRules:
         """The rules of a row; those of a node without capacity where only pods are known."""
         found = self._rules.get(row)
         return self._nobody if found is None else found

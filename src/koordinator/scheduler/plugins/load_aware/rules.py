@@ -23,7 +23,7 @@ PLAIN_MAX = 256
 Vector = tuple[int, ...]
 
 
-class UsageThresholds(msgspec.Struct, frozen=True, kw_only=True):
+class NodeLoadRules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules by which a node is judged. `limits` are the highest usages within the thresholds (None: no
     threshold), of the node's usage or of a percentile of it; `prod_limits`, if there are any, hold for prod pods
     instead. Thresholds are in percent, 0 is off.
@@ -40,7 +40,7 @@ class UsageThresholds(msgspec.Struct, frozen=True, kw_only=True):
     has_prod_limits: bool
 
 
-def rules_of(node: Node, policy: LoadAwarePolicy) -> UsageThresholds:
+def rules_of(node: Node, policy: LoadAwarePolicy) -> NodeLoadRules:
     """Return what the policy and the node's own annotation say about it."""
     own, names = _own_thresholds(node), policy.names
     thresholds, aggregated, prod = (
@@ -59,7 +59,7 @@ def rules_of(node: Node, policy: LoadAwarePolicy) -> UsageThresholds:
         aggregation = Aggregation(by.usage_aggregation_type, by.usage_aggregated_duration or 0.0)
     capacity = load.read_vector(node_capacity(node), names)
     thresholds = thresholds if aggregated is None else aggregated
-    return UsageThresholds(
+    return NodeLoadRules(
         capacity=capacity,
         aggregation=aggregation,
         is_aggregated=aggregated is not None,
@@ -72,15 +72,15 @@ def rules_of(node: Node, policy: LoadAwarePolicy) -> UsageThresholds:
     )
 
 
-class UsageThresholdsTable:
+class NodeLoadRulesTable:
     """The rules of nodes of a policy. Nodes alike share theirs: most have no annotation of their own, and a cluster has
     few sizes of them."""
 
     def __init__(self, policy: LoadAwarePolicy) -> None:
         self._policy = policy
-        self._plain: Recent[UsageThresholds] = Recent(PLAIN_MAX)
+        self._plain: Recent[NodeLoadRules] = Recent(PLAIN_MAX)
 
-    def of(self, node: Node) -> UsageThresholds:
+    def of(self, node: Node) -> NodeLoadRules:
         """As `rules_of`."""
         annotations = node.metadata.annotations
         if labels.USAGE_THRESHOLDS in annotations or labels.NODE_RAW_ALLOCATABLE in annotations:

@@ -51,7 +51,7 @@ class RestoredNode(msgspec.Struct, frozen=True):
     matched_allocated: dict[str, int]
 
 
-class NodeReservation(msgspec.Struct, frozen=True):
+class HeldReservation(msgspec.Struct, frozen=True):
     """A reservation on a node and the requests of its owners."""
 
     is_matched: bool
@@ -126,7 +126,7 @@ def is_policy_conflict(incoming: str, existing: Sequence[str]) -> bool:
     return any((policy == "") != (incoming == "") for policy in existing)
 
 
-def restore(plain: Sequence[Ints], held: Sequence[NodeReservation]) -> RestoredNode:
+def restore(plain: Sequence[Ints], held: Sequence[HeldReservation]) -> RestoredNode:
     """Give back what is counted twice: reserve pods and their owners overlap.
 
     An unmatched reservation counts once, by what is reserved; a matched one not at all, its owners do.

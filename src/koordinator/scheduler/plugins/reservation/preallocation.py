@@ -26,7 +26,7 @@ class PreAllocationCandidate(msgspec.Struct, frozen=True):
     request: Ints
 
 
-class PreAllocationPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class PreAllocationMode(msgspec.Struct, frozen=True, kw_only=True):
     """`is_required`: never onto free room only; `prefers_none`: free room first, if it suffices."""
 
     is_multiple: bool = False
@@ -54,7 +54,7 @@ def pre_allocate(
     node: ReservationNodeView,
     room: ReservationAmounts,
     candidates: Sequence[PreAllocationCandidate],
-    policy: PreAllocationPolicy,
+    policy: PreAllocationMode,
     ignored: Ignored = NOTHING_IGNORED,
 ) -> PreAllocation:
     """Return whether a reservation fits a node by free room and by pods that leave it, tried in the order given."""
@@ -73,7 +73,7 @@ def _one(
     node: ReservationNodeView,
     room: ReservationAmounts,
     candidates: Sequence[PreAllocationCandidate],
-    policy: PreAllocationPolicy,
+    policy: PreAllocationMode,
     ignored: Ignored,
     free_short: list[str],
 ) -> PreAllocation:
@@ -99,7 +99,7 @@ def _several(
     node: ReservationNodeView,
     room: ReservationAmounts,
     candidates: Sequence[PreAllocationCandidate],
-    policy: PreAllocationPolicy,
+    policy: PreAllocationMode,
     ignored: Ignored,
     free_short: list[str],
 ) -> PreAllocation:

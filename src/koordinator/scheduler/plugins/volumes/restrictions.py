@@ -46,7 +46,7 @@ class DiskReason(Reason):
     )
 
 
-class Disk(msgspec.Struct, frozen=True):
+class InTreeDisk(msgspec.Struct, frozen=True):
     """A disk by the names it has; `is_shared`: readers may share it with other readers."""
 
     keys: tuple[DiskKey, ...]
@@ -54,7 +54,7 @@ class Disk(msgspec.Struct, frozen=True):
 
 
 class RestrictionState(msgspec.Struct, frozen=True):
-    disks: tuple[Disk, ...]
+    disks: tuple[InTreeDisk, ...]
     claims: tuple[ClaimKey, ...]
     missing: str
     exclusive: tuple[ClaimKey, ...]
@@ -190,15 +190,15 @@ def _claims(pod: Pod) -> tuple[ClaimKey, ...]:
     return tuple(use.key for use in claims_of(pod) if not use.is_ephemeral)
 
 
-def disks_of(pod: Pod) -> Iterator[Disk]:
+def disks_of(pod: Pod) -> Iterator[InTreeDisk]:
     """Disks that the pod names itself and that not everybody can have at once."""
     for volume in pod.spec.volumes:
         if (gce := volume.gce_persistent_disk) is not None:
-            yield Disk((("gce", gce.pd_name),), gce.read_only)
+            yield InTreeDisk((("gce", gce.pd_name),), gce.read_only)
         if (ebs := volume.aws_elastic_block_store) is not None:
-            yield Disk((("ebs", ebs.volume_id),), is_shared=False)
+            yield InTreeDisk((("ebs", ebs.volume_id),), is_shared=False)
         if (iscsi := volume.iscsi) is not None:
-            yield Disk((("iscsi", iscsi.iqn),), iscsi.read_only)
+            yield InTreeDisk((("iscsi", iscsi.iqn),), iscsi.read_only)
         if (rbd := volume.rbd) is not None:
             keys = tuple(("rbd", monitor, rbd.pool, rbd.image) for monitor in rbd.monitors)
-            yield Disk(keys, rbd.read_only)
+            yield InTreeDisk(keys, rbd.read_only)

@@ -4,7 +4,7 @@ from typing import Any
 
 from koordinator.cel import checker
 from koordinator.cel.errors import CompileError
-from koordinator.cel.overloads import DYN, Type
+from koordinator.cel.overloads import DYN, CELType
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors
 from koordinator.local.schema.builtin.checks.common import check_label_selector
@@ -35,10 +35,10 @@ def check_policy(obj: Json) -> list[StatusCause]:
     if not validations and not annotations:
         why = "validations or auditAnnotations must contain at least one item"
         causes += [errors.required(f"spec.{part}", why) for part in ("validations", "auditAnnotations")]
-    known: dict[str, Type] = {name: DYN for name in VARIABLES if spec.get("paramKind") or name != "params"}
+    known: dict[str, CELType] = {name: DYN for name in VARIABLES if spec.get("paramKind") or name != "params"}
     for index, condition in enumerate((spec.get("matchConditions") or ())[:CONDITIONS_MAX]):
         field = f"spec.matchConditions[{index}].expression"
-        causes += _check(condition.get("expression"), {**known, "variables": Type("none")}, field, "bool")
+        causes += _check(condition.get("expression"), {**known, "variables": CELType("none")}, field, "bool")
     known["variables"], more = _check_variables(spec.get("variables") or [], known)
     causes += more
     for index, validation in enumerate(validations):
@@ -51,13 +51,13 @@ def check_policy(obj: Json) -> list[StatusCause]:
     return causes
 
 
-def _check_variables(variables: list[Json], known: dict[str, Type]) -> tuple[Type, list[StatusCause]]:
+def _check_variables(variables: list[Json], known: dict[str, CELType]) -> tuple[CELType, list[StatusCause]]:
     """The type of `variables`; each expression may speak of those before it."""
     causes: list[StatusCause] = []
-    fields: dict[str, Type] = {}
+    fields: dict[str, CELType] = {}
     for index, variable in enumerate(variables):
         field = f"spec.variables[{index}]"
-        scope = {**known, "variables": Type("variables", (), dict(fields))}
+        scope = {**known, "variables": CELType("variables", (), dict(fields))}
         name = variable.get("name", "")
         if not name.isidentifier():
             causes.append(errors.invalid(f"{field}.name", name, "name is not a valid CEL identifier"))
@@ -66,10 +66,10 @@ def _check_variables(variables: list[Json], known: dict[str, Type]) -> tuple[Typ
         found = _check(variable.get("expression"), scope, f"{field}.expression", "")
         causes += found
         fields[name] = DYN if found else checker.type_of(variable["expression"], scope)
-    return Type("variables", (), fields), causes
+    return CELType("variables", (), fields), causes
 
 
-def _check_validation(validation: Json, known: dict[str, Type], field: str) -> list[StatusCause]:
+def _check_validation(validation: Json, known: dict[str, CELType], field: str) -> list[StatusCause]:
     causes = _check(validation.get("expression"), known, f"{field}.expression", "bool")
     message = validation.get("message") or ""
     if "\n" in message:
@@ -81,7 +81,7 @@ def _check_validation(validation: Json, known: dict[str, Type], field: str) -> l
     return causes
 
 
-def _check(text: str | None, known: dict[str, Type], field: str, wanted: str) -> list[StatusCause]:
+def _check(text: str | None, known: dict[str, CELType], field: str, wanted: str) -> list[StatusCause]:
     if not text or not text.strip():
         return [errors.required(field, "expression is not specified")]
     try:

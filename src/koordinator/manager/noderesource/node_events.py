@@ -24,7 +24,7 @@ _DEGRADED = frozenset(
 )
 
 
-class Herald:
+class NodeEventRecorder:
     """Remembers what was told of each node."""
 
     def __init__(self, events: EventRecorder, clock: Clock) -> None:
