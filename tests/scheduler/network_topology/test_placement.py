@@ -11,7 +11,7 @@ from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.network_topology import NODE_LAYER, NetworkTopologySpec
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.topology_tree import TopologyTree, build
-from koordinator.scheduler.plugins.network_topology import score
+from koordinator.scheduler.plugins.network_topology import placement
 from koordinator.scheduler.plugins.network_topology.placement import (
     OFFERS_MAX,
     PlanReason,
@@ -210,13 +210,13 @@ def test_a_layer_that_does_not_exist_holds_nobody() -> None:
 
 @pytest.mark.parametrize(("count", "expected"), [(0, []), (1, [100]), (3, [100, 50, 0])])
 def test_scores_follow_the_rank(count: int, expected: list[int]) -> None:
-    assert score.by_rank(count).tolist() == expected
+    assert placement.by_rank(count).tolist() == expected
 
 
 def test_nodes_outside_the_network_come_last_and_break_nothing() -> None:
     tree = of_blocks(2)
     leaves = np.array([-1, tree.leaf_of["b0n1"], -1, tree.leaf_of["b0n0"]], np.intp)
 
-    found = score.scores(tree, leaves, ["z", "b0n1", "y", "b0n0"].__getitem__, numbers(tree, b0n1=1))
+    found = placement.scores(tree, leaves, ["z", "b0n1", "y", "b0n0"].__getitem__, numbers(tree, b0n1=1))
 
     assert found.tolist() == [0, 100, 34, 67]

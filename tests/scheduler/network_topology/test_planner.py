@@ -19,8 +19,7 @@ from koordinator.scheduler.explain.slices import finish
 from koordinator.scheduler.plugin.topology_tree import TopologyTree, build
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.network_topology import slots
-from koordinator.scheduler.plugins.network_topology.outlook import outlook
-from koordinator.scheduler.plugins.network_topology.planner import JobPlan, Planner, PlanningJob
+from koordinator.scheduler.plugins.network_topology.planner import JobPlan, Planner, PlanningJob, outlook
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod
 

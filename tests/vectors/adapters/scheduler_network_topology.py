@@ -18,7 +18,7 @@ from koordinator.scheduler.plugin.topology_tree import (
 )
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.network_topology import placement
-from koordinator.scheduler.plugins.network_topology import score as ranking
+from koordinator.scheduler.plugins.network_topology import placement as ranking
 from koordinator.scheduler.plugins.network_topology.planner import PlanningJob
 from tests.scheduler.small_cluster import SmallCluster
 

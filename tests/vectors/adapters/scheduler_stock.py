@@ -25,7 +25,7 @@ from koordinator.scheduler.plugins import built_in, image_locality
 from koordinator.scheduler.plugins.inter_pod_affinity.plugin import normalized as pod_affinity_scores
 from koordinator.scheduler.plugins.node_resources_balanced import balanced_allocation
 from koordinator.scheduler.plugins.node_resources_fit import piecewise_linear
-from koordinator.scheduler.plugins.priority_sort import priority_key
+from koordinator.scheduler.plugins.queue_plugins import priority_key
 from koordinator.scheduler.plugins.topology_spread import plugin
 from koordinator.scheduler.queue.scheduling_queue import backoff_s
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper

@@ -5,8 +5,7 @@ from typing import Any
 from koordinator.scheduler.engine.registry import PluginRegistry, installed
 from koordinator.scheduler.plugin.framework import Plugin
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koordinator.scheduler.plugins.default_binder import DefaultBinder
-from koordinator.scheduler.plugins.default_pre_bind import DefaultPreBind
+from koordinator.scheduler.plugins.default_binder import DefaultBinder, DefaultPreBind
 from koordinator.scheduler.plugins.dynamic_resources.plugin import DynamicResources
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.image_locality import ImageLocality
@@ -21,10 +20,9 @@ from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.plugins.node_resources_fit_plus import NodeResourcesFitPlus
 from koordinator.scheduler.plugins.node_unschedulable import NodeUnschedulable
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
-from koordinator.scheduler.plugins.priority_sort import PrioritySort
+from koordinator.scheduler.plugins.queue_plugins import PrioritySort, SchedulingGates
 from koordinator.scheduler.plugins.required_reservation import RequiredReservation
 from koordinator.scheduler.plugins.scarce_resource_avoidance import ScarceResourceAvoidance
-from koordinator.scheduler.plugins.scheduling_gates import SchedulingGates
 from koordinator.scheduler.plugins.scheduling_hint import SchedulingHint
 from koordinator.scheduler.plugins.taint_toleration import TaintToleration
 from koordinator.scheduler.plugins.topology_spread.plugin import PodTopologySpread

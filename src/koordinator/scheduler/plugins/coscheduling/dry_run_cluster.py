@@ -14,14 +14,13 @@ from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin import diagnosis as words
 from koordinator.scheduler.plugin.framework import Diagnosis, Mask, Plugin
 from koordinator.scheduler.plugin.status import Code, Status
-from koordinator.scheduler.plugins.coscheduling.costs import EmptyingCosts
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     NO_VICTIMS,
     NOT_HELPFUL,
     JobMember,
     Occupant,
 )
-from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents, job_name, may_go
+from koordinator.scheduler.plugins.coscheduling.occupants import EmptyingCosts, JobResidents, job_name, may_go
 from koordinator.scheduler.plugins.node_resources_fit import FitState, NodeResourcesFit
 from koordinator.scheduler.plugins.preemption.executor import PREEMPTION, has_condition
 from koordinator.scheduler.table.columns import Rows

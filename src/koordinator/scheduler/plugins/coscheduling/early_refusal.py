@@ -27,8 +27,8 @@ from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGang
 from koordinator.scheduler.plugins.network_topology import slots
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.plugins.preemption.plugin import NOT_HELPFUL
-from koordinator.scheduler.plugins.preemption.residents import Residents
 from koordinator.scheduler.plugins.preemption.search import NO_VICTIMS
+from koordinator.scheduler.plugins.preemption.victims import Residents
 from koordinator.scheduler.table.pod_info import PodInfo
 
 KINDS_MAX = 16

@@ -23,14 +23,15 @@ from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     PreemptionCluster,
 )
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
-from koordinator.scheduler.plugins.network_topology import score
-from koordinator.scheduler.plugins.network_topology.outlook import JobOutlook, outlook
+from koordinator.scheduler.plugins.network_topology import placement
 from koordinator.scheduler.plugins.network_topology.placement import MUST_GATHER
 from koordinator.scheduler.plugins.network_topology.planner import (
+    JobOutlook,
     JobPlan,
     Planner,
     PlanningJob,
     UnknownProfile,
+    outlook,
 )
 from koordinator.scheduler.plugins.network_topology.rows import Attraction, TreeRows
 from koordinator.scheduler.table.columns import Rows
@@ -207,7 +208,7 @@ class GangPlanning:
             return np.zeros(rows.size, np.int64)
         name_of = self._handle.table.name_of
         existing = self._rows.by_leaf(tree, self._attraction.by_row(selector))
-        return score.scores(
+        return placement.scores(
             tree, self._rows.leaves(tree)[rows], lambda each: name_of(int(rows[each])), existing
         )
 

@@ -22,10 +22,9 @@ from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.hints import QuotaUpdate
 from koordinator.scheduler.plugins.elastic_quota.hooks import Hooks
-from koordinator.scheduler.plugins.elastic_quota.latencies import Latencies
 from koordinator.scheduler.plugins.elastic_quota.overuse import OverUse
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM
-from koordinator.scheduler.plugins.elastic_quota.quota_changes import QuotaChanges
+from koordinator.scheduler.plugins.elastic_quota.quota_changes import Latencies, QuotaChanges
 from koordinator.scheduler.plugins.elastic_quota.statuses import Statuses
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo

@@ -27,6 +27,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     SYSTEM,
     CountedRequest,
     Quota,
+    QuotaChains,
     QuotaPodRequest,
     QuotaSpec,
     Sums,
@@ -34,7 +35,6 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     count_pod,
     passed_on,
 )
-from koordinator.scheduler.plugins.elastic_quota.quota_chains import QuotaChains
 from koordinator.scheduler.plugins.elastic_quota.runtime_calculator import RuntimeCalculator
 
 

@@ -1,6 +1,7 @@
 """InterPodAffinity on the node table. Source: behaviour/scheduler B1, B2 and B9."""
 
-from collections.abc import Hashable, Iterator
+import itertools
+from collections.abc import Callable, Hashable, Iterator
 from typing import Annotated
 
 import msgspec
@@ -22,7 +23,6 @@ from koordinator.scheduler.plugin.framework import (
     Watch,
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.inter_pod_affinity import explained
 from koordinator.scheduler.plugins.inter_pod_affinity.terms import (
     NO_WISHES,
     REQUIRED_AFFINITY,
@@ -37,7 +37,8 @@ from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.domain_counts import DomainCounts, Tally, Topology
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
-from koordinator.scheduler.table.pod_counts import PodCounts, PodKinds
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_counts import PodCount, PodCounts, PodKinds
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.pod_terms import NamespaceLabels
 
@@ -274,7 +275,7 @@ class InterPodAffinity(
         return np.isin(rows, [row for tally in (*tallies, *state.existing_anti) for row in tally.rows])
 
     def facts(self, state: PodAffinityState, row: int) -> tuple[str, ...]:
-        found = explained.Neighbours(self._table, self.namespaces, self._wishes)
+        found = Neighbours(self._table, self.namespaces, self._wishes)
         wishes = state.wishes
         lines = [found.wanting_away(domains, each, row) for domains, each in self._objecting(state)]
         lines += [
@@ -370,3 +371,78 @@ def normalized(sums: Scores) -> Scores:
     if lowest == highest:
         return np.zeros(sums.size, np.int64)
     return SCORE_MAX * (sums - lowest) // (highest - lowest)
+
+
+NAMED_MAX = 3
+
+IsMeant = Callable[[PodInfo], bool]
+
+
+class Neighbours:
+    """Finds the pods behind the counts, a few of them."""
+
+    def __init__(self, table: NodeTable, namespaces: NamespaceLabels, wishes: PodAffinityTermsCache) -> None:
+        self._table = table
+        self._namespaces = namespaces
+        self._wishes = wishes
+
+    def wanting_away(self, domains: DomainCounts, holders: Holders, row: int) -> str:
+        """Pods near the row that do not want this one there; empty without any."""
+        key = holders.term.key
+
+        def is_meant(pod: PodInfo) -> bool:
+            return any(term.key == key for term in self._wishes.of(pod.pod).all)
+
+        found = self._told(domains, holders, row, is_meant)
+        return (
+            f"{found} in the same {holders.term.topology_key} does not want this pod there" if found else ""
+        )
+
+    def unwanted(self, domains: DomainCounts, count: PodCount, term: Term, row: int) -> str:
+        """Pods near the row that this one wants to be away from; empty without any."""
+        found = self._told(domains, count, row, self._matching(count))
+        return (
+            f"{found} is in the same {term.topology_key}, which this pod wants to be away from"
+            if found
+            else ""
+        )
+
+    def wanted(self, domains: DomainCounts, count: PodCount, term: Term, row: int, *, is_first: bool) -> str:
+        """Pods that this one must be near: those near the row, or how many there are elsewhere."""
+        key = term.topology_key
+        if int(domains.layout.ids[row]) == ABSENT:
+            return f"has no label {key}"
+        if is_first:
+            return "the first of its group may go anywhere"
+        found = self._told(domains, count, row, self._matching(count))
+        if found:
+            return f"{found} is in the same {key}, as this pod wants"
+        return f"no pod that it must be near is in the same {key}; elsewhere: {domains.total}"
+
+    def _matching(self, count: PodCount) -> IsMeant:
+        def is_meant(pod: PodInfo) -> bool:
+            if pod.pod.metadata.deletion_timestamp is not None and not count.counts_leaving:
+                return False
+            return all(term.matches(pod.pod, self._namespaces) for term in count.terms)
+
+        return is_meant
+
+    def _told(self, domains: DomainCounts, tally: Tally, row: int, is_meant: IsMeant) -> str:
+        slot = int(domains.layout.ids[row])
+        total = int(domains.by_value[slot]) if slot != ABSENT else 0
+        if not total:
+            return ""
+        pods = self._pods(domains, tally, row, slot, is_meant)
+        names = [pod.key for pod in itertools.islice(pods, NAMED_MAX)]
+        more = f" and {total - len(names)} more" if total > len(names) else ""
+        return f"{'pod' if total == 1 else 'each of'} {', '.join(names)}{more}"
+
+    def _pods(
+        self, domains: DomainCounts, tally: Tally, row: int, slot: int, is_meant: IsMeant
+    ) -> Iterator[PodInfo]:
+        """Yield the pods on the row itself first; others only where the domain has more nodes."""
+        ids = domains.layout.ids
+        others = iter(tally.rows) if domains.layout.is_shared[slot] else iter(())
+        for each in itertools.chain((row,), (other for other in others if other != row)):
+            if each in tally.rows and each < ids.size and ids[each] == slot:
+                yield from filter(is_meant, self._table.pods_at(each).values())

@@ -9,5 +9,5 @@ Fast: `columns` summarise all nodes, `bulk` answers from them for many at once, 
 both say what `admission` says, and leave to it what only a trial can tell.
 
 Live: `allocations` keep who holds what, `holdings` are read from and written to pods, `plugin` is the plugin,
-`providers` the way in for others (devices), `node_report` what people see.
+`providers` the way in for others (devices), `explained` what people see.
 """

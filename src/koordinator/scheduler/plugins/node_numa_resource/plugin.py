@@ -41,7 +41,6 @@ from koordinator.scheduler.plugins.node_numa_resource import (
     designated,
     explained,
     holdings,
-    node_report,
     node_view,
     policy,
     score,
@@ -463,7 +462,7 @@ class NodeNUMAResource(
         record = self.books.at(row)
         if not record.facts.options.cpus.is_valid:
             return ApiAnswer({"message": f"node {name}: {policy.INVALID_TOPOLOGY.message}"}, 500)
-        return ApiAnswer(node_report.describe(name, record.facts, record.ledger))
+        return ApiAnswer(explained.describe(name, record.facts, record.ledger))
 
 
 _SHARES_NUMA_NODES = (

@@ -23,8 +23,12 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.topology_spread import constraints
-from koordinator.scheduler.plugins.topology_spread.args import SpreadArgs
-from koordinator.scheduler.plugins.topology_spread.constraints import UNCONSTRAINED, Constraint, Constraints
+from koordinator.scheduler.plugins.topology_spread.constraints import (
+    UNCONSTRAINED,
+    Constraint,
+    Constraints,
+    SpreadArgs,
+)
 from koordinator.scheduler.plugins.topology_spread.inclusion import Inclusion, Inclusions, placement_key
 from koordinator.scheduler.plugins.topology_spread.owners import OwnerSelectors
 from koordinator.scheduler.table.changes import RowChange
