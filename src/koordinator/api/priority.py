@@ -91,7 +91,7 @@ def preemption_policy(pod_labels: Mapping[str, str]) -> str:
 
 
 def default_preemption_policy(pod_labels: Mapping[str, str]) -> str:
-    """As `preemption_policy`, but `Never` when the label says neither."""
+    """Return the policy as `preemption_policy` does, but `Never` when the label says neither."""
     return preemption_policy(pod_labels) or PREEMPT_NEVER
 
 

@@ -205,7 +205,8 @@ def milli(raw: RawQuantity) -> int:
 
 
 def milli_once(raw: RawQuantity) -> int:
-    """As `milli`, for an amount that nobody will ask for again, such as a measured usage: it is not remembered.
+    """Return the amount as `milli` does, for one that nobody will ask for again, such as a measured usage: it is
+    not remembered.
 
     Raises: QuantityError.
     """

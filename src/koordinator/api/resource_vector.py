@@ -113,18 +113,20 @@ class ResourceRegistry:
         return vector
 
     def widen(self, array: I64) -> I64:
-        """`array` with its last axis padded with zeros to the registry's width; itself if wide enough."""
+        """Return `array` (…, columns) with its last axis padded with zeros to the registry's width; itself if wide
+        enough.
+        """
         missing = len(self._names) - array.shape[-1]
         if missing <= 0:
             return array
         return np.concatenate([array, np.zeros((*array.shape[:-1], missing), array.dtype)], axis=-1)
 
     def amounts(self, vector: I64) -> dict[str, int]:
-        """Name → integer of the entries that are not zero."""
+        """Return name → integer of the entries of `vector` (columns,) that are not zero."""
         return {self._names[column]: int(vector[column]) for column in np.flatnonzero(vector)}
 
     def to_wire(self, vector: I64) -> ResourceList:
-        """The entries that are not zero as quantity texts."""
+        """Return the entries of `vector` (columns,) that are not zero as quantity texts."""
         return {name: amount_text(name, number) for name, number in self.amounts(vector).items()}
 
 

@@ -13,7 +13,7 @@ PREFER_NO_SCHEDULE = "PreferNoSchedule"
 
 
 def text_of(taint: Taint) -> str:
-    """As kubectl writes it: `key=value:Effect`."""
+    """Return the taint as kubectl writes it: `key=value:Effect`."""
     return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 
 

@@ -38,7 +38,9 @@ class FileError(KoordinatorError, ValueError):
 
 @contextlib.contextmanager
 def opened(path: str | Path) -> Iterator[IO[bytes]]:
-    """The bytes of a file, unpacked where it is gzipped; `-` is standard input."""
+    """Open a file as bytes, unpacked where it is gzipped; `-` is standard input. Raises: FileError, also for a
+    damaged one.
+    """
     name = str(path)
     with contextlib.ExitStack() as stack:
         raw: Any
@@ -58,7 +60,7 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def read(path: str | Path, *, bytes_max: int = CONFIG_BYTES_MAX) -> bytes:
-    """All of a file that is not larger than `bytes_max`."""
+    """Return all of a file. Raises: FileError when it is larger than `bytes_max`."""
     with opened(path) as file:
         content = file.read(bytes_max + 1)
     if len(content) > bytes_max:
@@ -67,7 +69,7 @@ def read(path: str | Path, *, bytes_max: int = CONFIG_BYTES_MAX) -> bytes:
 
 
 def read_text(path: str | Path, *, bytes_max: int = CONFIG_BYTES_MAX) -> str:
-    """The same as text."""
+    """Return all of a file as text. Raises: FileError as `read` does, and when it is no UTF-8."""
     content = read(path, bytes_max=bytes_max)
     try:
         return content.decode()
@@ -77,7 +79,9 @@ def read_text(path: str | Path, *, bytes_max: int = CONFIG_BYTES_MAX) -> str:
 
 
 def lines(path: str | Path) -> Generator[str, None, None]:
-    """The lines of a file one after the other, with their ends."""
+    """Yield the lines of a file one after the other, with their ends. Raises: FileError when one is too long or no
+    UTF-8.
+    """
     with opened(path) as file:
         number = 0
         while line := file.readline(LINE_BYTES_MAX):

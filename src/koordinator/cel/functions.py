@@ -209,7 +209,7 @@ def to_double(value: Any) -> float:
 
 
 def to_string(value: Any) -> str:
-    """As CEL writes a value. Raises: EvaluationError for lists and maps."""
+    """Return a value's text as CEL writes it. Raises: EvaluationError for lists and maps."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int):

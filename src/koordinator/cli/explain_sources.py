@@ -179,7 +179,7 @@ def _refresh(found: dumps.Snapshot) -> None:
 
 
 def _with_phases(answer: GangAnswer, groups: Mapping[str, PodGroup]) -> GangAnswer:
-    """With what PodGroups say of themselves."""
+    """Add to the answer what PodGroups say of themselves."""
     lines = [
         msgspec.structs.replace(line, phase=groups[line.gang].status.phase) if line.gang in groups else line
         for line in answer.gangs

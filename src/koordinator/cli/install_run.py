@@ -44,7 +44,7 @@ def install(
     kubeconfig: str,
     context: str,
 ) -> None:
-    """Carry out `koordinator install`; the parameters are its options."""
+    """Carry out `koordinator install`; the parameters are its options. Raises: UsageError when no action is named."""
     if dry_run + do_apply + (output_dir is not None) != 1:
         raise click.UsageError("say what to do: --dry-run, --apply or --output-dir")
     values = read_values(value_files, settings, namespace)
@@ -60,7 +60,9 @@ def install(
 
 
 def uninstall(dry_run: bool, do_apply: bool, everything: bool, kubeconfig: str, context: str) -> None:
-    """Carry out `koordinator uninstall`; the parameters are its options."""
+    """Carry out `koordinator uninstall`; the parameters are its options. Raises: UsageError when no action is
+    named.
+    """
     if dry_run == do_apply:
         raise click.UsageError("say what to do: --dry-run or --apply")
     _carry_out(

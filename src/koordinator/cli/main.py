@@ -73,7 +73,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it; a mistyped name is told the one that it is like."""
+        """Resolve a command as click does it; tell the user of a mistyped name which one it is like."""
         alike = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
         if args[0] not in COMMANDS and alike and not ctx.resilient_parsing:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {alike[0]}?")

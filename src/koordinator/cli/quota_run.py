@@ -74,7 +74,9 @@ def tree(
     context: str,
     output: str,
 ) -> None:
-    """Carry out `koordinator quota tree`; the parameters are its options."""
+    """Carry out `koordinator quota tree`; the parameters are its options. Raises: UsageError when they contradict
+    each other.
+    """
     logs.keep_quiet()
     if watch and dump_files:
         raise click.UsageError("--watch follows a cluster: it goes without --dump")

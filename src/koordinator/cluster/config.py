@@ -142,6 +142,9 @@ class TokenFile:
         self._header = ""
 
     async def authorization(self) -> str:
+        """Return the header, read again when the file has changed. Raises: ConfigError when the file cannot be
+        read.
+        """
         try:
             found = self._path.stat()
             stamp = (found.st_mtime_ns, found.st_ino)

@@ -103,7 +103,8 @@ class Informer(Generic[T]):
     def add_index(self, name: str, values: Callable[[T], Iterable[str]]) -> None:
         """Keep objects findable by the texts that the pure function `values` gives for each.
 
-        Asking again for the same name and function changes nothing.
+        Asking again for the same name and function changes nothing. Raises: ValueError when the name has another
+        function.
         """
         known = self._indexes.get(name)
         if known is not None:

@@ -189,7 +189,10 @@ class KubeCluster:
         body: Mapping[str, Any] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """A PATCH is a JSON merge patch, as in `MemoryCluster`."""
+        """Send one request and return its answer. A PATCH is a JSON merge patch, as in `MemoryCluster`.
+
+        Raises: ApiError, such as InternalError when the answer is no JSON object.
+        """
         call = HttpRequest(
             method=method,
             path=path,

@@ -64,7 +64,9 @@ async def request(
     params: Mapping[str, str],
     options: WriteOptions,
 ) -> dict[str, Any]:
-    """The answer to one request; a failure raises `ApiError`. A PATCH is a JSON merge patch."""
+    """Return the answer to one request. A PATCH is a JSON merge patch. Raises: ApiError, such as
+    MethodNotSupported.
+    """
     target = parse(path)
     if not target.plural:
         if method != "GET":

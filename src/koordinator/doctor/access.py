@@ -29,7 +29,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """As `kubectl auth can-i` takes it."""
+        """Return the question as `kubectl auth can-i` takes it."""
         plural, _, subresource = self.resource.partition("/")
         kind = f"{plural}.{self.group}" if self.group else plural
         named = f"{kind}/{self.name}" if self.name else kind

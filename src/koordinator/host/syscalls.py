@@ -47,6 +47,7 @@ class LinuxSyscalls:
         return self._checked(self._libc.prctl(ctypes.c_int(option), *arguments), "prctl")
 
     def perf_event_open(self, attributes: bytes, pid: int, cpu: int, group_fd: int, flags: int) -> int:
+        """Call `perf_event_open(2)` and return the descriptor. Raises: OSError."""
         number = _PERF_EVENT_OPEN.get(os.uname().machine)
         if number is None:
             raise OSError(errno.ENOSYS, f"perf_event_open is not known on {os.uname().machine}")

@@ -43,7 +43,7 @@ class TreeFiles(Files):
         return problem
 
     def make_directory(self, path: str) -> FileProblem | None:
-        """As the kernel makes a group of resctrl: it may use everything and has no threads yet."""
+        """Make a directory as the kernel makes a group of resctrl: it may use everything and has no threads yet."""
         root = os.path.dirname(path)
         is_new = self.is_resctrl(root) and not self.exists(path)
         problem = super().make_directory(path)
@@ -58,7 +58,7 @@ class TreeFiles(Files):
         return self.exists(f"{path}/info") and self.exists(f"{path}/schemata")
 
     def remove_directory(self, path: str) -> FileProblem | None:
-        """As the kernel removes a group: with its files, if no directory is left in it."""
+        """Remove a directory as the kernel removes a group: with its files, if no directory is left in it."""
         root = os.path.dirname(path)
         if self.is_resctrl(root):
             for thread in (self.read(f"{path}/tasks") or "").split():

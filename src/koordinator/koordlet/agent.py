@@ -118,7 +118,7 @@ class Agent:
         self._parts: Parts | None = None
 
     def troubles(self) -> Mapping[str, str]:
-        """What the agent waits for, or misses, by name."""
+        """Return what the agent waits for, or misses, by name."""
         found = dict(self.states.troubles())
         if not self.is_started.is_set():
             found["koordlet"] = "parts are not started yet"
@@ -185,7 +185,7 @@ class Agent:
 
 
 class Parts:
-    """What measures, acts and reports; made once it is known how the kubelet names groups."""
+    """The parts that measure, act and report; made once it is known how the kubelet names groups."""
 
     def __init__(self, shared: Shared) -> None:
         used_interval_s = shared.config.collect.used_interval_s

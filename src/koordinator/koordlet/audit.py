@@ -1,4 +1,5 @@
-"""What the agent did to the node and why, as events: in memory, in rotating files, and page by page for readers.
+"""Record what the agent did to the node and why, as events: in memory, in rotating files, and page by page for
+readers.
 
 A full or failing disk never stops the agent: events then stay in memory, the oldest are dropped, and `dropped_count`
 tells how many never reached the disk. Source: behaviour/koordlet-observe 13; behaviour/koordlet-act 25.
@@ -30,7 +31,7 @@ _BLOCK_BYTES = 64 * 1024
 
 
 class EventType(enum.StrEnum):
-    """What an event is about."""
+    """The subject of an event."""
 
     NODE = "node"
     POD = "pod"
@@ -135,7 +136,7 @@ class AuditLog:
         self.problem = None
 
     def _write_some(self) -> None:
-        """As many events as the current file takes, in one write."""
+        """Write as many events as the current file takes, in one write."""
         lines: list[bytes] = []
         size = self._size_bytes
         for line in self._unwritten:

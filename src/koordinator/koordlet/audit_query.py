@@ -36,7 +36,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class _Reader:
-    """Where a reader stands; one line is read ahead to know the end."""
+    """The position of a reader; one line is read ahead to know the end."""
 
     def __init__(self, lines: Iterator[bytes], now_s: float) -> None:
         self._lines = lines

@@ -1,4 +1,4 @@
-"""How the node agent runs: what its flags say, with the reference's defaults.
+"""The node agent's options: what its flags say, with the reference's defaults.
 
 Source: behaviour/koordlet-observe 2.2; behaviour/koordlet-act 2.1 and 13.2. Durations in seconds.
 """
@@ -9,7 +9,7 @@ import msgspec
 
 
 class CollectConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How often collectors look."""
+    """The intervals of the collectors."""
 
     used_interval_s: float = 1.0
     """Node, pods, host applications, best-effort tier, system, throttling. Below 1 all collectors are off."""
@@ -29,7 +29,7 @@ class CollectConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeletConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How the agent reaches the kubelet."""
+    """The options for reaching the kubelet."""
 
     address_type: str = "InternalIP"
     sync_interval_s: float = 10.0
@@ -61,7 +61,7 @@ class PredictConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QoSConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How often strategies act."""
+    """The intervals of the strategies."""
 
     reconcile_interval_s: float = 1.0
     suppress_interval_s: float = 1.0
@@ -97,7 +97,7 @@ class AuditConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent serves. An address is `host:port`, as Go has it; an empty host is any."""
+    """The options for what the agent serves. An address is `host:port`, as Go has it; an empty host is any."""
 
     address: str = ":9316"
     profiling: bool = False

@@ -1,4 +1,4 @@
-"""What can be wrong with what the node agent is given."""
+"""Errors in what the node agent is given."""
 
 from koordinator.api.errors import KoordinatorError
 
@@ -26,7 +26,7 @@ class ModelError(KoordinatorError, ValueError):
 
 
 class NodeConfigError(KoordinatorError, ValueError):
-    """What the kubelet or the machine says cannot be used; `field` names it."""
+    """Words of the kubelet or of the machine cannot be used; `field` names the place."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(field, reason)

@@ -1,4 +1,4 @@
-"""What the agent serves over HTTP: metrics, the audit log, health. Source: behaviour/koordlet-observe 2.5, 13."""
+"""Serve over HTTP: metrics, the audit log, health. Source: behaviour/koordlet-observe 2.5, 13."""
 
 from collections.abc import Awaitable, Callable, Mapping
 

@@ -21,7 +21,7 @@ Pause = Callable[[], Awaitable[None]]
 
 
 def is_on(strategy: Strategy, gates: FeatureGates) -> bool:
-    """Whether a strategy runs at all."""
+    """Return whether a strategy runs at all."""
     return strategy.interval_s > 0 and (not strategy.gates or any(map(gates.is_on, strategy.gates)))
 
 

@@ -51,7 +51,8 @@ class PodRecord(msgspec.Struct, frozen=True):
 
 
 def record(pod: Pod, driver: Driver) -> PodRecord:
-    """What loops need to know of a pod. Containers whose id cannot be read are left out: they are not there yet.
+    """Return what loops need to know of a pod. Containers whose id cannot be read are left out: they are not there
+    yet.
 
     Raises: LayoutError when the UID names no group.
     """

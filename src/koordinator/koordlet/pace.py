@@ -1,4 +1,4 @@
-"""When the next round of a loop is due: by the clock, or as soon as something has changed.
+"""Decide when the next round of a loop is due: by the clock, or as soon as something has changed.
 
 A strategy that acts on samples and runs by a clock of its own sees each sample up to an interval late. One that follows
 the measuring reacts at once, and when nothing is measured any more it still gets its rounds.

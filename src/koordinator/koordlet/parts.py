@@ -1,4 +1,4 @@
-"""What the agent is made of: the interfaces of its loops and what all of them share."""
+"""The interfaces of the agent's loops, and what all of them share."""
 
 import random
 from collections.abc import Awaitable, Sequence
@@ -40,7 +40,7 @@ class Kubelet(Protocol):
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
-    """What collectors, strategies, hooks and reporters are given."""
+    """The state that collectors, strategies, hooks and reporters are given."""
 
     config: AgentConfig
     gates: FeatureGates

@@ -1,4 +1,4 @@
-"""What strategies ask of the series: the newest value, or a mean over a window. Source: behaviour/koordlet-act 2.5."""
+"""Ask the series for the newest value, or for a mean over a window. Source: behaviour/koordlet-act 2.5."""
 
 from collections.abc import Mapping
 

@@ -30,7 +30,7 @@ NO_PROPERTIES: Mapping[str, str] = {}
 
 
 class Aggregation(enum.Enum):
-    """How points become one number; percentiles carry their share."""
+    """The way in which points become one number; percentiles carry their share."""
 
     AVG = "avg"
     P50 = 0.5
@@ -51,7 +51,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Points(msgspec.Struct, frozen=True, eq=False):
-    """What a query found: times in ms and values, both (points,), in no order."""
+    """The result of a query: times in ms and values, both (points,), in no order."""
 
     at_ms: NDArray[np.int64]
     values: NDArray[np.float64]
@@ -82,7 +82,9 @@ class Points(msgspec.Struct, frozen=True, eq=False):
 
 
 def aggregated(values: NDArray[np.float64], how: Aggregation) -> NDArray[np.float64]:
-    """Return the mean or a percentile of values (points, …) over the points, at least one, as `Points.aggregate`."""
+    """Return the mean or a percentile of `values` (points, …) over the points, at least one: shape (…), as
+    `Points.aggregate`.
+    """
     if how is Aggregation.AVG:
         return np.asarray(values.mean(axis=0))
     index = max(int(len(values) * float(how.value)) - 1, 0)
@@ -173,7 +175,9 @@ class Ring:
         )
 
     def property(self, name: str) -> str:
-        """What the series says of a property of its kind."""
+        """Return what the series says of a property of its kind. Raises: KeyError when its kind has no such
+        property.
+        """
         for key, value in self._key:
             if key == name:
                 return value
@@ -188,7 +192,9 @@ class Ring:
         self._next = index + 1
 
     def _make_room(self) -> int:
-        """Where the next point goes, all places up to the last being taken; in order of age, then."""
+        """Make room and return where the next point goes, all places up to the last being taken; in order of age,
+        then.
+        """
         if not self._size:
             self._kind.rings[self._key] = self
         points_max = self._kind.points_max

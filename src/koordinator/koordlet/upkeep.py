@@ -1,4 +1,4 @@
-"""What keeps a long life even: old metrics, cache entries and open files go, the audit log reaches the disk."""
+"""Keep a long life even: old metrics, cache entries and open files go, the audit log reaches the disk."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What the agent knows of its node: one place that informers and collectors fill and everybody reads.
+"""Keep what the agent knows of its node: one place that informers and collectors fill and everybody reads.
 
 Nobody waits here and nothing is copied: each value is replaced as a whole, so a reader that took one keeps a
 consistent one. Source: behaviour/koordlet-observe 7.1.
@@ -23,7 +23,7 @@ from koordinator.koordlet.node_pods import PodRecord
 
 
 class Topic(enum.Enum):
-    """What can change."""
+    """The topic of a change."""
 
     NODE = "node metadata"
     NODE_SLO = "NodeSLO spec"

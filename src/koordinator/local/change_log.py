@@ -42,7 +42,9 @@ class LoggedWrite:
 
     @property
     def bytes(self) -> int:
-        """Of the text that this change alone holds: the state before is the state after an earlier one."""
+        """Return the bytes of the text that this change alone holds: the state before is the state after an earlier
+        one.
+        """
         kept = self.new if self.new is not None else self.old
         return 0 if kept is None else len(kept.json())
 

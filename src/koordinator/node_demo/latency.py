@@ -49,7 +49,7 @@ def read(path: Path) -> Records:
 
 
 def percentile(values: I64, percent: float) -> int:
-    """The smallest value that at least `percent` of all do not exceed (nearest rank)."""
+    """Return the smallest of `values` (requests,) that at least `percent` of all do not exceed (nearest rank)."""
     assert values.size > 0, values.shape
     rank = max(int(np.ceil(round(percent / 100 * values.size, 9))), 1)
     return int(np.partition(values, rank - 1)[rank - 1])

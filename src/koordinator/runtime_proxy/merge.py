@@ -75,7 +75,7 @@ def with_update(
 def with_docker_update(
     cached: ContainerResources | None, request: ContainerResources | None
 ) -> ContainerResources | None:
-    """As `with_update`, for Docker's update call: only positive numbers and cpusets that are not empty."""
+    """Merge as `with_update` does, for Docker's update call: only positive numbers and cpusets that are not empty."""
     if cached is None or request is None:
         return cached
     return msgspec.structs.replace(

@@ -73,7 +73,9 @@ def select(
     targets: Amounts,
     mode: ReleaseMode = ReleaseMode.SATISFACTION,
 ) -> YarnEviction:
-    """As many victims as release every target, none that helps no target; all that help when that is too little."""
+    """Select as many victims as release every target, none that helps no target; all that help when that is too
+    little.
+    """
     wanted = {name: amount for name, amount in targets.items() if amount > 0}
     released = dict.fromkeys(targets, 0)
     for dying in candidates:

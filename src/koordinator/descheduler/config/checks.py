@@ -17,7 +17,7 @@ def require(holds: bool, field: str, reason: str) -> None:
 
 
 def seconds(text: str, field: str) -> float:
-    """The duration that `text` says, in seconds."""
+    """Return the duration that `text` says, in seconds. Raises: ProtocolError when it says none."""
     try:
         return duration.parse(text)
     except ScalarError as error:

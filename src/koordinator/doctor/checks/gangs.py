@@ -60,7 +60,7 @@ class Seen(msgspec.Struct):
 
     @property
     def config(self) -> GangConfig | None:
-        """As the scheduler reads it; None when nobody describes it."""
+        """Return the configuration as the scheduler reads it; None when nobody describes the gang."""
         if self.group is not None:
             return from_pod_group(self.group, GangDefaults())
         described = (from_pod(pod, GangDefaults()) for pod in self.pods)

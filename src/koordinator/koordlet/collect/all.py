@@ -27,7 +27,7 @@ INTERVAL_S_MIN = 1.0
 
 
 def collectors(shared: Shared) -> list[Collector]:
-    """Those that are on, in the order in which one round of usage needs them."""
+    """Return the collectors that are on, in the order in which one round of usage needs them."""
     config, gates = shared.config.collect, shared.gates
     if not gates.is_on(cold_pages.OWNER):
         shared.executor.restore(cold_pages.OWNER)  # a former run may have switched the kernel's scanner on
@@ -66,6 +66,6 @@ def collectors(shared: Shared) -> list[Collector]:
 
 
 def _cpu_count(shared: Shared) -> float:
-    """How much one group can use; without limit while the machine is not known."""
+    """Return how much one group can use; without limit while the machine is not known."""
     cpu = shared.view.cpu
     return float("inf") if cpu is None else len(cpu.processors)

@@ -1,4 +1,4 @@
-"""What best-effort pods may use, ask for and use, together. Source: behaviour/koordlet-observe 5.6."""
+"""Collect what best-effort pods may use, ask for and use, together. Source: behaviour/koordlet-observe 5.6."""
 
 import asyncio
 import functools
@@ -61,7 +61,7 @@ class BestEffortUsage:
         return True
 
     def _name_files(self) -> None:
-        """Where the class is; the kubelet's driver may be found out after we were made."""
+        """Set where the class is; the kubelet's driver may be found out after we were made."""
         group = cgroup_layout.class_dir(self._shared.view.driver, KubeQoS.BEST_EFFORT)
         if group != self._class:
             cgroups = self._shared.host.cgroups

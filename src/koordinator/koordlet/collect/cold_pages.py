@@ -67,7 +67,7 @@ class ColdPages:
         return is_node
 
     def _obstacle(self) -> str:
-        """Why there is nothing to read; empty when the scanner runs."""
+        """Return why there is nothing to read; empty when the scanner runs."""
         host = self._shared.host
         support = host.kidled.support()
         if not support.is_supported:

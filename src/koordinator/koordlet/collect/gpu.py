@@ -20,12 +20,12 @@ Processes = Mapping[int, Mapping[int, GPUUsage]]
 
 
 def node_usage(minors: Iterable[int], processes: Processes) -> dict[int, GPUUsage]:
-    """What all processes use of each card; idle cards, too."""
+    """Return what all processes use of each card; idle cards, too."""
     return {minor: GPUUsage() for minor in minors} | group_usage(processes, processes.keys())
 
 
 def group_usage(processes: Processes, pids: Collection[int]) -> dict[int, GPUUsage]:
-    """What the processes of a pod or container use, of the cards that they touch."""
+    """Return what the processes of a pod or container use, of the cards that they touch."""
     sums: dict[int, GPUUsage] = {}
     for pid in pids:
         for minor, usage in processes.get(pid, {}).items():

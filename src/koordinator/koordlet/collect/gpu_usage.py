@@ -1,4 +1,4 @@
-"""What nodes, pods and containers use of their GPUs. Source: behaviour/koordlet-observe 10.1."""
+"""Collect what nodes, pods and containers use of their GPUs. Source: behaviour/koordlet-observe 10.1."""
 
 from collections.abc import Iterable, Mapping
 

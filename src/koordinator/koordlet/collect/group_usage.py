@@ -111,7 +111,7 @@ class MeasuredGroup:
     def take_usage(
         self, version: int, usage: bytes | None, identity: Identity | None, at_s: float, cores_max: float
     ) -> bool:
-        """What its CPU time says; whether there is more to be read."""
+        """Take what its CPU time says; return whether there is more to be read."""
         now_ns = None if usage is None else cgroup_counters.cpu_usage_ns(version, usage)
         if now_ns is None:
             self._forget()
@@ -147,7 +147,7 @@ class MeasuredGroup:
         return True
 
     def wants_periods(self) -> bool:
-        """Whether to look at its quota periods now."""
+        """Return whether to look at its quota periods now."""
         self._period_rounds_left -= 1
         return self._period_rounds_left <= 0
 
@@ -169,7 +169,7 @@ class MeasuredGroup:
             self._period_rounds_left = PERIOD_ROUNDS  # it runs, and nobody counts: there is no quota
 
     def wants_memory(self) -> bool:
-        """Whether to look at its memory now."""
+        """Return whether to look at its memory now."""
         self._memory_rounds_left -= 1
         self._whole_rounds_left -= 1
         if self._memory_seen >= 0 and self._whole_rounds_left > 0:
@@ -179,7 +179,7 @@ class MeasuredGroup:
         return True
 
     def take_memory(self, memory: bytes | None) -> bool:
-        """What its whole memory is; whether to ask what it consists of."""
+        """Take what its whole memory is; return whether to ask what it consists of."""
         try:
             whole = int(memory or b"")
         except ValueError:
@@ -194,7 +194,7 @@ class MeasuredGroup:
         return True
 
     def take_memory_stat(self, version: int, stat: bytes | None) -> None:
-        """What its memory consists of."""
+        """Take what its memory consists of."""
         found = None if stat is None else cgroup_counters.memory_bytes(version, stat)
         if found is None:
             self._memory_seen = _UNKNOWN
@@ -202,7 +202,7 @@ class MeasuredGroup:
             self.memory_bytes, self.page_cache_bytes = found
 
     def store(self, at_ms: int) -> None:
-        """What is known now, if it is."""
+        """Store what is known now, if it is."""
         self.is_measured = self._is_rate and self._memory_seen >= 0
         if not self.is_measured:
             return

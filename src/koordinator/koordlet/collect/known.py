@@ -1,4 +1,4 @@
-"""What collectors tell each other: the newest usage of the node, of all pods and of all host applications.
+"""Share among collectors the newest usage of the node, of all pods and of all host applications.
 
 Times are those of the event loop, which no step of the clock moves. Source: behaviour/koordlet-observe 5.1.
 """

@@ -1,4 +1,4 @@
-"""What the machine is made of: CPUs, NUMA nodes, huge pages. Source: behaviour/koordlet-observe 5.7."""
+"""Collect what the machine is made of: CPUs, NUMA nodes, huge pages. Source: behaviour/koordlet-observe 5.7."""
 
 import logging
 from collections.abc import Callable

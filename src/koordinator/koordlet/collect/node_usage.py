@@ -56,7 +56,7 @@ class NodeUsage:
     def _collect_numa(
         self, last: CPUTicks, ticks: CPUTicks, elapsed_ms: float, now_s: float, at_ms: int
     ) -> None:
-        """What fails here costs only this part."""
+        """Collect NUMA statistics apart: a failure here costs only this part."""
         view, store = self._shared.view, self._shared.store
         numa_of_cpu = {} if view.cpu is None else {each.cpu: each.node for each in view.cpu.processors}
         found = rates.numa_cores(last.by_cpu, ticks.by_cpu, numa_of_cpu, elapsed_ms, self._ticks_per_s)
@@ -86,12 +86,12 @@ class NodeUsage:
 
 
 def wants_page_cache(shared: Shared) -> bool:
-    """Whether usage with page cache is kept: by the flag, or because the NodeMetric is to report it."""
+    """Return whether usage with page cache is kept: by the flag, or because the NodeMetric is to report it."""
     return shared.config.collect.page_cache or memory_policy(shared) == PAGE_CACHE_POLICY
 
 
 def memory_policy(shared: Shared) -> str:
-    """How the NodeMetric counts memory, empty without one."""
+    """Return how the NodeMetric counts memory, empty without one."""
     spec = shared.view.metric_spec
     policy = spec.metric_collect_policy if spec is not None else None
     return (policy.node_memory_collect_policy if policy is not None else None) or ""

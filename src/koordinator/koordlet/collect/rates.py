@@ -37,7 +37,7 @@ class Aged(msgspec.Struct, frozen=True):
 
 
 class HostApplicationUsage(msgspec.Struct, frozen=True):
-    """What one host application uses, by both ways to count memory."""
+    """The usage of one host application, by both ways to count memory."""
 
     cores: float
     stat_bytes: int
@@ -118,7 +118,7 @@ def host_applications_total(applications: Iterable[HostApplicationUsage], memory
 def system_usage(
     node: Usage | None, pods: Iterable[Usage], host_applications: Usage | None, outdated_ms: int = OUTDATED_MS
 ) -> Usage | None:
-    """What is neither pods nor host applications, never negative; None unless all inputs are fresh."""
+    """Return what is neither pods nor host applications, never negative; None unless all inputs are fresh."""
     if node is None or host_applications is None:
         return None
     known = [host_applications, *pods]

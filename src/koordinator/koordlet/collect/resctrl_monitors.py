@@ -55,7 +55,7 @@ class ResctrlMonitors:
         return True
 
     def _obstacle(self) -> str:
-        """Why there is nothing to read; empty when there is."""
+        """Return why there is nothing to read; empty when there is."""
         host = self._shared.host
         support = host.resctrl.support()
         if not support.is_supported:

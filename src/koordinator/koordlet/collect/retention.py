@@ -1,4 +1,4 @@
-"""How long series are kept: as long as the longest window that anybody asks for; those of ended pods go."""
+"""Work out how long series are kept: as long as the longest window that anybody asks for; those of ended pods go."""
 
 from koordinator.api import duration
 from koordinator.api.node_metric import NodeMetricSpec

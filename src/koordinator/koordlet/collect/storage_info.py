@@ -1,4 +1,4 @@
-"""Which disk a mount or volume leads to, for block I/O control. Source: behaviour/koordlet-observe 5.11."""
+"""Find which disk a mount or volume leads to, for block I/O control. Source: behaviour/koordlet-observe 5.11."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What is neither pods nor host applications: the kernel, the kubelet, ourselves.
+"""Collect the usage that is neither pods nor host applications: the kernel, the kubelet, ourselves.
 
 Source: behaviour/koordlet-observe 5.5.
 """

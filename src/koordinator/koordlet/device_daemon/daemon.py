@@ -32,7 +32,7 @@ OUTPUT_BYTES_MAX = 4 * 1024 * 1024
 
 
 class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How the daemon runs."""
+    """The options of the daemon."""
 
     oneshot: bool = False
     sleep_s: float = SLEEP_S

@@ -33,7 +33,7 @@ class ToolError(KoordinatorError):
 
 
 class Values(msgspec.Struct, frozen=True):
-    """What one block of a tool's output says, by key in lower case; the first of equal keys counts."""
+    """The values of one block of a tool's output, by key in lower case; the first of equal keys counts."""
 
     tool: str
     by_key: dict[str, str]

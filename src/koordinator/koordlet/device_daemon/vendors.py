@@ -108,7 +108,7 @@ _CAMBRICON_CARD = re.compile(r"Card\s+([0-9]+)\b")
 
 
 async def read_cambricon(run: Run, cards: Collection[PCIDevice]) -> list[XPUDevice]:
-    """MLUs, one block of `cnmon info` each."""
+    """Read MLUs, one block of `cnmon info` each. Raises: ToolError when something is missing."""
     tool = "cnmon"
     found = []
     for head, block in tool_output.blocks(await run((tool, "info")), _CAMBRICON_CARD):
@@ -151,7 +151,7 @@ _KUNLUN_BUS_ID, _KUNLUN_MINOR, _KUNLUN_SERIAL, _KUNLUN_TOTAL_MB, _KUNLUN_MODEL =
 
 
 async def read_kunlun(run: Run, cards: Collection[PCIDevice]) -> list[XPUDevice]:
-    """XPUs, one line of `xpu_smi -m` each."""
+    """Read XPUs, one line of `xpu_smi -m` each. Raises: ToolError when something is missing."""
     tool = "xpu_smi"
     found = []
     for line in (await run((tool, "-m"))).splitlines():
@@ -182,7 +182,9 @@ _METAX_LISTED = re.compile(
 
 
 async def read_metax(run: Run, cards: Collection[PCIDevice]) -> list[XPUDevice]:
-    """GPUs, of `mx-smi -L` (one line each) and `mx-smi --show-memory` (one block each)."""
+    """Read GPUs, of `mx-smi -L` (one line each) and `mx-smi --show-memory` (one block each). Raises: ToolError when
+    something is missing.
+    """
     tool = "mx-smi"
     memory = {
         head[1]: tool_output.values(tool, block)
@@ -237,7 +239,7 @@ def _status(health: str, code: str, message: str) -> XPUStatus | None:
 
 
 def _place(cards: Collection[PCIDevice], text: str) -> XPUTopology:
-    """Where the card is; tools write addresses in either case, with four or eight digits of the domain."""
+    """Return where the card is; tools write addresses in either case, with four or eight digits of the domain."""
     domain, _, rest = text.lower().partition(":")
     bus_id = f"{domain[-4:]}:{rest}" if rest.count(":") == 1 else text.lower()
     for card in cards:

@@ -27,7 +27,7 @@ def _check(model: str, holds: bool, reason: str) -> None:
 
 
 class Buckets(msgspec.Struct, frozen=True):
-    """Where buckets begin: `starts` ascending from 0; the last has no end."""
+    """The bounds of buckets: `starts` ascending from 0; the last has no end."""
 
     starts: tuple[float, ...]
     first: float
@@ -79,7 +79,7 @@ MEMORY_BUCKETS = exponential_buckets(MEMORY_BYTES_MAX, MEMORY_FIRST_BYTES, GROWT
 
 
 class HistogramCheckpoint(msgspec.Struct, frozen=True):
-    """What is kept of a histogram: weights relative to the largest one; reference time in unix seconds."""
+    """The stored form of a histogram: weights relative to the largest one; reference time in unix seconds."""
 
     total_weight: float
     bucket_weights: dict[int, int]
@@ -89,7 +89,7 @@ class HistogramCheckpoint(msgspec.Struct, frozen=True):
 def checkpoint_of(
     weights: NDArray[np.float64], total: float, reference_s: float | None, epsilon: float = EPSILON
 ) -> HistogramCheckpoint:
-    """What is kept of these weights (buckets,): those from the first to the last that is not empty.
+    """Return what is kept of these weights (buckets,): those from the first to the last that is not empty.
 
     Scaled as the reference does, by one factor: multiplying by a quotient rounds otherwise than dividing a product.
     """
@@ -123,7 +123,7 @@ def saved_weights(buckets: Buckets, saved: HistogramCheckpoint) -> tuple[NDArray
 
 
 def shift_factor(from_s: float | None, to_s: float, half_life_s: float) -> float:
-    """What weights are multiplied with when their reference time moves; nothing is left of infinitely old ones."""
+    """Return the factor for weights when their reference time moves; nothing is left of infinitely old ones."""
     if from_s is None:
         return 0.0
     halvings = math.floor((to_s - from_s) / half_life_s + 0.5)

@@ -85,7 +85,7 @@ class HistogramTable:
         return np.where(is_empty, 0.0, self._starts[ends])
 
     def checkpoint(self, row: int) -> HistogramCheckpoint:
-        """What to write to a file."""
+        """Return what to write to a file."""
         reference_s = float(self._references_s[row])
         known_s = None if reference_s == -np.inf else reference_s
         return histogram.checkpoint_of(self._weights[row], float(self._totals[row]), known_s)

@@ -30,7 +30,7 @@ SHARES = {"p60": 0.60, "p90": 0.90, "p95": 0.95, "p98": 0.98, "max": 1.0}
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a model learns from."""
+    """The usage that a model learns from."""
 
     cores: float
     memory_bytes: float
@@ -39,7 +39,7 @@ class Usage(msgspec.Struct, frozen=True):
         return Usage(self.cores + other.cores, self.memory_bytes + other.memory_bytes)
 
     def above(self, other: "Usage") -> "Usage":
-        """What is used beyond another usage, never below zero."""
+        """Return what is used beyond another usage, never below zero."""
         return Usage(max(self.cores - other.cores, 0.0), max(self.memory_bytes - other.memory_bytes, 0.0))
 
 
@@ -113,7 +113,7 @@ class Models:
         self._rows.learn(rows, cores, memory_bytes, now_s)
 
     def peaks(self, cpu_share: float, memory_share: float) -> dict[str, Amount]:
-        """What this share of the samples of each model lies below."""
+        """Return the peaks below which this share of each model's samples lies."""
         if not self._models:
             return {}
         rows = np.array([model.row for model in self._models.values()], np.intp)
@@ -158,7 +158,7 @@ class Models:
         return [name for _, name in sorted(due)[:count_max]]
 
     def checkpoint(self, model: str) -> ModelCheckpoint:
-        """What to write to the model's file."""
+        """Return what to write to the model's file."""
         known = self._models[model]
         return ModelCheckpoint(
             model,

@@ -1,4 +1,4 @@
-"""How much of what prod pods requested can be lent: requests above their predicted peak.
+"""Work out how much of what prod pods requested can be lent: requests above their predicted peak.
 
 Source: behaviour/koordlet-observe 11.4. Peaks are the 95th percentile of CPU and the 98th of memory, plus a margin.
 """
@@ -61,7 +61,7 @@ class ProdPod(msgspec.Struct, frozen=True):
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """What can be lent, and the peak of what stays."""
+    """The amounts that can be lent, and the peak of what stays."""
 
     reclaimable: Amount
     peak: Amount
@@ -160,7 +160,7 @@ def _row(amount: Amount) -> Amounts:
 
 
 def allocatable_of(node: Node) -> Amount:
-    """What the node offers to pods, before amplification where that is known. Raises: QuantityError."""
+    """Return what the node offers to pods, before amplification where that is known. Raises: QuantityError."""
     try:
         raw = RAW_ALLOCATABLE.read(node.metadata.annotations)
     except ProtocolError:
@@ -218,5 +218,5 @@ def by_class(
 
 
 def cautious(one: Prediction, other: Prediction) -> Prediction:
-    """What both predictions allow."""
+    """Return what both predictions allow."""
     return Prediction(one.reclaimable.at_most(other.reclaimable), one.peak.at_least(other.peak))

@@ -55,7 +55,8 @@ class Trainer:
         self._save(now_s)
 
     def prod(self, pods: Sequence[Pod]) -> Prediction:
-        """What of these pods' requests can be lent, and the peak of what stays: the cautious one of two predictors.
+        """Return what of these pods' requests can be lent, and the peak of what stays: the cautious one of two
+        predictors.
 
         Raises: ModelError when the node or the use of its system is not known.
         """

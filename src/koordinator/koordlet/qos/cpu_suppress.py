@@ -389,7 +389,7 @@ class Quotas(msgspec.Struct, frozen=True):
 
 
 def decide_quotas(be_milli: Amounts, capacity_milli: Amounts, old_us: Amounts) -> Quotas:
-    """Return what `decide_quota` decides for each node."""
+    """Return what `decide_quota` decides for each node: all arguments and results are (nodes,)."""
     target_us = np.maximum(be_milli * CFS_PERIOD_US // _MILLI, QUOTA_US_MIN)
     machine_us = -(-capacity_milli // _MILLI) * CFS_PERIOD_US
     is_similar = np.abs(target_us - old_us) < machine_us * QUOTA_CHANGE_RATIO_MIN

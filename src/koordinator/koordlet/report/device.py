@@ -23,7 +23,7 @@ _UNDOMAINED = {"gpu-core": resources.GPU_CORE, "gpu-memory": resources.GPU_MEMOR
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with a card."""
+    """The fault of a card."""
 
     code: str
     message: str
@@ -57,7 +57,7 @@ class RDMACard(msgspec.Struct, frozen=True):
 
 
 class DeviceReport(msgspec.Struct, frozen=True):
-    """What the Device object says; labels and annotations replace the old ones."""
+    """The content of the Device object; labels and annotations replace the old ones."""
 
     devices: list[DeviceInfo]
     labels: dict[str, str]
@@ -65,7 +65,7 @@ class DeviceReport(msgspec.Struct, frozen=True):
 
 
 def xid_fault(xid: int) -> Fault | None:
-    """What a critical error of the driver means for the card; None for errors of applications."""
+    """Return what a critical error of the driver means for the card; None for errors of applications."""
     if xid in APPLICATION_XIDS:
         return None
     return Fault(f"Xid{xid}", f"Xid error detected on device, error code: {xid}")
@@ -182,7 +182,7 @@ def _xpu_info(xpu: XPUDevice, now: str) -> DeviceInfo:
 
 
 def _xpu_resources(said: Mapping[str, quantity.RawQuantity]) -> ResourceList:
-    """What the file says; amounts that are no quantities are left out."""
+    """Return what the file says; amounts that are no quantities are left out."""
     amounts: ResourceList = {resources.GPU_MEMORY_RATIO: _WHOLE}
     for name, raw in said.items():
         try:

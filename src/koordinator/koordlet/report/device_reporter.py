@@ -106,7 +106,7 @@ class DeviceReporter:
             await self._write(self._shared.cluster.patch(Device, name, patch), found, now_s)
 
     def report(self, now_s: float) -> DeviceReport:
-        """What there is now; cards of different models have neither model nor driver."""
+        """Return what there is now; cards of different models have neither model nor driver."""
         model = device.common_model([gpu.name for gpu in self._gpus])
         driver_version = self._shared.gpus.driver_version if model and self._shared.gpus is not None else ""
         return device.report(

@@ -1,4 +1,4 @@
-"""Whether GPUs are fit for pods, by the critical errors (Xid) that the driver tells.
+"""Decide whether GPUs are fit for pods, by the critical errors (Xid) that the driver tells.
 
 Source: behaviour/koordlet-observe 10.1.
 
@@ -21,7 +21,7 @@ QUIET_S = 600.0
 
 
 class GPUHealth:
-    """What is known of the cards of a node, by UUID."""
+    """The known faults of a node's cards, by UUID."""
 
     def __init__(self, uuids: Iterable[str], without_health: Iterable[str] = ()) -> None:
         """`without_health` are those that do not tell of errors."""
@@ -41,7 +41,7 @@ class GPUHealth:
                 self._note(uuid, fault, until_s)
 
     def fault(self, uuid: str, now_s: float) -> Fault | None:
-        """What is wrong with a card now; None when it is fit."""
+        """Return what is wrong with a card now; None when it is fit."""
         if uuid in self._faults:
             fault, until_s = self._faults[uuid]
             if until_s is None or now_s < until_s:
@@ -50,7 +50,7 @@ class GPUHealth:
         return HEALTH_NOT_SUPPORTED if uuid in self._silent else None
 
     def _note(self, uuid: str, fault: Fault, until_s: float | None) -> None:
-        """What needs a reset outweighs what passes."""
+        """Note a fault; what needs a reset outweighs what passes."""
         known = self._faults.get(uuid)
         if known is None or known[1] is not None:
             self._faults[uuid] = (fault, until_s)

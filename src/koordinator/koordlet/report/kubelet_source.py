@@ -1,4 +1,4 @@
-"""What the kubelet says of its CPU manager, over HTTP and in its state file. Source: behaviour/koordlet-observe 9.3."""
+"""Ask the kubelet about its CPU manager, over HTTP and in its state file. Source: behaviour/koordlet-observe 9.3."""
 
 import msgspec
 
@@ -23,7 +23,7 @@ class KubeletSource:
         self._read_s: float | None = None
 
     async def facts(self) -> KubeletFacts | None:
-        """What is known now; None where the kubelet is not to be asked."""
+        """Return what is known now; None where the kubelet is not to be asked."""
         if self._shared.config.kubelet.no_config:
             return None
         now_s = self._shared.clock.now()

@@ -1,4 +1,4 @@
-"""What the kubelet's CPU manager does: pods that it pinned, and its topology policy.
+"""Read what the kubelet's CPU manager does: pods that it pinned, and its topology policy.
 
 Source: behaviour/koordlet-observe 9.
 """
@@ -41,7 +41,7 @@ class KubeletAllocations(msgspec.Struct, frozen=True):
 
 
 def allocations(state: str | None, pods: Iterable[Pod]) -> KubeletAllocations:
-    """What the text of the state file says; None when there is no file.
+    """Return what the text of the state file says; None when there is no file.
 
     Pods of classes that are never pinned, and those whose CPUs our scheduler chose, are left out.
     Raises: NodeConfigError when it is not the file of a kubelet that we know.

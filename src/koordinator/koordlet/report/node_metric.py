@@ -44,7 +44,7 @@ AGGREGATIONS = (Aggregation.AVG, Aggregation.P50, Aggregation.P90, Aggregation.P
 
 
 class CollectPolicy(msgspec.Struct, frozen=True):
-    """How to report, with defaults and floors applied; `durations` as the spec writes them."""
+    """The policy of reports, with defaults and floors applied; `durations` as the spec writes them."""
 
     report_interval_s: int
     aggregate_duration_s: int
@@ -61,7 +61,7 @@ class KnownGPU(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What there is to report about, besides the samples."""
+    """The subjects of a report, besides the samples."""
 
     pods: Sequence[Pod] = ()
     host_applications: Sequence[HostApplicationSpec] = ()
@@ -87,7 +87,7 @@ _HOT_PAGE = _MemoryKinds(
 
 
 def collect_policy(spec: NodeMetricSpec) -> CollectPolicy:
-    """What the NodeMetric asks for."""
+    """Return what the NodeMetric asks for."""
     asked = spec.metric_collect_policy or api.MetricCollectPolicy()
     interval_s = _or(asked.report_interval_seconds, api.REPORT_INTERVAL_S)
     window_s = _or(asked.aggregate_duration_seconds, api.AGGREGATE_DURATION_S)

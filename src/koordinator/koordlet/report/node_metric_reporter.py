@@ -88,7 +88,7 @@ class NodeMetricReporter:
         await self._write(status)
 
     def status(self) -> NodeMetricStatus:
-        """What would be reported now."""
+        """Return what would be reported now."""
         view, now_s = self._shared.view, self._shared.clock.now()
         pods = [record.pod for record in view.pods.values()]
         gpus = self._shared.gpus.devices if self._shared.gpus is not None else ()
@@ -115,7 +115,7 @@ class NodeMetricReporter:
         return node_metric.with_prediction(status, prediction)
 
     def _policy_in_force(self) -> CollectPolicy:
-        """What the NodeMetric asks for, without windows that cannot be read; the store keeps enough for it."""
+        """Return what the NodeMetric asks for, without windows that cannot be read; the store keeps enough for it."""
         spec = self._shared.view.metric_spec
         if spec is self._read_spec:
             return self._policy
@@ -198,5 +198,5 @@ def _set(family: NodeGauge, amounts: ResourceMap, *labels: str) -> None:
 
 
 def _points(window_s: float, every_s: float) -> int:
-    """How many points cover a window, and some."""
+    """Return how many points cover a window, and some."""
     return int(window_s / every_s * 1.05) + 1

@@ -37,7 +37,7 @@ class Outage:
         self.failure_count, self._told = 0, ""
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it is time for another try; a clock that went back does not put it off."""
+        """Return whether it is time for another try; a clock that went back does not put it off."""
         if not self.failure_count:
             return True
         doublings = min(self.failure_count - 1, _DOUBLINGS_MAX)

@@ -20,7 +20,7 @@ class ContainerDevices(msgspec.Struct, frozen=True):
 
 
 def allocated_devices(annotations: Mapping[str, str]) -> list[ContainerDevices]:
-    """What to add to the first container of a pod, by resource name; nothing when absent or malformed."""
+    """Return what to add to the first container of a pod, by resource name; nothing when absent or malformed."""
     try:
         allocated = DEVICE_ALLOCATED.read(annotations) or {}
     except ProtocolError:

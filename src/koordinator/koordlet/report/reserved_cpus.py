@@ -1,4 +1,4 @@
-"""Which CPUs the kubelet's static policy keeps for the system. Source: behaviour/koordlet-observe 9.3 and 9.5.
+"""Find which CPUs the kubelet's static policy keeps for the system. Source: behaviour/koordlet-observe 9.3 and 9.5.
 
 The result must be that of the kubelet itself, so the choice follows its packed policy step by step.
 """

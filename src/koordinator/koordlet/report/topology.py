@@ -39,7 +39,7 @@ class NUMANode(msgspec.Struct, frozen=True):
 
 
 def zone_amounts(nodes: Sequence[NUMANode], *, reports_huge_pages: bool) -> list[Amounts]:
-    """What each NUMA node has; memory less its huge pages, which count 0 unless they are reported."""
+    """Return what each NUMA node has; memory less its huge pages, which count 0 unless they are reported."""
     found = []
     for node in nodes:
         pages = node.huge_pages if reports_huge_pages else {}
@@ -53,13 +53,13 @@ def zone_amounts(nodes: Sequence[NUMANode], *, reports_huge_pages: bool) -> list
 
 
 def reserved_of(capacity: Amounts, allocatable: Amounts) -> Amounts:
-    """What the kubelet keeps of cpu and memory, where it keeps something."""
+    """Return what the kubelet keeps of cpu and memory, where it keeps something."""
     kept = node_reservation.kubelet_reserved(capacity, allocatable)
     return {name: amount for name, amount in kept.items() if amount > ZERO}
 
 
 def less_reserved(zones: Sequence[Amounts], reserved: Amounts) -> list[Amounts]:
-    """What pods may request of each zone: an equal part of what the kubelet keeps is taken from each."""
+    """Return what pods may request of each zone: an equal part of what the kubelet keeps is taken from each."""
     shares = {name: _part(amount, len(zones)) for name, amount in reserved.items()}
     return [
         {
@@ -134,7 +134,7 @@ def patch_of(old: NodeResourceTopology, new: NodeResourceTopology) -> dict[str, 
 
 
 def is_changed(old: NodeResourceTopology | None, new: NodeResourceTopology) -> bool:
-    """Whether the stored object must be written; what others put there does not matter."""
+    """Return whether the stored object must be written; what others put there does not matter."""
     if old is None or not old.metadata.annotations:
         return True
     if list(old.topology_policies) != list(new.topology_policies):
@@ -162,7 +162,7 @@ def _json(text: str | None) -> Any:
 
 
 def _shape(zones: Sequence[Zone]) -> list[tuple[str, str, Mapping[str, Quantity]]]:
-    """What is compared of zones: names, types, amounts of the resources that we report."""
+    """Return what is compared of zones: names, types, amounts of the resources that we report."""
     return [
         (
             zone.name,

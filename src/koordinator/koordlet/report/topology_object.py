@@ -44,7 +44,7 @@ _ON = "true"
 
 
 class KubeletFacts(msgspec.Struct, frozen=True):
-    """What is known of the kubelet: its configuration (None: not yet) and the text of its CPU manager's state."""
+    """The facts about the kubelet: its configuration (None: not yet) and the text of its CPU manager's state."""
 
     config: KubeletConfig | None = None
     state: str | None = None

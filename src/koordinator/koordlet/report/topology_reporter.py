@@ -67,7 +67,7 @@ class TopologyReporter:
 
     @property
     def interval_s(self) -> float:
-        """As configured; short until the first report."""
+        """Return the configured interval; a short one until the first report."""
         return self._rounds.interval_s
 
     @property

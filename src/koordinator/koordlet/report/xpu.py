@@ -17,7 +17,7 @@ class P2PLink(ViewPart, frozen=True, kw_only=True):
 
 
 class XPUTopology(ViewPart, frozen=True, kw_only=True):
-    """Where the card is plugged in, and what it is linked with."""
+    """The place where the card is plugged in, and what it is linked with."""
 
     p2p_links: list[P2PLink] = msgspec.field(name="p2pLinks", default_factory=list)
     must_honor_partition: bool = False

@@ -1,1 +1,1 @@
-"""What the agent knows of the cluster and the kubelet: each state keeps one part of the `NodeView` current."""
+"""Keep what the agent knows of the cluster and the kubelet: each state keeps one part of the `NodeView` current."""

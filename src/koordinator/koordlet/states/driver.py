@@ -1,4 +1,4 @@
-"""How the kubelet names its groups: found by what is there, by the kubelet's process, or by asking it.
+"""Find out how the kubelet names its groups: by what is there, by the kubelet's process, or by asking it.
 
 Source: behaviour/koordlet-observe 3.1.
 """

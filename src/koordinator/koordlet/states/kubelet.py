@@ -21,7 +21,9 @@ ADDRESS_DEFAULT = "InternalIP"
 
 
 class KubeletIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who we are to the kubelet: a header for each request, or a client certificate; and whom we trust."""
+    """The identity with which we ask the kubelet: a header for each request, or a client certificate; and whom we
+    trust.
+    """
 
     authorization: Callable[[], Awaitable[str]] | None = None
     client_certificate: str = ""
@@ -82,7 +84,7 @@ class NodeKubelet:
 
 
 def access(node: Node, config: KubeletConfig, identity: KubeletIdentity) -> KubeletAccess | None:
-    """How the kubelet of a Node is reached; None while the Node has no address.
+    """Return how the kubelet of a Node is reached; None while the Node has no address.
 
     An address type that the Node does not have means its internal address, else the first that it has.
     """

@@ -47,7 +47,7 @@ class NodeState:
 
     @property
     def trouble(self) -> str:
-        """Why there is no Node."""
+        """Return why there is no Node."""
         if self.synced.is_set():
             return ""
         if self._informer.synced.is_set():

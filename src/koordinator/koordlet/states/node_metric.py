@@ -1,4 +1,4 @@
-"""What the manager asks us to report. Source: behaviour/koordlet-observe 8.2."""
+"""Keep what the manager asks us to report. Source: behaviour/koordlet-observe 8.2."""
 
 import random
 from typing import ClassVar, NoReturn
@@ -36,7 +36,7 @@ class NodeMetricState:
 
     @property
     def trouble(self) -> str:
-        """Why the API server tells nothing."""
+        """Return why the API server tells nothing."""
         return "" if self.synced.is_set() else str(self._informer.guard.last_error or "no answer yet")
 
     async def run(self) -> NoReturn:

@@ -55,7 +55,7 @@ class NodeSLOState:
 
     @property
     def trouble(self) -> str:
-        """Why the API server tells nothing."""
+        """Return why the API server tells nothing."""
         return "" if self.synced.is_set() else str(self._informer.guard.last_error or "no answer yet")
 
     async def run(self) -> NoReturn:

@@ -22,7 +22,7 @@ SUBSYSTEM = "cpu"
 
 
 class Lifecycle(enum.Enum):
-    """What happened to a pod or container."""
+    """The event of a pod or container."""
 
     POD_ADDED = "pod added"
     POD_REMOVED = "pod removed"
@@ -54,7 +54,7 @@ class PodLifecycle:
         """Group of a pod → directory name of a container → id."""
 
     async def next(self) -> list[PodEvent]:
-        """What happened, at least one event, unless it concerns neither pods nor containers."""
+        """Wait for events and return them: at least one, unless it concerns neither pods nor containers."""
         events: list[PodEvent] = []
         told = await self._inotify.next()
         if any(each.change is GroupChange.OVERFLOW for each in told):

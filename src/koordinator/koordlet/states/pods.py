@@ -106,7 +106,7 @@ class PodsState:
         self.trouble = trouble
 
     def _has_processes(self) -> bool:
-        """Whether any process runs in the group of a pod."""
+        """Return whether any process runs in the group of a pod."""
         cgroups, view = self._shared.host.cgroups, self._shared.view
         root = cgroup_layout.class_dir(view.driver, KubeQoS.GUARANTEED)
         return any(cgroups.procs(group) for group in cgroups.walk(root, _DEPTH_OF_CONTAINERS + 1))
@@ -187,7 +187,9 @@ class PodsState:
 
 
 def is_starting(pod: PodRecord) -> bool:
-    """Whether a container of the pod will have an id soon: groups are there before the kubelet tells of them."""
+    """Return whether a container of the pod will have an id soon: groups are there before the kubelet tells of
+    them.
+    """
     if not pod.is_active:
         return False
     statuses = pod.pod.status.container_statuses

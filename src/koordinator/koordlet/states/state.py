@@ -1,4 +1,4 @@
-"""What one source of the view is to the agent."""
+"""Define what one source of the view is to the agent."""
 
 import asyncio
 from typing import NoReturn, Protocol
@@ -13,12 +13,12 @@ class State(Protocol):
 
     @property
     def is_required(self) -> bool:
-        """Whether nothing is done on the node before it has."""
+        """Return whether nothing is done on the node before it has."""
         ...
 
     @property
     def trouble(self) -> str:
-        """Why the source tells nothing now, empty when it does."""
+        """Return why the source tells nothing now, empty when it does."""
         ...
 
     async def run(self) -> NoReturn:

@@ -35,7 +35,7 @@ class States:
         return [self._node, self._pods, *self._others]
 
     def troubles(self) -> dict[str, str]:
-        """Why sources tell nothing, by name; without those that do."""
+        """Return why sources tell nothing, by name; without those that do."""
         return {state.name: trouble for state in self.all if (trouble := state.trouble)}
 
     def start(self, group: asyncio.TaskGroup) -> None:

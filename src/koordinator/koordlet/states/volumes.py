@@ -1,4 +1,4 @@
-"""Which volume is bound to which claim: block I/O control needs it. Source: behaviour/koordlet-observe 7.1."""
+"""Find which volume is bound to which claim: block I/O control needs it. Source: behaviour/koordlet-observe 7.1."""
 
 import random
 from typing import NoReturn
@@ -32,7 +32,7 @@ class VolumesState:
 
     @property
     def trouble(self) -> str:
-        """Why the API server tells nothing."""
+        """Return why the API server tells nothing."""
         return "" if self.synced.is_set() else str(self._informer.guard.last_error or "no answer yet")
 
     async def run(self) -> NoReturn:

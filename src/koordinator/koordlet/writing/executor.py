@@ -46,7 +46,7 @@ _Key = tuple[str, Knob]
 
 
 class Executor(FileWriter):
-    """The one writer of an agent: groups in order, and other files as `FileWriter` does it."""
+    """Writes for an agent, as the only one: groups in order, and other files as `FileWriter` does it."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class Executor(FileWriter):
     # Putting back
 
     def owners(self) -> list[str]:
-        """Who has changed something that could be put back; also from before a restart."""
+        """Return the owners who have changed something that could be put back; also from before a restart."""
         return sorted({owner for record in self._records.all() for owner in record.owners})
 
     def changed_by(self, owner: str) -> list[Record]:
-        """What an owner has changed, with what was there before."""
+        """Return what an owner has changed, with what was there before."""
         return self._records.of_owner(owner)
 
     def adopt(self, knob: Knob, group: str, before: str, *, owner: str) -> None:
@@ -148,7 +148,7 @@ class Executor(FileWriter):
         return restored + self._put_back_leveled(leveled, owner, reason)
 
     def _obstacle(self, record: Record, owner: str) -> Outcome | None:
-        """Why a record is not put back; None when it is."""
+        """Return why a record is not put back; None when it is."""
         content = self._content(record.path)
         if content is None or self._files.identity(record.path) != record.identity:
             return Outcome.MISSING
@@ -233,7 +233,7 @@ class Executor(FileWriter):
         return self._reported(results.values(), owner)
 
     def _contents(self, levels: Sequence[Sequence[Update]], known: Cache, now_s: float) -> dict[str, str]:
-        """What the files say that the plan will ask for, by path relative to the cgroup root."""
+        """Return what the files say that the plan will ask for, by path relative to the cgroup root."""
         contents: dict[str, str] = {}
         for level in levels:
             for update in level:
@@ -280,7 +280,7 @@ class Executor(FileWriter):
         return refused
 
     def _verified(self, knob: Knob, path: str, text: str) -> tuple[Outcome, str] | None:
-        """What is wrong after a write; None when the file says what was written."""
+        """Return what is wrong after a write; None when the file says what was written."""
         content = self._files.read(path)
         if content is None:
             return Outcome.MISSING, str(self._files.why(path))

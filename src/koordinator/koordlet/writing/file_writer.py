@@ -22,7 +22,7 @@ TASKS_AUDIT_LEVEL = 5
 
 
 class PlannedWrite(msgspec.Struct, frozen=True):
-    """What a dry run would have written, by whom and why."""
+    """The write that a dry run would have made, by whom and why."""
 
     path: str
     before: str
@@ -61,7 +61,7 @@ class FileWriter:
 
     @property
     def is_dry_run(self) -> bool:
-        """Whether nothing is written; whoever changes things in another way must ask."""
+        """Return whether nothing is written; whoever changes things in another way must ask."""
         return self._on_dry_run is not None
 
     def write_file(

@@ -1,4 +1,4 @@
-"""What files said before a strategy changed them, so that it can be put back even after a kill -9.
+"""Remember what files said before a strategy changed them, so that it can be put back even after a kill -9.
 
 A record is written ahead of the change, to a file below /run: it lives exactly as long as the kernel's values do.
 Each record names the file's identity and what we wrote last. What has another identity, or says something else than

@@ -1,4 +1,4 @@
-"""What it takes to put a changed file back, as pure functions of its record."""
+"""Put a changed file back, as pure functions of its record."""
 
 import os
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _PART_MARK = "#"
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What became of one changed file that was to be put back, and why if it was not."""
+    """The fate of one changed file that was to be put back, and why if it was not."""
 
     record: Record
     outcome: Outcome
@@ -46,7 +46,9 @@ def claimed(record: Record) -> str:
 
 
 def part_of(path: str, content: str, part: str) -> str:
-    """What a file says of a part: the line of a schemata, or a feature of the scheduler with or without `NO_`."""
+    """Return what a file says of a part: the line of a schemata, or a feature of the scheduler with or without
+    `NO_`.
+    """
     if os.path.basename(path) == _SCHEMATA:
         lines = (line.strip() for line in content.splitlines())
         return next((line for line in lines if line.partition(":")[0] == part), "")
@@ -60,12 +62,12 @@ def file_record(path: str, part: str, owner: str, content: str, text: str, ident
 
 
 def text_of(record: Record) -> str:
-    """What is written to put a file back; a schemata takes whole lines only."""
+    """Return what is written to put a file back; a schemata takes whole lines only."""
     return f"{record.before}\n" if _is_part(record) else record.before
 
 
 def is_write_only(knob: Knob) -> bool:
-    """Whether a knob takes members, or something that cannot be undone: there is nothing to put back."""
+    """Return whether a knob takes members, or something that cannot be undone: there is nothing to put back."""
     return knob in ID_KNOBS or knob is Knob.BLKIO_MODEL
 
 
@@ -79,7 +81,7 @@ def record(update: Update, path: str, owner: str, content: str, text: str, ident
 
 
 def says(record: Record, content: str, text: str) -> bool:
-    """Whether the file still says a text of the record."""
+    """Return whether the file still says a text of the record."""
     if _is_part(record):
         return _part_says(record, content, text)
     if not record.knob:
@@ -92,12 +94,13 @@ def says(record: Record, content: str, text: str) -> bool:
 
 
 def means_all_cpus(record: Record) -> bool:
-    """Whether a group had no list of CPUs of its own."""
+    """Return whether a group had no list of CPUs of its own."""
     return record.knob == Knob.CPUSET and not record.before.strip()
 
 
 def is_ours(record: Record, content: str) -> bool:
-    """Whether the file says what we made it say.
+    """Return whether the file says what we made it say. Killed between record and write, it still says what it said
+    before: the work of others, or an earlier write of ours.
 
     Killed between record and write it says what it said, be that the work of others or an earlier write of ours.
     """
@@ -107,7 +110,7 @@ def is_ours(record: Record, content: str) -> bool:
 
 
 def is_leveled(record: Record, version: int) -> bool:
-    """Whether parents and children depend on each other; v2 lets every group have any list of CPUs."""
+    """Return whether parents and children depend on each other; v2 lets every group have any list of CPUs."""
     if not record.knob:
         return False
     merge = cgroup_knobs.merge_of(Knob(record.knob))

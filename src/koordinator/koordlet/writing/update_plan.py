@@ -1,4 +1,4 @@
-"""Which files are written, with what and in which order: pure. Source: behaviour/koordlet-act 3.5 to 3.7.
+"""Plan which files are written, with what and in which order: pure. Source: behaviour/koordlet-act 3.5 to 3.7.
 
 The executor reads what is there, asks here, and writes. Values are in v1 terms, texts are what the file holds.
 A parent must never be narrower than its children while a change is under way, so a leveled change has two
@@ -47,7 +47,7 @@ _UNLIMITED_TEXTS = ("max", str(UNLIMITED))
 
 
 class Outcome(enum.Enum):
-    """What becomes of one wanted value."""
+    """The fate of one wanted value."""
 
     WRITTEN = "the file is written"
     UNCHANGED = "the file says so already"
@@ -81,7 +81,7 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What was decided for one update, and why if that is no success."""
+    """The decision on one update, and why if it is no success."""
 
     update: Update
     outcome: Outcome
@@ -110,7 +110,7 @@ Contents = Mapping[str, str]
 
 
 def refusal(update: Update, problem: FileProblem) -> tuple[Result, bool]:
-    """What the kernel's refusal of a write means, and whether another try with fresh contents may help."""
+    """Return what the kernel's refusal of a write means, and whether another try with fresh contents may help."""
     if problem.failure is FileFailure.GONE:
         return Result(update, Outcome.MISSING, str(problem)), False
     if problem.failure is FileFailure.UNSUPPORTED:
@@ -122,7 +122,7 @@ def refusal(update: Update, problem: FileProblem) -> tuple[Result, bool]:
 
 
 def is_fresh(cache: Cache, path: str, value: str, now_s: float) -> bool:
-    """Whether the file had this value so shortly ago that it need not be read."""
+    """Return whether the file had this value so shortly ago that it need not be read."""
     entry = cache.get(path)
     return entry is not None and entry.value == value and now_s - entry.at_s <= FORCE_UPDATE_S
 
@@ -141,7 +141,7 @@ def unexpired(cache: Cache, now_s: float) -> dict[str, CacheEntry]:
 
 
 def differs(knob: Knob, content: str, text: str) -> bool:
-    """Whether a file with this content must be written to hold the text.
+    """Return whether a file with this content must be written to hold the text.
 
     CPU lists are compared as sets, and only the first word of `cpu.max` counts. A limit that cannot be reached
     is the same in all its spellings: as `max`, as the largest number, and rounded down to whole pages. Of files
@@ -167,7 +167,7 @@ def differs(knob: Knob, content: str, text: str) -> bool:
 
 
 def holds(knob: Knob, content: str, text: str) -> bool:
-    """Whether the kernel took the text over: as `differs` tells, or rounded down to whole pages."""
+    """Return whether the kernel took the text over: as `differs` tells, or rounded down to whole pages."""
     if not differs(knob, content, text):
         return True
     content = content.strip()
@@ -208,7 +208,7 @@ def plan(
 def plan_exact(
     levels: Sequence[Sequence[Update]], contents: Contents, version: int, cache: Cache, now_s: float
 ) -> UpdatePlan:
-    """As `plan`, for updates that came in levels."""
+    """Plan as `plan` does, for updates that came in levels."""
     return plan([update for level in levels for update in level], contents, version, cache, now_s)
 
 
@@ -309,7 +309,7 @@ def _with_quota(knob: Knob, version: int, content: str, text: str) -> str:
 
 
 def _content_after(knob: Knob, version: int, content: str, text: str) -> str:
-    """What the file will say; a quota written to `cpu.max` keeps the period, other disks their lines."""
+    """Return what the file will say; a quota written to `cpu.max` keeps the period, other disks their lines."""
     if knob in ID_KNOBS:
         return f"{content}\n{text}"
     if knob in DEVICE_KNOBS:
@@ -321,7 +321,8 @@ def _content_after(knob: Knob, version: int, content: str, text: str) -> str:
 
 
 def _device_differs(content: str, text: str) -> bool:
-    """Whether the line of the disk that the text names says something else; no line is no limit and no weight.
+    """Return whether the line of the disk that the text names says something else; no line is no limit and no
+    weight.
 
     The kernel adds settings that were not written, and decimals to those that were.
     """
@@ -336,12 +337,12 @@ def _device_differs(content: str, text: str) -> bool:
 
 
 def is_unset(value: str) -> bool:
-    """Whether a value of a disk is what the kernel shows no line for."""
+    """Return whether a value of a disk is what the kernel shows no line for."""
     return value in ("0", "default") or all(word.endswith("=max") for word in value.split())
 
 
 def _is_same(a: str, b: str) -> bool:
-    """Whether two texts are equal, or the same number."""
+    """Return whether two texts are equal, or the same number."""
     try:
         return a == b or float(a) == float(b)
     except ValueError:

@@ -142,8 +142,9 @@ async def duplicate_fields_beside(body: bytes, value: Any) -> list[str]:
 
 
 def check_values(body: bytes) -> None:
-    """Raises TooMuch when the text has more than `VALUES_MAX` values. Counted before they are made, and exactly only
-    where a count of all commas and brackets, those in strings included, cannot rule it out."""
+    """Raise TooMuch when the text has more than `VALUES_MAX` values. Counted before they are made, and exactly only
+    where a count of all commas and brackets, those in strings included, cannot rule it out.
+    """
     if _separators(body) >= VALUES_MAX and _separators(_TEXT.sub(b"", body)) >= VALUES_MAX:
         raise TooMuch(f"json: more than {VALUES_MAX} values")
 
@@ -154,7 +155,7 @@ def _separators(body: bytes) -> int:
 
 
 def check_depth(body: bytes, value: Any) -> None:
-    """Raises TooMuch when objects and lists are nested deeper than `DEPTH_MAX`."""
+    """Raise TooMuch when objects and lists are nested deeper than `DEPTH_MAX`."""
     if body.count(b"{") + body.count(b"[") < DEPTH_MAX:
         return
     level = [value]

@@ -70,6 +70,7 @@ class NoCommands:
     """Nobody runs pods for real."""
 
     async def start(self, pod: ObjectRecord, options: ExecOptions) -> Command:
+        """Refuse, since the node simulates containers. Raises: BadRequest."""
         name = pod.obj["metadata"]["name"]
         raise errors.BadRequest(f'nothing can be run in pod "{name}": its node simulates containers')
 

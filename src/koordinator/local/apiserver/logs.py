@@ -44,6 +44,7 @@ class NoLogs:
     """Nobody runs the pods for real, so there is nothing to read."""
 
     async def open(self, pod: ObjectRecord, options: LogOptions) -> AsyncIterator[bytes]:
+        """Refuse, since the node simulates containers. Raises: BadRequest."""
         name = pod.obj["metadata"]["name"]
         raise errors.BadRequest(
             f'container "{options.container}" in pod "{name}" has no log: this node simulates its containers'

@@ -112,6 +112,7 @@ class UsageMetrics:
         ]
 
     async def create(self, call: ResourceCall, body: dict[str, Any]) -> dict[str, Any]:
+        """Refuse to create anything. Raises: MethodNotSupported."""
         raise errors.MethodNotSupported("the server does not allow this method on the requested resource")
 
     def _object(self, usage: UsageSample, labels: dict[str, str]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def _ready() -> Said:
 def _stabilised(
     history: History, up: ScalingRules, down: ScalingRules, current: int, wanted: int, now_s: float
 ) -> int:
-    """As near to `current` as the recommendations of both windows allow."""
+    """Return the number as near to `current` as the recommendations of both windows allow."""
     up_s = float(up.stabilization_window_seconds or 0)
     down_s = DOWNSCALE_WINDOW_S
     if down.stabilization_window_seconds is not None:

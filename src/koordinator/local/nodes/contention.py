@@ -134,7 +134,8 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 def latency(demand: F64, reachable: F64, slowdown: F64) -> Latency:
-    """Response times of a service that wants `demand` and could get `reachable` milli-cores.
+    """Return response times of a service that wants `demand` and could get `reachable` milli-cores; all arrays are
+    (services,).
 
     A queue with as many servers as reachable cores and exponential service times, waiting probability by
     Sakasegawa's approximation; then multiplied by what co-runners do (`slowdown`).
@@ -155,7 +156,8 @@ def latency(demand: F64, reachable: F64, slowdown: F64) -> Latency:
 
 
 def slowdown(load: F64, occupied: F64, protection: Protection) -> F64:
-    """Growth of a service's p99 on each node beside a protected best-effort tier, beyond its queue.
+    """Return the growth of a service's p99 on each node beside a protected best-effort tier, beyond its queue:
+    (nodes,).
 
     `load` is what services use (ratio of the node, 0–1), `occupied` what the tier has of the rest (0–1).
     """

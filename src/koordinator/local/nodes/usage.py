@@ -46,7 +46,7 @@ def demand_milli(
 
 
 def daily_wave(amplitude_ratio: F64, peak_s: F64, time_s: float) -> F64:
-    """A factor around 1 with one high in the day and a flatter low at night."""
+    """Return a factor around 1 with one high in the day and a flatter low at night; all arrays are (pods,)."""
     angle = (time_s - peak_s) * (2 * math.pi / DAY_S)
     return np.maximum(1 + amplitude_ratio * (0.85 * np.cos(angle) + 0.15 * np.cos(2 * angle)), 0.0)
 
@@ -63,7 +63,7 @@ class Noise:
         self._slow = _SmoothNoise(seed ^ np.uint64(0x5851F42D4C957F2D), NOISE_SLOW_S)
 
     def at(self, time_s: float) -> F64:
-        """The noise of every seed at a moment."""
+        """Return the noise of every seed at a moment: (seeds,)."""
         return math.sqrt(0.5) * (self._fast.at(time_s) + self._slow.at(time_s))
 
 

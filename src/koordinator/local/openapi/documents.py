@@ -77,7 +77,7 @@ class OpenApi:
         return found
 
     def _hash(self, resources: list[Resource]) -> str:
-        """Of what a document is made from: making all documents for the index would cost a second."""
+        """Return a hash of what a document is made from: making all documents for the index would cost a second."""
         parts = [(self._version, resource, self._catalog.custom_schema(resource)) for resource in resources]
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest().upper()
 

@@ -57,7 +57,7 @@ def apply(document: Any, patch: Any) -> Any:
 
 
 def pointer(text: Any, member: str = "path") -> list[str]:
-    """The tokens of a JSON pointer (RFC 6901)."""
+    """Return the tokens of a JSON pointer (RFC 6901). Raises: Misfit when it is none."""
     if not isinstance(text, str):
         raise Misfit(f"operation without {member}")
     if text == "":

@@ -422,7 +422,7 @@ class ContainerLife:
 
 
 def _identity(pod: KubeletPod, record: ContainerRecord) -> Identity:
-    """As whom the container runs: its own word counts before the pod's."""
+    """Return the user and group of the container: its own word counts before the pod's."""
     own, shared = record.spec.security_context, pod.spec.security_context
     user = own.run_as_user if own is not None and own.run_as_user is not None else None
     group = own.run_as_group if own is not None and own.run_as_group is not None else None
@@ -433,6 +433,6 @@ def _identity(pod: KubeletPod, record: ContainerRecord) -> Identity:
 
 
 def _duration(seconds: float) -> str:
-    """As Go writes durations: 40s, 2m40s."""
+    """Return a duration as Go writes it: 40s, 2m40s."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"

@@ -87,7 +87,7 @@ class ContainerRecord:
             )
 
     def status(self) -> dict[str, Any]:
-        """As it stands in the pod's status."""
+        """Return the status as it stands in the pod's."""
         status: dict[str, Any] = {
             "name": self.spec.name,
             "image": self.spec.image,

@@ -67,7 +67,9 @@ def columns(policies: Sequence[ReclaimPolicy]) -> ReclaimColumns:
 
 
 def distinct(policies: Sequence[P]) -> tuple[list[P], I64]:
-    """The policies that differ as objects, and which of them each row follows: nodes of a pool share theirs."""
+    """Return the policies that differ as objects, and which of them each row follows (rows,): nodes of a pool share
+    theirs.
+    """
     kinds: dict[int, int] = {}
     found: list[P] = []
     index = []
@@ -84,12 +86,12 @@ def _percent(number: int) -> int:
 
 
 def scale(amount: I64, ratio: F64 | float) -> I64:
-    """`amount * ratio` truncated toward zero, in double precision as the reference does."""
+    """Return `amount * ratio` truncated toward zero, in double precision as the reference does; elementwise."""
     return _truncated(amount, ratio, _SCALED_MAX)
 
 
 def scale_units(amount: I64, ratio: F64 | float) -> I64:
-    """Like `scale`, but on whole units: the thousandths are rounded up first (memory)."""
+    """Scale as `scale` does, elementwise, but on whole units: the thousandths are rounded up first (memory)."""
     return _truncated(-(-amount // MILLI), ratio, _SCALED_MAX / MILLI) * MILLI
 
 
@@ -133,7 +135,7 @@ def batch_allocatable(inputs: BatchInputs, policy: ReclaimColumns | ReclaimPolic
 
 
 def divide(amount: I64, parts: int) -> I64:
-    """An equal share, rounded up in thousandths; 0 parts leave the amount as it is."""
+    """Return an equal share, elementwise, rounded up in thousandths; 0 parts leave the amount as it is."""
     return amount if parts == 0 else -(-amount // parts)
 
 

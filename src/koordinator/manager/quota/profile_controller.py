@@ -115,7 +115,9 @@ class QuotaProfileController:
         return profile.wanted_quota(found, *self._totals.sums(found.key))
 
     def _owner_of(self, wanted: WantedQuota) -> ElasticQuotaProfile:
-        """Of several profiles with one quota, the oldest keeps it: else they would overwrite each other for ever."""
+        """Return the profile that keeps a quota, the oldest of several: else they would overwrite each other for
+        ever.
+        """
         rivals = self._profiles.by_index(_BY_QUOTA, f"{wanted.namespace}/{wanted.name}")
         return min(rivals, key=lambda each: (each.metadata.creation_timestamp or "", each.metadata.name))
 

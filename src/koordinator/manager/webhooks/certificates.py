@@ -212,7 +212,7 @@ def _issue(hosts: Sequence[str], authority: _Authority, now: datetime.datetime) 
 
 
 def _issuer_id(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    """As the CA names itself; one that does not is named by its key."""
+    """Return the id by which the CA names itself; one that does not is named by its key."""
     try:
         own = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:

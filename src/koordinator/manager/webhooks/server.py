@@ -64,7 +64,7 @@ class WebhookServer:
 
     @property
     def port(self) -> int:
-        """As bound; only after `start`."""
+        """Return the bound port; only after `start`."""
         assert self._listener is not None, "the webhook server is not started"
         port: int = self._listener.sockets[0].getsockname()[1]
         return port

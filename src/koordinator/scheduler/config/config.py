@@ -173,7 +173,7 @@ class Extender(_Part, frozen=True):
 
     @property
     def timeout_s(self) -> float:
-        """Of one call; unset means 5 s, as upstream."""
+        """Return the time limit of one call; unset means 5 s, as upstream."""
         return duration.parse(self.http_timeout) or EXTENDER_TIMEOUT_DEFAULT_S
 
 

@@ -54,7 +54,7 @@ class WideScorer:
         return 0 if self._raw is None else self._raw.nbytes
 
     def set(self, rows: Rows, raw: Scores) -> bool:
-        """Take raw scores of rows; whether one of them is another one now."""
+        """Take raw scores (rows,) of `rows`; return whether one of them is another one now."""
         if self._raw is None:
             if not raw.any():
                 return False
@@ -65,7 +65,7 @@ class WideScorer:
         return True
 
     def final(self, state: Any, rows: Rows) -> Scores | int:
-        """Final scores when `rows` are all that take part; one number when it is the same for all."""
+        """Return final scores (rows,) when `rows` are all that take part; one number when it is the same for all."""
         if self._raw is not None:
             raw = at(self._raw, rows)
             return self.plugin.normalize_at(state, raw, rows) if self.plugin.normalizes else raw

@@ -194,7 +194,7 @@ class _Segment:
         self.size_bytes = 0
 
     def put(self, key: Hashable, evaluation: Evaluation, size_bytes: int) -> None:
-        """As the newest; it is not there yet."""
+        """Put it in as the newest; it is not there yet."""
         self.kept[key] = evaluation, size_bytes
         self.size_bytes += size_bytes
 

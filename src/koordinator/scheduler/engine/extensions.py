@@ -201,7 +201,7 @@ class Extensions:
     def restore_preallocated(
         self, states: States, reservation: Reservation, row: int, candidates: Sequence[PodInfo]
     ) -> Status:
-        """As `restore`, for a reservation that is to take over running pods."""
+        """Restore as `restore` does, for a reservation that is to take over running pods."""
         for plugin in self.restorers:
             status = plugin.restore_preallocated(states[plugin.name], reservation, row, candidates)
             if not status.is_success:

@@ -70,14 +70,16 @@ class Lookahead:
         return self._states.item(self._ends.item(row) - left)
 
     def drop(self, rows: Rows) -> None:
-        """Something else happened to these rows."""
+        """Drop the predictions of `rows` (rows,): something else happened to them."""
         self._left[rows] = 0
         self._ends[rows] = _NONE
 
     def choose(self, row: int, totals: Totals | Scores, misses: int) -> Rows:
-        """The rows to look at next, ascending: `row`, which had no prediction left, and all that are as good as the
-        best or, where these are few, the best of those that have at most one. None of them while the ties are so many
-        that it does not pay for a class of which `misses` pods went without a prediction."""
+        """Return the rows to look at next, ascending, (chosen rows,): `row`, which had no prediction left, and all
+        that are as good as the best or, where these are few, the best of those that have at most one. None of them
+        while the ties are so many that it does not pay for a class of which `misses` pods went without a
+        prediction.
+        """
         is_wanted = (totals == totals.max()) & (self._left == 0)
         is_wanted[row] = True
         ties = int(np.count_nonzero(is_wanted))

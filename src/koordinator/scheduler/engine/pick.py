@@ -28,7 +28,7 @@ def pick(rows: Rows, totals: Totals | Scores, chance: int) -> int | None:
 
 
 def best(totals: Totals | Scores, chance: int) -> int | None:
-    """The position that `pick` chooses; `NOT_FEASIBLE` entries are out of the question."""
+    """Return the position in `totals` (rows,) that `pick` chooses; `NOT_FEASIBLE` entries are out of the question."""
     highest = totals.max(initial=NOT_FEASIBLE)
     if highest == NOT_FEASIBLE:
         return None
@@ -50,7 +50,7 @@ class Top:
         self._rows = []
 
     def choose(self, totals: Totals, chance: int) -> int | None:
-        """As `best`."""
+        """Choose as `best` does from `totals` (capacity,)."""
         if not self._rows:
             self._highest = int(totals.max(initial=NOT_FEASIBLE))
             if self._highest == NOT_FEASIBLE:
@@ -95,8 +95,9 @@ def sample_percent(global_percent: int | None, profile_percent: int | None) -> i
 
 
 def sample(feasible: Rows, order: Rows, start: int, wanted: int) -> tuple[Rows, int]:
-    """The first `wanted` feasible rows from position `start` of `order` (all rows that come into question) on,
-    ascending, and how many nodes were looked at to find them."""
+    """Return the first `wanted` of the `feasible` rows (feasible rows,) from position `start` of `order` (rows,)
+    on, ascending, and how many nodes were looked at to find them; `order` has all rows that come into question.
+    """
     if feasible.size <= wanted:
         return feasible, int(order.size)
     position_of = np.empty(int(order.max()) + 1, np.intp)
@@ -118,7 +119,9 @@ def zone_of(labels: dict[str, str]) -> tuple[str, str]:
 
 
 def interleaved(rows: Rows, zones: list[tuple[str, str]]) -> Rows:
-    """The first node of each zone, then the second of each, and so on; zones in order of their first node."""
+    """Return `rows` (rows,) in turns: the first node of each zone, then the second of each, and so on; zones in
+    order of their first node.
+    """
     turns: dict[tuple[str, str], int] = {}
     keys = []
     for zone in zones:
@@ -152,7 +155,7 @@ class ZoneOrder(RowKeeper):
         self._order = None
 
     def of(self, rows: Rows) -> Rows:
-        """`rows` (of existing nodes) in this order."""
+        """Return `rows` (rows,), which are of existing nodes, in this order."""
         if self._order is None or self._membership != self._table.membership:
             everywhere = self._table.rows
             self._order = interleaved(everywhere, [self._zones[row] for row in everywhere.tolist()])

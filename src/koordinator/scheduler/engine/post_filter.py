@@ -101,6 +101,7 @@ class CycleDiagnosis:
         return self._view.check(row)
 
     def unresolvable_rows(self) -> Mask:
+        """Return a mask (capacity,) of rows where evictions cannot help."""
         hopeless = self._evaluation.unresolvable_rows()
         steering = self._steering
         if not steering.status.is_success:
@@ -118,6 +119,7 @@ class CycleDiagnosis:
         return hopeless
 
     def feasible_rows(self) -> Mask:
+        """Return a mask (capacity,) of rows that the filters let pass."""
         found = np.zeros(self._view.capacity, np.bool_)
         if self._evaluation.status.is_success and not self._steering.planned:
             found[self._evaluation.feasible] = True

@@ -98,7 +98,7 @@ class Prospects:
         return Foresight(foreseen, frozenset(blind), frozenset(may_yield) if is_fixed else None)
 
     def refused_by(self, evaluation: Evaluation, names: frozenset[str]) -> Rows:
-        """Rows that one of these filters refuses, and none before it."""
+        """Return the rows (refused rows,) that one of these filters refuses, and none before it."""
         numbers = [at + 1 for at, plugin in enumerate(self._profile.filters) if plugin.name in names]
         return np.flatnonzero(np.isin(evaluation.refused_by, numbers))
 

@@ -50,7 +50,7 @@ def can_count(engine: Engine, profile: Profile, pod: PodInfo) -> bool:
 
 
 def count(engine: Engine, profile: Profile, pod: PodInfo, wanted: int, rows: Rows | None = None) -> Count:
-    """The pods on the table as it stands, on `rows` if given. Needs `can_count`."""
+    """Count the pods that fit on the table as it stands, on `rows` (rows,) if given. Needs `can_count`."""
     prospects = engine.prospects(pod)
     assert prospects is not None, pod.key
     found = slots.count(engine.handles[0], prospects, [pod], wanted)

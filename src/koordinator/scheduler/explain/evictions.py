@@ -20,8 +20,9 @@ def preemption_of(
     plugins: Sequence[PostFilterPlugin[Any]] | None = None,
     nodes_max: int | None = PREEMPTION_NODES_MAX,
 ) -> PreemptionAnswer:
-    """As the cycle asks PostFilter plugins (those of the profile, unless said otherwise): in order, until one made
-    room or forbids the others to. `nodes_max` limits what is told of each."""
+    """Ask PostFilter plugins as the cycle does (those of the profile, unless said otherwise): in order, until one
+    made room or forbids the others to. `nodes_max` limits what is told of each.
+    """
     texts: tuple[str, ...] = ()
     nominated = ""
     ways: list[PreemptionOffer] = []

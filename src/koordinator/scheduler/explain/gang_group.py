@@ -36,7 +36,7 @@ class GangSet(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """As sentences call it."""
+        """Return the name for use in sentences."""
         return f"gang {self.gang.gang_id}" if len(self.ids) == 1 else f"gang group {', '.join(self.ids)}"
 
     @property

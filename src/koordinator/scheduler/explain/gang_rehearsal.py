@@ -36,8 +36,8 @@ TOLD_MAX = 3
 def lacks(found: Survey, status: Status, rows: Rows | None = None, where: str = "") -> str:
     """`lacks 2 nvidia.com/gpu on every node in SpineLayer spine-3`, or the reasons with their nodes.
 
-    `status` is what the scheduler says, `rows` are the nodes in question (None: all), `where` says which these are. To
-    be put behind the pod's name.
+    `status` is what the scheduler says, `rows` (rows,) are the nodes in question (None: all), `where` says which
+    these are. To be put behind the pod's name.
     """
     if refused_by_quota(status) and (quota := explain_quota(found.profile, found.pod)) is not None:
         return f"finds its quota full: {quota.sentence}"

@@ -76,7 +76,9 @@ def remedies(
 def remedies_together(
     engine: Engine, group: GangSet, outcome: RehearsalResult, rows: Rows, where: str, *, is_live: bool
 ) -> Steps[list[Remedy]]:
-    """For a gang that must be in one part of the network, of which `rows` (called `where`) take most members."""
+    """Return remedies for a gang that must be in one part of the network, of which `rows` (rows,), called `where`,
+    take most members.
+    """
     found = outcome.survey
     if found is None or outcome.status is None or refused_by_quota(outcome.status) or outcome.quota_full:
         return _start_with_less(group, outcome)

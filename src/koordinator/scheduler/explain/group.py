@@ -57,7 +57,7 @@ class Try(msgspec.Struct, frozen=True):
 def explain_domain(
     engine: Engine, pods: Sequence[PodInfo], domain: str = WHOLE_CLUSTER, rows: Rows | None = None
 ) -> DetailedExplanation:
-    """Return whether all pods find nodes in a domain (`rows`; None: all nodes), without and with evictions.
+    """Return whether all pods find nodes in a domain (`rows` (rows,); None: all nodes), without and with evictions.
 
     Pods that have a node keep it. Raises: nothing; the table is as before in the end.
     """
@@ -78,8 +78,9 @@ def explain_domain(
 
 
 def domains(engine: Engine, key: str) -> dict[str, Rows]:
-    """Nodes by their value of a label, sorted by value. A label value cannot hold a `/`, so `key` may be the
-    part of the label's name after it."""
+    """Return the nodes (rows,) by their value of a label, sorted by value. A label value cannot hold a `/`, so
+    `key` may be the part of the label's name after it.
+    """
     found: defaultdict[str, list[int]] = defaultdict(list)
     for row in engine.table.rows.tolist():
         node = engine.table.node_at(row)

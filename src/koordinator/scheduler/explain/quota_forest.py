@@ -308,7 +308,7 @@ def _annotation(quota: ElasticQuota, codec: Annotation[ResourceList], notes: lis
 
 
 def _take_total(view: TreeView, nodes: Sequence[Node], known: Mapping[str, ElasticQuota]) -> None:
-    """Of the default tree: what the nodes have, less what belongs to other trees."""
+    """Take the total of the default tree: what the nodes have, less what belongs to other trees."""
     total: Nanos = {}
     for node in nodes:
         try:
@@ -329,7 +329,7 @@ def _take_total(view: TreeView, nodes: Sequence[Node], known: Mapping[str, Elast
 
 
 def _take_total_of(view: TreeView, roots: Sequence[ElasticQuota]) -> None:
-    """Of another tree: what its root quota says."""
+    """Take the total of another tree: what its root quota says."""
     for root in roots:
         notes: list[str] = []
         _add(view.total, _annotation(root, quota_annotations.TOTAL_RESOURCE, notes), 1)

@@ -81,7 +81,7 @@ def _above(place: PodQuota, names: Iterable[str]) -> list[QuotaExcess]:
 
 
 def _siblings(tree: GroupQuotaTree, name: str) -> list[Quota]:
-    """As they stand now; none where there are too many to look at all."""
+    """Return the siblings as they stand now; none where there are too many to look at all."""
     names = tree.children(_parent(tree, name))
     beside = (tree.bring_up_to_date(each) for each in names if each != name and len(names) <= SIBLINGS_MAX)
     return [quota for quota in beside if quota is not None]
@@ -333,7 +333,7 @@ class WhatIf:
         )
 
     def _raise_max(self) -> list[Remedy]:
-        """Of the quota, and of those above it that are as tight."""
+        """Return the remedies that raise the max of the quota, and of those above it that are as tight."""
         need = self._place.quota.below.used.get(self._resource, 0) + self._ask
         maxes: dict[str, int] = {}
         for name in self._path:
@@ -351,7 +351,9 @@ class WhatIf:
         return self._remedy("quota-max", f"raise {' and '.join(told)}")
 
     def _raise_min(self) -> list[Remedy]:
-        """Of the quota as far as needed, and of those above it that then have too little for their children."""
+        """Return the remedies that raise the min of the quota as far as needed, and of those above it that then
+        have too little for their children.
+        """
         name = self._place.ref.name
         low, high = self._quotas[name].min.get(self._resource, 0), self._quotas[name].max[self._resource]
         least = self._least(lambda more: QuotaChange(mins=self._mins(more)), high - low)

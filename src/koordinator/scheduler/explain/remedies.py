@@ -249,7 +249,9 @@ def _has_pod_slot(found: Survey) -> Mask:
 
 
 def room(found: Survey, inside: Mask | None = None) -> list[Remedy]:
-    """Return what to free on the nodes (rows that are `inside`) that lack least, where nothing but room is missing."""
+    """Return what to free on the nodes (rows that are `inside` (rows,)) that lack least, where nothing but room is
+    missing.
+    """
     wanted = wanted_amounts(found)
     columns = list(wanted)
     only_fit = _only(found, "NodeResourcesFit")
@@ -346,7 +348,9 @@ def _new_node(found: Survey) -> list[Remedy]:
 
 
 def model_row(found: Survey, inside: Mask | None = None) -> int | None:
-    """The node (of the rows that are `inside`) with fewest pods that nothing but its pods can be in the way of."""
+    """Return the node (of the rows that are `inside` (rows,)) with fewest pods that nothing but its pods can be in
+    the way of.
+    """
     table = found.engine.table
     if not found.evaluation.status.is_success:
         return None

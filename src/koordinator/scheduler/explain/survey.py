@@ -239,7 +239,9 @@ def plugin_answers(found: Survey, position: int) -> list[PluginAnswer]:
 
 
 def scores(found: Survey, rows: Rows, best_max: int, also: Iterable[int] = ()) -> list[ScoredNode]:
-    """The best of `rows`, which take part together, and the rows `also` among them, with each plugin's share."""
+    """Return the best of `rows` (rows,), which take part together, and the rows `also` among them, with each
+    plugin's share.
+    """
     if rows.size == 0:
         return []
     shares: list[tuple[str, int, npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []

@@ -270,7 +270,7 @@ class PreBindExtension(Plugin[S]):
 
     @abc.abstractmethod
     async def apply_reservation_patch(self, reservation: Reservation, patch: PodPatch) -> Status:
-        """As `apply_patch`, for a Reservation that was placed as if it were a pod."""
+        """Patch as `apply_patch` does, for a Reservation that was placed as if it were a pod."""
 
 
 # Reservations. The plugin that keeps them calls these through `extensions.Extensions`.

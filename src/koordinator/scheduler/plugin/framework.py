@@ -39,12 +39,12 @@ _PASSES.setflags(write=False)
 
 
 def passes(rows: Rows) -> ReasonCodes:
-    """The answer of a filter that lets all rows pass, made without effort; to be read only."""
+    """Return the answer (rows,) of a filter that lets all rows pass, made without effort; to be read only."""
     return _PASSES[: rows.size] if rows.size <= _PASSES.size else np.zeros(rows.size, np.uint16)
 
 
 def is_pass(codes: ReasonCodes) -> bool:
-    """Return whether `codes` are what `passes` answers."""
+    """Return whether `codes` (rows,) are what `passes` answers."""
     return codes.base is _PASSES
 
 
@@ -233,18 +233,20 @@ class FilterPlugin(Plugin[S]):
 
     @abc.abstractmethod
     def filter(self, state: S, rows: Rows) -> ReasonCodes:
-        """A reason code per row, 0 for those where the pod can run."""
+        """Return a reason code per row (rows,), 0 for those where the pod can run."""
 
     def detail(self, state: S, rows: Rows, codes: ReasonCodes) -> ReasonCodes:
-        """Codes that tell more, for rows that this plugin refused; asked when somebody wants the words.
+        """Return codes (rows,) that tell more, for rows that this plugin refused; asked when somebody wants the
+        words.
 
         The status code (`Code`) of a refusal must not change by that.
         """
         return codes
 
     def filter_ahead(self, state: S, rows: Rows, ahead: I64) -> ReasonCodes:
-        """As `filter`, with as many more pods of this class on each row as `ahead` (rows,) says; asked when the
-        plugin `foresees`. Rows ascend, each once, or they descend and come several times."""
+        """Filter as `filter` does, with as many more pods of this class on each row as `ahead` (rows,) says; asked
+        when the plugin `foresees`. Rows ascend, each once, or they descend and come several times.
+        """
         return self.filter(state, rows)
 
     def refusal(self, state: S, code: int) -> Status:
@@ -253,8 +255,9 @@ class FilterPlugin(Plugin[S]):
         return self.reasons(code).status
 
     def pods_matter(self, state: S, rows: Rows) -> Mask:
-        """Rows where the answer may be another one without some of the pods there. Said of too many, it only
-        makes preemption slower."""
+        """Return a mask (rows,) of where the answer may be another one without some of the pods there. Said of too
+        many, it only makes preemption slower.
+        """
         return np.ones(rows.size, np.bool_)
 
     def facts(self, state: S, row: int) -> tuple[str, ...]:
@@ -262,8 +265,9 @@ class FilterPlugin(Plugin[S]):
         return ()
 
     def reliefs(self, state: S, rows: Rows) -> Sequence[Relief]:
-        """Changes that would lift this plugin's refusal of some of `rows`, all of which it refuses; computed, not
-        guessed. Nothing when it cannot tell."""
+        """Return changes that would lift this plugin's refusal of some of `rows` (rows,), all of which it refuses;
+        computed, not guessed. Nothing when it cannot tell.
+        """
         return ()
 
     def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
@@ -387,17 +391,21 @@ class ScorePlugin(Plugin[S]):
     def score(self, state: S, rows: Rows) -> Scores: ...
 
     def score_ahead(self, state: S, rows: Rows, ahead: I64) -> Scores:
-        """As `score`, with as many more pods of this class on each row as `ahead` (rows,) says; asked when the
-        plugin `foresees`. Rows ascend, each once, or they descend and come several times."""
+        """Score as `score` does, with as many more pods of this class on each row as `ahead` (rows,) says; asked
+        when the plugin `foresees`. Rows ascend, each once, or they descend and come several times.
+        """
         return self.score(state, rows)
 
     def normalize(self, state: S, scores: Scores) -> Scores:
-        """Final scores from the raw ones of all feasible rows. Where these are all 0, what they become must not
-        depend on how many there are."""
+        """Return final scores (rows,) from the raw ones of all feasible rows. Where these are all 0, what they
+        become must not depend on how many there are.
+        """
         return scores
 
     def normalize_at(self, state: S, scores: Scores, rows: Rows) -> Scores:
-        """As `normalize`, for plugins that compare the feasible `rows` themselves (topology domains)."""
+        """Normalize `scores` (rows,) as `normalize` does, for plugins that compare the feasible `rows` themselves
+        (topology domains).
+        """
         return self.normalize(state, scores)
 
 
@@ -459,7 +467,7 @@ class PostBindPlugin(Plugin[S]):
 
 
 def default_normalize(scores: Scores, *, reverse: bool = False) -> Scores:
-    """Scores scaled so that the largest becomes 100, rounded down; `reverse` mirrors them.
+    """Return scores (rows,) scaled so that the largest becomes 100, rounded down; `reverse` mirrors them.
 
     Source: the framework's DefaultNormalizeScore (behaviour/scheduler B2).
     """

@@ -16,7 +16,7 @@ _LEADING = [0, 1]
 
 
 def floor_percent(parts: F64, wholes: F64) -> F64:
-    """⌊100·part/whole⌋ of whole numbers, a negative part counting as 0; `parts` is overwritten.
+    """Return ⌊100·part/whole⌋ of whole numbers, elementwise, a negative part counting as 0; `parts` is overwritten.
 
     Exact for wholes from 1 to `nodes.SMALL_AMOUNT_MAX` and parts up to the whole: 100·part is a whole number
     below 2^53, and a quotient that is no whole number is further from the next one than rounding moves it.

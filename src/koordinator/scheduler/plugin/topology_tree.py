@@ -98,7 +98,7 @@ class TopologyTree(msgspec.Struct, frozen=True, eq=False):
         return found
 
     def sums(self, of_leaves: I64) -> list[I64]:
-        """Per level the sums over all nodes at or below each place."""
+        """Return per level the sums (places,) over all nodes at or below each place; `of_leaves` is (nodes,)."""
         found = [of_leaves]
         for level in reversed(self.levels[:-1]):
             found.append(self.sum_of_children(level, found[-1]))
@@ -119,7 +119,7 @@ class TopologyTree(msgspec.Struct, frozen=True, eq=False):
         return first, end
 
     def ancestors(self, depth: int, indices: Indices, above: int) -> Indices:
-        """For places of the level at `depth` those of the level `above` that they are below of."""
+        """Return the places of the level `above` that `indices` (places,) of the level at `depth` are below of."""
         for level in reversed(self.levels[above + 1 : depth + 1]):
             indices = level.parents[indices]
         return indices

@@ -88,7 +88,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
 
 
 def balanced_pair(fractions: F64) -> Scores:
-    """As `balanced_allocation`, for two resources that all nodes have.
+    """Score as `balanced_allocation` does, for two resources that all nodes have.
 
     Shapes: `fractions` (2, rows), what is used of each, overwritten; returns (rows,).
     """

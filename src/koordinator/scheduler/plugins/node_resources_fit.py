@@ -220,8 +220,9 @@ class NodeResourcesFit(
         return passes(rows) if masks is None else self._codes(state, masks)
 
     def filter_without(self, state: FitState, rows: Rows, held: I64, held_pods: I64) -> ReasonCodes:
-        """As `filter`, if pods that hold these amounts (resources in `checked`, nodes) were gone; `held_pods`
-        (nodes,) tells how many that are."""
+        """Filter as `filter` does, if pods that hold these amounts (resources in `checked`, nodes) were gone;
+        `held_pods` (nodes,) tells how many that are.
+        """
         table = self.handle.table
         pods = at(table.pod_count, rows) - at(held_pods, rows) + 1
         masks = (pods > at(table.pods_max, rows)).astype(np.int64) * _PODS_BIT

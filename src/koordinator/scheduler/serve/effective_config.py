@@ -13,7 +13,7 @@ from koordinator.scheduler.engine.registry import PluginType
 
 
 def effective(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> dict[str, Any]:
-    """As a JSON object that is itself a configuration: the merged plugins of each extension point, the
+    """Return a JSON object that is itself a configuration: the merged plugins of each extension point, the
     arguments of each plugin with their defaults.
 
     Raises: ConfigError.

@@ -26,7 +26,9 @@ def at(values: npt.NDArray[A], rows: Rows) -> npt.NDArray[A]:
 
 
 def put(values: npt.NDArray[Any], rows: Rows, entries: npt.NDArray[Any] | int) -> None:
-    """Write the entries of `rows`, fast where they are neighbours."""
+    """Write the entries (rows,), or one number, to `rows` (rows,) of `values` (capacity,), fast where they are
+    neighbours.
+    """
     if rows.size:
         first, last = int(rows[0]), int(rows[-1])
         if last - first + 1 == rows.size:

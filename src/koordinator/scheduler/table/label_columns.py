@@ -103,13 +103,13 @@ class LabelColumns(RowKeeper):
             column.set(row, None)
 
     def ids(self, key: str, rows: Rows) -> npt.NDArray[np.int32]:
-        """Number of the key's value on each row, `ABSENT` where the node lacks the key."""
+        """Return the number of the key's value on each row (rows,), `ABSENT` where the node lacks the key."""
         return _ids(self.column(key), rows)
 
     # Matching
 
     def match_labels(self, wanted: Iterable[tuple[str, str]], rows: Rows) -> Mask:
-        """Rows that carry all of the labels."""
+        """Return a mask (rows,) of those that carry all of the labels."""
         mask = np.ones(rows.size, np.bool_)
         for key, value in wanted:
             column = self.column(key)
@@ -117,14 +117,14 @@ class LabelColumns(RowKeeper):
         return mask
 
     def match_terms(self, terms: Iterable[NodeSelectorTerm], rows: Rows) -> Mask:
-        """Rows that match one of the terms; no terms match nothing."""
+        """Return a mask (rows,) of those that match one of the terms; no terms match nothing."""
         mask = np.zeros(rows.size, np.bool_)
         for term in terms:
             mask |= self.match_term(term, rows)
         return mask
 
     def match_term(self, term: NodeSelectorTerm, rows: Rows) -> Mask:
-        """Rows that meet all conditions of a term; an empty term matches nothing."""
+        """Return a mask (rows,) of those that meet all conditions of a term; an empty term matches nothing."""
         if not term.match_expressions and not term.match_fields:
             return np.zeros(rows.size, np.bool_)
         mask = np.ones(rows.size, np.bool_)
@@ -207,6 +207,6 @@ class TaintColumns(RowKeeper):
             self.version += 1
 
     def keep_out(self, bears: Tolerations, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Rows of nodes with a taint that forbids pods with these tolerations."""
+        """Return a mask (rows,) of nodes with a taint that forbids pods with these tolerations."""
         verdicts = np.array([tolerations.keeps_out(bears, taints) for taints in self._sets], np.bool_)
         return verdicts[self._numbers[rows]]

@@ -232,7 +232,7 @@ class NodeTable:
 
     @property
     def rows(self) -> Rows:
-        """Rows of all nodes that exist."""
+        """Return the rows of all nodes that exist, ascending: (nodes,)."""
         if self._alive_rows is None:
             self._alive_rows = np.flatnonzero(self._is_alive.values)
             self._alive_rows.setflags(write=False)

@@ -81,8 +81,9 @@ def trial_of(table: NodeTable) -> Iterator[Trial]:
 
 @contextlib.contextmanager
 def rehearsal_of(table: NodeTable) -> Iterator[Trial]:
-    """As `trial_of`, for placing pods one beside the other: every keeper is told of pods that are added, and changes
-    go to a log of their own, so that evaluations made within may be kept current within."""
+    """Try pods as `trial_of` does, for placing them one beside the other: every keeper is told of pods that are
+    added, and changes go to a log of their own, so that evaluations made within may be kept current within.
+    """
     log, table.changes = table.changes, ChangeLog(table.capacity)
     was_trial, table.is_trial = table.is_trial, True
     trial = Trial(table, is_rehearsal=True)

@@ -20,7 +20,7 @@ _PROTOCOL_VERSION = 1
 
 
 class Auth(enum.Enum):
-    """What follows the connection header."""
+    """The layer of authentication after the connection header."""
 
     SIMPLE = 0x00
     SASL = 0xDF

@@ -51,7 +51,7 @@ def fill(pool: NodePool) -> Filled:
 
 
 def limits(filled: Filled, capacity: Columns, usage: Columns, prod_usage: Columns) -> Limits:
-    """Limits of each node; arrays are (nodes, `filled.names`)."""
+    """Return the limits of each node; all arrays have the shape (nodes, names), names as in `filled`."""
     low, high = _pair(filled.low, filled.high, filled, capacity, usage)
     prod_low, prod_high = _pair(filled.prod_low, filled.prod_high, filled, capacity, prod_usage)
     return Limits(low, high, prod_low, prod_high)

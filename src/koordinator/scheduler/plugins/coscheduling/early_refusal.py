@@ -130,7 +130,7 @@ class EarlyRefusals:
         return found is None or int(found.counts.sum()) >= total
 
     def _samples(self, pod: PodInfo, gangs: Iterable[Gang]) -> Iterator[PodInfo]:
-        """Of each gang the member that came first, or the last one: a leader and its workers differ."""
+        """Yield of each gang the member that came first, or the last one: a leader and its workers differ."""
         own = key_of(pod.pod)
         for gang in gangs:
             first = next(iter(gang.pending), "")

@@ -51,7 +51,7 @@ class JobResidents(Residents):
         self.is_leaving[slot] = pod.pod.metadata.deletion_timestamp is not None
 
     def _extend(self) -> None:
-        """As many slots as there are rows."""
+        """Make as many slots as there are rows."""
         missing = self.rows.size - self.jobs.size
         if missing:
             self.jobs = np.concatenate([self.jobs, np.zeros(missing, np.int64)])

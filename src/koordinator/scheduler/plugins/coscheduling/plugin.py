@@ -254,7 +254,7 @@ class Coscheduling(
         return unresolvable(gate.message)
 
     def _shared_failure(self, pod: PodInfo, message: str) -> SharedFailure:
-        """Of a pod that fails because another member did."""
+        """Return the failure of a pod that fails because another member did."""
         now = self.gangs.round_of(pod.pod)
         assert now is not None, pod.key
         told = self.preemption.told(now)

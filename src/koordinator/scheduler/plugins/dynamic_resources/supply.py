@@ -41,7 +41,7 @@ class Supply:
         self._steps_max = steps_max
 
     def outcomes(self, demand: ClaimDemand, rows: Rows) -> npt.NDArray[np.uint8]:
-        """An `AllocationOutcome` for each of the rows."""
+        """Return an `AllocationOutcome` for each of the rows: (rows,)."""
         self._refresh(demand)
         found = np.full(rows.size, AllocationOutcome.NOT_FOUND, np.uint8)
         reaches = self._reaches(rows)

@@ -368,7 +368,7 @@ class QuotaBook:
             self._tell_hooks(old or pod, pod, was_in if known else None, now_in)
 
     def _tell_hooks(self, old: Pod, new: Pod, was_in: QuotaRef | None, now_in: QuotaRef) -> None:
-        """Of a pod that used a quota before (None: it did not), or does now."""
+        """Tell hooks of a pod that used a quota before (None: it did not), or does now."""
         uses_now = self._counted(now_in, new.key)
         if was_in == now_in and uses_now:
             self._hooks.pod_updated(now_in.name, old, new)

@@ -1,4 +1,4 @@
-"""How much of its parent each quota may use now: fair shares of one resource among siblings.
+"""Work out how much of its parent each quota may use now: fair shares of one resource among siblings.
 
 Pure integer arithmetic: cpu in milli-cores, everything else in whole units. Products reach 128 bits, so nothing
 here may become a float, apart from `scaled_min`, whose rounding is upstream's. Many siblings are computed as
@@ -80,7 +80,8 @@ def split(amount: int, weights: list[int]) -> list[int] | None:
 
 
 def split_arrays(amount: int, weights: Column, *, whole: int, largest: int) -> Column:
-    """`split` of weights that are above zero; `whole` is their sum, and none is above `largest`.
+    """Split as `split` does among `weights` (children,) above zero; `whole` is their sum, and none is above
+    `largest`.
 
     With amount = q·W + r, a part ⌊w·amount/W⌋ is w·q + ⌊w·r/W⌋, and r is below W: no product need be larger than
     the largest weight times their sum, which is why weights should have no common divisor.
@@ -137,7 +138,7 @@ def _round_up(parts: Column, remainder: Column, count: int, whole: int) -> None:
 
 
 def scaled_mins(minima: Column, available: int, sum_of_mins: int) -> Column:
-    """`scaled_min` of many children."""
+    """Scale as `scaled_min` does for many children: both (children,)."""
     if available <= 0 or sum_of_mins <= 0:
         return np.zeros(minima.shape, np.int64)
     return (float(available) * minima.astype(np.float64) / float(sum_of_mins)).astype(np.int64)

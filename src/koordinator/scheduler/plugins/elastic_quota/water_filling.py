@@ -30,6 +30,7 @@ class WeightedChildren:
 
     @classmethod
     def of(cls, rows: Rows, weights: Column) -> "WeightedChildren":
+        """Return the children on `rows` with `weights`, both (children,)."""
         return cls(rows, weights, int(weights.sum()), int(weights.max(initial=0)))
 
     def parts(self, amount: int) -> Column:

@@ -364,7 +364,7 @@ class InterPodAffinity(
 
 
 def normalized(sums: Scores) -> Scores:
-    """⌊100·(s − min)/(max − min)⌋; all equal gives 0."""
+    """Return ⌊100·(s − min)/(max − min)⌋ of `sums` (rows,); all equal gives 0."""
     if not sums.size:
         return sums
     lowest, highest = int(sums.min()), int(sums.max())

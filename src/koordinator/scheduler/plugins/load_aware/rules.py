@@ -81,7 +81,7 @@ class NodeLoadRulesTable:
         self._plain: Recent[NodeLoadRules] = Recent(PLAIN_MAX)
 
     def of(self, node: Node) -> NodeLoadRules:
-        """As `rules_of`."""
+        """Return the thresholds as `rules_of` does."""
         annotations = node.metadata.annotations
         if labels.USAGE_THRESHOLDS in annotations or labels.NODE_RAW_ALLOCATABLE in annotations:
             return rules_of(node, self._policy)

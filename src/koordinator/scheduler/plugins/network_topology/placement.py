@@ -292,7 +292,9 @@ def placed(
 def no_room(
     reason: PlanReason, demand: TopologyRequirement, offers: Offers, depth: int, top: Indices, wanted: int
 ) -> TopologyPlacement:
-    """Return a plan that says why there is no room, with what the places offer."""
+    """Return a plan that says why there is no room, with what the places `top` (places,) of the level at `depth`
+    offer.
+    """
     slots = offers.slots[depth][top]
     shown = top[np.argsort(-slots, kind="stable")[:OFFERS_MAX]].tolist()
     return TopologyPlacement(
@@ -333,7 +335,7 @@ def _ranked(tree: TopologyTree, feasible: Indices, existing: I64) -> Indices:
 
 
 def by_rank(count: int) -> I64:
-    """100 for the first, 0 for the last."""
+    """Return scores (count,): 100 for the first, 0 for the last."""
     if count < 2:
         return np.full(count, SCORE_MAX, np.int64)
     return SCORE_MAX - SCORE_MAX * np.arange(count) // (count - 1)

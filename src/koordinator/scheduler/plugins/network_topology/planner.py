@@ -324,7 +324,7 @@ class PlanDraft:
         return {member.uid: node for member, node in zip(members, nodes, strict=False)}
 
     def rows_below(self, depth: int, index: int) -> Rows:
-        """The nodes below a place, ascending."""
+        """Return the nodes below a place, ascending: (rows,)."""
         first, end = self.tree.leaves_below(depth, index)
         rows = self._rows[first:end]
         return np.sort(rows[rows >= 0])

@@ -112,8 +112,9 @@ def count(
 
 
 def bound(handle: Handle, prospects: Prospects, evaluation: Evaluation, wanted: int) -> Slots | None:
-    """As `count` for pods of that class, without trials: nodes take no more than that, and perhaps fewer, whatever
-    other pods there are. None where nobody can tell."""
+    """Count as `count` does for pods of that class, without trials: nodes take no more than that, and perhaps
+    fewer, whatever other pods there are. None where nobody can tell.
+    """
     if evaluation.failure is not None or not evaluation.status.is_success:
         return None
     foresight = prospects.foresight(evaluation)

@@ -264,7 +264,7 @@ def _with_cpus(
 def _cpus_of_zones(
     topology: CPUTopology, free: FreeCPUs, preferred: CPUMask, wanted: CPURequest, numa: Zones
 ) -> tuple[CPUMask, Status]:
-    """As many CPUs of each NUMA node as the pod has whole CPUs there."""
+    """Pick as many CPUs of each NUMA node as the pod has whole CPUs there."""
     cpus: CPUMask = 0
     for numa_id, amounts in numa.items():
         inside = free.cpus & topology.numa_nodes.get(numa_id, 0)

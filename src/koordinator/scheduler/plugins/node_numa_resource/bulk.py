@@ -121,7 +121,7 @@ class NUMAFilterResult(msgspec.Struct, frozen=True, eq=False):
 
 
 def judge(columns: NUMAColumns, demand: NUMARequest, rows: Rows, cpu: NodeCPU | None) -> NUMAFilterResult:
-    """Filter. `cpu` is needed where any node has amplified CPU."""
+    """Filter `rows` (rows,). `cpu` is needed where any node has amplified CPU."""
     window, traits = columns.at(rows), columns.traits
     judgement = NUMAFilterResult(np.zeros(rows.size, np.uint16), np.zeros(rows.size, np.bool_))
     refuse = judgement.refuse
@@ -308,7 +308,9 @@ def score(
     nodes: NodeAmounts,
     strategies: NUMAScoringStrategies,
 ) -> tuple[Scores, Mask | None]:
-    """Score, and which rows need a trial instead (None: no row). Rows are such that passed Filter."""
+    """Return scores (rows,), and which rows need a trial instead (rows,) (None: no row). Rows are such that passed
+    Filter.
+    """
     window, traits = columns.at(rows), columns.traits
     policies = _policies(columns, window, demand)
     forced = window.forced_kind if traits.has_forced else None
@@ -337,7 +339,7 @@ def score(
 
 
 def score_plain(demand: NUMARequest, nodes: NodeAmounts, strategy: NUMAScoringStrategy) -> Scores:
-    """Score where no node has a policy, and the pod asks for nothing special."""
+    """Return scores (rows,) where no node has a policy, and the pod asks for nothing special."""
     amounts: dict[str, int | I64] = dict(demand.plan.requests)
     shape = next(iter(nodes.requested.values())).shape
     return _points(strategy, nodes.requested, nodes.allocatable, amounts, shape, is_small=nodes.is_small)

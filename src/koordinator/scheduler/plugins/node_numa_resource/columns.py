@@ -149,7 +149,9 @@ class NUMAColumns:
         self._last: tuple[Rows, NUMAColumnSlice] | None = None
 
     def at(self, rows: Rows) -> NUMAColumnSlice:
-        """The columns of these rows, to be read before anything is written; the last answer is remembered."""
+        """Return the columns of `rows` (rows,), to be read before anything is written; the last answer is
+        remembered.
+        """
         if self._last is not None and self._last[0] is rows:
             return self._last[1]
         ratio = at(self._ratio, rows)

@@ -192,7 +192,7 @@ def _fits(view: NUMANodeView, terms: NUMAPodTerms, slot: int, numa: int, *, excl
 def best_numa(
     view: NUMANodeView, plan: PodPlan, terms: NUMAPodTerms, strategies: NUMAScoringStrategies
 ) -> int | None:
-    """Of the NUMA nodes that can hold the pod alone the one with the most points, the first among equals."""
+    """Return the NUMA node with the most points among those that can hold the pod alone, the first among equals."""
     exclusive = admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED
     fitting = [
         (slot, numa)

@@ -215,7 +215,7 @@ class NodeNUMAResource(
         return terms
 
     def detail(self, state: NUMAState, rows: Rows, codes: ReasonCodes) -> ReasonCodes:
-        """The exact words for rows where the columns told that no NUMA nodes can be chosen."""
+        """Return exact words (rows,) for rows where the columns told that no NUMA nodes can be chosen."""
         self.books.sync()
         detailed = codes.copy()
         for i in np.flatnonzero(codes == NUMAReason.UNALIGNED).tolist():

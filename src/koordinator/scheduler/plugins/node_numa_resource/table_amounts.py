@@ -39,7 +39,7 @@ class TableAmounts:
         )
 
     def over(self, rows: Rows) -> NodeAmounts:
-        """The same for many nodes."""
+        """Return what the nodes of `rows` (rows,) offer, and what is requested of them."""
         table, columns = self._table, self._columns()
         return NodeAmounts(
             {name: at(table.allocatable[column], rows) for name, column in columns},
@@ -48,7 +48,7 @@ class TableAmounts:
         )
 
     def cpu(self, rows: Rows) -> NodeCPU:
-        """The CPU of many nodes."""
+        """Return the CPU of the nodes of `rows` (rows,)."""
         table, cpu = self._table, resource_vector.CPU_COLUMN
         return NodeCPU(at(table.allocatable[cpu], rows), at(table.requested[cpu], rows))
 
@@ -66,8 +66,9 @@ class TableAmounts:
     def plain_score(
         self, demand: NUMARequest, scored: ScoredRequest, rows: Rows, copies: int | I64
     ) -> Scores:
-        """Score where only requests count, with that many pods like this one on each row; `scored` is what `scored`
-        says of one."""
+        """Return scores (rows,) where only requests count, with that many pods like this one on each row; `scored`
+        is what `scored` says of one.
+        """
         strategy, requests = self._strategy, demand.plan.requests
         if strategy.type == "LeastAllocated":
             found = free_percent(self._table, scored, rows, copies)

@@ -156,7 +156,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
         return objection(pod, status, there)
 
     def dry_run(self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis) -> FoundCandidates:
-        """Options among `rows`, as many as the arguments want."""
+        """Return options among `rows` (rows,), as many as the arguments want."""
         wanted = min(max(int(rows.size) * self._percentage // 100, self._absolute), int(rows.size))
         return self._search.run(pod, self._from_somewhere(pod, rows, wanted), diagnosis, wanted)
 

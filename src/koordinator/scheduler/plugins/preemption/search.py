@@ -87,7 +87,11 @@ def losses_of(
     is_protected: Mask,
     priority_offset: int,
 ) -> Losses:
-    """Return what each node loses. `priorities`, `starts_s` and `is_protected` are per pod."""
+    """Return what each node loses.
+
+    Shapes: `order` (nodes, slots) are indices of pods, `must_go` (nodes, slots); `priorities`, `starts_s` and
+    `is_protected` (pods,).
+    """
     prio = np.where(must_go, priorities[order], np.iinfo(np.int64).min)
     top = prio.max(axis=1)
     is_top = must_go & (prio == top[:, None])
@@ -156,7 +160,9 @@ class Search:
         self._clock = clock
 
     def run(self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis, wanted: int) -> FoundCandidates:
-        """Options among `rows`, in this order, until there are `wanted`, one of them without harm to a budget."""
+        """Return options among `rows` (rows,), in this order, until there are `wanted`, one of them without harm to
+        a budget.
+        """
         found = FoundCandidates([], Counter())
         outlook = _Outlook(self, pod, rows, diagnosis)
         harmless_count = 0

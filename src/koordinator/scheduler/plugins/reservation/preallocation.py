@@ -45,7 +45,7 @@ class PreAllocation(msgspec.Struct, frozen=True):
 
     @property
     def score(self) -> int:
-        """Of a node where several may be used: the fewer the better."""
+        """Return the score of a node where several may be used: the fewer the better."""
         return SCORE_MAX // (1 + len(self.selected))
 
 

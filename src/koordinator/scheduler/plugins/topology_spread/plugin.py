@@ -62,7 +62,8 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
 def frame_of(
     rows: Rows, stamp: Hashable, ids: Sequence[Ids], is_host: Sequence[bool], *, needs_keys: bool
 ) -> Frame:
-    """`is_host`: for hostnames each node counts as a domain, whatever its label.
+    """Return the frame of `rows` (rows,) with one `ids` (rows,) per constraint; `is_host`: for hostnames each node
+    counts as a domain, whatever its label.
 
     Source: behaviour/scheduler B2 and B9.
     """
@@ -93,12 +94,14 @@ def _distinct(ids: Ids) -> int:
 
 
 def score_part(counts: Counts, domain_count: int, max_skew: int) -> Floats:
-    """Return what a constraint adds to the raw score: count·ln(domains + 2) + maxSkew − 1."""
+    """Return what a constraint adds to the raw score (rows,): count·ln(domains + 2) + maxSkew − 1."""
     return np.asarray(counts * math.log(domain_count + 2) + (max_skew - 1), np.float64)
 
 
 def normalized(raw: Floats, is_ignored: Mask | None) -> Scores:
-    """100 for the emptiest: ⌊100·(max + min − s)/max⌋ over nodes that are not ignored, which get 0."""
+    """Return scores (rows,), 100 for the emptiest: ⌊100·(max + min − s)/max⌋ over nodes that are not ignored, which
+    get 0.
+    """
     # Half up: sums are never negative, so cutting off is rounding down.
     rounded = (raw + 0.5).astype(np.int64)
     taking_part = rounded if is_ignored is None else rounded[~is_ignored]
