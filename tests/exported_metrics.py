@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.cli import process_metrics
+from koordinator.cli import component
 from koordinator.clock import FixedClock
 from koordinator.health import SliMetrics
 from koordinator.koordlet.metrics import AgentMetrics
@@ -23,8 +23,8 @@ def by_component() -> Mapping[str, list[MetricFamily]]:
     scheduler = Scheduler(FakeCluster(clock), auditing=AuditOptions())
     add_gauges(scheduler)
     process = MetricsRegistry()
-    process_metrics.add_to(process, 0.0)
-    process_metrics.add_gates(process, FeatureGates.of(Component.SCHEDULER))
+    component.add_to(process, 0.0)
+    component.add_gates(process, FeatureGates.of(Component.SCHEDULER))
     return {
         "every component": process.families(),
         "koordlet": [*agent.internal.families(), *agent.external.families()],

@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 from koordinator.api import crd, decode, defaults, kinds, schema, slo, slo_qos
-from koordinator.api.crd.manifest import object_schema
+from koordinator.api.crd import object_schema
 from koordinator.api.meta import Object, ViewPart, to_wire
 from koordinator.cli import crds as command
 from koordinator.cli.main import main

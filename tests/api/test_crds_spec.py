@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from koordinator.api import crd, schema
-from koordinator.api.crd.manifest import object_schema
+from koordinator.api.crd import object_schema
 from koordinator.api.meta import Object
 from tests.api import openapi
 

@@ -24,7 +24,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.local.cluster import install
 from koordinator.local.registry import in_memory
 from koordinator.scheduler.scheduler import Scheduler
-from koordinator.simulate.scheduling import scheduler_config
+from koordinator.simulate.run import scheduler_config
 from koordinator.simulate.virtual_time import run_virtual
 from tests.churn import objects
 from tests.churn.table_differences import differences

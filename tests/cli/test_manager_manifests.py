@@ -7,7 +7,7 @@ from koordinator.api import defaults
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cli import manager as command
 from koordinator.cli import manager_flags
-from koordinator.manager.webhooks import configuration, configuration_sync
+from koordinator.manager.webhooks import configuration
 from koordinator.manager.webhooks.settings import WebhookSettings
 from koordinator.manager.webhooks.table import GATES_BY_PATH
 from tests.cli.deployed import Deployed
@@ -55,7 +55,7 @@ def test_the_manager_makes_its_webhooks_from_what_is_installed() -> None:
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         body = DEPLOYED.of_kind(kind)
         assert "webhooks" not in body, "an entry without a CA could only fail"
-        found = configuration_sync.wanted(
+        found = configuration.wanted(
             body["metadata"]["annotations"],
             [],
             where=configuration.Service(),
@@ -66,7 +66,7 @@ def test_the_manager_makes_its_webhooks_from_what_is_installed() -> None:
         assert found.template == body["metadata"]["annotations"]["template"], "nothing to be applied again"
         made |= {entry["name"]: entry for entry in found.webhooks}
 
-    assert {configuration_sync.path_of(entry) for entry in made.values()} == paths
+    assert {configuration.path_of(entry) for entry in made.values()} == paths
     assert all(entry["clientConfig"]["caBundle"] for entry in made.values())
     wanted = {
         entry["name"]: entry

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from cryptography import x509
 
-from koordinator.cli import listening, serving
+from koordinator.cli import component, serving
 from koordinator.cli.serving import ServingError
 from koordinator.clock import SystemClock
 from koordinator.cluster import delegated_auth, errors
@@ -82,7 +82,7 @@ async def door() -> Any:
     gatekeepers.trust_clients(tls, authorities)
     app = web.Application(middlewares=(gatekeepers.guarded(keeper.refusal),))
     app.router.add_get("/{path}", answer)
-    async with listening.served(app, "127.0.0.1", 0, tls) as port:
+    async with component.served(app, "127.0.0.1", 0, tls) as port:
         yield Door(reviews, port)
 
 
@@ -174,7 +174,7 @@ async def test_callers_get_the_certificate_of_the_name_that_they_ask_for(tmp_pat
     tls = serving.tls_context(None, None, None, SystemClock())
     serving.present_by_name(tls, [f"{other},{other}:a.example,*.b.example"])
 
-    async with listening.served(web.Application(), "127.0.0.1", 0, tls) as port:
+    async with component.served(web.Application(), "127.0.0.1", 0, tls) as port:
 
         async def subject(name: str) -> str:
             trust = ssl.create_default_context()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from koordinator.cluster.queue_metrics import QueueMetrics
+from koordinator.cluster.metrics import QueueMetrics
 from koordinator.cluster.workqueue import WorkQueue
 from koordinator.prometheus import MetricsRegistry
 from koordinator.simulate import virtual_time

@@ -11,7 +11,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.descheduler import config
 from koordinator.descheduler.cycle_limits import CycleLimiter, CycleLimits
-from koordinator.descheduler.migration import arbitration, gates, jobs, limits, state
+from koordinator.descheduler.migration import arbitration, gates, jobs, object_limiter, state
 from koordinator.descheduler.migration.arbitration import WaitingJob
 from koordinator.descheduler.plugins.stock import topology_balance
 from tests.descheduler.builders import NOW_S, job, pod
@@ -59,13 +59,13 @@ def test_a_round_of_arbitration_keeps_all_limits(count: int, nodes: int, per_nod
 
 @given(st.integers(0, 1000), st.none() | st.integers(0, 1000) | st.integers(1, 100).map(lambda n: f"{n}%"))
 def test_a_limit_is_between_one_and_the_replicas(replicas: int, given_limit: int | str | None) -> None:
-    assert min(1, replicas) <= limits.limit(replicas, given_limit) <= replicas
+    assert min(1, replicas) <= object_limiter.limit(replicas, given_limit) <= replicas
 
 
 @pytest.mark.parametrize("text", ["10", "ten", "%", "1.5%", ""])
 def test_a_limit_that_is_no_percentage_names_its_field(text: str) -> None:
     with pytest.raises(ProtocolError, match="maxMigratingPerWorkload"):
-        limits.limit(10, text, "maxMigratingPerWorkload")
+        object_limiter.limit(10, text, "maxMigratingPerWorkload")
 
 
 @given(st.integers(0, 3), st.lists(st.sampled_from(["a", "b", "c"]), max_size=20))

@@ -9,7 +9,7 @@ from koordinator.api.affinity import Affinity
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
-from koordinator.descheduler import node_match
+from koordinator.descheduler import node_fit
 from koordinator.descheduler.plugins.stock import (
     duplicates,
     inter_pod_anti_affinity,
@@ -75,7 +75,7 @@ def test_a_pod_leaves_a_node_only_if_one_that_it_wants_fits(kind: str) -> None:
     args = node_affinity.NodeAffinityArgs(node_affinity_type=[kind])
 
     def fits_b(candidate: Pod, there: Node) -> bool:
-        return there.metadata.name == "n2" and node_match.selects(candidate, there)
+        return there.metadata.name == "n2" and node_fit.selects(candidate, there)
 
     assert node_affinity.victims(args, nodes[0], [one], nodes, fits_b, any_pod) == [one]
     assert not node_affinity.victims(args, nodes[0], [one], nodes, lambda *_: False, any_pod)

@@ -5,8 +5,8 @@ import pytest
 from koordinator.api import slo_config
 from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from koordinator.api.core import ConfigMap, Node
+from koordinator.doctor.checks.config import unknown_members
 from koordinator.doctor.finding import Severity
-from koordinator.doctor.unknown_members import unknown_members
 from tests.doctor import builders
 from tests.doctor.builders import config, findings, healthy, only, snapshot
 

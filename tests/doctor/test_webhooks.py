@@ -10,9 +10,10 @@ from koordinator.api.apps import Deployment
 from koordinator.api.core import Namespace, Pod, Secret, Service
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
-from koordinator.doctor import access, admission_test, certificate
+from koordinator.doctor import access, admission_test
 from koordinator.doctor.access import AccessAnswer
 from koordinator.doctor.admission_test import AdmissionTest, AdmissionTrial, TrialOutcome
+from koordinator.doctor.checks import webhooks
 from koordinator.doctor.finding import Severity
 from koordinator.doctor.handshake import Handshake
 from koordinator.doctor.installation import Name
@@ -294,8 +295,8 @@ def test_lacking_permissions_are_one_finding_per_component() -> None:
 def test_a_certificate_is_vouched_for_by_its_own_authority_only() -> None:
     ours, other = builders.certificate(), certificates.renewed(None, HOST, NOW_S)
 
-    assert certificate.vouches(ours.ca_cert, ours.cert)
-    assert not certificate.vouches(other.ca_cert, ours.cert)
-    assert not certificate.vouches(b"", ours.cert)
-    assert certificate.facts(b"junk") is None
-    assert certificate.facts(ours.cert).names == (HOST, "localhost")  # type: ignore[union-attr]
+    assert webhooks.vouches(ours.ca_cert, ours.cert)
+    assert not webhooks.vouches(other.ca_cert, ours.cert)
+    assert not webhooks.vouches(b"", ours.cert)
+    assert webhooks.facts(b"junk") is None
+    assert webhooks.facts(ours.cert).names == (HOST, "localhost")  # type: ignore[union-attr]

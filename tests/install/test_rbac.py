@@ -49,8 +49,8 @@ INDIRECT: dict[str, Asked] = {
     | _REVIEWS
     | _all("list watch create patch delete", "slo.koordinator.sh", "nodemetrics", "nodeslos")  # node_objects
     | _all("get", "", "pods")  # profile_controller: the whole pod
-    | _all("get", "", "namespaces")  # webhooks.recent_lookup
-    | _all("get", "scheduling.k8s.io", "priorityclasses")  # webhooks.recent_lookup
+    | _all("get", "", "namespaces")  # webhooks.profile_cache
+    | _all("get", "scheduling.k8s.io", "priorityclasses")  # webhooks.profile_cache
     | _all(  # webhooks.sync
         "get list watch patch",
         "admissionregistration.k8s.io",

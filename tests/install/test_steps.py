@@ -12,7 +12,7 @@ from koordinator.api.meta import Resource
 from koordinator.clock import SystemClock
 from koordinator.cluster import config, errors
 from koordinator.cluster.kube import KubeCluster
-from koordinator.install import objects, releases, steps, values
+from koordinator.install import objects, steps, values
 from koordinator.install.api import Api, resource_of
 from koordinator.install.steps import ApplyOutcome, ApplyStep
 from koordinator.install.values import EVERYTHING, Values
@@ -215,7 +215,7 @@ async def test_a_missing_kind_is_told_with_what_to_do(api: Api) -> None:
 
 async def bring_with_helm(cluster: KubeCluster, path: str, *, record: str, status: str) -> None:
     """Mark an object as that of a release, and write the record of the release."""
-    marks = {releases.NAME: "prod", releases.NAMESPACE: "ops"}
+    marks = {steps.NAME: "prod", steps.NAMESPACE: "ops"}
     await cluster.request("PATCH", path, {"metadata": {"annotations": marks}})
     labels = {"owner": "helm", "name": "prod", "status": status}
     written = {"metadata": {"name": "sh.helm.release.v1.prod.v1", "labels": labels}}

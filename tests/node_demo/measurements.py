@@ -3,8 +3,7 @@
 import msgspec
 import numpy as np
 
-from koordinator.node_demo.latency import Latency, Records
-from koordinator.node_demo.measure import Measured
+from koordinator.node_demo.measure import Latency, Measured, Records
 from koordinator.node_demo.observe import Use
 from koordinator.node_demo.plan import DemoMode, Hog, Run, Scenario
 

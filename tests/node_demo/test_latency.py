@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.node_demo import latency
+from koordinator.node_demo import measure
 from koordinator.node_demo.errors import DemoError
 from tests.node_demo.measurements import records
 
@@ -25,7 +25,7 @@ from tests.node_demo.measurements import records
 def test_percentiles_are_values_that_were_measured(percent: float, expected: int) -> None:
     values = np.arange(100, 0, -1, dtype=np.int64)
 
-    assert latency.percentile(values, percent) == expected
+    assert measure.percentile(values, percent) == expected
 
 
 @settings(max_examples=50)
@@ -35,7 +35,7 @@ def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed(
 ) -> None:
     array = np.array(values, dtype=np.int64)
 
-    found = latency.percentile(array, percent)
+    found = measure.percentile(array, percent)
 
     share = percent / 100 * len(values) - 1e-6
     assert sum(value <= found for value in values) >= share
@@ -43,7 +43,7 @@ def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed(
 
 
 def test_a_request_without_an_answer_counts_with_what_it_had_waited() -> None:
-    summary = latency.summarise(records(1.0, 2.0, -500.0), window_s=1.0)
+    summary = measure.summarise(records(1.0, 2.0, -500.0), window_s=1.0)
 
     assert summary.unanswered == 1
     assert summary.max_ms == 500.0
@@ -51,7 +51,7 @@ def test_a_request_without_an_answer_counts_with_what_it_had_waited() -> None:
 
 
 def test_answers_after_the_window_are_no_throughput() -> None:
-    summary = latency.summarise(records(1.0, 1_000.0), window_s=1.0)
+    summary = measure.summarise(records(1.0, 1_000.0), window_s=1.0)
 
     assert summary.unanswered == 0
     assert summary.answered_per_s == 1.0
@@ -61,7 +61,7 @@ def test_a_file_of_the_load_generator_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "latencies"
     np.array([[0, 1_500_000, 10], [1_000_000, -7, 20]], dtype=np.int64).tofile(path)
 
-    found = latency.read(path)
+    found = measure.read(path)
 
     assert found.due_ns.tolist() == [0, 1_000_000]
     assert found.latency_ns.tolist() == [1_500_000, -7]
@@ -74,4 +74,4 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, size: int) -> None:
     path.write_bytes(b"\0" * size)
 
     with pytest.raises(DemoError, match="no list of requests"):
-        latency.read(path)
+        measure.read(path)

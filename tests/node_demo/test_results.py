@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordinator.node_demo import results, texts, verdicts
+from koordinator.node_demo import results, texts
 from koordinator.node_demo.plan import DemoMode, Hog, Scenario
 from koordinator.node_demo.stage import Written
 from tests.node_demo.measurements import measured
@@ -82,15 +82,13 @@ def test_promises_are_kept_or_missed(
         DemoMode.MANAGED, load_percent=load_percent, p99_ms=p99_ms, total_ratio=total, batch_ratio=batch
     )
 
-    found = verdicts.verdicts(results.summarise([alone, managed]))
+    found = texts.verdicts(results.summarise([alone, managed]))
 
     assert [each.is_kept for each in found] == kept
 
 
 def test_nothing_is_promised_for_unmanaged_batch() -> None:
-    assert (
-        verdicts.verdicts(results.summarise([measured(), measured(DemoMode.UNMANAGED, p99_ms=900.0)])) == []
-    )
+    assert texts.verdicts(results.summarise([measured(), measured(DemoMode.UNMANAGED, p99_ms=900.0)])) == []
 
 
 def test_a_line_of_the_table_has_a_cell_per_column() -> None:

@@ -19,7 +19,8 @@ from koordinator.local import cluster as local
 from koordinator.local import registry
 from koordinator.manager.manager import Manager
 from koordinator.manager.options import BindingAdmissionOptions, ManagerOptions
-from koordinator.simulate import admission, virtual_time
+from koordinator.simulate import virtual_time
+from koordinator.simulate.run import admit_by
 
 GATES = (
     "NodeMutatingWebhook=true,NodeValidatingWebhook=true,ConfigMapValidatingWebhook=true,"
@@ -42,7 +43,7 @@ def run(scenario: Scenario) -> None:
         async with asyncio.TaskGroup() as group:
             running = group.create_task(manager.run())
             await manager.synced.wait()
-            await admission.admit_by(manager.handlers, backend, random.Random(0))
+            await admit_by(manager.handlers, backend, random.Random(0))
             await scenario(cluster)
             running.cancel()
 

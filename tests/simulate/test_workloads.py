@@ -9,8 +9,8 @@ from koordinator.api import quantity
 from koordinator.local.nodes import behaviour
 from koordinator.local.nodes.fleet import FleetPolicy
 from koordinator.simulate import batch_jobs, services
+from koordinator.simulate.run import LOAD_AWARE, scheduler_config
 from koordinator.simulate.scenario import Scenario, node_shapes
-from koordinator.simulate.scheduling import LOAD_AWARE, scheduler_config
 from koordinator.simulate.services import ServiceMix
 
 SHAPES = node_shapes(Scenario(nodes=100), np.random.default_rng(1))

@@ -3,8 +3,8 @@
 import pytest
 
 from koordinator.yarn import hadoop_config
+from koordinator.yarn.amounts import DEFAULT_CLUSTER
 from koordinator.yarn.hadoop_config import ConfigError, Dialect
-from koordinator.yarn.names import DEFAULT_CLUSTER
 
 
 def site(**properties: str) -> str:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from koordinator.api.annotations.node import ThirdPartyAllocation
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.yarn import allocation, amounts, hold, names, node_sync
+from koordinator.yarn import allocation, amounts, node_sync
 from koordinator.yarn.amounts import Batch, Rounding, YarnResource
 from koordinator.yarn.node_sync import NodeId, NodeManagerReport, Policy, SyncOutcome
 
@@ -22,8 +22,12 @@ def node(**allocatable: str) -> Node:
 
 
 def manager(node_id: str | None = "nm:8041", name: str = "nm", **status: object) -> Pod:
-    annotations = {} if node_id is None else {names.NODE_ID_ANNOTATION: node_id}
-    meta = {"name": name, "labels": {names.COMPONENT_LABEL: names.NODE_MANAGER}, "annotations": annotations}
+    annotations = {} if node_id is None else {amounts.NODE_ID_ANNOTATION: node_id}
+    meta = {
+        "name": name,
+        "labels": {amounts.COMPONENT_LABEL: amounts.NODE_MANAGER},
+        "annotations": annotations,
+    }
     return from_builtins({"metadata": meta, "spec": {"nodeName": "n"}, "status": status}, Pod)
 
 
@@ -43,14 +47,16 @@ def test_exact_rounding_never_promises_more_than_there_is(batch: Batch) -> None:
     assert back.memory_bytes <= batch.memory_bytes
 
 
-@given(used=batches, foreign=st.lists(st.sampled_from(["slurm", "flux", names.ALLOCATION_NAME]), max_size=4))
+@given(
+    used=batches, foreign=st.lists(st.sampled_from(["slurm", "flux", amounts.ALLOCATION_NAME]), max_size=4)
+)
 def test_recording_twice_writes_once_and_keeps_foreign_entries(used: Batch, foreign: list[str]) -> None:
     entries = [ThirdPartyAllocation(name=name, priority="koord-batch") for name in foreign]
 
     merged = allocation.with_entry(entries, used)
 
-    others = [name for name in foreign if name != names.ALLOCATION_NAME]
-    assert [each.name for each in merged if each.name != names.ALLOCATION_NAME] == others
+    others = [name for name in foreign if name != amounts.ALLOCATION_NAME]
+    assert [each.name for each in merged if each.name != amounts.ALLOCATION_NAME] == others
     assert allocation.with_entry(merged, used) == merged
     text = allocation.new_text(None, used)
     assert text is None or allocation.new_text(text, used) is None
@@ -75,7 +81,7 @@ def test_a_bad_node_id_leaves_the_node_alone_and_says_why(node_id: str | None) -
     plan = node_sync.plan(node(), [manager(node_id)], {}, Policy())
 
     assert (plan.outcome, plan.total, plan.allocation) == (SyncOutcome.BAD_NODE_ID, None, None)
-    assert names.NODE_ID_ANNOTATION in plan.reason
+    assert amounts.NODE_ID_ANNOTATION in plan.reason
 
 
 def test_a_resource_manager_that_refuses_leaves_the_node_as_it_is() -> None:
@@ -101,11 +107,11 @@ LOST = NodeManagerReport(NodeId("nm", 1), "LOST")
     [
         pytest.param(None, None, False, None, id="nothing is written before the first poll"),
         pytest.param(
-            None, hold.Held(USED, 0.0), False, USED, id="before the first poll the last figure counts"
+            None, node_sync.Held(USED, 0.0), False, USED, id="before the first poll the last figure counts"
         ),
-        pytest.param(LOST, hold.Held(USED, 0.0), True, USED, id="a lost manager keeps its figure"),
+        pytest.param(LOST, node_sync.Held(USED, 0.0), True, USED, id="a lost manager keeps its figure"),
         pytest.param(
-            LOST, hold.Held(USED, -1.0), True, YarnResource(), id="and loses it after the hold time"
+            LOST, node_sync.Held(USED, -1.0), True, YarnResource(), id="and loses it after the hold time"
         ),
         pytest.param(
             NodeManagerReport(NodeId("nm", 1), used=USED), None, True, USED, id="a running one says it itself"
@@ -120,13 +126,16 @@ LOST = NodeManagerReport(NodeId("nm", 1), "LOST")
     ],
 )
 def test_what_yarn_is_believed_to_use(
-    report: NodeManagerReport | None, held: hold.Held | None, has_polled: bool, expected: YarnResource | None
+    report: NodeManagerReport | None,
+    held: node_sync.Held | None,
+    has_polled: bool,
+    expected: YarnResource | None,
 ) -> None:
-    assert (
-        hold.believe(report, held, has_polled, now_s=hold.HOLD_S - 1.0, hold_s=hold.HOLD_S).used == expected
-    )
+    now_s = node_sync.HOLD_S - 1.0
+
+    assert node_sync.believe(report, held, has_polled, now_s=now_s, hold_s=node_sync.HOLD_S).used == expected
 
 
 def test_a_manager_that_leaves_gets_no_more() -> None:
-    assert not hold.may_raise_total(NodeManagerReport(NodeId("nm", 1), "DECOMMISSIONING"))
-    assert hold.may_raise_total(None)
+    assert not node_sync.may_raise_total(NodeManagerReport(NodeId("nm", 1), "DECOMMISSIONING"))
+    assert node_sync.may_raise_total(None)

@@ -115,7 +115,7 @@ def demo_node(
     """
     from rich.console import Console
 
-    from koordinator.node_demo import page, plan, results, show, verdicts
+    from koordinator.node_demo import page, plan, results, show, texts
     from koordinator.node_demo import quiet as quietness
 
     for path in (report, json_path, interference_path):
@@ -137,7 +137,7 @@ def demo_node(
         document = {
             "circumstances": show.circumstances(shown),
             "rows": rows,
-            "verdicts": verdicts.verdicts(rows),
+            "verdicts": texts.verdicts(rows),
             "runs": results.plain(shown.measured),
         }
         json_path.write_text(json.dumps(msgspec.to_builtins(document), indent=1) + "\n", encoding="utf-8")
@@ -186,7 +186,7 @@ def _show(prepared: "Prepared", notes: "Console", quiet: bool) -> "Shown":
 def _tell(console: "Console", rows: "list[ResultRow]", shown: "Shown") -> None:
     from rich.table import Table
 
-    from koordinator.node_demo import results, texts, verdicts
+    from koordinator.node_demo import results, texts
 
     for scenario in sorted({row.scenario for row in rows}):
         table = Table(
@@ -202,7 +202,7 @@ def _tell(console: "Console", rows: "list[ResultRow]", shown: "Shown") -> None:
             if row.scenario == scenario:
                 table.add_row(*texts.cells(row))
         console.print(table)
-    for verdict in verdicts.verdicts(rows):
+    for verdict in texts.verdicts(rows):
         mark = "[green]kept  [/green]" if verdict.is_kept else "[red]missed[/red]"
         console.print(f"{mark} {verdict.text}: {verdict.found}", highlight=False)
     for line in texts.held(shown.measured, shown.written):

@@ -122,7 +122,7 @@ def pods(**asked: Any) -> None:
     Ends with 0 when each pod has a node or would get one, 3 when one cannot be placed now, 1 when there is no answer, 2
     when the command line is wrong.
     """
-    running.work_of("koordinator.cli.explain_pods_run", "pods", asked)
+    running.work_of("koordinator.cli.explain_run", "pods", asked)
 
 
 def _workload(kind: str) -> click.Command:
@@ -131,7 +131,7 @@ def _workload(kind: str) -> click.Command:
     @asking
     @_several
     def command(**asked: Any) -> None:
-        running.work_of("koordinator.cli.explain_pods_run", "workload", {"kind": kind, **asked})
+        running.work_of("koordinator.cli.explain_run", "workload", {"kind": kind, **asked})
 
     command.help = (
         f"Where are the pods of this {kind}, and why do those without a node wait? Pods with the same answer share "

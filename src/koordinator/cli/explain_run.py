@@ -1,4 +1,6 @@
-"""Carry out `koordinator explain` once its command line is read."""
+"""What `koordinator explain` does once its command line is read: for a pod, a gang, and for many pods, of which
+those with the same answer share a line.
+"""
 
 import asyncio
 import json
@@ -14,7 +16,8 @@ import yaml
 from koordinator.cli import explain_sources as sources
 from koordinator.cli import logs
 from koordinator.cli.explain_gang_text import print_gang
-from koordinator.cli.explain_sources import Ask
+from koordinator.cli.explain_sources import Ask, PodsFound, PodsWanted
+from koordinator.cli.explain_tables import grid, print_parts, remedy_table
 from koordinator.cli.explain_text import print_answer
 from koordinator.cli.tables import console
 from koordinator.scheduler.explain.answer import GangAnswer, PodAnswer, PodVerdict
@@ -87,3 +90,92 @@ def _print(answer: PodAnswer | GangAnswer, output: str) -> None:
         click.echo(json.dumps(body, indent=2))
     else:
         click.echo(yaml.safe_dump(body, sort_keys=False, allow_unicode=True), nl=False)
+
+
+EXAMPLES = 3
+
+
+def pods(
+    pending: bool,
+    all_namespaces: bool,
+    selector: str,
+    limit: int,
+    namespace: str,
+    **shared: Any,
+) -> None:
+    """Carry out `koordinator explain pods`; the parameters are its options."""
+    wanted = PodsWanted(
+        namespace=namespace, all_namespaces=all_namespaces, selector=selector, pending=pending, limit=limit
+    )
+    _tell_of_pods(wanted, **shared)
+
+
+def workload(kind: str, name: str, limit: int, namespace: str, **shared: Any) -> None:
+    """Carry out `koordinator explain deployment NAME` and the like; the parameters are its options."""
+    own, slash, rest = name.partition("/")
+    namespace, name = (own, rest) if slash else (namespace, name)
+    _tell_of_pods(PodsWanted(namespace=namespace, kind=kind, name=name, limit=limit), **shared)
+
+
+def _tell_of_pods(
+    wanted: PodsWanted,
+    *,
+    dump_files: tuple[str, ...],
+    config_file: Path | None,
+    seed: int,
+    kubeconfig: str,
+    scheduler_url: str,
+    output: str,
+) -> None:
+    logs.keep_quiet()
+    if dump_files:
+        found = sources.pods_from_dump(wanted, dump_files, config_file, seed)
+    else:
+        found = asyncio.run(sources.pods_from_cluster(wanted, kubeconfig, scheduler_url))
+    if output == "text":
+        _print_groups(wanted, found)
+    else:
+        body = [msgspec.to_builtins(each) for each in found.answers]
+        yaml_text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True) if output == "yaml" else ""
+        click.echo(yaml_text or json.dumps(body, indent=2), nl=not yaml_text)
+    if any(each.verdict not in PLACED for each in found.answers):
+        sys.exit(CANNOT_BE_PLACED)
+
+
+def _print_groups(wanted: PodsWanted, found: PodsFound) -> None:
+    what = f"{wanted.kind} {wanted.name} has" if wanted.kind else "there are"
+    if not found.answers:
+        click.echo(f"{what} no {'pods without a node' if wanted.pending else 'pods'}")
+        return
+    groups = grouped(found.answers)
+    table = grid("pods", "answer", "why", "for example")
+    for group in groups:
+        examples = ", ".join(each.pod for each in group[:EXAMPLES])
+        table.add_row(str(len(group)), group[0].verdict.value, why(group[0]), examples)
+    parts = [table]
+    for group in groups:
+        remedies = remedy_table(group[0].remedies)
+        if remedies is not None:
+            remedies.title = f"What would help {group[0].pod}"
+            parts.append(remedies)
+    print_parts(console(), parts)
+    if found.count > len(found.answers):
+        rest = found.count - len(found.answers)
+        click.echo(f"{rest:,} more pods were not asked about: --limit {found.count}")
+    click.echo(f"More about one of them: koordinator explain pod {groups[0][0].pod}", err=True)
+
+
+def grouped(answers: Sequence[PodAnswer]) -> list[list[PodAnswer]]:
+    """Answers that say the same, those of most pods first, pods that cannot be placed before all others."""
+    groups: dict[tuple[str, str], list[PodAnswer]] = {}
+    for each in answers:
+        groups.setdefault((each.verdict.value, why(each)), []).append(each)
+    return sorted(groups.values(), key=lambda group: (group[0].verdict in PLACED, -len(group)))
+
+
+def why(answer: PodAnswer) -> str:
+    """The sentence of an answer without what is the pod's own."""
+    if answer.verdict in PLACED:
+        return "on a node" if answer.verdict.value == "Bound" else "would be placed now"
+    _, _, rest = answer.sentence.partition(answer.pod)
+    return (rest or answer.sentence).strip(" :.") or answer.message

@@ -19,7 +19,7 @@ from koordinator.api.label_selector import Predicate, compile_selector
 from koordinator.api.meta import Object
 from koordinator.api.sigs import PodGroup
 from koordinator.cli.explain import SCHEDULER_URL
-from koordinator.cluster import connect, errors, no_answer
+from koordinator.cluster import connect, errors, transport
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import Cluster
@@ -340,7 +340,7 @@ async def _ask_scheduler(where: _Where, path: str, params: Mapping[str, str], ki
             body = await response.read()
     except (aiohttp.ClientError, TimeoutError) as error:
         raise click.ClickException(
-            f"no scheduler answers at {url}: {no_answer.reason_of(error)}{hint}"
+            f"no scheduler answers at {url}: {transport.reason_of(error)}{hint}"
         ) from error
     if response.status == 200:
         return msgspec.json.decode(body, type=kind)

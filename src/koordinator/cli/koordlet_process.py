@@ -6,14 +6,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Sequence
 
-from koordinator.cli import (
-    flag_settings,
-    koordlet_flags,
-    listening,
-    logs,
-    process_metrics,
-    running,
-)
+from koordinator.cli import component, flag_settings, koordlet_flags, logs, running
 from koordinator.cli.koordlet_flags import KoordletSettings
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
@@ -108,8 +101,8 @@ def _identity(settings: KoordletSettings, client: ClientConfig) -> KubeletIdenti
 async def served(agent: Agent, settings: KoordletSettings) -> AsyncIterator[None]:
     """Serve metrics, health and the audit log, and profiles where that is asked for."""
     shared, options = agent.shared, settings.config.http
-    process_metrics.add_to(shared.metrics.internal, shared.clock.now())
-    process_metrics.add_gates(shared.metrics.internal, shared.gates)
+    component.add_to(shared.metrics.internal, shared.clock.now())
+    component.add_gates(shared.metrics.internal, shared.gates)
     events = None
     if shared.gates.is_on("AuditEventsHTTPHandler"):
         limits = settings.config.audit
@@ -123,7 +116,7 @@ async def served(agent: Agent, settings: KoordletSettings) -> AsyncIterator[None
     app = http.application(shared.metrics.internal, shared.metrics.external, events, agent.troubles)
     async with contextlib.AsyncExitStack() as stack:
         host, port = flag_settings.host_and_port("addr", options.address)
-        await stack.enter_async_context(listening.served(app, host or None, port))
+        await stack.enter_async_context(component.served(app, host or None, port))
         if options.profiling:
             from aiohttp import web
 
@@ -132,5 +125,5 @@ async def served(agent: Agent, settings: KoordletSettings) -> AsyncIterator[None
             profiles = web.Application()
             profiling.add_routes(profiles)
             host, port = flag_settings.host_and_port("pprof-addr", options.profiling_address)
-            await stack.enter_async_context(listening.served(profiles, host or None, port))
+            await stack.enter_async_context(component.served(profiles, host or None, port))
         yield

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from koordinator import profiling
-from koordinator.cli import listening, logs, manager_flags, process_metrics, running
+from koordinator.cli import component, logs, manager_flags, running
 from koordinator.cli.manager_flags import ManagerSettings
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.config import ClientConfig
@@ -74,8 +74,8 @@ async def _main(settings: ManagerSettings, where: WebhookSettings, client: Clien
         metrics = manager.shared.metrics
         for each in (cluster, lease_cluster):
             metrics.client.count(each.transport, client.server)
-        process_metrics.add_to(metrics.runtime, cluster.clock.now())
-        process_metrics.add_gates(metrics.runtime, settings.gates)
+        component.add_to(metrics.runtime, cluster.clock.now())
+        component.add_gates(metrics.runtime, settings.gates)
         election: LeaderElection | None = None
         if settings.election is not None:
             # Two processes may have the same host name and number, in containers.
@@ -117,7 +117,7 @@ async def served(
         ):
             if address is not None:
                 host, port = address
-                await stack.enter_async_context(listening.served(app, host or None, port))
+                await stack.enter_async_context(component.served(app, host or None, port))
         yield
 
 

@@ -12,15 +12,7 @@ import msgspec
 from koordinator.api import duration, upstream_gates
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.cli import (
-    access,
-    listening,
-    logs,
-    process_metrics,
-    running,
-    scheduler_flags,
-    serving,
-)
+from koordinator.cli import access, component, logs, running, scheduler_flags, serving
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
@@ -209,8 +201,8 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
         )
         metrics = scheduler.metrics
         metrics.client.count(cluster.transport, client.server)
-        process_metrics.add_to(metrics.registry, clock.now())
-        process_metrics.add_gates(metrics.registry, gates)
+        component.add_to(metrics.registry, clock.now())
+        component.add_gates(metrics.registry, gates)
         for name in flags.disabled_metrics:
             if not metrics.registry.remove(name):
                 log.warning("no such metric to disable", extra={"metric": name})
@@ -291,7 +283,7 @@ async def _served(scheduler: Scheduler, options: HttpOptions, flags: Flags) -> A
     async with contextlib.AsyncExitStack() as stack:
         if flags.port:
             app = http.application(scheduler, options)
-            await stack.enter_async_context(listening.served(app, flags.address, flags.port))
+            await stack.enter_async_context(component.served(app, flags.address, flags.port))
         if flags.secure_port:
             tls = serving.tls_context(
                 flags.tls_cert_file,
@@ -305,7 +297,7 @@ async def _served(scheduler: Scheduler, options: HttpOptions, flags: Flags) -> A
             gatekeeper = await stack.enter_async_context(access.gatekeeper(flags, tls))
             app = http.application(scheduler, options, (guarded(gatekeeper.refusal),))
             await stack.enter_async_context(
-                listening.served(
+                component.served(
                     app,
                     flags.bind_address,
                     flags.secure_port,

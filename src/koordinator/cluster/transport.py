@@ -1,16 +1,18 @@
 """HTTP to an API server: one request at a time, tried again where that is safe.
 
-Connections are pooled and kept alive; the identity is renewed on 401; the client's own rate is limited.
+Connections are pooled and kept alive; the identity is renewed on 401; the client's own rate is limited. Why a
+request got no answer is told in the words of networks rather than those of libraries.
 """
 
 import asyncio
 import contextlib
 import contextvars
+import os
 import random
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -19,7 +21,7 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from koordinator.cluster import errors, exchange, no_answer, wire
+from koordinator.cluster import errors, exchange, wire
 from koordinator.cluster.backoff import Backoff, BackoffPolicy, retry_after_s
 from koordinator.cluster.config import ClientConfig, ConfigError
 from koordinator.cluster.rate_limit import Rate, TokenBucket
@@ -326,7 +328,7 @@ def _no_answer(call: HttpRequest, server: str, error: Exception) -> errors.Conne
         error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | exchange.NotReached
     )
     cls = NotConnected if refused else errors.ConnectionFailed
-    return cls(f"{call.method} {call.path}: {server}: {no_answer.reason_of(error)}")
+    return cls(f"{call.method} {call.path}: {server}: {reason_of(error)}")
 
 
 def _failure(response: aiohttp.ClientResponse, data: bytes) -> errors.ApiError:
@@ -338,3 +340,49 @@ def _socket(address: Any) -> socket.socket:
     made = socket.socket(family=family, type=kind, proto=protocol)
     exchange.keep_alive(made)
     return made
+
+
+_NUMBER = re.compile(r"\[Errno (\d+)\]")
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what went wrong between us and a server: `connection refused`, say. Text of the error itself where
+    nothing better is known.
+    """
+    chain = list(_chain(error))
+    for each in chain:
+        if isinstance(each, ssl.SSLCertVerificationError):
+            hint = "is certificate-authority or tls-server-name right?"
+            return f"its certificate is not trusted: {getattr(each, 'verify_message', each)} ({hint})"
+    for each in chain:
+        if isinstance(each, socket.gaierror):
+            return "its host name is not known"
+        if isinstance(each, ssl.SSLError):
+            return "it does not answer in TLS (does it speak plain http?)"
+    for each in chain:
+        if isinstance(each, TimeoutError):
+            return "no answer in time"
+        if number := _errno_of(each):
+            return os.strerror(number).lower()
+    return str(error) or "the connection ended before the answer"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it came from."""
+    seen: BaseException | None = error
+    for _ in range(8):
+        if seen is None:
+            return
+        yield seen
+        inner = getattr(seen, "os_error", None)  # as aiohttp wraps it
+        seen = inner if isinstance(inner, BaseException) and inner is not seen else seen.__cause__
+
+
+def _errno_of(error: BaseException) -> int:
+    if not isinstance(error, OSError):
+        return 0
+    if error.errno is not None and error.errno > 0:
+        return error.errno
+    # Where a name has several addresses, asyncio tells of all in one text.
+    found = _NUMBER.search(str(error))
+    return int(found[1]) if found else 0

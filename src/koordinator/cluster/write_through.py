@@ -1,17 +1,64 @@
-"""A wrapped cluster whose writes, whatever they are, go through one place."""
+"""Wrapped clusters: reads go through as they are (`ReadThrough`), and writes, whatever they are, through one place
+(`WriteThrough`).
+"""
 
 import abc
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from koordinator.api.meta import Object
-from koordinator.cluster.protocol import PatchType
-from koordinator.cluster.read_through import ReadThrough
+from koordinator.clock import Clock
+from koordinator.cluster.protocol import Cluster, Page, PatchType, WatchEvent
 
 T = TypeVar("T", bound=Object)
 R = TypeVar("R")
+
+
+class ReadThrough:
+    """Base of clusters that have a say in writes only. Subclasses have the writing methods of `Cluster`."""
+
+    def __init__(self, inner: Cluster) -> None:
+        self.clock: Clock = inner.clock
+        self._inner = inner
+
+    async def get(self, view: type[T], name: str, namespace: str = "") -> T:
+        return await self._inner.get(view, name, namespace)
+
+    async def list(
+        self,
+        view: type[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        transform: Callable[[T], T] | None = None,
+    ) -> Page[T]:
+        return await self._inner.list(
+            view,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            transform=transform,
+        )
+
+    def watch(
+        self,
+        view: type[T],
+        namespace: str = "",
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
+        return self._inner.watch(
+            view,
+            namespace,
+            resource_version=resource_version,
+            label_selector=label_selector,
+            field_selector=field_selector,
+        )
 
 
 class Write(msgspec.Struct, frozen=True):

@@ -1,5 +1,5 @@
-"""Decide whether a pod could run on a node, as far as moving it there goes. Pure. Source: behaviour/descheduler
-4.4.
+"""Which nodes a pod may be on (node selector, required affinity, taints), and whether it could run on one, as far as
+moving it there goes. Pure. Source: behaviour/descheduler 4.4.
 
 Pod count, affinity between pods, volumes and ports are not looked at.
 """
@@ -8,10 +8,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from koordinator.api import pod_resources, resource_list, resources
-from koordinator.api.core import Node, Pod
+from koordinator.api import node_selector, pod_resources, resource_list, resources
+from koordinator.api.affinity import NodeSelector, NodeSelectorTerm
+from koordinator.api.core import Node, Pod, Taint
 from koordinator.api.resource_list import Amounts
-from koordinator.descheduler import facts, node_match
+from koordinator.api.tolerations import is_tolerated, keeps_out
+from koordinator.descheduler import facts
 
 
 class NodeFree(msgspec.Struct, frozen=True):
@@ -37,8 +39,8 @@ def fits(pod: Pod, room: NodeFree) -> bool:
     """Return whether the pod could move to the node."""
     return (
         not room.node.spec.unschedulable
-        and node_match.selects(pod, room.node)
-        and node_match.bears_taints(pod, room.node)
+        and selects(pod, room.node)
+        and bears_taints(pod, room.node)
         and has_room(pod, room)
     )
 
@@ -64,3 +66,35 @@ def _of(node: Node) -> Amounts:
 def _whole_milli(name: str, milli: int, value: int) -> int:
     """Sums are kept in milli-cores of cpu and whole units of all else; both as thousandths."""
     return milli if name == resources.CPU else value * 1000
+
+
+def required_affinity(pod: Pod) -> NodeSelector | None:
+    """The node affinity that the pod insists on."""
+    affinity = pod.spec.affinity
+    if affinity is None or affinity.node_affinity is None:
+        return None
+    return affinity.node_affinity.required_during_scheduling_ignored_during_execution
+
+
+def selects(pod: Pod, node: Node) -> bool:
+    """Return whether node selector and required affinity of the pod hold on the node."""
+    node_labels = node.metadata.labels
+    if any(node_labels.get(key) != value for key, value in pod.spec.node_selector.items()):
+        return False
+    required = required_affinity(pod)
+    return required is None or any(term_matches(term, node) for term in required.node_selector_terms)
+
+
+def term_matches(term: NodeSelectorTerm, node: Node) -> bool:
+    """Return whether all conditions of the term hold on the node."""
+    return node_selector.term_matches(term, node.metadata.labels, node.metadata.name)
+
+
+def tolerates_all(pod: Pod, taints: Iterable[Taint]) -> bool:
+    """Return whether the pod bears each of the taints, whatever their effect."""
+    return all(is_tolerated(pod.spec.tolerations, taint) for taint in taints)
+
+
+def bears_taints(pod: Pod, node: Node) -> bool:
+    """Return whether no taint of the node forbids the pod; PreferNoSchedule forbids nothing."""
+    return not keeps_out(tuple(pod.spec.tolerations), node.spec.taints)

@@ -9,7 +9,7 @@ from koordinator.api import decode
 from koordinator.api.core import Event
 from koordinator.api.meta import Object
 from koordinator.cluster.protocol import Cluster, PatchType
-from koordinator.cluster.read_through import ReadThrough
+from koordinator.cluster.write_through import ReadThrough
 
 T = TypeVar("T", bound=Object)
 

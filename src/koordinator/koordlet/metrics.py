@@ -9,7 +9,7 @@ none in the reference). `docs/metrics.md` has the table of all, which a test hol
 from collections.abc import Sequence
 
 from koordinator.clock import Clock
-from koordinator.cluster.client_metrics import ClientMetrics
+from koordinator.cluster.metrics import ClientMetrics
 from koordinator.prometheus import Gauge, Histogram, Labels, MetricsRegistry, Series, exponential
 
 PREFIX = "koordlet_"

@@ -1,15 +1,16 @@
 """The manager put together: its controllers and admission handlers on one cluster.
 
 Every instance follows the cluster and answers admission requests (`following`); controllers run on the leader
-(`lead`), and only while it surely leads can they change anything. Where the handlers are served is the caller's
-choice: over HTTPS (`webhooks.server`) or in process.
+(`lead`), and only while it surely leads can they change anything. `--controllers` chooses them by name
+(behaviour/manager 2.1). Where the handlers are served is the caller's choice: over HTTPS (`webhooks.server`) or in
+process.
 """
 
 import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 
@@ -19,16 +20,22 @@ from koordinator.cluster.fenced import FencedCluster
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import LeaderElection, LeaseLost
 from koordinator.cluster.protocol import Cluster
-from koordinator.manager import caches, controllers
+from koordinator.manager import caches
 from koordinator.manager.config import addons
 from koordinator.manager.config.slo_configs import SLOConfigs
 from koordinator.manager.metrics import EXPIRE_PERIOD_S, ManagerMetrics
-from koordinator.manager.options import ManagerOptions
-from koordinator.manager.parts import ManagerContext
+from koordinator.manager.noderesource.controller import NodeResourceController
+from koordinator.manager.options import ManagerOptions, is_chosen
+from koordinator.manager.parts import ManagerContext, ManagerController
+from koordinator.manager.per_node.nodemetric_controller import NodeMetricController
+from koordinator.manager.per_node.nodeslo_controller import NodeSLOController
+from koordinator.manager.profiles.profile_controller import ColocationProfileController
+from koordinator.manager.quota.profile_controller import QuotaProfileController
 from koordinator.manager.webhooks import all as webhooks
 from koordinator.manager.webhooks.review import Handler
 
 log = logging.getLogger(__name__)
+
 
 COMPONENT = "koord-manager"
 
@@ -66,7 +73,7 @@ class Manager:
         self.admission = webhooks.admission(self.shared)
         self._election: LeaderElection | None = None
         fenced = FencedCluster(cluster, lambda: self._election is None or self._election.may_act)
-        self.controllers = controllers.controllers(msgspec.structs.replace(self.shared, cluster=fenced))
+        self.controllers = controllers(msgspec.structs.replace(self.shared, cluster=fenced))
         self.synced = asyncio.Event()
         """Set once every cache is filled: from then on the handlers may be asked."""
         self.is_leaving = False
@@ -146,3 +153,24 @@ class Manager:
         while True:
             await asyncio.sleep(EXPIRE_PERIOD_S)
             self.shared.metrics.node_allocatable.expire()
+
+
+BY_NAME: Mapping[str, Callable[[ManagerContext], ManagerController]] = {
+    "nodemetric": NodeMetricController,
+    "noderesource": NodeResourceController,
+    "nodeslo": NodeSLOController,
+    "quotaprofile": QuotaProfileController,
+    "colocationprofile": ColocationProfileController,
+}
+_GATES = {"colocationprofile": "ColocationProfileController"}
+"""Controllers that a feature gate must switch on, too."""
+
+
+def controllers(shared: ManagerContext) -> dict[str, ManagerController]:
+    """Return the controllers that the options choose and feature gates allow, by name."""
+    chosen, gates = shared.options.controllers, shared.gates
+    return {
+        name: build(shared)
+        for name, build in BY_NAME.items()
+        if is_chosen(name, chosen) and (name not in _GATES or gates.is_on(_GATES[name]))
+    }

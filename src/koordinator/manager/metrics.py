@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from koordinator.clock import Clock
-from koordinator.cluster.client_metrics import ClientMetrics
-from koordinator.cluster.queue_metrics import QueueMetrics
+from koordinator.cluster.metrics import ClientMetrics, QueueMetrics
 from koordinator.prometheus import Counter, Gauge, Histogram, Labels, MetricsRegistry, Reading, exponential
 
 SUCCEEDED, FAILED = "succeeded", "failed"

@@ -1,23 +1,93 @@
-"""One measurement after the other: set the stage, send the load, read what happened."""
+"""One measurement after the other: set the stage, send the load, read what happened. Percentiles of latencies are
+exact.
+"""
 
 import asyncio
 import contextlib
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from koordinator.host.cgroup_knobs import V1
 from koordinator.host.cgroups import Cgroups
-from koordinator.node_demo import latency, observe, plan
+from koordinator.node_demo import observe, plan
 from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.errors import DemoError
-from koordinator.node_demo.latency import Latency, Records
 from koordinator.node_demo.observe import Moment, Use
 from koordinator.node_demo.plan import SETTLE_S, WARM_UP_S, DemoMode, Hog, Run
 from koordinator.node_demo.stage import DemoStage, Setting
 
 _START_S_MAX, _START_PAUSE_S = 60.0, 0.1
 _STRAGGLERS_S = 30.0  # start and end of the load generator, generously
+
+
+I64 = NDArray[np.int64]
+
+_FIELDS = 3  # due, latency, lateness of sending: loadgen.c
+_NS_PER_MS = 1e6
+_NS_PER_S = 1e9
+
+
+class Latency(msgspec.Struct, frozen=True, rename="camel"):
+    """The latency that clients saw, from the moment that each request was due."""
+
+    requests: int
+    unanswered: int
+    answered_per_s: float
+    p50_ms: float
+    p99_ms: float
+    p999_ms: float
+    max_ms: float
+    sent_late_p99_ms: float
+
+
+class Records(msgspec.Struct, frozen=True):
+    """Requests of one run in the order they were due; nanoseconds, arrays of (requests,).
+
+    A request without an answer has the negated time that it had waited when the run ended.
+    """
+
+    due_ns: I64
+    latency_ns: I64
+    late_ns: I64
+
+
+def read(path: Path) -> Records:
+    """Raises: DemoError when the file is not what a load generator writes."""
+    numbers = np.fromfile(path, dtype=np.int64)
+    if numbers.size == 0 or numbers.size % _FIELDS:
+        raise DemoError(f"{path}: {numbers.size} numbers are no list of requests")
+    due, latency, late = numbers.reshape(-1, _FIELDS).T
+    return Records(due, latency, late)
+
+
+def percentile(values: I64, percent: float) -> int:
+    """Return the smallest of `values` (requests,) that at least `percent` of all do not exceed (nearest rank)."""
+    assert values.size > 0, values.shape
+    rank = max(int(np.ceil(round(percent / 100 * values.size, 9))), 1)
+    return int(np.partition(values, rank - 1)[rank - 1])
+
+
+def summarise(records: Records, window_s: float) -> Latency:
+    """Figures of a run whose requests were due within `window_s`.
+
+    Requests without an answer count with what they had waited: their latency is at least that.
+    """
+    is_answered = records.latency_ns > 0
+    waited = np.abs(records.latency_ns)
+    in_time = is_answered & (records.due_ns + waited <= window_s * _NS_PER_S)
+    return Latency(
+        requests=int(waited.size),
+        unanswered=int(waited.size - is_answered.sum()),
+        answered_per_s=float(in_time.sum() / window_s),
+        p50_ms=percentile(waited, 50) / _NS_PER_MS,
+        p99_ms=percentile(waited, 99) / _NS_PER_MS,
+        p999_ms=percentile(waited, 99.9) / _NS_PER_MS,
+        max_ms=int(waited.max()) / _NS_PER_MS,
+        sent_late_p99_ms=percentile(records.late_ns, 99) / _NS_PER_MS,
+    )
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -63,7 +133,7 @@ class Meter:
         setting = await self._stage.enter(run.mode, scenario.hog)
         await asyncio.sleep(SETTLE_S)
         records, use = await self._send(setting, Load(rate, scenario.disk_every, seconds))
-        return Measured(run, seconds, latency.summarise(records, seconds), use, records, setting.evidence)
+        return Measured(run, seconds, summarise(records, seconds), use, records, setting.evidence)
 
     async def _send(self, setting: Setting, load: Load) -> tuple[Records, Use]:
         out = self._commands.work_dir / "latencies"
@@ -85,7 +155,7 @@ class Meter:
             raise DemoError(f"{Path(command[0]).name} failed: {problem.decode(errors='replace').strip()}")
         told = msgspec.json.decode(text, type=_Told)
         generator_s = told.cpu_seconds * load.seconds / (load.seconds + WARM_UP_S)
-        return latency.read(out), observe.use(before, after, self._commands.cpus, generator_s)
+        return read(out), observe.use(before, after, self._commands.cpus, generator_s)
 
     def _look(self, setting: Setting) -> Moment:
         return observe.look(

@@ -5,7 +5,7 @@ import html
 import numpy as np
 import plotly.graph_objects as go
 
-from koordinator.node_demo import results, texts, verdicts
+from koordinator.node_demo import results, texts
 from koordinator.node_demo.measure import Measured
 from koordinator.node_demo.plan import DemoMode, Scenario, alone_like
 from koordinator.node_demo.results import ResultRow
@@ -43,7 +43,7 @@ def render(shown: Shown, rows: list[ResultRow]) -> str:
         warnings="".join(
             f'<p class="warning">The machine was not quiet. {html.escape(t)}</p>' for t in found
         ),
-        verdicts="\n".join(_verdict(each) for each in verdicts.verdicts(rows)),
+        verdicts="\n".join(_verdict(each) for each in texts.verdicts(rows)),
         scenarios="\n".join(_scenario(each, shown, rows) for each in sorted({row.scenario for row in rows})),
         evidence=_evidence(shown),
         method=html.escape(texts.METHOD),
@@ -59,7 +59,7 @@ def _facts(shown: Shown) -> str:
     )
 
 
-def _verdict(verdict: verdicts.PromiseCheck) -> str:
+def _verdict(verdict: texts.PromiseCheck) -> str:
     word = "kept" if verdict.is_kept else "missed"
     return f'<li><b class="{word}">{word}</b> {html.escape(verdict.text)}: {html.escape(verdict.found)}</li>'
 

@@ -1,8 +1,12 @@
-"""One simulated day: a cluster in this process, the real scheduler and manager, on virtual time."""
+"""One simulated day: a cluster in this process, the real scheduler and manager, on virtual time.
+
+The scheduler runs the shipped profile, with or without load awareness. Admission webhooks are answered in this
+process, by the review protocol word for word, only without a socket.
+"""
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -16,13 +20,18 @@ from koordinator.cluster import garbage
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.supervise import strictly
+from koordinator.local.admission import WebhookAdmission
+from koordinator.local.admission.client import INPROC
 from koordinator.local.nodes.fleet import Fleet
 from koordinator.local.nodes.hollow import HollowNodes
 from koordinator.local.nodes.usage import read_trace
 from koordinator.local.registry import ObjectRegistry, in_memory
 from koordinator.manager.manager import Manager
+from koordinator.manager.webhooks import configuration, review
+from koordinator.scheduler.config import config, default_plugins
+from koordinator.scheduler.config.config import PluginSet, SchedulerConfig
 from koordinator.scheduler.scheduler import Scheduler
-from koordinator.simulate import admission, batch_jobs, batch_platform, services
+from koordinator.simulate import batch_jobs, batch_platform, services
 from koordinator.simulate.batch_platform import BatchPlatform
 from koordinator.simulate.recorder import Recorder, Series
 from koordinator.simulate.scenario import (
@@ -35,7 +44,6 @@ from koordinator.simulate.scenario import (
     hollow_config,
     node_shapes,
 )
-from koordinator.simulate.scheduling import scheduler_config
 from koordinator.simulate.virtual_time import run_virtual
 
 Progress = Callable[[float], Any]
@@ -146,7 +154,7 @@ class _Day:
                 manager = Manager(self.cluster)
                 start(manager.run(), "manager")
                 await manager.synced.wait()
-                await admission.admit_by(manager.handlers, self.registry, random.Random(scenario.seed))
+                await admit_by(manager.handlers, self.registry, random.Random(scenario.seed))
             scheduler = self._scheduler(load_aware=scenario.load_aware and self.colocation)
             start(scheduler.run(), "scheduler")
             start(platform.run(), "batch platform")
@@ -248,3 +256,61 @@ def _profile() -> dict[str, Any]:
             "labels": {"koordinator.sh/mutated": "true"},
         },
     }
+
+
+_NAME = "koord-manager"
+
+
+async def admit_by(
+    handlers: Mapping[str, review.Handler], registry: ObjectRegistry, rng: random.Random
+) -> None:
+    """Ask `handlers` (by path) whatever the manager's webhook configurations say, from now on."""
+    admission = WebhookAdmission.on(registry, rng)
+    for path, handler in handlers.items():
+        admission.register_handler(f"{_NAME}{path}", _answering(handler))
+    registry.admission = admission
+    for wanted in configuration.configurations(f"{INPROC}://{_NAME}", paths=handlers.keys()):
+        group, _, _ = wanted["apiVersion"].rpartition("/")
+        resource = kinds.by_kind(group, wanted["kind"])
+        assert resource is not None, wanted
+        await registry.create(resource, "", wanted)
+
+
+def _answering(handler: review.Handler) -> review.Answering:
+    async def answer(body: bytes) -> bytes:
+        return await review.review(handler, body)
+
+    return answer
+
+
+LOAD_AWARE = "LoadAwareScheduling"
+# The shipped thresholds are 0 (filter off). 55 % for CPU is ten points below where the node agent suppresses
+# batch: what is placed now shall still run when services wake up.
+LOAD_AWARE_ARGS: dict[str, Any] = {
+    "filterExpiredNodeMetrics": True,
+    "nodeMetricExpirationSeconds": 600,
+    "resourceWeights": {"cpu": 1, "memory": 1},
+    "usageThresholds": {"cpu": 55, "memory": 75},
+    "estimatedScalingFactors": {"cpu": 85, "memory": 70},
+}
+
+
+def scheduler_config(*, load_aware: bool) -> SchedulerConfig:
+    """The shipped profile; load awareness filters by the thresholds above, or is not there at all."""
+    shipped = default_plugins.shipped_profile()
+    assert shipped.plugins is not None
+    plugins = shipped.plugins
+    args = [c for c in shipped.plugin_config if c.name != LOAD_AWARE]
+    if load_aware:
+        args.append(config.PluginConfig(name=LOAD_AWARE, args=LOAD_AWARE_ARGS))
+    else:
+        points = {name: _without(getattr(plugins, name), LOAD_AWARE) for name in plugins.__struct_fields__}
+        plugins = config.Plugins(**points)
+    profile = msgspec.structs.replace(shipped, plugins=plugins, plugin_config=args)
+    return SchedulerConfig(profiles=[profile])
+
+
+def _without(points: PluginSet, plugin: str) -> PluginSet:
+    return PluginSet(
+        enabled=[ref for ref in points.enabled if ref.name != plugin], disabled=list(points.disabled)
+    )

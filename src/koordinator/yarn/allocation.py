@@ -6,8 +6,7 @@ from koordinator.api.annotations.node import ThirdPartyAllocation, ThirdPartyAll
 from koordinator.api.errors import ProtocolError
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import Family, ResourceList
-from koordinator.yarn.amounts import Batch
-from koordinator.yarn.names import ALLOCATION_NAME
+from koordinator.yarn.amounts import ALLOCATION_NAME, Batch
 
 _CODEC = node_annotations.THIRD_PARTY_ALLOCATIONS
 

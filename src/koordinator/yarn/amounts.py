@@ -1,6 +1,7 @@
-"""The two views of one batch pool, and the units of both sides. Pure, elementwise.
+"""The two views of one batch pool, the units of both sides, and what Kubernetes objects say about YARN. Pure,
+elementwise.
 
-Source: behaviour/yarn 1.1 and 3.4.
+Source: behaviour/yarn 1.1, 2 and 3.4.
 """
 
 import enum
@@ -65,3 +66,12 @@ def to_yarn(batch: Batch, rounding: Rounding) -> YarnResource:
 def to_batch(used: YarnResource) -> Batch:
     """Return what YARN uses in the units of Kubernetes; always exact."""
     return Batch(used.vcores * MILLI, used.memory_mb * MEBIBYTE)
+
+
+COMPONENT_LABEL = "app.kubernetes.io/component"
+NODE_MANAGER = "node-manager"
+NODE_ID_ANNOTATION = "yarn.hadoop.apache.org/node-id"
+CLUSTER_ID_ANNOTATION = "yarn.hadoop.apache.org/cluster-id"
+DEFAULT_CLUSTER = "__default_yarn_cluster__"
+ALLOCATION_NAME = "hadoop-yarn"
+"""The operator's entry among the third-party allocations of a node."""

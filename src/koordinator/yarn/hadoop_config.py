@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
-from koordinator.yarn.names import DEFAULT_CLUSTER
+from koordinator.yarn.amounts import DEFAULT_CLUSTER
 
 SITE_FILE = "yarn-site.xml"
 FILES = ("core-default.xml", "core-site.xml", "yarn-default.xml", SITE_FILE)

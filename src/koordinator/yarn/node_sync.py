@@ -2,6 +2,9 @@
 
 Pure. The pass has two acts in this order: send `total`, then write `allocation`. When the first fails, the second
 does not happen (`after_failure`). Source: behaviour/yarn 3.4 and 6.
+
+A lost NodeManager may still have running containers (a work-preserving restart keeps them): calling their room free
+at once would let Kubernetes over-book the node. When its reports are missing, YARN is believed to use what it used.
 """
 
 import enum
@@ -17,7 +20,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import ResourceList
 from koordinator.api.resource_vector import AMOUNT_MAX
-from koordinator.yarn import amounts, names
+from koordinator.yarn import amounts
 from koordinator.yarn.amounts import Batch, Rounding, YarnResource
 
 PORT_MAX = 65_535
@@ -130,7 +133,7 @@ def after_failure(made: SyncPlan, error: str) -> SyncPlan:
 
 def node_manager(pods: Sequence[Pod]) -> Pod | None:
     """The NodeManager among the pods of a node: Running and Ready before others, then the newest, then the first."""
-    found = [pod for pod in pods if pod.metadata.labels.get(names.COMPONENT_LABEL) == names.NODE_MANAGER]
+    found = [pod for pod in pods if pod.metadata.labels.get(amounts.COMPONENT_LABEL) == amounts.NODE_MANAGER]
     return max(found, key=lambda pod: (_is_ready(pod), pod.metadata.creation_timestamp or ""), default=None)
 
 
@@ -139,20 +142,20 @@ def node_id_of(pod: Pod) -> NodeId | None:
 
     Raises: ProtocolError when the annotation is missing or malformed.
     """
-    text = pod.metadata.annotations.get(names.NODE_ID_ANNOTATION)
+    text = pod.metadata.annotations.get(amounts.NODE_ID_ANNOTATION)
     if text is None:
         raise ProtocolError(
-            pod.key, names.NODE_ID_ANNOTATION, "missing; the NodeManager sets it when it starts"
+            pod.key, amounts.NODE_ID_ANNOTATION, "missing; the NodeManager sets it when it starts"
         )
     host, colon, port_text = text.partition(":")
     if not colon or _PORT.fullmatch(port_text) is None or not 0 <= int(port_text) <= PORT_MAX:
-        raise ProtocolError(pod.key, names.NODE_ID_ANNOTATION, f"{text!r} is not host:port")
+        raise ProtocolError(pod.key, amounts.NODE_ID_ANNOTATION, f"{text!r} is not host:port")
     return NodeId(host, int(port_text)) if host and int(port_text) else None
 
 
 def cluster_of(pod: Pod) -> str:
     """The YARN cluster of a NodeManager pod; empty text is the default cluster, too."""
-    return pod.metadata.annotations.get(names.CLUSTER_ID_ANNOTATION) or names.DEFAULT_CLUSTER
+    return pod.metadata.annotations.get(amounts.CLUSTER_ID_ANNOTATION) or amounts.DEFAULT_CLUSTER
 
 
 def origin(node: Node) -> Batch:
@@ -205,3 +208,51 @@ def _is_finished(pod: Pod) -> bool:
 def _is_ready(pod: Pod) -> bool:
     is_running = pod.status.phase in ("", "Running")
     return is_running and not any(c.type == "Ready" and c.status != "True" for c in pod.status.conditions)
+
+
+HOLD_S = 600.0
+"""Default of `--nm-lost-hold`, the same as the ResourceManager's own expiry of NodeManagers."""
+
+_KNOWN_STATES = ("RUNNING", "DECOMMISSIONING")
+
+
+class Held(msgspec.Struct, frozen=True):
+    """The last good figure of a NodeManager, and when it was read (seconds since 1970)."""
+
+    used: YarnResource
+    at_s: float
+
+
+class Belief(msgspec.Struct, frozen=True):
+    """The figures to count with; `used` None: nothing is known, so nothing may be written."""
+
+    used: YarnResource | None
+    held: Held | None
+    reason: str
+
+
+def believe(
+    report: NodeManagerReport | None,
+    held: Held | None,
+    has_polled: bool,
+    now_s: float,
+    hold_s: float = HOLD_S,
+) -> Belief:
+    """Return what a NodeManager uses, from its report if it has one, else from memory for `hold_s` seconds.
+
+    `has_polled` tells whether this cluster's reports were read at all since the operator started.
+    """
+    if not has_polled:
+        return Belief(held.used if held is not None else None, held, "no report of this cluster was read yet")
+    if report is not None and report.state in _KNOWN_STATES:
+        used = report.used or YarnResource()
+        return Belief(used, Held(used, now_s), f"the NodeManager is {report.state}")
+    state = report.state if report is not None else "not reported"
+    if held is not None and now_s - held.at_s < hold_s:
+        return Belief(held.used, held, f"the NodeManager is {state}: its last figure is held")
+    return Belief(YarnResource(), None, f"the NodeManager is {state} for longer than {hold_s:g} s")
+
+
+def may_raise_total(report: NodeManagerReport | None) -> bool:
+    """Return whether a NodeManager may be given more than it has: not one that is leaving."""
+    return report is None or report.state != "DECOMMISSIONING"

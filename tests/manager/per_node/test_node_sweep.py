@@ -5,7 +5,7 @@ import contextlib
 
 from koordinator import clock as clocks
 from koordinator.cluster.workqueue import WorkQueue
-from koordinator.manager.per_node.node_sweep import WAITING_MAX, NodeSweep
+from koordinator.manager.per_node.node_objects import WAITING_MAX, NodeSweep
 from koordinator.simulate import virtual_time
 
 WRITE_S = 0.03  # the API lets 30 writes per second pass

@@ -13,7 +13,7 @@ from koordinator.api.core import Secret
 from koordinator.clock import FixedClock
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
-from koordinator.manager.webhooks import certificate_files, certificate_store, certificates
+from koordinator.manager.webhooks import certificate_store, certificates
 from koordinator.manager.webhooks.certificate_store import FileStore, Kept, SecretStore
 from koordinator.manager.webhooks.certificates import CertificateSet, Renewal
 
@@ -204,7 +204,7 @@ async def test_files_are_replaced_together_and_readable_by_nobody_else(tmp_path:
     store = FileStore(folder)
     first = await certificate_store.ensure(store, HOST, FixedClock(NOW_S))
 
-    certificate_files.write(folder, made())
+    certificate_store.write(folder, made())
 
     assert (await store.load()).certs == made() != first
     assert {path.name for path in folder.iterdir() if not path.name.startswith("..")} == set(
@@ -224,5 +224,5 @@ async def test_files_written_by_others_are_taken_and_a_directory_that_is_none_is
     assert await certificate_store.ensure(FileStore(tmp_path), HOST, FixedClock(NOW_S)) == made()
 
     (tmp_path / "file").touch()
-    with pytest.raises(certificate_files.CertificateDirError, match=r"file \(WEBHOOK_CERT_DIR\): .*"):
+    with pytest.raises(certificate_store.CertificateDirError, match=r"file \(WEBHOOK_CERT_DIR\): .*"):
         await certificate_store.ensure(FileStore(tmp_path / "file"), HOST, FixedClock(NOW_S))

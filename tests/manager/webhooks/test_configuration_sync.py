@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.manager.webhooks import configuration, configuration_sync, table
-from koordinator.manager.webhooks.configuration import Service
-from koordinator.manager.webhooks.configuration_sync import DesiredWebhooks
+from koordinator.manager.webhooks import configuration, table
+from koordinator.manager.webhooks.configuration import DesiredWebhooks, Service
 
 Json = dict[str, Any]
 SERVICE = Service()
@@ -22,7 +21,7 @@ INSTALLED = configuration.configurations(SERVICE)[0]["webhooks"]
 def wanted(
     annotations: dict[str, str], present: list[Json], where: Service | str = SERVICE, paths: Any = PATHS
 ) -> DesiredWebhooks:
-    return configuration_sync.wanted(annotations, present, where=where, ca_bundle=CA, paths=paths)
+    return configuration.wanted(annotations, present, where=where, ca_bundle=CA, paths=paths)
 
 
 def names(found: DesiredWebhooks) -> list[str]:
@@ -47,7 +46,7 @@ def test_a_gate_that_is_on_again_brings_its_entry_back() -> None:
     found = wanted({"template": without.template}, without.webhooks, paths=(*PATHS, table.MUTATE_RESERVATION))
 
     assert "mreservation-create.koordinator.sh" in names(found)
-    assert configuration_sync.differs(found, {"template": without.template}, without.webhooks)
+    assert configuration.differs(found, {"template": without.template}, without.webhooks)
 
 
 def test_the_service_is_ours_and_its_port_the_installations() -> None:
@@ -95,7 +94,7 @@ def test_a_list_edited_by_hand_is_put_right(edit: Any) -> None:
 
     found = wanted(annotations, edited)
 
-    assert configuration_sync.differs(found, annotations, edited)
+    assert configuration.differs(found, annotations, edited)
     assert found.webhooks == right.webhooks
 
 
@@ -124,8 +123,8 @@ def test_a_list_as_the_api_server_completes_it_is_left_alone() -> None:
         }
     ]
 
-    assert configuration_sync.differs(found, annotations, [])
-    assert not configuration_sync.differs(found, annotations, completed)
+    assert configuration.differs(found, annotations, [])
+    assert not configuration.differs(found, annotations, completed)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "null", "[{"])
@@ -134,7 +133,7 @@ def test_a_template_that_cannot_be_read_is_replaced_by_the_list_and_told(text: s
 
     assert "annotation 'template' is no JSON list of webhooks" in found.problem
     assert found.template == wanted({}, INSTALLED).template
-    assert configuration_sync.differs(found, {"template": text}, found.webhooks)
+    assert configuration.differs(found, {"template": text}, found.webhooks)
 
 
 @settings(max_examples=50)
@@ -148,10 +147,10 @@ def test_whatever_was_active_before_one_write_settles_it(before: set[str], after
 
     second = wanted(annotations, first.webhooks, paths=after)
 
-    assert {configuration_sync.path_of(entry) for entry in second.webhooks} == after & {
-        configuration_sync.path_of(entry) for entry in INSTALLED
+    assert {configuration.path_of(entry) for entry in second.webhooks} == after & {
+        configuration.path_of(entry) for entry in INSTALLED
     }
-    assert not configuration_sync.differs(
+    assert not configuration.differs(
         wanted(annotations, second.webhooks, paths=after), annotations, second.webhooks
     )
 
@@ -162,4 +161,4 @@ def test_all_cas_of_a_list_are_found() -> None:
 
     present = [entry(base64.b64encode(pem).decode()) for pem in (b"a\n", b"a\n", b"b\n")]
 
-    assert configuration_sync.bundle_of([*present, entry(None), entry("?"), {}]) == b"a\n\nb\n"
+    assert configuration.bundle_of([*present, entry(None), entry("?"), {}]) == b"a\n\nb\n"

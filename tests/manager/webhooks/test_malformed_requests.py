@@ -16,7 +16,6 @@ from koordinator.manager.quota.validation import QuotaRules
 from koordinator.manager.webhooks import (
     config_validating,
     node_status,
-    node_validating,
     pod_binding,
     pod_mutating,
     pod_validating,
@@ -81,7 +80,7 @@ def handlers() -> dict[str, tuple[str, str, review.Handler]]:
         "pod-mutate": ("pods", "", pod_mutating.PodMutatingHandler(shared, profiles, pod_quotas)),
         "binding": ("pods", "binding", pod_binding.PodBindingHandler(shared)),
         "node-status": ("nodes", "status", node_status.NodeStatusHandler()),
-        "node": ("nodes", "", node_validating.NodeValidatingHandler(shared)),
+        "node": ("nodes", "", config_validating.NodeValidatingHandler(shared)),
         "configmap": ("configmaps", "", config_validating.ConfigMapValidatingHandler(shared)),
         "reservation": (
             "reservations",

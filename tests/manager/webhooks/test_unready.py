@@ -10,7 +10,8 @@ from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
 from koordinator.install import configs
 from koordinator.install.values import Values
-from koordinator.manager.webhooks import configuration, review, table, unready_warning
+from koordinator.manager.webhooks import configuration, review, table
+from koordinator.manager.webhooks.all import warn
 from koordinator.scheduler.config import default_plugins
 from tests.doctor.builders import annotated, decoded, findings, healthy, only, pod, snapshot
 from tests.manager.webhooks.test_handlers import Webhooks, pod_body, run
@@ -20,9 +21,7 @@ KINDS = sorted(unready.KINDS, key=lambda view: view.resource.kind)
 
 def asked(view: type[Object], operation: str = "CREATE") -> review.AdmissionVerdict:
     resource = review.GroupVersionResource(view.resource.group, view.resource.version, view.resource.plural)
-    return asyncio.run(
-        unready_warning.warn(review.AdmissionRequest(resource=resource, operation=operation, object={}))
-    )
+    return asyncio.run(warn(review.AdmissionRequest(resource=resource, operation=operation, object={})))
 
 
 @pytest.mark.parametrize("view", KINDS, ids=lambda view: view.resource.kind)

@@ -12,10 +12,11 @@ from koordinator.descheduler import config
 from koordinator.descheduler.actions import EvictAction
 from koordinator.descheduler.config.low_node_load import AnomalyCondition, NodePool
 from koordinator.descheduler.cycle_limits import CycleLimiter, CycleLimits
-from koordinator.descheduler.plugins.low_node_load import reason, thresholds, usage
+from koordinator.descheduler.plugins.low_node_load import thresholds, usage
 from koordinator.descheduler.plugins.low_node_load.classify import Classified, NodeClass, classify
 from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad, Observation, PoolReport
 from koordinator.descheduler.plugins.low_node_load.detector import AnomalyRule, Detector
+from koordinator.descheduler.plugins.low_node_load.evict import reason_text
 from tests.vectors.adapters.descheduler_plugins import drive
 from tests.vectors.adapters.descheduler_small import ORIGIN_S, amounts, nodes_of, on_node, pods_of, with_times
 from tests.vectors.compare import exact
@@ -111,7 +112,7 @@ def text(case: dict[str, Any]) -> Any:
     names = tuple(case[f"{key}usage"])
     used = {name: nanos(raw) for name, raw in case[f"{key}usage"].items()}
     over = [n for n in names if n in high and used[n] > high[n] * 0.01 * capacity[n] * usage.unit(n)]
-    return {"reason": reason.text(used, capacity, high, over, prod)}
+    return {"reason": reason_text(used, capacity, high, over, prod)}
 
 
 def nanos(raw: Any) -> int:

@@ -10,20 +10,12 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import PodMigrationJob
-from koordinator.descheduler import (
-    config,
-    cycle_limits,
-    evictable,
-    facts,
-    node_fit,
-    plugin_sets,
-    pod_order,
-    usage_score,
-)
+from koordinator.descheduler import config, cycle_limits, evictable, facts, node_fit, plugin_sets, pod_order
 from koordinator.descheduler.config.low_node_load import pools
 from koordinator.descheduler.evictable import EvictableOptions
-from koordinator.descheduler.migration import arbitration, gates, jobs, limits, object_limiter
+from koordinator.descheduler.migration import arbitration, gates, jobs, object_limiter
 from koordinator.descheduler.node_fit import NodeFree
+from koordinator.descheduler.plugins.low_node_load import evict
 from tests.vectors.compare import subset, tolerant
 
 ORIGIN_S = 1_700_000_000.0
@@ -124,7 +116,7 @@ def sort_pods(case: dict[str, Any]) -> Any:
         if not case["use_usage_key"]:
             return pod_order.arbitration_key(pod)
         own = usage.get(pod.key)
-        score = None if own is None else usage_score.pod_score(amounts(own), excess, case["weights"])
+        score = None if own is None else evict.pod_score(amounts(own), excess, case["weights"])
         return pod_order.usage_key(pod, score)
 
     return {"order": [pod.key for pod in sorted(pods_of(case["pods"]), key=key)]}
@@ -132,13 +124,13 @@ def sort_pods(case: dict[str, Any]) -> Any:
 
 def scores(case: dict[str, Any]) -> Any:
     if case["kind"] == "pod":
-        found = usage_score.pod_score(amounts(case["usage"]), amounts(case["excess"]), case["weights"])
+        found = evict.pod_score(amounts(case["usage"]), amounts(case["excess"]), case["weights"])
         return {"score": found}
     nodes = case["nodes"] if case["kind"] == "node-order" else [{**case, "allocatable": case["capacity"]}]
     names = sorted({name for node in nodes for name in node["usage"]})
     usage = np.array([[amounts(node["usage"]).get(name, 0) for name in names] for node in nodes])
     capacity = np.array([[amounts(node["allocatable"]).get(name, 0) for name in names] for node in nodes])
-    found = usage_score.node_scores(usage, capacity, names, case["weights"]).tolist()
+    found = evict.node_scores(usage, capacity, names, case["weights"]).tolist()
     if case["kind"] == "node":
         return {"score": found[0]}
     ranked = sorted(zip(found, nodes, strict=True), key=lambda one: (-one[0], one[1]["name"]))
@@ -175,7 +167,7 @@ def validation(case: dict[str, Any]) -> Any:
 
 
 def max_unavailable(case: dict[str, Any]) -> Any:
-    return {"max": limits.limit(case["replicas"], case["limit"])}
+    return {"max": object_limiter.limit(case["replicas"], case["limit"])}
 
 
 def object_limits(case: dict[str, Any]) -> Any:

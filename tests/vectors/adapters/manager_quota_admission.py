@@ -9,11 +9,12 @@ from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import ElasticQuota
-from koordinator.manager.quota import defaulting, pods, validation
-from koordinator.manager.quota.defaulting import DefaultingError
+from koordinator.manager.quota import pods, validation
 from koordinator.manager.quota.pods import PodQuotaRules, QuotaUseVerdict
 from koordinator.manager.quota.tree import QuotaTree, quota_info
 from koordinator.manager.quota.validation import QuotaRules, QuotaVerdict
+from koordinator.manager.webhooks import quota_admission
+from koordinator.manager.webhooks.quota_admission import DefaultingError
 from tests.vectors import compare
 
 _NAMESPACE = "kube-system"
@@ -67,7 +68,7 @@ def _step(tree: QuotaTree, current: dict[str, Any], step: dict[str, Any], gates:
     result: dict[str, Any] = {}
     if step["op"] == "create":
         try:
-            body = defaulting.complete(body, tree)
+            body = quota_admission.complete(body, tree)
         except DefaultingError as error:
             return {"allowed": False, "reason": error.refusal.value}
         verdict = validation.check_create(tree, from_builtins(body, ElasticQuota), _rules(gates))
@@ -121,7 +122,7 @@ def elasticquota_webhook(case: dict[str, Any]) -> Any:
         return {"allowed": pods.check(tree, _pod(case["pod"]), old, "d", _pod_rules(gates)).allowed}
     body = _quota(case["object"])
     if case["kind"] == "default":
-        return _mutated(defaulting.complete(body, tree), "treeId")
+        return _mutated(quota_admission.complete(body, tree), "treeId")
     bound = [
         {"metadata": {"name": pod, "namespace": "d", "labels": {labels.QUOTA_NAME: case["object"]["name"]}}}
         for pod in case.get("boundPods") or []

@@ -13,7 +13,7 @@ from koordinator.api.scalars import ScalarError, parse_float
 from koordinator.api.schema import IntOrString
 from koordinator.descheduler.config import checks
 from koordinator.descheduler.evictable import SYSTEM_CRITICAL_PRIORITY
-from koordinator.descheduler.migration import limits, object_limiter
+from koordinator.descheduler.migration import object_limiter
 from koordinator.descheduler.pod_filter import Namespaces, check_namespaces
 
 RESERVATION_FIRST = "ReservationFirst"
@@ -179,4 +179,4 @@ def _check_numbers(args: MigrationControllerArgs) -> None:
 
 def _check_percent(given: IntOrString | None, field: str) -> None:
     if isinstance(given, str):
-        limits.percent(given, field)
+        object_limiter.percent(given, field)

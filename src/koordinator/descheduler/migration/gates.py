@@ -17,7 +17,7 @@ from koordinator.descheduler.config.migration import (
     MigrationControllerArgs,
     SkippableGate,
 )
-from koordinator.descheduler.migration import limits
+from koordinator.descheduler.migration import object_limiter
 from koordinator.descheduler.migration.jobs import JobCounts
 
 
@@ -162,8 +162,10 @@ class Gates:
             return f"its workload {owner.kind} {owner.name} cannot be looked up"
         args, replicas = self._args, workload.replicas
         try:
-            migrating = limits.limit(replicas, args.max_migrating_per_workload, "maxMigratingPerWorkload")
-            unavailable = limits.limit(
+            migrating = object_limiter.limit(
+                replicas, args.max_migrating_per_workload, "maxMigratingPerWorkload"
+            )
+            unavailable = object_limiter.limit(
                 replicas, args.max_unavailable_per_workload, "maxUnavailablePerWorkload"
             )
         except ProtocolError as error:

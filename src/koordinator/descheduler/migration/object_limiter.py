@@ -1,12 +1,14 @@
-"""Spreads the evictions of one workload or namespace over time. Source: behaviour/descheduler 7.7."""
+"""How many pods of a workload may move at once (behaviour/descheduler 8.4), and how the evictions of one workload or
+namespace are spread over time, by token buckets that are told the time (7.6, 7.7).
+"""
 
 from collections.abc import Mapping
 
 import msgspec
 
+from koordinator.api.errors import ProtocolError
+from koordinator.api.scalars import ScalarError, parse_int
 from koordinator.api.schema import IntOrString
-from koordinator.descheduler.migration import limits
-from koordinator.descheduler.token_bucket import TokenBucket
 
 WORKLOAD = "workload"
 NAMESPACE = "namespace"
@@ -75,7 +77,7 @@ class ObjectLimiter:
     def _max(self, kind: str, allowance: Allowance, subject: Subject) -> int:
         given = allowance.max_migrating
         if kind == WORKLOAD:
-            return limits.limit(subject.replicas, self._per_workload if given is None else given)
+            return limit(subject.replicas, self._per_workload if given is None else given)
         return given if isinstance(given, int) else 0
 
     def _forget(self, now_s: float) -> None:
@@ -85,3 +87,56 @@ class ObjectLimiter:
 
 def _object_of(kind: str, subject: Subject) -> str:
     return subject.workload if kind == WORKLOAD else subject.namespace
+
+
+def limit(replicas: int, given: IntOrString | None, field: str = "") -> int:
+    """The limit for a workload of `replicas` pods: an integer, a percentage, or None for the default rule.
+
+    Raises: ProtocolError for a text that is no percentage.
+    """
+    if given is None:
+        found = replicas * 10 // 100 if replicas > 10 else 2 if replicas >= 4 else 1
+    else:
+        found = (given if isinstance(given, int) else percent(given, field) * replicas // 100) or 1
+    return min(found, replicas)
+
+
+def percent(text: str, field: str = "") -> int:
+    """The N of `N%`. Raises: ProtocolError."""
+    try:
+        if not text.endswith("%"):
+            raise ScalarError(text, "an integer or a percentage like 10%")
+        return parse_int(text[:-1], 32)
+    except ScalarError as error:
+        raise ProtocolError("", field, str(error)) from error
+
+
+class TokenBucket:
+    """Holds up to `size` tokens, refilled at `rate` a second; full when made."""
+
+    def __init__(self, rate: float, size: int, now_s: float) -> None:
+        self.rate = rate
+        self._size = size
+        self._tokens = float(size)
+        self._at_s = now_s
+
+    def has_token(self, now_s: float) -> bool:
+        self._refill(now_s)
+        return self._tokens >= 1
+
+    def take(self, now_s: float) -> bool:
+        """Take a token if there is one; whether there was."""
+        if not self.has_token(now_s):
+            return False
+        self._tokens -= 1
+        return True
+
+    def set_rate(self, rate: float, now_s: float) -> None:
+        """From now on refill at another rate."""
+        self._refill(now_s)
+        self.rate = rate
+
+    def _refill(self, now_s: float) -> None:
+        if now_s > self._at_s:
+            self._tokens = min(float(self._size), self._tokens + (now_s - self._at_s) * self.rate)
+            self._at_s = now_s

@@ -17,7 +17,6 @@ from koordinator.api.scheduling import PriorityClass
 from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.doctor.checks import (
     admission,
-    api_server,
     batch,
     components,
     config,
@@ -28,14 +27,12 @@ from koordinator.doctor.checks import (
     leftovers,
     permissions,
     pods,
-    predecessor,
     priority_classes,
     profiles,
     quotas,
     reports,
     schedulers,
     topology,
-    unready,
     webhooks,
 )
 from koordinator.doctor.finding import Finding, Severity, finding, some_of
@@ -61,14 +58,20 @@ _CONFIGURATIONS = (MutatingWebhookConfiguration, ValidatingWebhookConfiguration)
 _NETWORK = (ClusterNetworkTopology, Node)
 
 CHECKS: tuple[Check, ...] = (
-    Check("api-server", "is the API server new enough?", api_server.check, (), lambda found: found.is_live),
+    Check(
+        "api-server",
+        "is the API server new enough?",
+        permissions.check_version,
+        (),
+        lambda found: found.is_live,
+    ),
     Check("crds", "are our kinds known to the API server?", crds.check, (RawDefinition,)),
     Check("components", "do the components run, in one version?", components.check, (Deployment,)),
     Check("leases", "does exactly one instance lead?", leases.check, (Lease,)),
     Check(
         "access",
         "may the components do what they need to?",
-        permissions.check,
+        permissions.check_access,
         (),
         lambda found: found.access is not None,
     ),
@@ -91,9 +94,9 @@ CHECKS: tuple[Check, ...] = (
     Check("gangs", "are gangs complete, and do their members agree?", gangs.check, (Pod, PodGroup)),
     Check("topology", "is the network a tree in which nodes have a place?", topology.check, _NETWORK),
     Check("quotas", "do quotas fit each other?", quotas.check, (ElasticQuota,)),
-    Check("unready", "is there what nothing acts on yet?", unready.check, (Pod,)),
-    Check("predecessor", "is there anything of the Go project beside ours?", predecessor.check, ()),
-    Check("leftovers", "are there objects of nodes that are gone?", leftovers.check, (Node,)),
+    Check("unready", "is there what nothing acts on yet?", leftovers.check_unready, (Pod,)),
+    Check("predecessor", "is there anything of the Go project beside ours?", leftovers.check_predecessor, ()),
+    Check("leftovers", "are there objects of nodes that are gone?", leftovers.check_nodes, (Node,)),
 )
 BY_NAME = {check.name: check for check in CHECKS}
 

@@ -1,15 +1,23 @@
-"""Objects about nodes that are gone."""
+"""Is there anything that nobody acts on: objects of nodes that are gone, of the Go project that ours would fight
+with, or of kinds that this version does not serve yet?
+"""
 
 from collections.abc import Iterator
 
-from koordinator.api.core import Node
+from koordinator.api import labels, unready
+from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
+from koordinator.api.apps import DaemonSet, Deployment
+from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.slo import NodeSLO
-from koordinator.doctor.finding import Finding, Severity, of_many
+from koordinator.doctor.finding import Finding, Severity, finding, of_many
 from koordinator.doctor.snapshot import Snapshot
+from koordinator.install.objects import PART_OF, PART_OF_VALUE
+from koordinator.install.predecessor import DOCUMENT, Relic, component_of, is_of_go
+from koordinator.install.workloads import APP_LABEL
 
 GRACE_S = 300.0
 """An agent that starts may write its objects before its node is seen."""
@@ -17,7 +25,7 @@ _BY_MANAGER = (NodeMetric, NodeSLO)
 _BY_AGENT = (Device, NodeResourceTopology)
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check_nodes(snapshot: Snapshot) -> Iterator[Finding]:
     """The manager removes its own within seconds; nobody removes those of the node agent."""
     nodes = {each.metadata.name for each in snapshot.of(Node)}
     views: tuple[type[Object], ...] = (*_BY_MANAGER, *_BY_AGENT)
@@ -48,3 +56,87 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
                 why="a new node of that name would start with the old one's devices and CPUs",
                 do=(delete,),
             )
+
+
+def check_predecessor(snapshot: Snapshot) -> Iterator[Finding]:
+    """Workloads beside ours are an error; alone they are a switch under way. Webhooks that fail closed refuse."""
+    workloads = [*snapshot.of(Deployment), *snapshot.of(DaemonSet)]
+    ours = {
+        each.metadata.labels.get(APP_LABEL, each.metadata.name)
+        for each in workloads
+        if each.metadata.labels.get(PART_OF) == PART_OF_VALUE
+    }
+    for each in workloads:
+        meta = each.metadata
+        component = component_of(meta.name, meta.labels)
+        if not component:
+            continue
+        relic = Relic(each.resource.kind, meta.namespace, meta.name, component)
+        is_double = component in ours
+        yield finding(
+            Severity.ERROR if is_double else Severity.NOTICE,
+            each,
+            "is the Go project's" + (", beside ours" if is_double else ""),
+            why=relic.why if is_double else "this component has not been switched yet",
+            do=(relic.removal, f"{DOCUMENT} has the order, and the way back"),
+        )
+    configurations: list[MutatingWebhookConfiguration | ValidatingWebhookConfiguration] = [
+        *snapshot.of(MutatingWebhookConfiguration),
+        *snapshot.of(ValidatingWebhookConfiguration),
+    ]
+    for configuration in configurations:
+        meta, webhooks = configuration.metadata, configuration.webhooks
+        if not is_of_go(meta.name, meta.labels, (each.name for each in webhooks)):
+            continue
+        closed = [each.name for each in webhooks if each.failure_policy != "Ignore"]
+        yield finding(
+            Severity.ERROR if closed else Severity.WARNING,
+            configuration,
+            "is the Go project's, and ours does not take it over",
+            why=f"{len(closed)} of its webhooks refuse objects when nobody answers"
+            if closed
+            else "objects are changed by two managers",
+            do=(f"kubectl delete {configuration.resource.kind.lower()} {meta.name}", DOCUMENT),
+            objects=closed,
+        )
+
+
+_REMEDY = ("wait for the version that does, and keep what did it before until then (docs/switch-from-go.md)",)
+
+
+def check_unready(snapshot: Snapshot) -> Iterator[Finding]:
+    """By the table of what does not run yet (`koordinator.api.unready`)."""
+    for view, meaning in unready.KINDS.items():
+        if names := [each.key for each in snapshot.of(view)]:
+            yield of_many(
+                Severity.WARNING,
+                view.resource.kind,
+                names,
+                "this version of Koordinator does not act on it yet",
+                why=meaning,
+                do=_REMEDY,
+            )
+    ended = ("Succeeded", "Failed")
+    pods = [each for each in snapshot.of(Pod) if each.status.phase not in ended]
+    if names := [each.key for each in pods if unready.devices_of(each)]:
+        yield of_many(
+            Severity.WARNING,
+            "Pod",
+            names,
+            "requests a share of a device, which this version of Koordinator does not give out yet",
+            why=unready.NO_DEVICE,
+            do=_REMEDY,
+        )
+    needing = (each for each in pods if labels.RESERVATION_AFFINITY in each.metadata.annotations)
+    if names := [each.key for each in needing if not each.spec.node_name]:
+        yield of_many(
+            Severity.WARNING,
+            "Pod",
+            names,
+            "requires a reservation, into which this version of Koordinator does not place pods yet",
+            why=unready.NO_RESERVATION,
+            do=(
+                f"remove the annotation {labels.RESERVATION_AFFINITY} from pods that may go anywhere",
+                *_REMEDY,
+            ),
+        )

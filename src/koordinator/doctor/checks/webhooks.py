@@ -1,17 +1,21 @@
-"""Are our webhooks configured, does somebody answer behind each, and is its certificate the trusted one?"""
+"""Are our webhooks configured, does somebody answer behind each, and is its certificate the trusted one?
+
+Certificates say whom they name, until when they hold, and whether one vouches for another.
+"""
 
 import base64
 import binascii
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 
 from koordinator.api import label_selector
 from koordinator.api.admission import ServiceReference, Webhook
 from koordinator.api.core import Pod, Secret, Service
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import Object
-from koordinator.doctor import certificate
 from koordinator.doctor.finding import Finding, Severity, finding, name_of, some_of
 from koordinator.doctor.gather import ca_of
 from koordinator.doctor.handshake import address
@@ -54,7 +58,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         )
     ends: set[str] = set()
     for configuration, webhook in snapshot.webhooks:
-        if configuration.key not in ends and (found := certificate.facts(ca_of(webhook))) is not None:
+        if configuration.key not in ends and (found := facts(ca_of(webhook))) is not None:
             ends.add(configuration.key)
             # After a renewal the bundle has the authority before, too, for a while.
             yield from _end(snapshot, name_of(configuration), "caBundle", found.last_end_s)
@@ -130,15 +134,11 @@ def _troubles(snapshot: Snapshot, configuration: Object, webhook: Webhook) -> It
             yield _Trouble(about, webhook, problem, (_manager_log(snapshot),))
     ca = ca_of(webhook)
     secret = snapshot.webhook_secret
-    if certificate.facts(ca) is None:
+    if facts(ca) is None:
         state = "is no certificate" if client.ca_bundle else "is empty"
         step = f"the manager fills it in once it runs: {_manager_log(snapshot)}"
         yield _Trouble(about, webhook, f"caBundle {state}, so the webhook server is not trusted", (step,))
-    elif (
-        secret is not None
-        and client.service is not None
-        and not certificate.vouches(ca, _part(secret, "tls.crt"))
-    ):
+    elif secret is not None and client.service is not None and not vouches(ca, _part(secret, "tls.crt")):
         problem = f"caBundle does not vouch for the certificate in {name_of(secret)}"
         step = f"the manager mends it within a minute if it may: {_manager_log(snapshot)}"
         yield _Trouble(about, webhook, problem, (step, "koordinator doctor --check access"))
@@ -225,7 +225,7 @@ def _served_certificate(snapshot: Snapshot) -> Iterator[Finding]:
                 do=(_manager_log(snapshot), "koordinator doctor --check access"),
             )
         return
-    found = certificate.facts(_part(secret, "tls.crt"))
+    found = facts(_part(secret, "tls.crt"))
     renew = f"kubectl -n {secret.metadata.namespace} delete secret {secret.metadata.name}"
     if found is None:
         yield finding(
@@ -238,7 +238,7 @@ def _served_certificate(snapshot: Snapshot) -> Iterator[Finding]:
         return
     yield from _end(snapshot, name_of(secret), "tls.crt", found.not_after_s)
     for host in sorted(services):
-        if not certificate.covers(found, host):
+        if not covers(found, host):
             yield finding(
                 Severity.ERROR,
                 secret,
@@ -303,3 +303,56 @@ def _selects(snapshot: Snapshot, webhook: Webhook, namespace: str) -> bool:
         )
     except ProtocolError:
         return False
+
+
+class CertificateFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of a PEM text: the end of the first certificate and of the last to end, and the names in the first."""
+
+    not_after_s: float
+    last_end_s: float
+    names: tuple[str, ...] = ()
+
+
+def facts(pem: bytes) -> CertificateFacts | None:
+    """None when the text has no readable certificate."""
+    found = _load(pem)
+    if not found:
+        return None
+    ends_s = [each.not_valid_after_utc.timestamp() for each in found]
+    return CertificateFacts(not_after_s=ends_s[0], last_end_s=max(ends_s), names=_names(found[0]))
+
+
+def vouches(ca: bytes, certificate: bytes) -> bool:
+    """Return whether the first certificate of `certificate` is signed by (or is) one of `ca`; both PEM."""
+    served = _load(certificate)
+    return bool(served) and any(each == served[0] or _signed(each, served[0]) for each in _load(ca))
+
+
+def covers(found: CertificateFacts, host: str) -> bool:
+    """Return whether the certificate is for that DNS name or address."""
+    wildcard = "*." + host.partition(".")[2]
+    return host in found.names or wildcard in found.names
+
+
+def _load(pem: bytes) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        return []
+
+
+def _names(found: x509.Certificate) -> tuple[str, ...]:
+    try:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return ()
+    addresses = [str(each) for each in names.get_values_for_type(x509.IPAddress)]
+    return (*names.get_values_for_type(x509.DNSName), *addresses)
+
+
+def _signed(ca: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True

@@ -12,7 +12,7 @@ from koordinator.install.dashboards.panels import (
     Query,
     dashboard,
 )
-from koordinator.install.dashboards.queries import per_second, quantile, ten_most
+from koordinator.install.dashboards.processes import per_second, quantile, ten_most
 
 _DURATION = "koord_manager_webhook_webhook_duration_milliseconds"
 _RECONCILES = (

@@ -12,7 +12,7 @@ from koordinator.install.dashboards.panels import (
     Variable,
     dashboard,
 )
-from koordinator.install.dashboards.queries import per_second
+from koordinator.install.dashboards.processes import per_second
 
 _NODE = 'node=~"$node"'
 

@@ -10,7 +10,7 @@ from koordinator.install.dashboards.panels import (
     Query,
     dashboard,
 )
-from koordinator.install.dashboards.queries import per_second, quantile, ten_most
+from koordinator.install.dashboards.processes import per_second, quantile, ten_most
 
 
 def _median_and_p99(metric: str, *by: str) -> tuple[Query, ...]:

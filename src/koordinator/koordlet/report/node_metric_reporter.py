@@ -16,8 +16,8 @@ from koordinator.api import duration, quantity, resources
 from koordinator.api.node_metric import NodeMetric, NodeMetricSpec, NodeMetricStatus, ResourceMap
 from koordinator.api.priority import PriorityClass
 from koordinator.cluster import errors
+from koordinator.cluster.backoff import retry_on_conflict
 from koordinator.cluster.protocol import PatchType
-from koordinator.cluster.retry import retry_on_conflict
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.metrics import NodeGauge

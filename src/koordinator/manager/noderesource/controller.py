@@ -1,27 +1,30 @@
 """Keeps on every node what its plugins say: gathers what changed, decides for all of it at once, has it written.
 
 Reports of many nodes arrive together; all that wait are calculated in one go over arrays, and only what differs
-enough is handed to the writer.
+enough is handed to the writer. Nodes of a pool agree in the labels that count and share one strategy: a changed
+configuration costs one merge per kind of node, and per node one look at its labels.
 """
 
 import asyncio
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from koordinator.api import resources
 from koordinator.api.core import Node
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.cluster.workqueue import RetryPolicy, WorkQueue
+from koordinator.manager.config import colocation_config
+from koordinator.manager.config.colocation_config import ColocationState, NodeStrategy, StrategyTable
+from koordinator.manager.config.node_entries import REMEMBERED_MAX, Signature
 from koordinator.manager.config.slo_configs import ConfigSection
 from koordinator.manager.metrics import FAILED, SUCCEEDED
-from koordinator.manager.noderesource import decide, plugins, reasons, zones
+from koordinator.manager.noderesource import decide, herald, plugins, zones
 from koordinator.manager.noderesource import target as targets
 from koordinator.manager.noderesource.decide import Withdrawal
 from koordinator.manager.noderesource.fleet import Fleet
 from koordinator.manager.noderesource.node_events import NodeEventRecorder
 from koordinator.manager.noderesource.rows import NodeRow
-from koordinator.manager.noderesource.strategies import Strategies
 from koordinator.manager.noderesource.target import NodeTarget
 from koordinator.manager.noderesource.writer import NodePatch, Writer
 from koordinator.manager.parts import ManagerContext
@@ -193,7 +196,7 @@ class NodeResourceController:
         """Hand to the writer what differs enough, or has differed for long enough."""
         node, strategy, name = row.node, row.strategy, row.name
         assert node is not None and strategy is not None
-        self._herald.tell(row, (*row.node_notes, *reasons.notes(row, now_s), *target.notes))
+        self._herald.tell(row, (*row.node_notes, *herald.report_notes(row, now_s), *target.notes))
         self._gauge(row, target)
         is_due = self._is_due(self._written_s, row, now_s)
         with_status = is_due or targets.needs_status(row.have, target, strategy.diff_threshold)
@@ -250,3 +253,30 @@ class NodeResourceController:
             self._queue.add_after(name, pause_s)
         else:
             self._queue.add_rate_limited(name)
+
+
+class Strategies:
+    """Colocation strategies. `state` gives the configuration in force."""
+
+    def __init__(self, state: Callable[[], ColocationState]) -> None:
+        self._state = state
+        self._table: StrategyTable | None = None
+        self._known: dict[Signature, NodeStrategy] = {}
+
+    def of(self, node: Node) -> NodeStrategy | None:
+        """None while no configuration was ever understood."""
+        state = self._state()
+        if not state.available:
+            return None
+        table = self._table
+        if table is None or table.config is not state.config:
+            table = self._table = StrategyTable(state.config)
+            self._known.clear()
+        signature = table.signature(node)
+        found = self._known.get(signature)
+        if found is None:
+            if len(self._known) >= REMEMBERED_MAX:
+                self._known.clear()
+            found = colocation_config.resource_strategy(state.config, table.of(node))
+            self._known[signature] = found
+        return found

@@ -1,21 +1,24 @@
-"""The admission handlers that are switched on, by URL path (behaviour/manager 12)."""
+"""The admission handlers that are switched on, by URL path (behaviour/manager 12).
+
+`/warn-unready` tells whoever creates an object that nothing acts on yet; it refuses nothing.
+"""
 
 from collections.abc import Callable, Mapping
 
 import msgspec
 
+from koordinator.api import unready
 from koordinator.manager.parts import ManagerContext
-from koordinator.manager.webhooks import table, unready_warning
-from koordinator.manager.webhooks.config_validating import ConfigMapValidatingHandler
+from koordinator.manager.webhooks import table
+from koordinator.manager.webhooks.config_validating import ConfigMapValidatingHandler, NodeValidatingHandler
 from koordinator.manager.webhooks.node_status import NodeStatusHandler
-from koordinator.manager.webhooks.node_validating import NodeValidatingHandler
 from koordinator.manager.webhooks.pod_binding import PodBindingHandler
 from koordinator.manager.webhooks.pod_mutating import PodMutatingHandler
 from koordinator.manager.webhooks.pod_validating import PodValidatingHandler
 from koordinator.manager.webhooks.profile_cache import ProfileCache
 from koordinator.manager.webhooks.quotas import DEBUG_PATH, Quotas
 from koordinator.manager.webhooks.reservation_mutating import ReservationMutatingHandler
-from koordinator.manager.webhooks.review import Handler, Page
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, Handler, Page
 from koordinator.manager.webhooks.timing import MUTATE, VALIDATE, Steps, timed
 
 
@@ -54,7 +57,7 @@ class _Builders:
             table.VALIDATE_CONFIG_MAP: lambda: self._timed(
                 ConfigMapValidatingHandler(self._shared), VALIDATE, "configmap"
             ),
-            table.WARN_UNREADY: lambda: unready_warning.warn,
+            table.WARN_UNREADY: lambda: warn,
         }
 
     def _timed(self, handler: Handler, webhook_type: str, object_type: str) -> Handler:
@@ -89,3 +92,17 @@ def admission(shared: ManagerContext) -> Admission:
 def handlers(shared: ManagerContext) -> Mapping[str, Handler]:
     """The handlers alone, for who serves no pages."""
     return admission(shared).handlers
+
+
+_WARNINGS: Mapping[tuple[str, str], str] = {
+    (view.resource.group, view.resource.plural): unready.kind_warning(view) for view in unready.KINDS
+}
+
+
+async def warn(request: AdmissionRequest) -> AdmissionVerdict:
+    """Allowed, with a warning at creation."""
+    asked = request.resource
+    warning = _WARNINGS.get((asked.group, asked.resource))
+    if warning is None or request.operation != "CREATE" or request.sub_resource:
+        return ALLOWED
+    return AdmissionVerdict(warnings=(warning,))

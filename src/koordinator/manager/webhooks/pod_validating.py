@@ -1,21 +1,25 @@
-"""`/validate-pod`: all rules for pods in their order; the first kind that is broken refuses.
+"""`/validate-pod`: all rules for pods in their order; the first kind that is broken refuses (behaviour/manager 14.6).
 
-Source: behaviour/manager 14.6.
+QoS class and priorities of a pod are fixed, except that a profile for pods that wait already may set them: what it
+says, on a pod that it is for, before the pod has a node (`ProfileChanges`, behaviour/manager 15, gate
+ColocationProfileController). Without this the two features would refuse each other.
 """
 
 from typing import Any, Protocol, Self
 
 import msgspec
 
-from koordinator.api import quantity, unready
-from koordinator.api.core import Pod
+from koordinator.api import labels, quantity, unready
+from koordinator.api.config_group import ClusterColocationProfile
+from koordinator.api.core import Namespace, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.manager.parts import ManagerContext
+from koordinator.manager.profiles import profile_matching, profile_pending
+from koordinator.manager.profiles.colocation_profile import ProfileError
 from koordinator.manager.quota.pods import QuotaUseVerdict
 from koordinator.manager.webhooks import annotation_checks, pod_label_rules, pod_mutating, pod_rules, table
-from koordinator.manager.webhooks.label_rules_source import LabelRulesSource
-from koordinator.manager.webhooks.profile_changes import ProfileChanges
+from koordinator.manager.webhooks.pod_label_rules import LabelRulesSource
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
 from koordinator.manager.webhooks.timing import VALIDATE, Steps
 
@@ -148,3 +152,38 @@ def _pod(body: dict[str, Any] | None, request: AdmissionRequest) -> Pod:
         return pod
     metadata = msgspec.structs.replace(pod.metadata, namespace=request.namespace)
     return msgspec.structs.replace(pod, metadata=metadata)
+
+
+FIXED = (labels.QOS_CLASS, labels.PRIORITY, labels.PRIORITY_CLASS)
+
+
+class ProfileChanges:
+    """Knows the profiles that the controller applies."""
+
+    def __init__(self, shared: ManagerContext) -> None:
+        self._by_default = shared.options.profile_controller.reconcile_by_default
+        self._profiles = shared.factory.informer(ClusterColocationProfile)
+        self._namespaces = shared.factory.informer(Namespace)
+
+    def explain(self, old: Pod, new: Pod) -> bool:
+        """Return whether one profile makes of `old` what `new` says in its fixed labels."""
+        return (
+            profile_pending.waits(old)
+            and old.spec.priority == new.spec.priority
+            and any(self._makes(profile, old, new) for profile in self._profiles.objects.values())
+        )
+
+    def _makes(self, profile: ClusterColocationProfile, old: Pod, new: Pod) -> bool:
+        if not profile_pending.is_managed(profile, by_default=self._by_default):
+            return False
+        compiled = profile_matching.compile_profile(profile)
+        namespace = self._namespaces.get(new.metadata.namespace)
+        found = namespace.metadata.labels if namespace is not None else None
+        if compiled.broken is not None or not profile_pending.matches(compiled, old.metadata.labels, found):
+            return False
+        before = {"metadata": {"labels": old.metadata.labels, "annotations": old.metadata.annotations}}
+        try:
+            wanted = profile_pending.applied(before, compiled)["metadata"].get("labels") or {}
+        except ProfileError:
+            return False
+        return all(wanted.get(key) == new.metadata.labels.get(key) for key in FIXED)

@@ -1,4 +1,6 @@
-"""Admission of ElasticQuotas: completed at creation, checked at every change (behaviour/manager 17)."""
+"""Admission of ElasticQuotas: completed at creation with a parent, its tree and a weight (behaviour/manager 17.1),
+checked at every change (17). JSON in, JSON out; the input is kept.
+"""
 
 import asyncio
 import logging
@@ -7,21 +9,24 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import quantity, quota_labels
+from koordinator.api import labels, quantity, quota_labels, resource_list
+from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.decode import from_builtins
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import ResourceList
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.errors import ApiError, NotFound
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.rate_limit import Rate, TokenBucket
-from koordinator.manager.quota import defaulting, validation
-from koordinator.manager.quota.defaulting import DefaultingError
-from koordinator.manager.quota.tree import QuotaInfo, quota_info
+from koordinator.manager.quota import validation
+from koordinator.manager.quota.tree import ROOT, QuotaInfo, QuotaTree, quota_info
 from koordinator.manager.quota.validation import QuotaRules, QuotaVerdict, Refusal
 from koordinator.manager.webhooks.quota_topology import Learned, QuotaTopology
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
 
 log = logging.getLogger(__name__)
+
 
 LOOK_UP_S = 2.0
 """How long the API server may take to say whether a parent exists that our watch has not shown."""
@@ -114,11 +119,11 @@ class QuotaMutatingHandler:
         try:
             quota = _quota(request.object, request)  # what is no quota ends here, with the wrong member
             try:
-                return AdmissionVerdict(obj=defaulting.complete(request.object, self._topology.tree))
+                return AdmissionVerdict(obj=complete(request.object, self._topology.tree))
             except DefaultingError as error:
                 if error.refusal is not Refusal.PARENT_MISSING or not await self._look_up.has_news(quota):
                     raise
-            return AdmissionVerdict(obj=defaulting.complete(request.object, self._topology.tree))
+            return AdmissionVerdict(obj=complete(request.object, self._topology.tree))
         except DefaultingError as error:
             return denied(_words(error.reason, error.obj, error.field, error.refusal))
         except (quantity.QuantityError, msgspec.ValidationError) as error:
@@ -255,3 +260,47 @@ def _quota(body: dict[str, Any] | None, request: AdmissionRequest) -> ElasticQuo
         metadata, name=metadata.name or request.name, namespace=metadata.namespace or request.namespace
     )
     return msgspec.structs.replace(quota, metadata=metadata)
+
+
+class DefaultingError(ProtocolError):
+    """The quota cannot be completed, so it is refused; `refusal` is the rule that it breaks."""
+
+    def __init__(self, obj: str, field: str, reason: str, refusal: Refusal) -> None:
+        super().__init__(obj, field, reason)
+        self.refusal = refusal
+
+
+def complete(quota: dict[str, Any], tree: QuotaTree) -> dict[str, Any]:
+    """The quota with parent and tree labels and a shared weight for exactly the resources of `spec.max`.
+
+    Raises: DefaultingError when its parent is unknown or its shared weight malformed.
+    """
+    metadata = quota.get("metadata") or {}
+    name = metadata.get("name", "")
+    if name == ROOT:
+        return quota
+    obj = f"ElasticQuota {metadata.get('namespace', '')}/{name}"
+    own = dict(metadata.get("labels") or {})
+    parent = own[labels.QUOTA_PARENT] = quota_labels.parent_name(name, own)
+    if not quota_labels.tree_id(own) and parent != ROOT:
+        known = tree.get(parent)
+        if known is None:
+            reason = f"fill quota {name} failed, parent not exist: {parent}"
+            raise DefaultingError(obj, labels.QUOTA_PARENT, reason, Refusal.PARENT_MISSING)
+        if known.tree_id:
+            own[labels.QUOTA_TREE_ID] = known.tree_id
+    annotations = dict(metadata.get("annotations") or {})
+    spec_max = (quota.get("spec") or {}).get("max") or {}
+    annotations[labels.QUOTA_SHARED_WEIGHT] = quota_annotations.SHARED_WEIGHT.encode(
+        _weight(obj, annotations, spec_max)
+    )
+    return {**quota, "metadata": {**metadata, "labels": own, "annotations": annotations}}
+
+
+def _weight(obj: str, annotations: dict[str, str], spec_max: ResourceList) -> ResourceList:
+    try:
+        given = quota_annotations.SHARED_WEIGHT.read(annotations, obj) or {}
+    except ProtocolError as error:
+        raise DefaultingError(obj, error.field, error.reason, Refusal.SHARED_WEIGHT) from error
+    aligned = {name: given.get(name, amount) for name, amount in spec_max.items()}
+    return resource_list.to_wire(resource_list.of(aligned))

@@ -1,6 +1,7 @@
 """The AdmissionReview protocol: bytes in, bytes out, whatever the handler decides (behaviour/manager 12).
 
-The same function serves the HTTPS server and in-process callers (simulation on virtual time).
+The same function serves the HTTPS server and in-process callers (simulation on virtual time). What a handler changed
+is answered as a JSON patch (RFC 6902).
 """
 
 import base64
@@ -10,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from koordinator.manager.webhooks import json_diff
-
 log = logging.getLogger(__name__)
+
 
 API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
@@ -108,10 +108,57 @@ def _encode(version: str, uid: str, verdict: AdmissionVerdict, original: dict[st
         "status": {"code": verdict.code, "message": verdict.message},
     }
     if verdict.allowed and verdict.obj is not None and original is not None:
-        patch = json_diff.diff(original, verdict.obj)
+        patch = diff(original, verdict.obj)
         if patch:
             response["patchType"] = "JSONPatch"
             response["patch"] = base64.b64encode(msgspec.json.encode(patch)).decode()
     if verdict.warnings:
         response["warnings"] = list(verdict.warnings)
     return msgspec.json.encode({"apiVersion": version, "kind": "AdmissionReview", "response": response})
+
+
+_MISSING = object()
+
+
+def diff(old: Any, new: Any, path: str = "") -> list[dict[str, Any]]:
+    """Operations in order; empty when the values are equal.
+
+    Objects are compared member by member (those without a common member are replaced), arrays of equal length
+    element by element; arrays that changed their length are replaced, which keeps the patch correct under any
+    reordering. What both values share (the same object in memory) is not looked into, so the cost follows the
+    change, not the size.
+    """
+    if old is new:
+        return []
+    if isinstance(old, dict) and isinstance(new, dict):
+        return _diff_objects(old, new, path)
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        operations = []
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            operations += diff(before, after, f"{path}/{index}")
+        return operations
+    if type(old) is type(new) and old == new:
+        return []
+    return [{"op": "replace", "path": path, "value": new}]
+
+
+def _diff_objects(old: dict[str, Any], new: dict[str, Any], path: str) -> list[dict[str, Any]]:
+    if old.keys().isdisjoint(new):
+        return [{"op": "replace", "path": path, "value": new}] if old or new else []
+    operations: list[dict[str, Any]] = []
+    for key, before in old.items():
+        after = new.get(key, _MISSING)
+        if after is before:
+            continue
+        if after is _MISSING:
+            operations.append({"op": "remove", "path": f"{path}/{_escape(key)}"})
+        else:
+            operations += diff(before, after, f"{path}/{_escape(key)}")
+    for key, after in new.items():
+        if key not in old:
+            operations.append({"op": "add", "path": f"{path}/{_escape(key)}", "value": after})
+    return operations
+
+
+def _escape(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")

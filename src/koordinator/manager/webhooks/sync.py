@@ -21,12 +21,7 @@ from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.informer import Informer, InformerFactory
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard, supervise
-from koordinator.manager.webhooks import (
-    certificate_files,
-    certificate_store,
-    certificates,
-    configuration_sync,
-)
+from koordinator.manager.webhooks import certificate_store, certificates, configuration
 from koordinator.manager.webhooks.certificate_store import FileStore, SecretStore, Store
 from koordinator.manager.webhooks.certificates import CertificateSet, Renewal
 from koordinator.manager.webhooks.configuration import TEMPLATE, Service
@@ -146,7 +141,7 @@ class WebhookSync:
             return await self._configure(None)
         certs = await certificate_store.ensure(self._store, self._settings.dns_name, self._clock)
         if not self._uses_files:
-            certificate_files.write(self._settings.cert_dir, certs)
+            certificate_store.write(self._settings.cert_dir, certs)
         if not self._must_be_trusted_first(certs):
             self._serve(certs)
             return await self._configure(certs)
@@ -192,8 +187,8 @@ class WebhookSync:
             try:
                 found = await self._cluster.get(view, name)
                 meta = found.metadata
-                bundle = configuration_sync.bundle_of(found.webhooks)
-                wanted = configuration_sync.wanted(
+                bundle = configuration.bundle_of(found.webhooks)
+                wanted = configuration.wanted(
                     meta.annotations,
                     found.webhooks,
                     where=self._where,
@@ -202,7 +197,7 @@ class WebhookSync:
                 )
                 if wanted.problem:
                     log.warning("webhook configuration: %s", wanted.problem, extra={"configuration": name})
-                if not configuration_sync.differs(wanted, meta.annotations, found.webhooks):
+                if not configuration.differs(wanted, meta.annotations, found.webhooks):
                     return False
                 patch = {
                     "metadata": {

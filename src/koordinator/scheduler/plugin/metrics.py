@@ -5,8 +5,7 @@
 
 from collections.abc import Callable, Mapping
 
-from koordinator.cluster.client_metrics import ClientMetrics
-from koordinator.cluster.queue_metrics import QueueMetrics
+from koordinator.cluster.metrics import ClientMetrics, QueueMetrics
 from koordinator.prometheus import (
     Counter,
     Gauge,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from koordinator.api.core import Pod
 from koordinator.api.meta import Object
 from koordinator.api.reservation import Reservation
-from koordinator.cluster import errors, retry
+from koordinator.cluster import backoff, errors
 from koordinator.scheduler.plugin.capabilities import PreBindExtension
 from koordinator.scheduler.plugin.framework import BindPlugin, Handle, PreBindPlugin
 from koordinator.scheduler.plugin.pod_patch import PodPatch
@@ -143,7 +143,7 @@ class DefaultPreBind(PreBindPlugin[None], PreBindExtension[None]):
                 view, meta.name, body, meta.namespace, subresource=subresource
             )
 
-        return await retry.retry_on_conflict(attempt, self._rng, on=retry.LOST_RACE_OR_CONNECTION)
+        return await backoff.retry_on_conflict(attempt, self._rng, on=backoff.LOST_RACE_OR_CONNECTION)
 
 
 def _body(obj: Object, uid: str, patch: PodPatch, subresource: str) -> dict[str, Any]:

@@ -1,24 +1,25 @@
-"""Choose the pods that leave hot nodes, as long as cold ones have room. Pure. Source: behaviour/descheduler 6.8 and
-6.9.
+"""Which pods leave hot nodes, as long as cold ones have room, and why, in words. Pure. Source: behaviour/descheduler
+6.8 to 6.10.
 
-A phase works on simulated usage: what leaves a source is subtracted there and from the budget, what could
-land on a target is added to it, also when it is not evicted later.
+A phase works on simulated usage: what leaves a source is subtracted there and from the budget, what could land on a
+target is added to it, also when it is not evicted later. Scores say how hot a node is, and how well a pod's removal
+cures it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from koordinator.api.core import Pod
 from koordinator.api.quantity import NANO
-from koordinator.descheduler import node_fit, pod_order, usage_score
+from koordinator.descheduler import node_fit, pod_order
 from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.low_node_load import Thresholds
 from koordinator.descheduler.node_fit import NodeFree
-from koordinator.descheduler.plugins.low_node_load import reason, usage
+from koordinator.descheduler.plugins.low_node_load import usage
 from koordinator.descheduler.plugins.low_node_load.classify import Classified, NodeClass
-from koordinator.descheduler.plugins.low_node_load.usage import PODS, Columns, Nanos, NodeLoad
+from koordinator.descheduler.plugins.low_node_load.usage import PODS, Columns, Nanos, NodeLoad, unit
 
 _ROUNDING = 1 + 1e-9
 """Above what the conversion of an exact amount to a float can lose."""
@@ -110,7 +111,7 @@ class Balance:
                 break
             if not self._options.may_evict(pod):
                 continue
-            wanted = EvictAction(pod, reason.text(used, load.capacity, phase.high, over, phase.prod))
+            wanted = EvictAction(pod, reason_text(used, load.capacity, phase.high, over, phase.prod))
             if not self._options.is_dry_run and not (yield wanted):
                 continue
             evicted.append(wanted)
@@ -182,7 +183,7 @@ class Balance:
             if own is None:
                 return None
             whole = {name: usage.rounded_up(name, nanos) for name, nanos in own.items()}
-            return usage_score.pod_score(whole, whole_excess, self._options.weights)
+            return pod_score(whole, whole_excess, self._options.weights)
 
         return sorted(pods, key=lambda pod: pod_order.usage_key(pod, score(pod)))
 
@@ -192,7 +193,7 @@ class Balance:
         names = [*self._names, *([] if PODS in self._names else [PODS])]
         used = usage.columns((exact[row] for row in rows), names)
         capacity = usage.capacity_columns(loads, names)
-        scores = usage_score.node_scores(used, capacity, names, self._options.weights)
+        scores = node_scores(used, capacity, names, self._options.weights)
         ranked = sorted(range(len(rows)), key=lambda i: (-int(scores[i]), loads[i].name))
         return [rows[i] for i in ranked]
 
@@ -220,3 +221,64 @@ def _nanos(limits: Columns, names: Sequence[str]) -> list[Nanos]:
         {name: amount * per for name, amount, per in zip(names, row, units, strict=True)}
         for row in np.asarray(limits).tolist()
     ]
+
+
+def reason_text(
+    used: Nanos, capacity: Mapping[str, int], high: Thresholds, over: Iterable[str], prod: bool
+) -> str:
+    """`capacity`: milli-cores of cpu, whole units of all else; `high`: percent as configured."""
+    who = "prod" if prod else "node"
+    parts = [
+        f"{who} {name} usage({_percent(name, used.get(name, 0), capacity.get(name, 0))}%)"
+        f">threshold({high[name]:.2f}%)"
+        for name in sorted(over)
+        if name in high
+    ]
+    return f"node is overutilized, {', '.join(parts)}"
+
+
+def _percent(name: str, nanos: int, capacity: int) -> str:
+    if capacity <= 0:
+        return "+Inf"
+    milli = -(-nanos // 10**6)
+    return f"{100 * milli / (capacity * (unit(name) // 10**6)):.2f}"
+
+
+Weights = Mapping[str, int]
+
+FULL = 1000
+
+
+def node_scores(usage: Columns, capacity: Columns, names: Sequence[str], weights: Weights) -> Columns:
+    """0 to 1000 per node: weighted mean of used parts.
+
+    `usage`, `capacity`: (nodes, resources), milli-cores of cpu and whole units of all else; a capacity of
+    0 counts as unused. Integer division throughout; no weights give 0.
+    """
+    weight = np.array([weights.get(name, 0) for name in names], np.int64)
+    total = int(weight.sum())
+    if total == 0:
+        return np.zeros(usage.shape[0], np.int64)
+    safe = np.maximum(capacity, 1)
+    capped = np.minimum(usage, capacity)
+    # Two divisions: capacity × 1000 need not fit 64 bits for byte counts of whole clusters.
+    whole, rest = np.divmod(capped, safe)
+    used = np.where(capacity > 0, whole * FULL + rest * FULL // safe, 0)
+    return np.asarray((used * weight).sum(axis=1) // total, np.int64)
+
+
+def pod_score(usage: Mapping[str, int], excess: Mapping[str, int], weights: Weights) -> float:
+    """0 to 2: highest for the pod that alone cures the node with the smallest overshoot.
+
+    `excess`: how far the node is above its limit, per resource that is; the others have no weight.
+    """
+    total, weight_sum = 0.0, 0
+    for name, used in usage.items():
+        over = excess.get(name, 0)
+        weight = weights.get(name, 0) if over > 0 else 0
+        if not weight:
+            continue
+        part = used / over
+        total += weight * (part if part < 1 else 1 / part + 1)
+        weight_sum += weight
+    return total / weight_sum if weight_sum else 0.0

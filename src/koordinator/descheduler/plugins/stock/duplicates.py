@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from koordinator.api.core import Node, Pod
-from koordinator.descheduler import facts, node_match, pod_filter
+from koordinator.descheduler import facts, node_fit, pod_filter
 from koordinator.descheduler.plugins.stock import common
 from koordinator.descheduler.plugins.stock.common import MayEvict
 
@@ -67,7 +67,7 @@ def feasible_nodes(pods: Iterable[Pod], nodes: Sequence[Node]) -> int:
         (
             tuple(pod.spec.tolerations),
             repr(pod.spec.node_selector),
-            repr(node_match.required_affinity(pod)),
+            repr(node_fit.required_affinity(pod)),
         ): pod
         for pod in pods
     }
@@ -75,7 +75,7 @@ def feasible_nodes(pods: Iterable[Pod], nodes: Sequence[Node]) -> int:
         own = {
             node.metadata.name
             for node in nodes
-            if node_match.bears_taints(pod, node) and node_match.selects(pod, node)
+            if node_fit.bears_taints(pod, node) and node_fit.selects(pod, node)
         }
         if len(own) > 1:
             found |= own

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.descheduler import facts, node_match
+from koordinator.descheduler import facts, node_fit
 from koordinator.descheduler.plugins.stock import common
 from koordinator.descheduler.plugins.stock.common import MayEvict
 
@@ -62,11 +62,11 @@ def preference(pod: Pod, node: Node) -> int:
     """Sum of the weights of the preferred terms that the node matches."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
     terms = affinity.preferred_during_scheduling_ignored_during_execution if affinity is not None else []
-    return sum(term.weight for term in terms if node_match.term_matches(term.preference, node))
+    return sum(term.weight for term in terms if node_fit.term_matches(term.preference, node))
 
 
 def _violates_required(pod: Pod, node: Node) -> bool:
-    return node_match.required_affinity(pod) is not None and not node_match.selects(pod, node)
+    return node_fit.required_affinity(pod) is not None and not node_fit.selects(pod, node)
 
 
 def _prefers_other(pod: Pod, node: Node, nodes: Sequence[Node]) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from koordinator.api import tolerations
 from koordinator.api.core import Node, Pod, Taint
 from koordinator.api.errors import ProtocolError
-from koordinator.descheduler import facts, node_match
+from koordinator.descheduler import facts, node_fit
 from koordinator.descheduler.plugins.stock import common
 from koordinator.descheduler.plugins.stock.common import MayEvict
 
@@ -32,7 +32,7 @@ def victims(args: NodeTaintsArgs, node: Node, pods: Iterable[Pod], may_evict: Ma
     return [
         pod
         for pod in pods
-        if facts.is_active(pod) and not node_match.tolerates_all(pod, taints) and selected(pod)
+        if facts.is_active(pod) and not node_fit.tolerates_all(pod, taints) and selected(pod)
     ]
 
 

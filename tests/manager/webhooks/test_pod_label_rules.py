@@ -11,7 +11,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import pod_label_rules
-from koordinator.manager.webhooks.label_rules_source import LabelRulesSource
+from koordinator.manager.webhooks.pod_label_rules import LabelRulesSource
 from koordinator.simulate import virtual_time
 from tests.manager.shared_parts import shared_parts
 

@@ -1,14 +1,24 @@
-"""Metrics of this process's own cost, under the names that every Prometheus client uses."""
+"""What the process of every component does beside its work: serve HTTP, and tell what it costs under the names that
+every Prometheus client uses.
+"""
 
+import contextlib
+import logging
 import os
 import resource
+import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+
+from aiohttp import web
 
 from koordinator import __version__
 from koordinator.api.feature_gate_tables import Stage
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.prometheus import Gauge, Labels, MetricsRegistry, Reading
+
+log = logging.getLogger(__name__)
+
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -79,3 +89,33 @@ def _memory_pages() -> tuple[int, int]:
     except OSError:
         return 0, 0
     return int(total), int(resident)
+
+
+@contextlib.asynccontextmanager
+async def served(
+    app: web.Application,
+    address: str | None,
+    port: int,
+    tls: ssl.SSLContext | None = None,
+    *,
+    share_address: bool = False,
+    share_port: bool = False,
+) -> AsyncIterator[int]:
+    """Serve inside; the port. Raises: OSError when the address is taken."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, auto_decompress=False)
+    await runner.setup()
+    try:
+        site = web.TCPSite(
+            runner,
+            address,
+            port,
+            ssl_context=tls,
+            reuse_address=share_address or None,
+            reuse_port=share_port or None,
+        )
+        await site.start()
+        bound: int = runner.addresses[0][1]
+        log.info("serving HTTP", extra={"address": address, "port": bound, "tls": tls is not None})
+        yield bound
+    finally:
+        await runner.cleanup()

@@ -1,4 +1,4 @@
-"""Say why a node lends nothing, in words for people."""
+"""Tells people why a node lends what it lends, or nothing: events on the Node and the log, once per change."""
 
 from koordinator.api import duration, resources
 from koordinator.manager.noderesource.decide import Withdrawal
@@ -11,7 +11,7 @@ SKEWED = "NodeClockSkewed"
 _LENT = (*resources.BATCH_RESOURCES, *resources.MID_RESOURCES)
 
 
-def notes(row: NodeRow, now_s: float) -> list[Note]:
+def report_notes(row: NodeRow, now_s: float) -> list[Note]:
     """Return the notes about the node's report."""
     found = []
     if note := _withdrawal_note(row, now_s):
