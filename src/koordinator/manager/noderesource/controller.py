@@ -19,7 +19,7 @@ from koordinator.manager.config.colocation_config import ColocationState, NodeSt
 from koordinator.manager.config.node_entries import REMEMBERED_MAX, Signature
 from koordinator.manager.config.slo_configs import ConfigSection
 from koordinator.manager.metrics import FAILED, SUCCEEDED
-from koordinator.manager.noderesource import decide, herald, plugins, zones
+from koordinator.manager.noderesource import decide, node_events, plugins, zones
 from koordinator.manager.noderesource import target as targets
 from koordinator.manager.noderesource.decide import Withdrawal
 from koordinator.manager.noderesource.fleet import Fleet
@@ -196,7 +196,7 @@ class NodeResourceController:
         """Hand to the writer what differs enough, or has differed for long enough."""
         node, strategy, name = row.node, row.strategy, row.name
         assert node is not None and strategy is not None
-        self._herald.tell(row, (*row.node_notes, *herald.report_notes(row, now_s), *target.notes))
+        self._herald.tell(row, (*row.node_notes, *node_events.report_notes(row, now_s), *target.notes))
         self._gauge(row, target)
         is_due = self._is_due(self._written_s, row, now_s)
         with_status = is_due or targets.needs_status(row.have, target, strategy.diff_threshold)
