@@ -14,7 +14,6 @@ from koordinator.api.feature_gates import FeatureGates
 from koordinator.cli import flag_kinds, flag_settings
 from koordinator.cli.flag_settings import FlagError, Setting
 from koordinator.host.roots import HostRoots
-from koordinator.koordlet import gates
 from koordinator.koordlet.config import AgentConfig, QoSConfig
 from koordinator.koordlet.qos import evictions
 
@@ -280,6 +279,8 @@ def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Koord
     if not node_name:
         reason = "the environment variable must hold the name of this node (in a pod: fieldRef spec.nodeName)"
         raise FlagError(NODE_NAME, reason)
+    from koordinator.koordlet import gates  # imports all hooks, which --help does not need
+
     inert = flag_settings.given((*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT), values)
     settings = KoordletSettings(
         config=flag_settings.read(SETTINGS, AgentConfig(node_name=node_name, qos=_evicting(values)), values),

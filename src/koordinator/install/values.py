@@ -14,7 +14,6 @@ from koordinator import __version__
 from koordinator.api import defaults, upstream_gates, yaml_text
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGateError, FeatureGates
-from koordinator.koordlet import gates as koordlet_gates
 
 Amount = str | int | float
 """A quantity such as 500m or 2Gi."""
@@ -315,6 +314,8 @@ def read(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Values:
 
 def _check(source: str, values: Values) -> None:
     """Refuse what a component would refuse when it starts. Raises: ValuesError."""
+    from koordinator.koordlet import gates as koordlet_gates  # imports all hooks, which --help does not need
+
     try:
         scheduler, _ = upstream_gates.split(values.scheduler.feature_gates)
     except FeatureGateError as error:

@@ -1,10 +1,13 @@
 """The feature gates of the node agent: the reference's, and those that policies of ours declare in their own file."""
 
 from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.koordlet.hooks import all as hooks
 from koordinator.koordlet.qos import evictions
 
 
 def of(flag: str = "") -> FeatureGates:
     """Return all gates, changed by the text of the flag. Raises: FeatureGateError."""
-    own = {name: gate for strategy in evictions.STRATEGIES for name, gate in strategy.new_gates.items()}
+    own = {hook.name: hook.new_gate for hook in hooks.HOOKS if hook.new_gate is not None}
+    for strategy in evictions.STRATEGIES:
+        own.update(strategy.new_gates)
     return FeatureGates.of(Component.KOORDLET, flag, own)

@@ -8,7 +8,7 @@ from koordinator.api import labels
 from koordinator.api.errors import ProtocolError
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo_qos import CPUQOS, NetworkQOS, QOSPolicies, ResourceQOS, ResourceQOSStrategy
-from koordinator.koordlet.hooks import core_sched, gpu, net_qos, oom_score
+from koordinator.koordlet.hooks import core_sched, device_inject, net_qos, oom_score
 from koordinator.koordlet.hooks.net_qos import TrafficClass
 
 CORE_SCHED = core_sched.rule_of(
@@ -60,24 +60,24 @@ def test_a_score_is_valid_or_left_alone(value: int) -> None:
 
 
 SHARED = '{"gpu":[{"minor":1,"resources":{%s"koordinator.sh/gpu-memory-ratio":"50"}},{"minor":3}]}'
-HAMI = {labels.GPU_ISOLATION_PROVIDER: gpu.HAMI_CORE}
+HAMI = {labels.GPU_ISOLATION_PROVIDER: device_inject.HAMI_CORE}
 
 
 def test_a_shared_gpu_gets_limits_from_the_isolation_library() -> None:
     amounts = '"koordinator.sh/gpu-memory":"1Ki","koordinator.sh/gpu-core":"50",'
-    variables = gpu.environment(HAMI, {labels.DEVICE_ALLOCATED: SHARED % amounts})
+    variables = device_inject.environment(HAMI, {labels.DEVICE_ALLOCATED: SHARED % amounts})
 
     assert variables == {
         "NVIDIA_VISIBLE_DEVICES": "1,3",
         "CUDA_DEVICE_MEMORY_LIMIT": "1024",
         "CUDA_DEVICE_SM_LIMIT": "50",
-        "LD_PRELOAD": gpu.HAMI_LIBRARY,
+        "LD_PRELOAD": device_inject.HAMI_LIBRARY,
     }
 
 
 def test_isolation_without_a_memory_amount_is_refused() -> None:
     with pytest.raises(ProtocolError, match="gpu-memory"):
-        gpu.environment(HAMI, {labels.DEVICE_ALLOCATED: SHARED % ""})
+        device_inject.environment(HAMI, {labels.DEVICE_ALLOCATED: SHARED % ""})
 
 
 RATES = st.builds(

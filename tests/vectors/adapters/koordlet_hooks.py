@@ -15,7 +15,7 @@ from koordinator.koordlet.hooks import (
     batch_resource,
     core_sched,
     cpuset_allocator,
-    gpu,
+    device_inject,
     group_identity,
     net_qos,
     oom_score,
@@ -163,7 +163,7 @@ def runtime_hooks_misc(case: dict[str, Any]) -> Any:
             text, provider = case["deviceAllocated"], case.get("isolationProvider")
             annotations = {} if text is None else {labels.DEVICE_ALLOCATED: text}
             pod_labels = {} if provider is None else {labels.GPU_ISOLATION_PROVIDER: provider}
-            return {"error": False, "envs": gpu.environment(pod_labels, annotations)}
+            return {"error": False, "envs": device_inject.environment(pod_labels, annotations)}
         case "net_amount":
             return {"bits": net_qos.amount_bits(case["value"], case["total"])}
         case "class_id":

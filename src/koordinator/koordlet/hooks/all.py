@@ -11,20 +11,20 @@ import logging
 from collections.abc import Iterable
 
 from koordinator.cluster.supervise import Guard
-from koordinator.koordlet.hooks.batch_resource_run import BatchResource
+from koordinator.koordlet.hooks.batch_resource import BatchResource
 from koordinator.koordlet.hooks.commands import Runner
 from koordinator.koordlet.hooks.contexts import Context, PodContext, Stage
-from koordinator.koordlet.hooks.core_sched_run import CoreSched
+from koordinator.koordlet.hooks.core_sched import CoreSched
 from koordinator.koordlet.hooks.cpu_normalization_run import CPUNormalization
-from koordinator.koordlet.hooks.cpuset_allocator_run import CPUSetAllocator
-from koordinator.koordlet.hooks.device_inject_run import GPUEnvInject, RDMADeviceInject
-from koordinator.koordlet.hooks.group_identity_run import GroupIdentity
-from koordinator.koordlet.hooks.hook import Hook
+from koordinator.koordlet.hooks.cpuset_allocator import CPUSetAllocator
+from koordinator.koordlet.hooks.device_inject import GPUEnvInject, RDMADeviceInject
+from koordinator.koordlet.hooks.group_identity import GroupIdentity
+from koordinator.koordlet.hooks.hook import Hook, HookTools
 from koordinator.koordlet.hooks.idle_groups import IdleGroups
-from koordinator.koordlet.hooks.oom_score_run import OOMScoreAdj
+from koordinator.koordlet.hooks.oom_score import OOMScoreAdj
 from koordinator.koordlet.hooks.reconciler import Reconciler
 from koordinator.koordlet.hooks.registry import Registry, StageResult
-from koordinator.koordlet.hooks.resctrl_pod_run import Resctrl
+from koordinator.koordlet.hooks.resctrl_pod import Resctrl
 from koordinator.koordlet.hooks.tc_run import TCNetworkQoS
 from koordinator.koordlet.hooks.terway_run import TerwayQoS
 from koordinator.koordlet.parts import Shared
@@ -32,6 +32,20 @@ from koordinator.koordlet.view import Topic
 
 log = logging.getLogger(__name__)
 
+HOOKS: tuple[type[Hook], ...] = (
+    GroupIdentity,
+    CPUSetAllocator,
+    BatchResource,
+    CPUNormalization,
+    CoreSched,
+    Resctrl,
+    OOMScoreAdj,
+    GPUEnvInject,
+    RDMADeviceInject,
+    TCNetworkQoS,
+    TerwayQoS,
+)
+"""A new hook is a file of its own and a line here (docs/first-changes.md)."""
 FOLLOW_GAP_S = 1.0
 """Least time between two rounds of work that waits: pods come in bursts."""
 
@@ -47,24 +61,13 @@ class Hooks:
         self.registry = Registry(shared.metrics, shared.clock, shared.config.hooks.plugin_failure_policy)
         self._reconciler = Reconciler(shared, self.registry)
         self._idle = IdleGroups(shared)
-        every: list[Hook] = [
-            GroupIdentity(shared, self._idle),
-            CPUSetAllocator(shared),
-            BatchResource(shared),
-            CPUNormalization(shared),
-            CoreSched(shared, self._idle),
-            Resctrl(shared),
-            OOMScoreAdj(shared),
-            GPUEnvInject(shared),
-            RDMADeviceInject(shared),
-            TCNetworkQoS(shared, runner),
-            TerwayQoS(shared),
-        ]
+        tools = HookTools(self._idle, runner)
+        every = [kind(shared, tools) for kind in HOOKS]
         self._hooks = [each for each in every if shared.gates.is_on(each.name)]
         self._off = [each for each in every if each not in self._hooks]
         self._wake = {each.name: asyncio.Event() for each in self._hooks if each.waits}
         self._guard = Guard(self.name)
-        self._has_idle = any(isinstance(each, GroupIdentity | CoreSched) for each in self._hooks)
+        self._has_idle = any(each.wants_idle for each in self._hooks)
         for each in self._hooks:
             each.invalidate = self._reconciler.invalidate
             each.register(self.registry)

@@ -3,19 +3,27 @@
 Source: behaviour/koordlet-act 16.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from koordinator.api import quantity, resources
+from koordinator.api import qos, quantity, resources
 from koordinator.api.annotations.extended_resource import ContainerResources
 from koordinator.api.node_labels import NO_RATIO
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import ResourceList
 from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.host import cgroup_units
+from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroup_units import UNLIMITED
+from koordinator.koordlet.hooks import cpu_normalization_run
+from koordinator.koordlet.hooks.contexts import ContainerContext, PodContext, Response
+from koordinator.koordlet.hooks.hook import Hook, HookTools, Rule
+from koordinator.koordlet.hooks.registry import Level, Registry, by_pod_qos
+from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import cpu_normalization, cpu_suppress
+from koordinator.koordlet.view import Topic
 
 
 class BatchLimits(msgspec.Struct, frozen=True):
@@ -92,3 +100,49 @@ def _amount(amounts: ResourceList, name: str) -> int:
 
 def _total(limits: list[int]) -> int:
     return sum(limits) if all(limit > 0 for limit in limits) else UNLIMITED
+
+
+_FILES = (Knob.CPU_SHARES, Knob.CPU_QUOTA, Knob.MEMORY_LIMIT)
+
+
+class BatchResource(Hook):
+    """Best-effort pods get the shares and limits of their batch resources."""
+
+    name = "BatchResource"
+
+    def __init__(self, shared: Shared, tools: HookTools) -> None:
+        super().__init__(shared, tools)
+        topics = (Topic.NODE_SLO, Topic.NODE)
+        self._rule = Rule(self.name, topics, self._parsed, BatchRule())
+
+    def rules(self) -> Sequence[Rule[Any]]:
+        return (self._rule,)
+
+    def register(self, registry: Registry) -> None:
+        registry.at_resource_stages(self.name, self.of_pod, self.of_container)
+        for level, function in ((Level.POD, self.of_pod), (Level.CONTAINER, self.of_container)):
+            registry.reconcile(
+                level, _FILES, self.name, function, select=by_pod_qos, conditions=(QoSClass.BE,)
+            )
+
+    def of_pod(self, pod: PodContext) -> Response:
+        """Shares and limits of a pod."""
+        return _response(
+            pod_limits(qos.of_labels(pod.labels), pod.extended, self._rule.value, pod.container_names)
+        )
+
+    def of_container(self, container: ContainerContext) -> Response:
+        """Shares and limits of a container."""
+        return _response(
+            container_limits(qos.of_labels(container.pod.labels), container.extended, self._rule.value)
+        )
+
+    def _parsed(self) -> BatchRule | None:
+        view = self.shared.view
+        strategy = view.slo.resource_used_threshold_with_be if view.slo is not None else None
+        old = self._rule.value.ratio
+        return BatchRule(uses_quota(strategy), cpu_normalization_run.ratio_of(view, old))
+
+
+def _response(limits: BatchLimits) -> Response:
+    return Response(shares=limits.shares, quota_us=limits.quota_us, memory_bytes=limits.memory_bytes)

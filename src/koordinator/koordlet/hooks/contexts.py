@@ -11,8 +11,7 @@ import msgspec
 
 from koordinator.api.annotations.extended_resource import ContainerResources
 from koordinator.api.qos import KubeQoS, QoSClass
-from koordinator.koordlet.hooks.core_sched import CoreGroup
-from koordinator.koordlet.hooks.resctrl_pod import PodGroup
+from koordinator.host.cgroup_knobs import Knob
 
 KATA = "kata"
 """Runtime class of pods whose containers have no groups of their own on the host."""
@@ -129,6 +128,20 @@ class Device(msgspec.Struct, frozen=True):
     mode: int = 0o666
 
 
+class CoreGroup(msgspec.Struct, frozen=True):
+    """Core scheduling: pods of the same name share one cookie, when enabled."""
+
+    is_enabled: bool
+    name: str
+
+
+class PodGroup(msgspec.Struct, frozen=True):
+    """A resctrl group of a pod: its directory, and the text of its schemata; empty text writes nothing."""
+
+    name: str
+    schemata: str
+
+
 class Response(msgspec.Struct, frozen=True):
     """What a group or container gets; values in v1 terms."""
 
@@ -141,10 +154,11 @@ class Response(msgspec.Struct, frozen=True):
     memory_bytes: int | None = None
     bvt: int | None = None
     cpu_idle: int | None = None
-    net_class_id: int | None = None
     resctrl: PodGroup | None = None
     core_group: CoreGroup | None = None
     oom_score_adj: int | None = None
+    files: Mapping[Knob, str] = {}
+    """Other files of the group."""
     environment: Mapping[str, str] = {}
     mounts: tuple[Mount, ...] = ()
     devices: tuple[Device, ...] = ()
@@ -154,6 +168,7 @@ class Response(msgspec.Struct, frozen=True):
 
 NOTHING = Response()
 _JOINED = ("mounts", "devices", "directories")
+_MERGED = ("environment", "files")
 
 
 def merged(responses: Iterable[Response]) -> Response:
@@ -166,7 +181,7 @@ def merged(responses: Iterable[Response]) -> Response:
                 continue
             if name in _JOINED:
                 value = (*said.get(name, ()), *value)  # type: ignore[misc]
-            elif name == "environment":
+            elif name in _MERGED:
                 value = {**said.get(name, {}), **value}  # type: ignore[dict-item]
             said[name] = value
     return Response(**said)  # type: ignore[arg-type]

@@ -1,6 +1,8 @@
 """Core scheduling: which pods may share a physical core at the same time. Source: behaviour/koordlet-act 18."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -8,6 +10,15 @@ from koordinator.api import pod_labels as pod_label_values
 from koordinator.api import qos
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo_qos import ResourceQOS, ResourceQOSStrategy
+from koordinator.host.cgroups import Support
+from koordinator.koordlet.hooks.contexts import ContainerContext, CoreGroup, Response
+from koordinator.koordlet.hooks.cookies import Cookies
+from koordinator.koordlet.hooks.group_identity import CORE_SCHED_SYSCTL, IDENTITY_SYSCTL
+from koordinator.koordlet.hooks.hook import Hook, HookTools, Rule
+from koordinator.koordlet.hooks.registry import REASON, Level, Registry, by_pod_qos
+from koordinator.koordlet.metrics import status_of
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.view import Topic
 
 POLICY = "coreSched"
 EXPELLER_SUFFIX = "-expeller"
@@ -33,13 +44,6 @@ class CoreSchedRule(msgspec.Struct, frozen=True):
     def is_enabled(self) -> bool:
         """Whether the node needs core scheduling at all."""
         return self.lsr.is_enabled or self.ls.is_enabled or self.be.is_enabled
-
-
-class CoreGroup(msgspec.Struct, frozen=True):
-    """Pods of the same name share one cookie, when enabled."""
-
-    is_enabled: bool
-    name: str
 
 
 def rule_of(strategy: ResourceQOSStrategy) -> CoreSchedRule:
@@ -92,3 +96,186 @@ def _rule_for(rule: CoreSchedRule, qos_class: QoSClass, kube_qos: KubeQoS) -> Cl
             return rule.ls
         case KubeQoS.GUARANTEED:
             return rule.lsr if rule.lsr.is_enabled else rule.ls
+
+
+COOKIE = "core_sched_cookie"
+FEATURE, NO_FEATURE = "CORE_SCHED", "NO_CORE_SCHED"
+
+
+class CoreSched(Hook):
+    """Only pods of one group share a physical core at the same time."""
+
+    name = "CoreSched"
+    wants_idle = True
+
+    def __init__(self, shared: Shared, tools: HookTools) -> None:
+        super().__init__(shared, tools)
+        self._idle = tools.idle
+        self._rule: Rule[CoreSchedRule | None] = Rule(
+            self.name, (Topic.NODE_SLO,), self._parsed, None, self._changed
+        )
+        self._cookies = Cookies(shared.host.core_sched)
+        self._due: list[tuple[ContainerContext, CoreGroup]] = []
+        self._marks = {
+            record.group: record.wrote for record in shared.executor.changed_by(self.name) if record.group
+        }
+        """Group of a container → group of pods whose cookie we gave it; written ahead, so known after a restart."""
+        self._is_recovered = False
+
+    def support(self) -> Support:
+        return self.shared.host.core_sched.support()
+
+    def rules(self) -> Sequence[Rule[Any]]:
+        return (self._rule,)
+
+    def register(self, registry: Registry) -> None:
+        conditions = (QoSClass.BE, QoSClass.LS, QoSClass.LSR, QoSClass.LSE, QoSClass.NONE)
+        for level in (Level.CONTAINER, Level.SANDBOX):
+            registry.reconcile(
+                level,
+                (COOKIE,),
+                self.name,
+                self.of_container,
+                select=by_pod_qos,
+                conditions=conditions,
+                deliver=self._collect,
+            )
+
+    def of_container(self, container: ContainerContext) -> Response:
+        """The group whose cookie a container shares."""
+        pod = container.pod
+        if self._rule.value is None:
+            return Response()
+        return Response(core_group=group_of(self._rule.value, pod.labels, pod.kube_qos, pod.uid))
+
+    def on_pods(self) -> None:
+        """All containers at once, older pods first."""
+        pods = self.shared.view.pods
+        due, self._due = self._due, []
+        due = [each for each in due if each[0].pod.uid in pods]
+        due.sort(key=lambda each: pods[each[0].pod.uid].pod.metadata.creation_timestamp or "")
+        now_s = self.shared.clock.now()
+        self._cookies.expire(now_s)
+        if not due:
+            return
+        is_ready = self._prepared()
+        if not self._is_recovered:
+            self._is_recovered = self._recover(due, now_s)
+            if not self._is_recovered:
+                return
+        for container, group in due:
+            if group.is_enabled and is_ready:
+                self._give(container, group.name, now_s)
+            elif not group.is_enabled and container.group in self._marks:
+                self._clear(container.id, container.group)
+        self._forget_ended()
+
+    def disable(self) -> None:
+        """No container has a cookie of ours any more, and the kernel's switches are as before."""
+        self._idle.want(self.name, ())
+        for group in list(self._marks):
+            self._clear(group, group)
+        super().disable()
+
+    # Rule
+
+    def _parsed(self) -> CoreSchedRule | None:
+        slo = self.shared.view.slo
+        if slo is None:
+            return None
+        return rule_of(slo.resource_qos_strategy or ResourceQOSStrategy())
+
+    def _changed(self) -> None:
+        assert self._rule.value is not None
+        idle = idle_by_class_dir(self._rule.value)
+        self._idle.want(self.name, {each for each, value in idle.items() if value})
+
+    # The kernel's switches
+
+    def _prepared(self) -> bool:
+        """Whether cookies may be given now."""
+        if self._rule.value is None or not self._rule.value.is_enabled:
+            return False
+        machine, executor = self.shared.host.machine, self.shared.executor
+        identity = machine.sysctl_path(IDENTITY_SYSCTL)
+        if self.shared.host.files.exists(identity):
+            problem = executor.write_file(identity, "0", owner=self.name, reason=REASON)
+            if problem is not None:
+                return False
+        if self.support().is_supported:
+            return True
+        switch = machine.sysctl_path(CORE_SCHED_SYSCTL)
+        is_on = self.shared.host.files.exists(switch) and (
+            executor.write_file(switch, "1", owner=self.name, reason=REASON) is None
+        )
+        features = machine.sched_features_path()
+        if not is_on and features is not None:
+            executor.write_file(
+                features,
+                FEATURE,
+                owner=self.name,
+                reason=REASON,
+                part=FEATURE,
+                is_held=lambda text: NO_FEATURE not in text.split(),
+            )
+        return self.support().is_supported
+
+    # Cookies
+
+    def _collect(self, container: ContainerContext, response: Response) -> None:
+        if response.core_group is not None:
+            self._due.append((container, response.core_group))
+
+    def _recover(self, due: list[tuple[ContainerContext, CoreGroup]], now_s: float) -> bool:
+        """Learn from the kernel what a former run of the agent gave; not before one container could be asked."""
+        is_readable = []
+        for container, group in due:
+            name = self._marks.get(container.group, group.name if group.is_enabled else None)
+            if name is not None and (pids := self._pids(container.group)):
+                is_readable.append(self._cookies.adopt(container.id, name, pids, now_s))
+        return any(is_readable) or not is_readable
+
+    def _give(self, container: ContainerContext, group: str, now_s: float) -> None:
+        pids = self._pids(container.group)
+        if not pids:
+            return
+        if self._cookies.wants(container.id, group, pids, now_s):
+            self._mark(container.group, group)
+            problem = self.shared.executor.perform(
+                f"{COOKIE} of {container.group}",
+                f"that of group {group!r}",
+                functools.partial(self._cookies.give, container.id, group, pids, now_s),
+                self.name,
+                REASON,
+            )
+            self.shared.metrics.core_sched_status.inc(group, status_of(problem is None))
+        pod, cookie = container.pod, str(self._cookies.cookie_of(group))
+        self.shared.metrics.core_sched_cookie.set(
+            1, pod.namespace, pod.name, container.id, container.name, pod.uid, group, cookie
+        )
+
+    def _clear(self, container: str, group: str) -> None:
+        """Only called for what had a cookie of ours: processes may make cookies of their own."""
+        problem = self.shared.executor.perform(
+            f"{COOKIE} of {group}",
+            "none",
+            functools.partial(self._cookies.clear, container, self._pids(group)),
+            self.name,
+            REASON,
+        )
+        if problem is None:
+            self._marks.pop(group, None)
+            self.shared.executor.unnote(self.shared.host.cgroups.directory(group), owner=self.name)
+
+    def _mark(self, group: str, of: str) -> None:
+        if self._marks.get(group) != of:
+            self._marks[group] = of
+            path = self.shared.host.cgroups.directory(group)
+            self.shared.executor.note(path, of, owner=self.name, group=group)
+
+    def _forget_ended(self) -> None:
+        for group in [group for group in self._marks if not self.shared.host.cgroups.exists(group)]:
+            del self._marks[group]
+
+    def _pids(self, group: str) -> list[int]:
+        return [pid for pid in self.shared.host.cgroups.procs(group) or () if pid > 0]

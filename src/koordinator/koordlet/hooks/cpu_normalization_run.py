@@ -15,7 +15,7 @@ from koordinator.api.qos import QoSClass
 from koordinator.api.slo import CPUBurstStrategy
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet.hooks.contexts import ContainerContext, PodContext, Response
-from koordinator.koordlet.hooks.hook import Hook, Rule
+from koordinator.koordlet.hooks.hook import Hook, HookTools, Rule
 from koordinator.koordlet.hooks.registry import Level, Registry, by_pod_qos
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import cpu_burst, cpu_normalization
@@ -48,8 +48,8 @@ class CPUNormalization(Hook):
 
     name = "CPUNormalization"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
+    def __init__(self, shared: Shared, tools: HookTools) -> None:
+        super().__init__(shared, tools)
         topics = (Topic.NODE, Topic.NODE_SLO)
         self._rule = Rule(self.name, topics, self._parsed, NormalizationRule(), self._changed)
         self._has_burst = shared.gates.is_on("CPUBurst")

@@ -1,14 +1,37 @@
-"""Group identity: which scheduler class of the kernel each cgroup has (bvt). Source: behaviour/koordlet-act 14."""
+"""Group identity: which scheduler class of the kernel each cgroup has. Source: behaviour/koordlet-act 14.
 
-from collections.abc import Mapping
+`cpu.bvt_warp_ns` where the kernel has it. Mainline kernels do not; there the class value -1 of BE is realised by
+`cpu.idle=1` on the group of all best-effort pods, which runs only on CPU time that nobody else wants.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from koordinator.api import qos
 from koordinator.api.annotations.koordlet import CPU_QOS
+from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo_qos import ResourceQOS, ResourceQOSStrategy
 from koordinator.host import cgroup_layout
+from koordinator.host.cgroup_knobs import Knob
+from koordinator.host.cgroups import Support
+from koordinator.host.errors import LayoutError
+from koordinator.koordlet.hooks import pod_contexts
+from koordinator.koordlet.hooks.contexts import (
+    KATA,
+    ClassContext,
+    HostApplicationContext,
+    PodContext,
+    Response,
+    Stage,
+)
+from koordinator.koordlet.hooks.hook import Hook, HookTools, Rule
+from koordinator.koordlet.hooks.registry import REASON, Level, Registry
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.view import Topic
+from koordinator.koordlet.writing.update_plan import Update
 
 POLICY = "groupIdentity"
 
@@ -89,3 +112,165 @@ def _value(settings: ResourceQOS | None) -> int:
     if settings is None or settings.cpu_qos is None:
         return 0
     return settings.cpu_qos.group_identity or 0
+
+
+CORE_SCHED_SYSCTL = "kernel/sched_core"
+IDENTITY_SYSCTL = "kernel/sched_group_identity_enabled"
+OFF = rule_of(ResourceQOSStrategy())
+
+
+class GroupIdentity(Hook):
+    """Services wake up before best-effort pods, and are not disturbed by them."""
+
+    name = "GroupIdentity"
+    wants_idle = True
+
+    def __init__(self, shared: Shared, tools: HookTools) -> None:
+        super().__init__(shared, tools)
+        self._idle = tools.idle
+        self._rule: Rule[GroupIdentityRule | None] = Rule(
+            self.name, (Topic.NODE_SLO,), self._parsed, None, self._changed
+        )
+        self._is_ready = False
+        """The kernel's switches are as the rule needs them."""
+
+    def support(self) -> Support:
+        bvt = self._bvt()
+        return bvt if bvt.is_supported else self._idle.support()
+
+    def rules(self) -> Sequence[Rule[Any]]:
+        return (self._rule,)
+
+    def register(self, registry: Registry) -> None:
+        registry.at_stage(Stage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
+        registry.reconcile(Level.CLASS, (Knob.CPU_BVT,), self.name, self.of_class)
+        registry.reconcile(Level.POD, (Knob.CPU_BVT,), self.name, self.of_pod)
+        registry.reconcile(Level.HOST_APPLICATION, (Knob.CPU_BVT,), self.name, self.of_host_application)
+
+    # Answers
+
+    def of_class(self, context: ClassContext) -> Response:
+        """Identity of the group of a Kubernetes QoS class."""
+        rule = self._rule.value
+        if rule is None or not self._prepared(rule):
+            return Response()
+        return Response(bvt=rule.by_class_dir[context.kube_qos])
+
+    def of_pod(self, pod: PodContext) -> Response:
+        """Identity of a pod; containers inherit it. Raises: ProtocolError when its annotation is malformed."""
+        value = pod_value(self._rule.value or OFF, pod.labels, pod.annotations, pod.group, pod.obj)
+        return Response(bvt=value) if self._is_ready else Response()
+
+    def of_host_application(self, context: HostApplicationContext) -> Response:
+        """Identity of an application outside of pods."""
+        if self._rule.value is None:
+            return Response()
+        value = host_application_value(self._rule.value, context.qos)
+        if self._is_ready:
+            return Response(bvt=value)
+        if not self._bvt().is_supported and self._idle.support().is_supported:
+            return Response(cpu_idle=int(value < 0))
+        return Response()
+
+    # Changes
+
+    def disable(self) -> None:
+        """All groups get the identity 0, if any was given one."""
+        self._rule.value = OFF
+        self._idle.want(self.name, ())
+        if self.shared.executor.changed_by(self.name):
+            updates = [each for each in self._everything() if self._bvt().is_supported]
+            self.shared.executor.update(updates, owner=self.name)
+        super().disable()
+
+    def _parsed(self) -> GroupIdentityRule | None:
+        slo = self.shared.view.slo
+        if slo is None:
+            return None
+        return rule_of(slo.resource_qos_strategy or ResourceQOSStrategy())
+
+    def _changed(self) -> None:
+        rule = self._rule.value
+        assert rule is not None
+        is_by_idle = not self._bvt().is_supported
+        self._idle.want(
+            self.name, {each for each, value in rule.by_class_dir.items() if is_by_idle and value < 0}
+        )
+        if self._prepared(rule):
+            self.shared.executor.update(list(self._containers_and_unknown(rule)), owner=self.name)
+
+    def _prepared(self, rule: GroupIdentityRule) -> bool:
+        """Whether values may be written now: the kernel's own switches come first."""
+        switch = self._switch()
+        kernel = Kernel(self._bvt().is_supported, switch)
+        is_ready = switch != _UNREADABLE and is_written(rule, kernel)
+        if is_ready and rule.is_enabled:
+            is_ready = self._set(CORE_SCHED_SYSCTL, "0") and self._set(IDENTITY_SYSCTL, "1")
+        if is_ready != self._is_ready:
+            self._is_ready = is_ready
+            self.invalidate()
+        return is_ready
+
+    def _set(self, sysctl: str, text: str) -> bool:
+        """Whether a switch says so now; one that the kernel does not have needs nothing."""
+        path = self.shared.host.machine.sysctl_path(sysctl)
+        if not self.shared.host.files.exists(path):
+            return True
+        return self.shared.executor.write_file(path, text, owner=self.name, reason=REASON) is None
+
+    def _bvt(self) -> Support:
+        cgroups = self.shared.host.cgroups
+        root = cgroup_layout.class_dir(self.shared.view.driver, KubeQoS.GUARANTEED)
+        return cgroups.support(Knob.CPU_BVT, root)
+
+    def _switch(self) -> int | None:
+        path = self.shared.host.machine.sysctl_path(IDENTITY_SYSCTL)
+        if not self.shared.host.files.exists(path):
+            return None
+        text = (self.shared.host.files.read(path) or "").strip()
+        return int(text) if text.isdigit() else _UNREADABLE
+
+    def _containers_and_unknown(self, rule: GroupIdentityRule) -> Iterator[Update]:
+        """What only a change of the rule writes: containers, and pods that the kubelet did not tell of (yet)."""
+        view, known = self.shared.view, set()
+        for record in view.pods.values():
+            known.add(record.group)
+            pod = pod_contexts.of_pod(record)
+            if not record.is_active or pod.runtime_class == KATA:
+                continue
+            try:
+                value = pod_value(rule, pod.labels, pod.annotations, pod.group, pod.obj)
+            except KoordinatorError:
+                continue  # told when the pod itself is reconciled
+            for container in record.containers:
+                yield Update(container.group, Knob.CPU_BVT, str(value), REASON)
+        for kube_qos in KubeQoS:
+            for group in self._pods_on_disk(kube_qos):
+                if group not in known:
+                    for each in (group, *(self.shared.host.cgroups.children(group) or ())):
+                        yield Update(each, Knob.CPU_BVT, str(rule.by_class_dir[kube_qos]), REASON)
+
+    def _everything(self) -> Iterator[Update]:
+        """All groups with the identity of a rule that is off."""
+        view = self.shared.view
+        groups = [cgroup_layout.class_dir(view.driver, each) for each in KubeQoS]
+        groups += [record.group for record in view.pods.values()]
+        for record in self.shared.executor.changed_by(self.name):
+            if record.knob == Knob.CPU_BVT:
+                groups.append(record.group)
+        for group in groups:
+            yield Update(group, Knob.CPU_BVT, "0", REASON)
+        yield from self._containers_and_unknown(OFF)
+
+    def _pods_on_disk(self, kube_qos: KubeQoS) -> Iterator[str]:
+        driver = self.shared.view.driver
+        for group in self.shared.host.cgroups.children(cgroup_layout.class_dir(driver, kube_qos)) or ():
+            try:
+                cgroup_layout.pod_uid_of_dirname(driver, group.rpartition("/")[2])
+            except LayoutError:
+                continue
+            yield group
+
+
+_UNREADABLE = -1
+"""A switch that says something else than a number: nothing is written."""

@@ -8,16 +8,18 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
+import msgspec
+
 from koordinator.api.errors import KoordinatorError
+from koordinator.api.feature_gate_tables import Gate
 from koordinator.host.cgroups import Support
+from koordinator.koordlet.hooks.commands import Runner
+from koordinator.koordlet.hooks.idle_groups import IdleGroups
 from koordinator.koordlet.hooks.registry import Registry
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
 
 log = logging.getLogger(__name__)
-
-REASON = "runtime-hooks"
-"""What the audit log says of writes by hooks."""
 
 T = TypeVar("T")
 
@@ -58,11 +60,21 @@ class Rule(Generic[T]):
         return True
 
 
+class HookTools(msgspec.Struct, frozen=True):
+    """What hooks share; `runner` runs commands of the host in place of the host's own."""
+
+    idle: IdleGroups
+    runner: Runner | None = None
+
+
 class Hook(abc.ABC):
     """One feature. Subclasses say what they answer where; nothing runs before `register`."""
 
     name: ClassVar[str]
-    """As the gate and the reference call it."""
+    """Its feature gate."""
+
+    new_gate: ClassVar[Gate | None] = None
+    """The gate where the reference has none of that name (`api.feature_gate_tables` has the others)."""
 
     waits: ClassVar[bool] = False
     """It has work of its own in `follow`."""
@@ -70,7 +82,10 @@ class Hook(abc.ABC):
     needs_runtime: ClassVar[bool] = False
     """Only a container runtime that asks hooks can carry its answers out."""
 
-    def __init__(self, shared: Shared) -> None:
+    wants_idle: ClassVar[bool] = False
+    """It makes groups idle by `tools.idle`."""
+
+    def __init__(self, shared: Shared, tools: HookTools) -> None:
         self.shared = shared
         self.invalidate: Callable[[], None] = lambda: None
         """To be called when answers change otherwise than by a rule: all pods are asked for anew."""

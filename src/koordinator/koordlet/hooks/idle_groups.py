@@ -12,8 +12,7 @@ from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Support
 from koordinator.koordlet.hooks.contexts import ClassContext, Response
-from koordinator.koordlet.hooks.hook import REASON
-from koordinator.koordlet.hooks.registry import Level, Registry
+from koordinator.koordlet.hooks.registry import REASON, Level, Registry
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.writing.update_plan import Update
 

@@ -5,7 +5,7 @@ again when the executor would. Source: behaviour/koordlet-act 13.7.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from koordinator.api import qos
@@ -26,9 +26,16 @@ from koordinator.koordlet.hooks.contexts import (
     PodContext,
     Response,
 )
-from koordinator.koordlet.hooks.delivery import updates_of
-from koordinator.koordlet.hooks.hook import REASON
-from koordinator.koordlet.hooks.registry import ALL, Answer, Deliver, Entry, Level, Registry, StageResult
+from koordinator.koordlet.hooks.registry import (
+    ALL,
+    REASON,
+    Answer,
+    Deliver,
+    Entry,
+    Level,
+    Registry,
+    StageResult,
+)
 from koordinator.koordlet.metrics import status_of
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
@@ -243,3 +250,18 @@ class Reconciler:
                 self._problems.clear()
             self._problems[what] = problem
             log.warning("hook gave no answer", extra={"what": what, "problem": problem})
+
+
+def updates_of(response: Response, group: str, reason: str) -> Iterator[Update]:
+    """What the files of a group should say; what no file holds (environment, mounts, devices) is left out."""
+    for knob, value in (
+        (Knob.CPU_SHARES, response.shares),
+        (Knob.CPU_QUOTA, response.quota_us),
+        (Knob.CPUSET, response.cpuset or None),
+        (Knob.MEMORY_LIMIT, response.memory_bytes),
+        (Knob.CPU_BVT, response.bvt),
+        (Knob.CPU_IDLE, response.cpu_idle),
+        *response.files.items(),
+    ):
+        if value is not None:
+            yield Update(group, knob, str(value), reason)

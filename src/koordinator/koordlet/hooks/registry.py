@@ -18,6 +18,8 @@ from koordinator.koordlet.hooks import contexts
 from koordinator.koordlet.hooks.contexts import Context, PodContext, Response, Stage
 from koordinator.koordlet.metrics import AgentMetrics, status_of
 
+REASON = "runtime-hooks"
+"""What the audit log says of writes by hooks."""
 FAIL = "Fail"
 """Plugin failure policy: stop at the first hook that fails."""
 

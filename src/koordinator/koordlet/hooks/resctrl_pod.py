@@ -1,22 +1,22 @@
 """Resctrl groups of single pods, as their annotation asks. Source: behaviour/koordlet-act 19."""
 
+import functools
 from collections.abc import Mapping
 
-import msgspec
-
+from koordinator.api import labels
 from koordinator.api.annotations.koordlet import RESCTRL, ResctrlResource
+from koordinator.host import schemata
+from koordinator.host.cgroups import Support
+from koordinator.host.files import FileFailure, FileProblem
+from koordinator.koordlet.hooks.contexts import ContainerContext, PodContext, PodGroup, Response, Stage
+from koordinator.koordlet.hooks.hook import Hook, HookTools
+from koordinator.koordlet.hooks.registry import REASON, Level, Registry
+from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import resctrl
 from koordinator.koordlet.qos.resctrl import ResctrlCPU
 
 GROUP_PREFIX = "koordlet-"
 _KNOWN_VENDORS = (resctrl.INTEL, resctrl.AMD)
-
-
-class PodGroup(msgspec.Struct, frozen=True):
-    """Directory of the group, and the text of its schemata; empty text writes nothing."""
-
-    name: str
-    schemata: str
 
 
 def group_of(annotations: Mapping[str, str], uid: str, cpu: ResctrlCPU, obj: str = "") -> PodGroup | None:
@@ -78,3 +78,171 @@ def _bandwidths(asked: ResctrlResource | None, cpu: ResctrlCPU) -> dict[int, int
         if own is not None and single.cache_id in cpu.cache_ids:
             values[single.cache_id] = own
     return values
+
+
+GROUP = "resctrl"
+YOUNG_S = 10.0
+"""A group is not removed sooner: the kubelet may not have told of its pod yet."""
+CREATED, REMOVED, FAILED = "ResctrlGroupCreated", "ResctrlGroupRemoved", "ResctrlGroupFailed"
+
+
+class Resctrl(Hook):
+    """Pods say by annotation which part of cache and memory bandwidth is theirs."""
+
+    name = "Resctrl"
+
+    def __init__(self, shared: Shared, tools: HookTools) -> None:
+        super().__init__(shared, tools)
+        self._made_s: dict[str, float] = {}
+        """Groups that are there, by name, and since when."""
+        self._texts: dict[str, str] = {}
+        """Annotation that a group was made by; written anew when it changes."""
+        self._told: dict[str, str] = {}
+        self._has_adopted = False
+
+    def support(self) -> Support:
+        return self.shared.host.resctrl.support()
+
+    def register(self, registry: Registry) -> None:
+        registry.at_stage(Stage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
+        registry.at_stage(Stage.PRE_CREATE_CONTAINER, self.name, self.of_container)
+        registry.reconcile(Level.POD, (GROUP,), self.name, self.of_pod, deliver=self.deliver)
+
+    def of_pod(self, pod: PodContext) -> Response:
+        """The group of a pod. Raises: ProtocolError."""
+        if labels.RESCTRL not in pod.annotations or "/" in pod.uid:
+            return Response()
+        return Response(resctrl=group_of(pod.annotations, pod.uid, self._cpu(), pod.obj))
+
+    def of_container(self, container: ContainerContext) -> Response:
+        """The group that a container starts in: that of its pod."""
+        if labels.RESCTRL not in container.pod.annotations or "/" in container.pod.uid:
+            return Response()
+        return Response(resctrl=PodGroup(GROUP_PREFIX + container.pod.uid, ""))
+
+    def deliver(self, pod: PodContext, response: Response) -> None:
+        """Make the group if it is new, write its schemata if its annotation is, move threads that are not in it."""
+        group = response.resctrl
+        if group is None or not self._mounted():
+            return
+        self._adopt()
+        text = pod.annotations.get(labels.RESCTRL, "")
+        if group.name not in self._made_s or self._texts.get(group.name) != text:
+            problem = self._make(group)
+            self._tell(pod.uid, group.name, problem)
+            if problem is not None:
+                return
+            self._made_s.setdefault(group.name, self.shared.clock.now())
+            self._texts[group.name] = text
+        self._move(pod.uid, group.name)
+
+    def on_pods(self) -> None:
+        """Remove groups whose pods are gone."""
+        if not self._made_s and self._has_adopted:
+            return
+        if not self.support().is_supported:
+            return
+        self._adopt()
+        pods, now_s = self.shared.view.pods, self.shared.clock.now()
+        for name, made_s in list(self._made_s.items()):
+            record = pods.get(name.removeprefix(GROUP_PREFIX))
+            wants = (
+                record is not None and record.is_active and labels.RESCTRL in record.pod.metadata.annotations
+            )
+            if not wants and self.shared.view.has_pods and not 0 <= now_s - made_s < YOUNG_S:
+                self.remove(name)
+
+    def remove(self, name: str) -> FileProblem | None:
+        """Remove a group at once: its threads fall back to the root group."""
+        path = self._path(name)
+        problem = self.shared.executor.remove_directory(path, owner=self.name, reason=REASON)
+        if problem is None or problem.failure is FileFailure.GONE:
+            self._made_s.pop(name, None)
+            self._texts.pop(name, None)
+            self._told.pop(name, None)
+        return problem
+
+    def disable(self) -> None:
+        """All groups of pods go."""
+        if self.support().is_supported:
+            self._adopt()
+            for name in list(self._made_s):
+                self.remove(name)
+        super().disable()
+
+    def _cpu(self) -> ResctrlCPU:
+        host = self.shared.host.resctrl
+        full_mask = resctrl.full_mask_of(host.full_mask() or "")
+        return ResctrlCPU(self.shared.host.machine.cpu_model().vendor, full_mask, host.cache_ids())
+
+    def _mounted(self) -> bool:
+        host = self.shared.host.resctrl
+        if host.is_mounted():
+            return True
+        if not self.shared.host.files.exists(host.root):
+            return False
+        problem = self.shared.executor.perform(host.root, "mounted", host.mount, self.name, REASON)
+        return problem is None and host.is_mounted()
+
+    def _adopt(self) -> None:
+        """Groups of a former run are ours, too."""
+        if self._has_adopted:
+            return
+        self._has_adopted = True
+        now_s = self.shared.clock.now()
+        for name in self.shared.host.resctrl.groups() or ():
+            if name.startswith(GROUP_PREFIX):
+                self._made_s.setdefault(name, now_s)
+
+    def _make(self, group: PodGroup) -> FileProblem | None:
+        executor, path = self.shared.executor, self._path(group.name)
+        if (problem := executor.make_directory(path, owner=self.name, reason=REASON)) is not None:
+            return problem
+        for line in group.schemata.splitlines(keepends=True):
+            problem = executor.write_file(
+                f"{path}/schemata",
+                line,
+                owner=self.name,
+                reason=REASON,
+                is_held=functools.partial(_holds, line),
+                restorable=False,
+            )
+            if problem is not None:
+                return problem
+        return None
+
+    def _move(self, uid: str, name: str) -> None:
+        record = self.shared.view.pods.get(uid)
+        if record is None:
+            return
+        wanted = {
+            thread
+            for container in record.containers
+            for thread in self.shared.host.cgroups.tasks(container.group) or ()
+        }
+        missing = resctrl.new_tasks(wanted, self.shared.host.resctrl.tasks(name) or ())
+        if missing:
+            self.shared.executor.add_tasks(
+                f"{self._path(name)}/tasks", missing, owner=self.name, reason=REASON
+            )
+
+    def _tell(self, uid: str, name: str, problem: FileProblem | None) -> None:
+        """An event on the pod, once per outcome."""
+        record = self.shared.view.pods.get(uid)
+        text = "" if problem is None else f"{problem} {self.shared.host.resctrl.last_error()}".strip()
+        if record is None or self._told.get(name) == text:
+            return
+        self._told[name] = text
+        if problem is None:
+            self.shared.events.normal(
+                record.pod, CREATED, f"resctrl group {name} holds what the pod asks for"
+            )
+        else:
+            self.shared.events.warning(record.pod, FAILED, f"resctrl group {name}: {text}")
+
+    def _path(self, name: str) -> str:
+        return f"{self.shared.host.resctrl.root}/{name}"
+
+
+def _holds(line: str, content: str) -> bool:
+    return not schemata.needs_write(content, line)

@@ -14,13 +14,12 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import KubeQoS
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
-from koordinator.koordlet.hooks import net_qos, network_qos, tc
-from koordinator.koordlet.hooks.commands import Commands, Done, Runner, host_runner
+from koordinator.koordlet.hooks import net_qos, tc
+from koordinator.koordlet.hooks.commands import Commands, Done, host_runner
 from koordinator.koordlet.hooks.contexts import PodContext, Response, Stage
-from koordinator.koordlet.hooks.hook import REASON, Hook, Rule
-from koordinator.koordlet.hooks.net_qos import TrafficClass
-from koordinator.koordlet.hooks.network_qos import NetworkRule
-from koordinator.koordlet.hooks.registry import Level, Registry
+from koordinator.koordlet.hooks.hook import Hook, HookTools, Rule
+from koordinator.koordlet.hooks.net_qos import NetworkRule, TrafficClass
+from koordinator.koordlet.hooks.registry import REASON, Level, Registry
 from koordinator.koordlet.hooks.tc import PodClass, Wanted
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
@@ -46,12 +45,14 @@ class TCNetworkQoS(Hook):
     name = "TCNetworkQoS"
     waits = True
 
-    def __init__(self, shared: Shared, runner: Runner | None = None) -> None:
-        super().__init__(shared)
+    def __init__(self, shared: Shared, tools: HookTools) -> None:
+        super().__init__(shared, tools)
         self._rule: Rule[NetworkRule | None] = Rule(
-            self.name, (Topic.NODE_SLO,), lambda: network_qos.rule_of(shared.view), None
+            self.name, (Topic.NODE_SLO,), lambda: net_qos.rule_of(shared.view), None
         )
-        self._commands = Commands(runner or host_runner(shared.host), shared.executor, self.name, REASON)
+        self._commands = Commands(
+            tools.runner or host_runner(shared.host), shared.executor, self.name, REASON
+        )
         self._minors: dict[str, int] = {}
         """Pods with limits of their own → minor number of their class."""
         self._done: Wanted | None = None
@@ -74,7 +75,8 @@ class TCNetworkQoS(Hook):
         if not self._is_on(rule) or not self.shared.host.cgroups.support(Knob.NET_CLASS, root).is_supported:
             return Response()
         minor = self._minor_of(pod.uid, pod.group) if limit > 0 else None
-        return Response(net_class_id=net_qos.class_id(qos.of_labels(pod.labels), minor))
+        class_id = net_qos.class_id(qos.of_labels(pod.labels), minor)
+        return Response() if class_id is None else Response(files={Knob.NET_CLASS: str(class_id)})
 
     # Work that waits
 
@@ -144,7 +146,7 @@ class TCNetworkQoS(Hook):
     # What is wanted
 
     def _is_on(self, rule: NetworkRule | None) -> bool:
-        return rule is not None and rule.policy == network_qos.TC and rule.total_bits > 0
+        return rule is not None and rule.policy == net_qos.TC and rule.total_bits > 0
 
     def _limit(self, texts: Mapping[str, str], obj: str) -> int:
         """What a pod may send at most, in bytes per second; 0 is no limit of its own. Raises: ProtocolError."""
@@ -162,7 +164,7 @@ class TCNetworkQoS(Hook):
                 self._place(record, pods, addresses)
         for uid in [uid for uid in self._minors if uid not in self.shared.view.pods]:
             del self._minors[uid]
-        if not pods and not network_qos.is_enabled(rule):
+        if not pods and not net_qos.is_enabled(rule):
             return None
         total = rule.total_bits // 8
         rates = net_qos.class_rates(rule.service, rule.best_effort, rule.total_bits)

@@ -13,10 +13,10 @@ from koordinator.api.annotations import koordlet as annotations
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.host.files import FileProblem, problem_of
-from koordinator.koordlet.hooks import net_qos, network_qos
-from koordinator.koordlet.hooks.hook import REASON, Hook, Rule
-from koordinator.koordlet.hooks.network_qos import NetworkRule
-from koordinator.koordlet.hooks.registry import Registry
+from koordinator.koordlet.hooks import net_qos
+from koordinator.koordlet.hooks.hook import Hook, HookTools, Rule
+from koordinator.koordlet.hooks.net_qos import NetworkRule
+from koordinator.koordlet.hooks.registry import REASON, Registry
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
@@ -68,10 +68,10 @@ class TerwayQoS(Hook):
 
     name = "TerwayQoS"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
+    def __init__(self, shared: Shared, tools: HookTools) -> None:
+        super().__init__(shared, tools)
         self._rule: Rule[NetworkRule | None] = Rule(
-            self.name, (Topic.NODE_SLO,), lambda: network_qos.rule_of(shared.view), None
+            self.name, (Topic.NODE_SLO,), lambda: net_qos.rule_of(shared.view), None
         )
         self._texts: dict[str, str] = {}
         """What the files were made to say."""
@@ -88,7 +88,7 @@ class TerwayQoS(Hook):
         rule = self._rule.value
         if rule is None:
             return
-        if rule.policy != network_qos.TERWAY:
+        if rule.policy != net_qos.TERWAY:
             self._remove()
             return
         entries = {}

@@ -7,8 +7,8 @@ the audit log and metrics are the same for all (`evictor`).
 import abc
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -19,7 +19,6 @@ from koordinator.api.slo import NodeSLOSpec
 from koordinator.koordlet.config import QoSConfig
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos.eviction import EvictionTask
-from koordinator.koordlet.qos.evictor import Evictor
 from koordinator.koordlet.view import Topic
 
 log = logging.getLogger(__name__)
@@ -59,6 +58,14 @@ class CoolDown:
         self._since_s = now_s
 
 
+class CarriesOut(Protocol):
+    """The evictor, as strategies see it."""
+
+    async def carry_out(self, tasks: Sequence[EvictionTask]) -> bool:
+        """Do one round over the tasks; return whether any pod was newly evicted."""
+        ...
+
+
 class EvictionStrategy(abc.ABC):
     """Asks for tasks and hands them to the evictor; after an eviction it rests."""
 
@@ -73,7 +80,7 @@ class EvictionStrategy(abc.ABC):
     """After the start it rests once, so that there is something to average."""
     after = Topic.USAGE
 
-    def __init__(self, shared: Shared, evictor: Evictor) -> None:
+    def __init__(self, shared: Shared, evictor: CarriesOut) -> None:
         self._shared = shared
         self._evictor = evictor
         self._features = frozenset(gate for gate in self.gates if shared.gates.is_on(gate))

@@ -26,8 +26,13 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import eviction
 from koordinator.koordlet.qos.eviction import EvictionTask, Target, Used
-from koordinator.koordlet.qos.eviction_strategy import EvictionStrategy, Flag, PlausibleUsage, plausible
-from koordinator.koordlet.qos.evictor import Evictor
+from koordinator.koordlet.qos.eviction_strategy import (
+    CarriesOut,
+    EvictionStrategy,
+    Flag,
+    PlausibleUsage,
+    plausible,
+)
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +89,7 @@ class PSIEvict(EvictionStrategy):
         "psi-evict-cool-time-seconds", 15, "Pause after an eviction by pressure (not in the reference)."
     )
 
-    def __init__(self, shared: Shared, evictor: Evictor) -> None:
+    def __init__(self, shared: Shared, evictor: CarriesOut) -> None:
         super().__init__(shared, evictor)
         self._above_since_s: float | None = None
         self._is_told = False

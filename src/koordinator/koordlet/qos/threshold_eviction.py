@@ -19,8 +19,7 @@ from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import eviction
 from koordinator.koordlet.qos.eviction import LENT, Amounts, EvictionTask, Target, Used
-from koordinator.koordlet.qos.eviction_strategy import EvictionStrategy
-from koordinator.koordlet.qos.evictor import Evictor
+from koordinator.koordlet.qos.eviction_strategy import CarriesOut, EvictionStrategy
 
 Integers = NDArray[np.int64]
 
@@ -80,7 +79,7 @@ class ThresholdEviction(EvictionStrategy):
     """Its names where it is lent."""
     by_allocatable: str
 
-    def __init__(self, shared: Shared, evictor: Evictor) -> None:
+    def __init__(self, shared: Shared, evictor: CarriesOut) -> None:
         super().__init__(shared, evictor)
         self._lent = Lent(self.lent)
 

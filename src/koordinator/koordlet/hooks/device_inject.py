@@ -1,19 +1,60 @@
-"""What a container gets of the devices that the scheduler allocated: environment, mounts, device files.
+"""What a container must see of its GPUs: environment, and the limits of a shared card.
 
-Only a container runtime can hand these on, so they are answers to `PreCreateContainer` and nothing is reconciled.
 Source: behaviour/koordlet-act 20.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from koordinator.api import labels, quantity, resources
 from koordinator.api.annotations.device import DEVICE_ALLOCATED, DeviceAllocation, DeviceType
+from koordinator.api.errors import ProtocolError
 from koordinator.host import network
 from koordinator.host.errors import ContentError
-from koordinator.koordlet.hooks import gpu
 from koordinator.koordlet.hooks.contexts import ContainerContext, Device, Mount, Response, Stage
 from koordinator.koordlet.hooks.hook import Hook
 from koordinator.koordlet.hooks.registry import Registry
+
+HAMI_CORE = "HAMi-core"
+HAMI_LIBRARY = "/usr/local/vgpu/libvgpu.so"
+_WHOLE_PERCENT = 100
+
+
+def environment(
+    pod_labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    library: str = HAMI_LIBRARY,
+    obj: str = "",
+) -> dict[str, str]:
+    """Variables to add to a container, none for pods without GPU.
+
+    Raises: ProtocolError when the allocation is malformed, or misses what isolation needs.
+    """
+    allocated = DEVICE_ALLOCATED.read(annotations, obj) or {}
+    gpus = allocated.get(DeviceType.GPU)
+    if not gpus:
+        return {}
+    variables = {"NVIDIA_VISIBLE_DEVICES": ",".join(str(gpu.minor) for gpu in gpus)}
+    if pod_labels.get(labels.GPU_ISOLATION_PROVIDER) == HAMI_CORE:
+        variables |= _isolation(gpus[0], library, obj)
+    return variables
+
+
+def _isolation(gpu: DeviceAllocation, library: str, obj: str) -> dict[str, str]:
+    """Limits that the library enforces inside the container; none for a whole card."""
+    if _amount(gpu, resources.GPU_MEMORY_RATIO, obj) >= _WHOLE_PERCENT:
+        return {}
+    variables = {"CUDA_DEVICE_MEMORY_LIMIT": str(_amount(gpu, resources.GPU_MEMORY, obj))}
+    if resources.GPU_CORE in gpu.resources:
+        variables["CUDA_DEVICE_SM_LIMIT"] = str(_amount(gpu, resources.GPU_CORE, obj))
+    return {**variables, "LD_PRELOAD": library}
+
+
+def _amount(gpu: DeviceAllocation, name: str, obj: str) -> int:
+    if name not in gpu.resources:
+        raise ProtocolError(obj, labels.DEVICE_ALLOCATED, f"GPU {gpu.minor} has no {name}")
+    return quantity.value(gpu.resources[name])
+
 
 LOCK = "/tmp/vgpulock"
 RDMA_CM = "rdma_cm"
@@ -32,17 +73,17 @@ class GPUEnvInject(Hook):
     def of_container(self, container: ContainerContext) -> Response:
         """Environment, and mounts of the isolation library. Raises: ProtocolError."""
         pod, library = container.pod, self.shared.config.hooks.hami_core_library
-        environment = gpu.environment(pod.labels, pod.annotations, library, container.obj)
-        if "LD_PRELOAD" not in environment:
-            return Response(environment=environment)
+        variables = environment(pod.labels, pod.annotations, library, container.obj)
+        if "LD_PRELOAD" not in variables:
+            return Response(environment=variables)
         mounts = [Mount(library, library), Mount(LOCK, LOCK)]
         directories: tuple[str, ...] = ()
         if self.shared.gates.is_on("HamiCoreVGPUMonitor"):
             base, own = os.path.dirname(library), f"{pod.uid}_{container.name}"
             directories = (f"{base}/containers/{own}",)
-            environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{base}/{own}.cache"
+            variables["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{base}/{own}.cache"
             mounts.append(Mount(directories[0], base))
-        return Response(environment=environment, mounts=tuple(mounts), directories=directories)
+        return Response(environment=variables, mounts=tuple(mounts), directories=directories)
 
 
 class RDMADeviceInject(Hook):
