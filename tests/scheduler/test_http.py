@@ -19,7 +19,7 @@ from koordinator.scheduler.plugin.framework import ReservePlugin
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.scheduler import Scheduler
-from koordinator.scheduler.serve import effective_config, gauges, http
+from koordinator.scheduler.serve import gauges, http
 from koordinator.scheduler.serve.http import HttpOptions
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.fake_cluster import FakeCluster
@@ -161,10 +161,8 @@ async def test_the_estimated_load_of_a_node_is_shown() -> None:
 
 @pytest.mark.parametrize("settings", [default_plugins.shipped_config("a", "b"), config.SchedulerConfig()])
 def test_the_effective_configuration_is_one_that_means_the_same(settings: config.SchedulerConfig) -> None:
-    once = effective_config.effective(settings, built_in.PLUGINS)
-    again = effective_config.effective(
-        config.parse(effective_config.as_yaml(settings, built_in.PLUGINS)), built_in.PLUGINS
-    )
+    once = http.effective(settings, built_in.PLUGINS)
+    again = http.effective(config.parse(http.as_yaml(settings, built_in.PLUGINS)), built_in.PLUGINS)
     assert again == json.loads(json.dumps(once))
     args = {entry["name"]: entry["args"] for entry in once["profiles"][0]["pluginConfig"]}
     assert args["NodeResourcesFit"]["kind"] == "NodeResourcesFitArgs"

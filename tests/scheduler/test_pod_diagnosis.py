@@ -8,7 +8,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.engine.cycle import Unplaced
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.observe.pod_diagnosis import diagnose, dump_line
+from koordinator.scheduler.observe.debugging import diagnose, dump_line
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod

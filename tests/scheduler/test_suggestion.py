@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from koordinator.scheduler.explain.decide import explain
-from koordinator.scheduler.observe.pod_diagnosis import diagnose
+from koordinator.scheduler.observe.debugging import diagnose
 from koordinator.scheduler.plugin.diagnosis import Suggestion, SuggestionType
 from koordinator.scheduler.plugin.framework import (
     Diagnosis,

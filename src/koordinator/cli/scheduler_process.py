@@ -21,9 +21,8 @@ from koordinator.cluster.gatekeeper import guarded
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElection
 from koordinator.cluster.rate_limit import Rate
-from koordinator.scheduler.auditor.auditor import AuditOptions
+from koordinator.scheduler.auditor.auditor import AuditOptions, LabelClash, label_names
 from koordinator.scheduler.auditor.history import AuditLimits
-from koordinator.scheduler.auditor.metrics import LabelClash, label_names
 from koordinator.scheduler.config import config, default_plugins, plugin_args
 from koordinator.scheduler.config.config import ConfigError, SchedulerConfig
 from koordinator.scheduler.engine.registry import PluginRegistry
@@ -34,7 +33,7 @@ from koordinator.scheduler.observe.observer import ObserverOptions
 from koordinator.scheduler.plugin.controllers import ControllerFilter
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.scheduler import Scheduler
-from koordinator.scheduler.serve import effective_config, http
+from koordinator.scheduler.serve import http
 from koordinator.scheduler.serve.http import HttpOptions
 
 log = logging.getLogger(__name__)
@@ -60,7 +59,7 @@ def start(flags: Flags, inert: Sequence[str]) -> None:
     gates = read_gates(flags.feature_gates)
     if flags.write_config_to is not None:
         plugins = installed_plugins()
-        flags.write_config_to.write_text(effective_config.as_yaml(settings, plugins))
+        flags.write_config_to.write_text(http.as_yaml(settings, plugins))
         return
     auditing(flags)
     connection = settings.client_connection

@@ -18,7 +18,7 @@ from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.auditor.auditor import AuditOptions, Auditor
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
-from koordinator.scheduler.engine.batch_watch import BatchBinding
+from koordinator.scheduler.engine.batch import BatchBinding
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.engine.profile import Profile

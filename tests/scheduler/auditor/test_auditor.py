@@ -10,8 +10,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock
 from koordinator.prometheus import MetricsRegistry
-from koordinator.scheduler.auditor.auditor import AuditOptions, Auditor
-from koordinator.scheduler.auditor.metrics import AuditMetrics, LabelClash, label_names
+from koordinator.scheduler.auditor.auditor import AuditMetrics, AuditOptions, Auditor, LabelClash, label_names
 from koordinator.scheduler.engine.cycle import Unplaced
 from koordinator.scheduler.plugin.handle import RecordKind
 from koordinator.scheduler.plugin.status import unschedulable

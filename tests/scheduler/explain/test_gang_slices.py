@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.scheduler.config.config import decode
-from koordinator.scheduler.explain import gang_members, gang_rehearsal
+from koordinator.scheduler.explain import gang_group, gang_rehearsal
 from koordinator.scheduler.explain.answer import GangAnswer, PodVerdict
-from koordinator.scheduler.explain.counting import spread
 from koordinator.scheduler.explain.gang_group import group_of
 from koordinator.scheduler.explain.gangs import explain_group
 from koordinator.scheduler.explain.slices import Steps, finish, in_turns
+from koordinator.scheduler.explain.tries import spread
 from koordinator.scheduler.plugins.network_topology import slots
 from koordinator.scheduler.table.trial import rehearsal_of
 from tests.scheduler.explain.builders import Bench
@@ -47,7 +47,7 @@ def live(cluster: Bench, gang: str = "job") -> GangAnswer:
 
 
 def counting_from(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gang_members, "SINGLY_MAX", members)
+    monkeypatch.setattr(gang_group, "SINGLY_MAX", members)
 
 
 shapes = st.fixed_dictionaries(

@@ -12,7 +12,7 @@ from koordinator.api.network_topology import NetworkTopologySpec
 from koordinator.api.sigs import ElasticQuota
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import PluginConfig, SchedulerConfig
-from koordinator.scheduler.explain import gang_members
+from koordinator.scheduler.explain import gang_group
 from koordinator.scheduler.explain.answer import GangAnswer, PodVerdict
 from koordinator.scheduler.explain.decide import PodQuestion
 from koordinator.scheduler.explain.gang_group import group_of
@@ -414,7 +414,7 @@ def test_the_scheduler_does_with_a_gang_what_the_explanation_says(shape: dict[st
 def test_a_scheduler_that_is_asked_all_the_time_does_the_same(
     singly_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gang_members, "SINGLY_MAX", singly_max)
+    monkeypatch.setattr(gang_group, "SINGLY_MAX", singly_max)
 
     def placements(*, is_asked: bool) -> dict[str, str]:
         found: dict[str, str] = {}

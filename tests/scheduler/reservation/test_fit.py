@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.scheduler.plugins.reservation import fit, nomination, preallocation
+from koordinator.scheduler.plugins.reservation import fit, preallocation
 from koordinator.scheduler.plugins.reservation.amounts import (
     Ignored,
     ReservationAmounts,
@@ -134,16 +134,16 @@ def test_required_pre_allocation_never_uses_free_room_only(
 
 @given(request=lists, room=rooms)
 def test_a_score_is_a_percentage(request: dict[str, int], room: ReservationAmounts) -> None:
-    assert 0 <= nomination.score(request, room) <= nomination.SCORE_MAX
+    assert 0 <= preallocation.score(request, room) <= preallocation.SCORE_MAX
 
 
 @given(scores=st.lists(st.integers(0, 3), min_size=1, max_size=5), flip=st.booleans())
 def test_a_nomination_does_not_depend_on_the_order_of_the_cache(scores: list[int], flip: bool) -> None:
-    options = [nomination.NominationCandidate(name=str(i), score=each) for i, each in enumerate(scores)]
+    options = [preallocation.NominationCandidate(name=str(i), score=each) for i, each in enumerate(scores)]
     shuffled = options[::-1] if flip else options
-    assert nomination.nominate(shuffled, False) == str(scores.index(max(scores)))
+    assert preallocation.nominate(shuffled, False) == str(scores.index(max(scores)))
 
 
 def test_the_order_of_a_used_up_reservation_does_not_count() -> None:
-    used = nomination.NominationCandidate(name="used", order="1", assigned=1)
-    assert nomination.nominate([used, nomination.NominationCandidate(name="free")], True) == "free"
+    used = preallocation.NominationCandidate(name="used", order="1", assigned=1)
+    assert preallocation.nominate([used, preallocation.NominationCandidate(name="free")], True) == "free"

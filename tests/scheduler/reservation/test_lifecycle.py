@@ -9,9 +9,8 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.reservation import Reservation
 from koordinator.clock import parse_rfc3339
-from koordinator.scheduler.plugins.reservation import lifecycle, objects, routing
-from koordinator.scheduler.plugins.reservation.lifecycle import NotActiveError, OwnerPod
-from koordinator.scheduler.plugins.reservation.routing import ReservationAction
+from koordinator.scheduler.plugins.reservation import lifecycle, objects
+from koordinator.scheduler.plugins.reservation.lifecycle import NotActiveError, OwnerPod, ReservationAction
 
 CREATED = "2026-03-01T12:00:00Z"
 CREATED_S = parse_rfc3339(CREATED)
@@ -106,13 +105,13 @@ def test_building_the_pseudo_pod_leaves_the_template_alone() -> None:
 def test_a_binding_pod_is_not_queued_again() -> None:
     meta = msgspec.structs.replace(reservation().metadata, resource_version="2")
     newer = msgspec.structs.replace(reservation(), metadata=meta)
-    assert routing.updated(reservation(), newer, True, True, is_assumed=True) == []
-    assert routing.updated(reservation(), newer, True, True) == [ReservationAction.QUEUE_UPDATE]
+    assert lifecycle.updated(reservation(), newer, True, True, is_assumed=True) == []
+    assert lifecycle.updated(reservation(), newer, True, True) == [ReservationAction.QUEUE_UPDATE]
 
 
 def test_one_that_moved_to_another_node_is_cached_anew() -> None:
     moved = reservation({"phase": "Available", "nodeName": "n2"})
-    assert routing.updated(bound(), moved, True, True) == [
+    assert lifecycle.updated(bound(), moved, True, True) == [
         ReservationAction.CACHE_DELETE,
         ReservationAction.CACHE_ADD,
     ]
@@ -125,4 +124,4 @@ def test_one_that_moved_to_another_node_is_cached_anew() -> None:
 def test_an_invalid_reservation_goes_nowhere_and_says_why(spec: dict[str, Any], reason: str) -> None:
     wrong = reservation(**spec)
     assert reason in objects.invalid_reason(wrong)
-    assert routing.added(wrong, True) == routing.updated(bound(), wrong, True, True) == []
+    assert lifecycle.added(wrong, True) == lifecycle.updated(bound(), wrong, True, True) == []

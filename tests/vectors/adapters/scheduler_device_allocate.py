@@ -10,14 +10,15 @@ from koordinator.api.annotations.device import DeviceAllocations
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
 from koordinator.scheduler.plugin.status import Status
-from koordinator.scheduler.plugins.device_share import inventory, request, score
+from koordinator.scheduler.plugins.device_share import inventory, pick, request
 from koordinator.scheduler.plugins.device_share.allocate import (
     AllocateOptions,
     DeviceDecision,
     PodDevices,
+    check_shared_gpu,
+    designated,
     node_score,
 )
-from koordinator.scheduler.plugins.device_share.gates import check_shared_gpu, designated
 from koordinator.scheduler.plugins.device_share.hints import numa_hints
 from koordinator.scheduler.plugins.device_share.inventory import (
     DeviceEntry,
@@ -25,14 +26,13 @@ from koordinator.scheduler.plugins.device_share.inventory import (
     NodeDevices,
     VisibleDevice,
 )
-from koordinator.scheduler.plugins.device_share.pick import Picked, in_order
+from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy, Picked, in_order
 from koordinator.scheduler.plugins.device_share.reservations import (
     ReservedDevices,
     allocate_ignoring,
     allocate_reserved,
     within,
 )
-from koordinator.scheduler.plugins.device_share.score import DeviceScoringStrategy
 from tests.vectors.adapters.scheduler_device_request import amounts_of, texts_of
 from tests.vectors.compare import exact
 
@@ -194,12 +194,12 @@ def _hints(node: NodeDevices, pod: PodDevices, limits: DeviceLimits, options: Al
 def device_score(case: Case) -> Any:
     strategy = _strategy(case) or DeviceScoringStrategy()
     if case["op"] == "normalise":
-        return {"scores": score.normalise(case["scores"])}
+        return {"scores": pick.normalise(case["scores"])}
     if case["op"] == "order":
         return {"order": _order(case)}
     if case["op"] == "device":
         total, free = amounts_of(case["total"]), amounts_of(case["free"])
-        return {"score": score.device_score(strategy, amounts_of(case["request"]), total, free)}
+        return {"score": pick.device_score(strategy, amounts_of(case["request"]), total, free)}
     held = [case["reservation"]] if "reservation" in case else []
     booked = _reservations(held)
     node = _node(case, booked)

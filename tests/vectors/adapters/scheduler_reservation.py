@@ -13,14 +13,11 @@ from koordinator.clock import parse_rfc3339
 from koordinator.scheduler.loop.outcomes import event_message
 from koordinator.scheduler.plugins.reservation import (
     amounts,
-    diagnosis,
     fit,
     lifecycle,
     matching,
-    nomination,
     objects,
     preallocation,
-    routing,
 )
 from koordinator.scheduler.plugins.reservation.amounts import Ignored, ReservationAmounts, ReservationNodeView
 from koordinator.scheduler.plugins.reservation.matching import RequiredReservations, ReservationOwners
@@ -57,7 +54,7 @@ def match_area(case: Case) -> Any:
             return {"present": present, "tolerateUnschedulable": wish.tolerates_unschedulable}
         case "diagnose":
             nodes = {name: _counts(body) for name, body in case["nodes"].items()}
-            return {"reasons": diagnosis.reasons(nodes, case.get("hasAffinity", False))}
+            return {"reasons": matching.reasons(nodes, case.get("hasAffinity", False))}
         case "event":
             message = event_message(case["message"])
             return {"report": message is not None, "message": message}
@@ -90,7 +87,7 @@ def _matchable(case: Case) -> Any:
     }
 
 
-def _counts(body: Case) -> diagnosis.NodeCounts:
+def _counts(body: Case) -> matching.NodeCounts:
     """Counts by taint may have any name; their texts may lack the braces."""
     plain = {name: value for name, value in body.items() if not isinstance(value, dict)}
     taints = {
@@ -99,22 +96,22 @@ def _counts(body: Case) -> diagnosis.NodeCounts:
         if isinstance(value, dict)
         for text, number in value.items()
     }
-    return from_builtins({**plain, "taints": taints}, diagnosis.NodeCounts)
+    return from_builtins({**plain, "taints": taints}, matching.NodeCounts)
 
 
 def _nominate(case: Case) -> str | None:
     request = amounts.ints(case.get("podRequests") or {})
     options = [
-        nomination.NominationCandidate(
+        preallocation.NominationCandidate(
             name=each["name"],
-            score=nomination.score(request, _room(each)),
+            score=preallocation.score(request, _room(each)),
             order=each.get("order", ""),
             is_once=each.get("allocateOnce", True),
             assigned=each.get("assignedPods", 0),
         )
         for each in case.get("reservations") or ()
     ]
-    return nomination.nominate(options, case.get("hasAffinity", False), case.get("existing"))
+    return preallocation.nominate(options, case.get("hasAffinity", False), case.get("existing"))
 
 
 def policy_area(case: Case) -> Any:
@@ -125,10 +122,10 @@ def policy_area(case: Case) -> Any:
             return _pre_allocate(case)
         case "reservationScore":
             room = _room(case["reservation"], case.get("preemptibleInReservation"))
-            return {"score": nomination.score(amounts.ints(case.get("podRequests") or {}), room)}
+            return {"score": preallocation.score(amounts.ints(case.get("podRequests") or {}), room)}
         case "nodeScores":
             scores = {node: score or 0 for node, score in case["scores"].items()}
-            found = nomination.node_scores(scores, case.get("orders") or {})
+            found = preallocation.node_scores(scores, case.get("orders") or {})
             return {"preferredNode": found.preferred, "raw": found.raw, "normalised": found.normalised}
         case "restore":
             return _restore(case)
@@ -328,16 +325,16 @@ def _sync(case: Case, reservation: Reservation, now_s: float) -> Any:
     }
 
 
-def _route(case: Case) -> list[routing.ReservationAction]:
+def _route(case: Case) -> list[lifecycle.ReservationAction]:
     mine = case.get("responsible", False)
     match case["event"]:
         case "add":
-            return routing.added(_reservation(case, "new"), mine)
+            return lifecycle.added(_reservation(case, "new"), mine)
         case "delete":
-            return routing.deleted(_reservation(case, "old" if case.get("old") else "new"), mine)
+            return lifecycle.deleted(_reservation(case, "old" if case.get("old") else "new"), mine)
     old, new = _reservation(case, "old"), _reservation(case, "new")
     was_mine, is_mine = case.get("oldResponsible", mine), case.get("newResponsible", mine)
-    return routing.updated(old, new, was_mine, is_mine, case.get("assumed", False))
+    return lifecycle.updated(old, new, was_mine, is_mine, case.get("assumed", False))
 
 
 def same_match(expected: Any, actual: Any) -> bool:

@@ -9,8 +9,7 @@ import numpy as np
 
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.engine import pick, post_filter
-from koordinator.scheduler.engine.batch import AssumedPod, Batch, Trigger
-from koordinator.scheduler.engine.batch_watch import BatchWatch
+from koordinator.scheduler.engine.batch import AssumedPod, Batch, BatchWatch, Trigger
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.evaluation_cache import EvaluationCache
 from koordinator.scheduler.engine.pick import ZoneOrder

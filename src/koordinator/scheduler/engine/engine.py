@@ -16,7 +16,7 @@ from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
-from koordinator.scheduler.engine.batch_watch import BatchWatch
+from koordinator.scheduler.engine.batch import BatchWatch
 from koordinator.scheduler.engine.cycle import Cycle
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX, EvaluationCache
 from koordinator.scheduler.engine.profile import Profile, build_profiles, missing_plugins

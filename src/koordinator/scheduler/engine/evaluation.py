@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.engine.answers import Answers, WideFilter, WideScorer
+from koordinator.scheduler.engine.answers import Answers, WideFilter, WideScorer, nothing_left_reason
 from koordinator.scheduler.engine.lookahead import LocalFilter, LocalScorer, Lookahead, folded, foresee
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.refusals import nothing_left_reason
 from koordinator.scheduler.plugin.framework import Plugin, ScorePlugin, Scores, is_pass
 from koordinator.scheduler.plugin.status import SUCCESS, unresolvable
 from koordinator.scheduler.table.changes import Changes

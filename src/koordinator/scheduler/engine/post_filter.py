@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from koordinator.scheduler.engine.answers import left_out_reason
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.refusals import left_out_reason
 from koordinator.scheduler.engine.steering import FREE, Steering
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin import diagnosis

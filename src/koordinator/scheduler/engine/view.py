@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from koordinator.scheduler.engine.answers import left_out_reason
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.evaluation_cache import evaluate
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.refusals import left_out_reason
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.nominations import Nominations

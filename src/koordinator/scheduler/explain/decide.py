@@ -22,12 +22,11 @@ from koordinator.scheduler.explain.answer import (
     Remedy,
     ResourceLine,
 )
-from koordinator.scheduler.explain.evictions import preemption_of
 from koordinator.scheduler.explain.gang_group import GangSet, group_of_pod
 from koordinator.scheduler.explain.gangs import GangExplanation, explain_group
 from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.quotas import remedies as quota_remedies
-from koordinator.scheduler.explain.remedies import remedies, wanted_amounts
+from koordinator.scheduler.explain.remedies import preemption_of, remedies, wanted_amounts
 from koordinator.scheduler.explain.slices import Steps, finish
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.plugin import diagnosis

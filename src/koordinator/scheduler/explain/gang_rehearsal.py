@@ -14,15 +14,19 @@ from koordinator.api import resource_vector
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import Remedy
-from koordinator.scheduler.explain.counting import count
-from koordinator.scheduler.explain.gang_group import GangSet, PendingMember
-from koordinator.scheduler.explain.gang_members import AlikeMembers, PendingMembers, kind_of
+from koordinator.scheduler.explain.gang_group import (
+    AlikeMembers,
+    GangSet,
+    PendingMember,
+    PendingMembers,
+    kind_of,
+)
 from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.quotas import remedies as quota_remedies
 from koordinator.scheduler.explain.remedies import room, wanted_amounts
 from koordinator.scheduler.explain.slices import Steps
 from koordinator.scheduler.explain.survey import Survey, reasons
-from koordinator.scheduler.explain.tries import Tries
+from koordinator.scheduler.explain.tries import Tries, count
 from koordinator.scheduler.plugin.framework import ReservePlugin
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.table.columns import Rows

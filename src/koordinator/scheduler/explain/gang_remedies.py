@@ -16,12 +16,19 @@ from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import PreemptionAnswer, Remedy
-from koordinator.scheduler.explain.evictions import Ways, preemption_of, victims, ways_for
-from koordinator.scheduler.explain.gang_group import GangSet, PendingMember
-from koordinator.scheduler.explain.gang_members import PendingMembers, kind_of
+from koordinator.scheduler.explain.gang_group import GangSet, PendingMember, PendingMembers, kind_of
 from koordinator.scheduler.explain.gang_rehearsal import Prepare, RehearsalOptions, RehearsalResult, rehearse
 from koordinator.scheduler.explain.quotas import refused_by_quota
-from koordinator.scheduler.explain.remedies import Mask, model_row, variants_of, wanted_amounts
+from koordinator.scheduler.explain.remedies import (
+    Mask,
+    Ways,
+    model_row,
+    preemption_of,
+    variants_of,
+    victims,
+    wanted_amounts,
+    ways_for,
+)
 from koordinator.scheduler.explain.slices import Steps
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.tries import Tries

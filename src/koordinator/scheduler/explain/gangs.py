@@ -23,8 +23,7 @@ from koordinator.scheduler.explain.answer import (
     PreemptionAnswer,
     Remedy,
 )
-from koordinator.scheduler.explain.gang_group import GangSet, group_of
-from koordinator.scheduler.explain.gang_members import PendingMembers, job_of
+from koordinator.scheduler.explain.gang_group import GangSet, PendingMembers, group_of, job_of
 from koordinator.scheduler.explain.gang_rehearsal import RehearsalOptions, RehearsalResult, rehearse
 from koordinator.scheduler.explain.slices import Steps, finish
 from koordinator.scheduler.plugins.coscheduling.config import GangSource

@@ -20,9 +20,9 @@ from koordinator.api.schedule_explanation import (
     PossibleVictim,
     ScheduledPod,
 )
+from koordinator.scheduler.engine.answers import left_out_reason
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis
-from koordinator.scheduler.engine.refusals import left_out_reason
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain.survey import Survey, survey
 from koordinator.scheduler.plugin.framework import PreemptionOffer

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.engine.answers import left_out_reason
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.post_filter import KeptFree
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.refusals import left_out_reason
 from koordinator.scheduler.explain.answer import PluginAnswer, PluginScore, ReasonCount, ScoredNode
 from koordinator.scheduler.plugin.framework import FilterPlugin, ReasonCodes
 from koordinator.scheduler.plugin.status import Code, Status

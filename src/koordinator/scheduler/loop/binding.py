@@ -10,7 +10,7 @@ import msgspec
 
 from koordinator.api.core import Pod
 from koordinator.cluster.supervise import Guard
-from koordinator.scheduler.engine.batch_watch import BatchBinding
+from koordinator.scheduler.engine.batch import BatchBinding
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.loop.waiting import WaitingPods

@@ -8,15 +8,137 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from koordinator import clock
+from koordinator.api import labels
+from koordinator.api.failed_details import sorted_details
+from koordinator.api.schedule_explanation import NodeFailedDetail
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.observe.pod_diagnosis import PodDiagnosis, dump_line, node_failed_details
+from koordinator.scheduler.engine.results import Placed, Unplaced
+from koordinator.scheduler.plugin.capabilities import JobVerdict
+from koordinator.scheduler.plugin.diagnosis import Suggestion
+from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of the pieces; names are those of the dump."""
+
+
+class ScheduleDiagnosis(_Part, frozen=True):
+    """The answers of the nodes. `already_wait_for_bound`: members of the pod's gang that hold a node;
+    `node_offer_slot`: how many pods of the gang each node would take.
+    """
+
+    already_wait_for_bound: int = 0
+    node_offer_slot: dict[str, int] = {}
+    node_failed_details: list[NodeFailedDetail] = []
+
+
+class PreemptionDiagnosis(_Part, frozen=True):
+    """The result of an attempt to make room by evictions."""
+
+    dry_run_filter_diagnosis: ScheduleDiagnosis | None = None
+    other_diagnosis: Any = None
+    failed_message: str = ""
+
+
+class PodDiagnosis(_Part, frozen=True, kw_only=True):
+    """One attempt. `timestamp` is RFC 3339; `questioned_key` is `namespace/name`, or the name of the gang or
+    reservation that the pod stands for; `is_root_cause_pod` is false for members of a gang that failed only
+    because another did."""
+
+    timestamp: str
+    questioned_key: str
+    nominated_node: str = ""
+    pre_filter_message: str = ""
+    topology_key_to_explain: str = ""
+    is_root_cause_pod: bool
+    schedule_diagnosis: ScheduleDiagnosis | None = None
+    preemption_diagnosis: PreemptionDiagnosis | None = None
+    suggestion: Suggestion | None = None
+
+
+def diagnose(pod: PodInfo, result: Placed | Unplaced, table: NodeTable, now_s: float) -> PodDiagnosis:
+    """Return what the cycle that ended with `result` found; to be asked before the next cycle."""
+    evaluation = result.evaluation
+    marks = pod.pod.metadata.labels
+    is_refused_whole = evaluation is not None and not evaluation.status.is_success
+    verdict = result.verdict if isinstance(result, Unplaced) else None
+    details: list[NodeFailedDetail] = []
+    if verdict is not None:
+        details = job_failed_details(verdict, table)
+    elif evaluation is not None and not is_refused_whole:
+        details = node_failed_details(evaluation, table)
+    slots = {table.name_of(row): verdict.slots_of(row) for row in table.rows.tolist()} if verdict else {}
+    key = verdict.must_layer if verdict is not None else ""
+    preemption = None
+    nominated = ""
+    if isinstance(result, Unplaced):
+        nominated = result.nominated_node or ""
+        if result.post_filter_message:
+            preemption = PreemptionDiagnosis(failed_message=result.post_filter_message)
+    return PodDiagnosis(
+        timestamp=clock.rfc3339(now_s),
+        questioned_key=marks.get(labels.QUESTIONED_OBJECT_KEY) or pod.key,
+        nominated_node=nominated,
+        is_root_cause_pod=True,
+        pre_filter_message=evaluation.status.message if evaluation is not None and is_refused_whole else "",
+        topology_key_to_explain=marks.get(labels.TOPOLOGY_KEY_TO_EXPLAIN, "") or key,
+        schedule_diagnosis=ScheduleDiagnosis(node_failed_details=details, node_offer_slot=slots),
+        preemption_diagnosis=preemption,
+        suggestion=result.suggestion if isinstance(result, Unplaced) else None,
+    )
+
+
+def node_failed_details(evaluation: Evaluation, table: NodeTable) -> list[NodeFailedDetail]:
+    """Nodes by (reason, plugin, whether evictions could help), sorted; a node with two reasons is in both."""
+    rows = table.rows
+    pairs = evaluation.refused_by[rows].astype(np.int64) << 16 | evaluation.codes[rows]
+    _, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)
+    grouped: dict[tuple[str, str, bool], list[str]] = {}
+    for number, index in enumerate(first):
+        status = evaluation.status_of(int(rows[index]))
+        if status.is_success:
+            continue
+        _add(grouped, status, [table.name_of(int(row)) for row in rows[inverse == number]])
+    return _details(grouped)
+
+
+def job_failed_details(verdict: JobVerdict, table: NodeTable) -> list[NodeFailedDetail]:
+    """The same for nodes that do not take a whole job."""
+    grouped: dict[tuple[str, str, bool], list[str]] = {}
+    for row in table.rows.tolist():
+        _add(grouped, verdict.status_of(row), [table.name_of(row)])
+    return _details(grouped)
+
+
+def _add(grouped: dict[tuple[str, str, bool], list[str]], status: Status, names: list[str]) -> None:
+    may_help = status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+    for reason in status.reasons:
+        grouped.setdefault((reason, status.plugin, may_help), []).extend(names)
+
+
+def _details(grouped: dict[tuple[str, str, bool], list[str]]) -> list[NodeFailedDetail]:
+    return sorted_details(
+        NodeFailedDetail(reason=reason, failed_plugin=plugin, preempt_might_help=may_help, failed_nodes=names)
+        for (reason, plugin, may_help), names in grouped.items()
+    )
+
+
+def dump_line(pod: PodInfo, found: PodDiagnosis) -> str:
+    """The log line: key, pod, and everything as JSON after a dollar sign."""
+    meta = pod.pod.metadata
+    target = f"{meta.namespace}/{meta.name}/{meta.uid}"
+    text = msgspec.json.encode(found).decode()
+    return f"dump diagnosis for {found.questioned_key}, targetPod: {target}: ${text}"
+
 
 log = logging.getLogger(__name__)
 

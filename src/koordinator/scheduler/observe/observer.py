@@ -13,9 +13,8 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import ExtenderAdvice, Placed, Unplaced
 from koordinator.scheduler.observe import debugging, monitor
-from koordinator.scheduler.observe.debugging import DebugOptions, DiagnosisDump, DumpOptions
+from koordinator.scheduler.observe.debugging import DebugOptions, DiagnosisDump, DumpOptions, diagnose
 from koordinator.scheduler.observe.monitor import Attempt, Monitor, MonitorOptions, Overdue
-from koordinator.scheduler.observe.pod_diagnosis import diagnose
 from koordinator.scheduler.observe.probe import CycleProbe
 from koordinator.scheduler.plugin.metrics import ERROR, SCHEDULED, UNSCHEDULABLE
 from koordinator.scheduler.plugin.status import Status

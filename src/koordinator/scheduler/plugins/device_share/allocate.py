@@ -1,4 +1,4 @@
-"""All devices of a pod on one node. Source: behaviour/devices 4 to 6."""
+"""All devices of a pod on one node, with those chosen beforehand. Source: behaviour/devices 3.2 and 4 to 6."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -10,28 +10,34 @@ from koordinator.api.annotations.device import (
     SAME_PCIE,
     TOPOLOGY_SCOPE_LEVELS,
     AllocateStrategy,
+    DeviceAllocation,
+    DeviceAllocations,
     DeviceHint,
     DeviceType,
     GPUPartitionSpec,
     JointAllocate,
 )
-from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.device_share import partition, topology
+from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
+from koordinator.scheduler.plugins.device_share import partition
 from koordinator.scheduler.plugins.device_share.inventory import (
     NO_LIMITS,
     DeviceLimits,
     NodeDevices,
     View,
     VisibleDevice,
+    amounts_of,
     view_of,
 )
 from koordinator.scheduler.plugins.device_share.pick import (
     DeviceCountRequest,
+    DeviceScoringStrategy,
     PickDecision,
     Picked,
     Scorer,
     VFChoice,
+    device_score,
     pick,
+    type_score,
 )
 from koordinator.scheduler.plugins.device_share.request import (
     Amounts,
@@ -41,7 +47,6 @@ from koordinator.scheduler.plugins.device_share.request import (
     per_gpu,
     with_gpu_memory,
 )
-from koordinator.scheduler.plugins.device_share.score import DeviceScoringStrategy, device_score, type_score
 
 JOINT_VIOLATION = unschedulable("node(s) Device Joint-Allocate rules violation")
 MISSING_TREE = unresolvable("node(s) missing GPU Device Topology Tree")
@@ -312,8 +317,8 @@ class _Attempt:
         if wanted.is_shared and wanted.count > 1:
             return PickDecision(status=MULTI_SHARED) if scope else None
         level = TOPOLOGY_SCOPE_LEVELS.get(scope, 0)
-        asked = topology.GPURequest(wanted.count, wanted.amounts, wanted.is_shared, level)
-        minors = topology.closest(view, asked, used, self._tree_scorer(wanted.amounts))
+        asked = partition.GPURequest(wanted.count, wanted.amounts, wanted.is_shared, level)
+        minors = partition.closest(view, asked, used, self._tree_scorer(wanted.amounts))
         if minors:
             return _picked(minors, wanted)
         return PickDecision(status=NONE_IN_SCOPE if scope else NO_GPU)
@@ -337,3 +342,55 @@ class _TemplateDecision(msgspec.Struct, frozen=True):
 
 def _picked(minors: tuple[int, ...], wanted: PerDevice) -> PickDecision:
     return PickDecision(tuple(Picked(minor, wanted.amounts) for minor in sorted(minors)))
+
+
+NO_HAMI_CORE = error("GPUIsolationProviderHAMICore not found on the node")
+
+
+def check_shared_gpu(
+    pod: PodDevices,
+    pod_labels: Mapping[str, str],
+    node_labels: Mapping[str, str],
+    unsupported: Mapping[str, frozenset[str]],
+) -> Status:
+    """Return whether a node can isolate shares of its GPUs as the pod wants; `unsupported` models by vendor cannot."""
+    if DeviceType.GPU not in pod.by_type or pod.is_whole_gpus:
+        return SUCCESS
+    provider = pod_labels.get(labels.GPU_ISOLATION_PROVIDER, "")
+    if provider and provider != node_labels.get(labels.GPU_ISOLATION_PROVIDER, ""):
+        return NO_HAMI_CORE
+    vendor, model = node_labels.get(labels.GPU_VENDOR, ""), node_labels.get(labels.GPU_MODEL, "")
+    if model in unsupported.get(vendor, ()):
+        return unresolvable(f'model "{model}" of vendor "{vendor}" does not support GPU Share')
+    return SUCCESS
+
+
+def designated(limits: DeviceLimits, node: NodeDevices, recorded: DeviceAllocations) -> DeviceLimits:
+    """Limits to exactly the devices, amounts and virtual functions that were recorded.
+
+    Raises: QuantityError when an amount is no quantity.
+    """
+    required = {
+        device_type: {entry.minor: _amounts(node, device_type, entry) for entry in entries}
+        for device_type, entries in recorded.items()
+    }
+    vfs = {
+        device_type: {
+            entry.minor: frozenset(vf.bus_id for vf in entry.extension.vfs)
+            for entry in entries
+            if entry.extension is not None
+        }
+        for device_type, entries in recorded.items()
+        if any(entry.extension is not None and entry.extension.vfs for entry in entries)
+    }
+    return msgspec.structs.replace(
+        limits, required={**limits.required, **required}, allowed_vfs={**limits.allowed_vfs, **vfs}
+    )
+
+
+def _amounts(node: NodeDevices, device_type: str, entry: DeviceAllocation) -> Amounts:
+    amounts = amounts_of(entry.resources)
+    device = node.devices.get(device_type, {}).get(entry.minor)
+    if device_type != DeviceType.GPU or device is None:
+        return amounts
+    return with_gpu_memory(amounts, device.total) or amounts

@@ -34,10 +34,14 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.dynamic_resources import claims, demand, result
+from koordinator.scheduler.plugins.dynamic_resources import claim_allocations, demand, result
 from koordinator.scheduler.plugins.dynamic_resources.allocator import AllocationOutcome
-from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import ClaimAllocations
-from koordinator.scheduler.plugins.dynamic_resources.claims import ClaimError, ClaimKey, claim_names
+from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import (
+    ClaimAllocations,
+    ClaimError,
+    ClaimKey,
+    claim_names,
+)
 from koordinator.scheduler.plugins.dynamic_resources.demand import ClaimDemand, DemandError
 from koordinator.scheduler.plugins.dynamic_resources.selection import DeviceSelections
 from koordinator.scheduler.plugins.dynamic_resources.supply import Supply
@@ -215,14 +219,14 @@ class DynamicResources(
     def class_key(self, pod: PodInfo) -> Hashable:
         if not pod.pod.spec.resource_claims:
             return ()
-        return (pod.uid, claims.claim_names(pod.pod))
+        return (pod.uid, claim_allocations.claim_names(pod.pod))
 
     def prepare(self, pod: PodInfo) -> ClaimState:
         if not pod.pod.spec.resource_claims:
             return NO_CLAIMS
         keys = tuple(sorted(keys_of(pod.pod)))
         try:
-            found = [claim for _, claim in claims.claims_of(pod.pod, self._books.claim)]
+            found = [claim for _, claim in claim_allocations.claims_of(pod.pod, self._books.claim)]
             found = list({claim.metadata.uid: claim for claim in found}.values())
             for claim in found:
                 self._check(pod, claim)
@@ -239,7 +243,9 @@ class DynamicResources(
         if claim.status.allocation is None:
             if self._books.is_promised(claim.metadata.uid):
                 raise ClaimError("resource claim is in the process of being allocated")
-        elif not claims.can_be_reserved(claim) and not claims.is_reserved_for(claim, pod.uid):
+        elif not claim_allocations.can_be_reserved(claim) and not claim_allocations.is_reserved_for(
+            claim, pod.uid
+        ):
             raise ClaimError("resourceclaim in use")
 
     def epoch(self, state: ClaimState) -> Hashable:
@@ -253,7 +259,7 @@ class DynamicResources(
     def pre_enqueue(self, pod: PodInfo) -> Status:
         if not pod.pod.spec.resource_claims:
             return SUCCESS
-        objection = claims.objection(pod.pod, self._books.claim)
+        objection = claim_allocations.objection(pod.pod, self._books.claim)
         return unresolvable(objection) if objection else SUCCESS
 
     def pre_filter(self, state: ClaimState) -> PreFilterResult:
@@ -284,7 +290,7 @@ class DynamicResources(
         return (failure,) if failure else ()
 
     def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
-        if claims.objection(pod.pod, self._books.claim):
+        if claim_allocations.objection(pod.pod, self._books.claim):
             return False
         if happening.event in CLAIM_EVENTS:
             return helps(happening, pod.pod)

@@ -13,8 +13,13 @@ from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error
-from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import ClaimAllocations, Promise
-from koordinator.scheduler.plugins.dynamic_resources.claims import ClaimKey, can_be_reserved, is_reserved_for
+from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import (
+    ClaimAllocations,
+    ClaimKey,
+    Promise,
+    can_be_reserved,
+    is_reserved_for,
+)
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
