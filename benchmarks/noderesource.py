@@ -412,11 +412,11 @@ def _beat(world: World, number: int) -> dict[str, Any]:
 def _take_all_writes(world: World) -> None:
     """What the writer would do, with the API's answer made up."""
     writer, fleet = world.controller.writer, world.controller.fleet
-    for name, wish in list(writer._wishes.items()):
-        writer.wish(name, None)
+    for name, planned in list(writer._planned.items()):
+        writer.plan(name, None)
         row = fleet.rows[name]
         assert row.node is not None
-        patch = targets.node_patch(row.node, wish.target, with_status=wish.with_status)
+        patch = targets.node_patch(row.node, planned.target, with_status=planned.with_status)
         body = msgspec.to_builtins(row.node)
         for field, changes in patch.get("status", {}).items():
             body["status"][field] = _merged(body["status"][field], changes)
@@ -426,10 +426,10 @@ def _take_all_writes(world: World) -> None:
         )
         body["metadata"]["resourceVersion"] = "2"
         node = from_builtins(body, Node)
-        world.controller._on_written(name, node, wish.with_status)
+        world.controller._on_written(name, node, planned.with_status)
         world.factory.informer(Node)._cache[("", name)] = node
-        if wish.zone_threshold is not None and row.topology is not None:
-            zoned, _ = zones.zones_target(row.topology.zones, wish.target.zones, wish.zone_threshold)
+        if planned.zone_threshold is not None and row.topology is not None:
+            zoned, _ = zones.zones_target(row.topology.zones, planned.target.zones, planned.zone_threshold)
             row.see_topology(msgspec.structs.replace(row.topology, zones=zoned))
             world.controller._on_zones_written(name)
     _take_queue(world.controller)

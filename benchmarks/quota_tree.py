@@ -299,8 +299,8 @@ async def loops(count: int) -> None:
     for each in pods:
         plugin.book.set_pod(each)
         plugin.book.reserve(each.key)
-    news, over_use = plugin.accounts.news, plugin.accounts.controllers.over_use
-    listener = news.listen()
+    changes, over_use = plugin.accounts.changes, plugin.accounts.controllers.over_use
+    listener = changes.listen()
     found: list[str] = []
 
     async def timed(what: str, step: Callable[[], Coroutine[Any, Any, object]]) -> None:
@@ -309,7 +309,7 @@ async def loops(count: int) -> None:
         found.append(f"{what} {(time.process_time() - began_s) * 1e3:.1f} ms")
 
     async def spread() -> None:
-        news.spread()
+        changes.spread()
 
     async def scrape() -> None:
         engine.metrics.text()

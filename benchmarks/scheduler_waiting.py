@@ -98,19 +98,19 @@ def events(kinds: int) -> None:
     cluster = Cluster()
     cluster.fill(1_000, 1)
     plugins = {plugin.name: plugin for plugin in cluster.profile.plugins}
-    sleepers = UnschedulablePods(lambda _: plugins)
+    unschedulable = UnschedulablePods(lambda _: plugins)
     entries = []
     for number in range(SLEEPERS):
         info = cluster.info(pod_body(f"sleeper-{number}", 1_000 + number % kinds))
         key = cluster.profile.class_key(info)
         refused_by = frozenset(("NodeResourcesFit",))
         entries.append(QueuedPod(info, cluster.profile.name, key, 0.0, rejected_by=refused_by))
-        sleepers.add(entries[-1])
+        unschedulable.add(entries[-1])
     rng = random.Random(1)
     churn = [QueueingEvent(rng.choice(CHURNED), rng.randrange(1_000)) for _ in range(EVENTS)]
-    together_ms = best_ms(lambda: [sleepers.woken_by(each) for each in churn])
+    together_ms = best_ms(lambda: [unschedulable.woken_by(each) for each in churn])
     sample = entries[: min(kinds, 500)]
-    one = next(each for each in churn if each.event is ClusterEvent.ASSIGNED_POD_DELETED)
+    one = next(each for each in churn if each.kind is ClusterEvent.ASSIGNED_POD_DELETED)
     each_us = best_ms(lambda: [wakeup_of(entry, plugins, one) for entry in sample]) * 1_000 / len(sample)
     print(
         f"{EVENTS} events beside {SLEEPERS:,} sleeping pods of {kinds:,} kinds: {together_ms:.1f} ms "

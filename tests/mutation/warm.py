@@ -230,10 +230,10 @@ def changed_functions(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, 
         yield old, new
     elif old.co_code != new.co_code or _values(old) != _values(new) or old.co_names != new.co_names:
         raise ValueError("what runs at import differs")
-    olds, news = _inner(old), _inner(new)
-    if [code.co_name for code in olds] != [code.co_name for code in news]:
+    olds, changes = _inner(old), _inner(new)
+    if [code.co_name for code in olds] != [code.co_name for code in changes]:
         raise ValueError("other functions than before")
-    for before, after in zip(olds, news, strict=True):
+    for before, after in zip(olds, changes, strict=True):
         yield from changed_functions(before, after)
 
 

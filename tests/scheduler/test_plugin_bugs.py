@@ -175,7 +175,7 @@ class Sleepy(FilterPlugin[None]):
     def epoch(self, state: None) -> bool:
         return self.refuses
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         raise ZeroDivisionError("a bug in a hint")
 
 

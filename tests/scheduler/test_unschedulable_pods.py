@@ -31,7 +31,7 @@ class Bedroom:
         self.engine = Engine(config.SchedulerConfig(), FixedClock(), plugins=installed_plugins())
         self.profile = self.engine.profiles[PROFILE]
         plugins = {plugin.name: plugin for plugin in self.profile.plugins}
-        self.sleepers = UnschedulablePods(lambda _: plugins)
+        self.unschedulable = UnschedulablePods(lambda _: plugins)
         self.table = self.engine.table
         for body in nodes:
             self.table.set_node(from_builtins(body, Node))
@@ -43,11 +43,11 @@ class Bedroom:
     def sleep(self, body: dict[str, Any], refused_by: frozenset[str] = FIT) -> None:
         info = self.info(body)
         entry = QueuedPod(info, PROFILE, self.profile.class_key(info), 0.0, rejected_by=refused_by)
-        self.sleepers.add(entry)
+        self.unschedulable.add(entry)
 
     def woken(self, event: ClusterEvent, on: str | None = None, old: Any = None, new: Any = None) -> set[str]:
         row = None if on is None else self.table.row_of(on)
-        found = self.sleepers.woken_by(QueueingEvent(event, row, old, new))
+        found = self.unschedulable.woken_by(QueueingEvent(event, row, old, new))
         return {uid for wakeup in found for uid in wakeup.uids}
 
 
@@ -166,7 +166,7 @@ def test_asking_all_at_once_wakes_the_same_pods_as_asking_each(
     for number, (cpu, memory) in enumerate(wants):
         room.sleep(pod(f"p{number}", cpu=str(cpu), memory=f"{memory}Gi"))
     for number in gone & set(range(len(wants))):
-        room.sleepers.discard(f"p{number}")
+        room.unschedulable.discard(f"p{number}")
 
     fitting = {
         f"p{number}"

@@ -66,7 +66,7 @@ def main(**values: Any) -> None:
     file again and asks at once. The file is removed when the daemon ends.
     """
     logs.set_up(logging.INFO)
-    with running.told_in_one_line():
+    with running.one_line_errors():
         configure(values)
         running.run(_main(values))
 

@@ -47,7 +47,7 @@ def main(
         for check in CHECKS:
             click.echo(f"{check.name:18} {check.question}")
         return
-    with running.told_in_one_line(exit_code=NO_ANSWER):
+    with running.one_line_errors(exit_code=NO_ANSWER):
         if dump_files:
             snapshot = gather.from_objects(dumps.read(dump_files), namespace)
         else:

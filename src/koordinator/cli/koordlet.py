@@ -23,7 +23,7 @@ def main(**values: Any) -> None:
     The environment variable NODE_NAME names the node; agent_mode=hostMode tells that the agent runs on the host and not
     in a container with the host mounted. Flags may have one dash or two.
     """
-    with running.told_in_one_line():
+    with running.one_line_errors():
         settings, inert = koordlet_flags.of(values, os.environ)
         from koordinator.cli import koordlet_process  # seconds of imports, which --help does not need
 

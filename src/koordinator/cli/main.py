@@ -85,7 +85,7 @@ class LazyGroup(click.Group):
         Ctrl-C ends with 130, as a shell expects of what it interrupts.
         """
         try:
-            with running.told_in_one_line():
+            with running.one_line_errors():
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)

@@ -19,7 +19,7 @@ def main(**values: Any) -> None:
     Run two: one leads and runs the controllers, both answer webhooks. What to change for the whole cluster is in the
     ConfigMap slo-controller-config, not in flags.
     """
-    with running.told_in_one_line():
+    with running.one_line_errors():
         settings, inert = manager_flags.of(values)
         from koordinator.cli import manager_process  # seconds of imports, which --help does not need
 

@@ -63,7 +63,7 @@ def words_of(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def told_in_one_line(exit_code: int = 1) -> Iterator[None]:
+def one_line_errors(exit_code: int = 1) -> Iterator[None]:
     """Tell a person why a command ends, without a traceback where that is an expected end: a wrong flag, a lost
     lease, a port that is taken, a package that is not installed.
 

@@ -20,7 +20,7 @@ def main(**values: Any) -> None:
     `schedulerName: koord-scheduler`.
     """
     flags, inert = scheduler_flags.of(values)
-    with running.told_in_one_line(), garbage.collected_rarely():
+    with running.one_line_errors(), garbage.collected_rarely():
         from koordinator.cli import scheduler_process  # seconds of imports, which --help does not need
 
         scheduler_process.start(flags, inert)

@@ -94,8 +94,8 @@ class Guard:
             return
         if isinstance(error, errors.ApiError):
             self._away_count += isinstance(error, _AWAY)
-            is_told = not isinstance(error, _AWAY) or str(self._away_count).rstrip("0") == "1"
-            level = logging.WARNING if is_told else logging.DEBUG
+            is_reported = not isinstance(error, _AWAY) or str(self._away_count).rstrip("0") == "1"
+            level = logging.WARNING if is_reported else logging.DEBUG
             log.log(level, "%s failed: %s", self.name, error, extra=facts)
             return
         if _strict.get():

@@ -13,7 +13,7 @@ from koordinator.scheduler.auditor.history import (
     AuditRecord,
     Measured,
     WorkloadHistory,
-    is_news,
+    is_new,
     step,
 )
 from koordinator.scheduler.plugin.handle import RecordKind
@@ -136,19 +136,19 @@ def test_a_history_stays_small_and_counts_since_the_last_outcome(kinds: list[Rec
 
 def test_what_all_members_of_a_gang_go_through_is_told_once_until_the_gang_takes_a_turn() -> None:
     history, _ = told((RecordKind.CREATED, 0.0, ""), (RecordKind.GATED, 0.0, ""))
-    assert not is_news(history, RecordKind.CREATED)
-    assert is_news(history, RecordKind.ADMITTED)
+    assert not is_new(history, RecordKind.CREATED)
+    assert is_new(history, RecordKind.ADMITTED)
 
     history, _ = told((RecordKind.SCHEDULE_FAILED, 0.0, ""), (RecordKind.ALL_TRIED, 0.0, ""))
-    assert is_news(history, RecordKind.SCHEDULE_FAILED)
-    assert not is_news(history, RecordKind.ALL_TRIED)
+    assert is_new(history, RecordKind.SCHEDULE_FAILED)
+    assert not is_new(history, RecordKind.ALL_TRIED)
 
 
 @given(kinds=st.lists(st.sampled_from(RecordKind), max_size=60))
 def test_a_gang_takes_no_turn_twice_in_a_row(kinds: list[RecordKind]) -> None:
     history = WorkloadHistory()
     for kind in kinds:
-        if is_news(history, kind):
+        if is_new(history, kind):
             history, _ = step(history, AuditRecord(kind, 0.0), LIMITS)
 
     said = [record.kind for record in history.records]

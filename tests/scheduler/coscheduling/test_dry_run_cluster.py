@@ -154,8 +154,8 @@ def test_room_for_equal_members_is_found_wherever_there_is_some(seed: int) -> No
         if place.pod.priority < PRIORITY and labels.DISABLE_PREEMPTIBLE not in place.pod.pod.metadata.labels
     ]
     names = [cluster.table.name_of(row) for row in cluster.table.rows.tolist()]
-    ways = itertools.product(names, repeat=len(members))
-    is_possible = any(cluster.accepts(members, way, everybody) for way in ways)
+    offers = itertools.product(names, repeat=len(members))
+    is_possible = any(cluster.accepts(members, way, everybody) for way in offers)
     assert found.is_success is is_possible, found.message
 
 

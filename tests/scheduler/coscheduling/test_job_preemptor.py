@@ -45,7 +45,7 @@ class Cluster:
         }
         trigger = members[self.members[0].key]
         with rehearsal_of(cluster.table) as trial:
-            ground = PreemptionDryRun(
+            dry_run = PreemptionDryRun(
                 cluster.table,
                 cluster.table.shared(JobResidents),
                 trial,
@@ -55,7 +55,7 @@ class Cluster:
                 members.keys(),
                 spare=lambda pod: there[pod.key].spare,
             )
-            return preempt(JobPreemptor(trigger=self.members[0], members=self.members), ground)
+            return preempt(JobPreemptor(trigger=self.members[0], members=self.members), dry_run)
 
     def _body(self, each: Occupant) -> Json:
         body = pod(each.key, cpu=str(self.size[each.key]), memory=None, priority=each.priority)

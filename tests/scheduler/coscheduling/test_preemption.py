@@ -456,10 +456,10 @@ def test_room_that_a_failed_preemption_kept_is_free_again() -> None:
         freed: list[str] = []
         happened = world.scheduler.queue.happened
 
-        def spy(happening: QueueingEvent, now_s: float) -> None:
-            if isinstance(happening.old, PodInfo) and happening.old.key.startswith("default/high"):
-                freed.append(happening.old.key)
-            happened(happening, now_s)
+        def spy(event: QueueingEvent, now_s: float) -> None:
+            if isinstance(event.old, PodInfo) and event.old.key.startswith("default/high"):
+                freed.append(event.old.key)
+            happened(event, now_s)
 
         world.scheduler.queue.happened = spy  # type: ignore[method-assign]
         # All nodes but one are gone for good, and that one is free now.

@@ -40,21 +40,21 @@ def is_kept(problem: AllocationProblem, stock: Stock, picks: tuple[Pick, ...]) -
     takers: dict[int, list[tuple[int, bool]]] = {}
     seen: dict[int, list[int]] = {}
     for ask, pick in zip(problem.asks, picks, strict=True):
-        wish = ask.wishes[pick.wish]
-        fitting = [device for device, fits in enumerate(stock.fits[wish.fits]) if fits]
-        if wish.count == ALL:
+        sub_request = ask.sub_requests[pick.sub_request]
+        fitting = [device for device, fits in enumerate(stock.fits[sub_request.fits]) if fits]
+        if sub_request.count == ALL:
             if not fitting or sorted(pick.devices) != fitting:
                 return False
-        elif len(pick.devices) != wish.count or not set(pick.devices) <= set(fitting):
+        elif len(pick.devices) != sub_request.count or not set(pick.devices) <= set(fitting):
             return False
         for device in pick.devices:
             earlier = takers.setdefault(device, [])
-            if wish.is_admin and any(claim == ask.claim for claim, _ in earlier):
+            if sub_request.is_admin and any(claim == ask.claim for claim, _ in earlier):
                 return False
-            if not wish.is_admin and (stock.is_used[device] or earlier):
+            if not sub_request.is_admin and (stock.is_used[device] or earlier):
                 return False
-            earlier.append((ask.claim, wish.is_admin))
-            for rule in wish.rules:
+            earlier.append((ask.claim, sub_request.is_admin))
+            for rule in sub_request.rules:
                 seen.setdefault(rule, []).append(stock.values[problem.rules[rule].values][device])
     for number, values in seen.items():
         is_distinct = problem.rules[number].is_distinct
@@ -68,15 +68,15 @@ def all_picks(problem: AllocationProblem, size: int) -> Iterator[tuple[Pick, ...
     per_ask = []
     for ask in problem.asks:
         ways = []
-        for index, wish in enumerate(ask.wishes):
-            counts = range(1, size + 1) if wish.count == ALL else (wish.count,)
+        for index, sub_request in enumerate(ask.sub_requests):
+            counts = range(1, size + 1) if sub_request.count == ALL else (sub_request.count,)
             for count in counts:
                 ways += [Pick(index, devices) for devices in itertools.combinations(range(size), count)]
         per_ask.append(ways)
     return itertools.product(*per_ask)
 
 
-wishes = st.builds(
+sub_requests = st.builds(
     SubRequest,
     fits=st.integers(0, SELECTIONS - 1),
     count=st.sampled_from([1, 1, 2, ALL]),
@@ -84,7 +84,9 @@ wishes = st.builds(
     rules=st.sets(st.integers(0, 1)).map(lambda found: tuple(sorted(found))),
 )
 asks = st.builds(
-    ClaimRequest, claim=st.integers(0, CLAIMS - 1), wishes=st.lists(wishes, min_size=1, max_size=2).map(tuple)
+    ClaimRequest,
+    claim=st.integers(0, CLAIMS - 1),
+    sub_requests=st.lists(sub_requests, min_size=1, max_size=2).map(tuple),
 )
 problems = st.builds(
     AllocationProblem,

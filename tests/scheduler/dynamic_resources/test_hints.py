@@ -40,13 +40,13 @@ def pod(*names: str) -> PodInfo:
 )
 def test_news_of_claims(old: ResourceClaim | None, new: ResourceClaim | None, helps: bool) -> None:
     events = plugin.CLAIM_EVENTS
-    happening = QueueingEvent(events[0 if old is None else 1 if new is not None else 2], None, old, new)
+    event = QueueingEvent(events[0 if old is None else 1 if new is not None else 2], None, old, new)
     index = plugin.ClaimIndex()
     index.put(0, pod("own"))
     index.put(1, pod("x", "y"))
 
-    assert plugin.helps(happening, pod("own").pod) is helps
-    assert index.may_wake(happening, 2)[0] or not helps
+    assert plugin.helps(event, pod("own").pod) is helps
+    assert index.may_wake(event, 2)[0] or not helps
     index.clear(0)
     assert index.may_wake(
         QueueingEvent(ClusterEvent.RESOURCE_CLAIM_ADDED, None, None, made("own")), 2

@@ -77,14 +77,17 @@ def test_constraints_choose_among_free_devices_and_pods_without_room_for_them_wa
 
 def test_the_first_of_several_wishes_that_can_be_met_anywhere_on_a_node_counts() -> None:
     bench = bench_of(resource_slice("a", device("small", memory="40Gi"), node="a"), nodes=("a",))
-    wish = {"deviceClassName": "gpu", "count": 1}
+    sub_request = {"deviceClassName": "gpu", "count": 1}
     big = selector(f"device.capacity['{DRIVER}'].memory.isGreaterThan(quantity('60Gi'))")
     bench.claims(
         claim(
             "gpu",
             {
                 "name": "gpu",
-                "firstAvailable": [{"name": "big", "selectors": big, **wish}, {"name": "any", **wish}],
+                "firstAvailable": [
+                    {"name": "big", "selectors": big, **sub_request},
+                    {"name": "any", **sub_request},
+                ],
             },
             config=[
                 {"requests": ["gpu/big"], "opaque": {"driver": DRIVER, "parameters": 1}},
@@ -237,7 +240,7 @@ steps = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(steps, st.integers(0, 3))
 def test_no_device_is_given_twice_and_books_made_anew_from_the_objects_are_the_same(
-    happenings: list[tuple[str, int]], seed: int
+    events: list[tuple[str, int]], seed: int
 ) -> None:
     bench, placed = Bench(seed), {}
     bench.classes(device_class())
@@ -245,7 +248,7 @@ def test_no_device_is_given_twice_and_books_made_anew_from_the_objects_are_the_s
         bench.node(name)
         bench.slices(resource_slice(name, *(device(f"{name}{n}", numa=n % 2) for n in range(4)), node=name))
     bench.slices(resource_slice("shared", device("s0", numa=0), device("s1", numa=1)))
-    for number, (what, choice) in enumerate(happenings):
+    for number, (what, choice) in enumerate(events):
         if what == "place":
             asks = exactly(count=1 + choice % 3)
             name = f"c{number}"

@@ -55,7 +55,7 @@ def test_what_is_kept_of_the_metric_is_what_would_be_written_anew() -> None:
         rng = random.Random(5)
         world.nodes(1, cpu="30", memory="64Gi")
         plugin: ElasticQuota = plugin_of(world)
-        kept = QuotaGauge(plugin.book, plugin.accounts.news)
+        kept = QuotaGauge(plugin.book, plugin.accounts.changes)
         for step in range(30):
             name = f"team-{rng.randrange(6)}"
             parent = rng.choice(("", "", "team-5")) if name != "team-5" else ""
@@ -74,6 +74,6 @@ def test_what_is_kept_of_the_metric_is_what_would_be_written_anew() -> None:
                     world.api.put("Pod", fixed(body) if rng.random() < 0.3 else body)
             await world.settle(rng.choice((0.1, 1, 12)))
 
-            assert list(kept.lines()) == list(QuotaGauge(plugin.book, plugin.accounts.news).lines()), step
+            assert list(kept.lines()) == list(QuotaGauge(plugin.book, plugin.accounts.changes).lines()), step
 
     play(story)

@@ -39,13 +39,13 @@ def figures(
     )
 
 
-def loans(ledger: LendingReport, name: str) -> tuple[dict[str, str], str]:
-    found, spare = ledger.loans(name)
+def loans(report: LendingReport, name: str) -> tuple[dict[str, str], str]:
+    found, spare = report.loans(name)
     return {loan.lender: loan.amounts["cpu"].text for loan in found}, spare["cpu"].text if spare else "0"
 
 
 def test_what_a_quota_uses_above_its_minimum_comes_from_siblings_that_use_less_than_theirs() -> None:
-    ledger = LendingReport(
+    report = LendingReport(
         [
             QuotaSummary(name=ROOT, parent=""),
             figures("ads", low=10, used=40),
@@ -54,9 +54,9 @@ def test_what_a_quota_uses_above_its_minimum_comes_from_siblings_that_use_less_t
         ]
     )
 
-    assert loans(ledger, "ads") == ({"root/search": "20"}, "10")
-    assert loans(ledger, "search") == ({}, "0")
-    rows = {row.path: row for row in ledger.rows()}
+    assert loans(report, "ads") == ({"root/search": "20"}, "10")
+    assert loans(report, "search") == ({}, "0")
+    rows = {row.path: row for row in report.rows()}
     assert list(rows) == ["root", "root/ads", "root/batch", "root/search"]
     assert rows["root/ads"].borrowed == resource_list.of({"cpu": 30})
     assert rows["root/search"].lent == resource_list.of({"cpu": 20})
@@ -64,7 +64,7 @@ def test_what_a_quota_uses_above_its_minimum_comes_from_siblings_that_use_less_t
 
 
 def test_what_siblings_do_not_lend_was_borrowed_further_up() -> None:
-    ledger = LendingReport(
+    report = LendingReport(
         [
             QuotaSummary(name=ROOT, parent=""),
             figures("ads", low=20, used=28),
@@ -74,11 +74,11 @@ def test_what_siblings_do_not_lend_was_borrowed_further_up() -> None:
         ]
     )
 
-    assert loans(ledger, "web") == ({"root/ads/mail": "7", "root/search": "8"}, "0")
+    assert loans(report, "web") == ({"root/ads/mail": "7", "root/search": "8"}, "0")
 
 
 def test_lenders_give_whole_units_that_add_up() -> None:
-    ledger = LendingReport(
+    report = LendingReport(
         [
             figures("a", used=1),
             figures("b", used=1),
@@ -86,7 +86,7 @@ def test_lenders_give_whole_units_that_add_up() -> None:
         ]
     )
 
-    found, spare = ledger.loans("a")
+    found, spare = report.loans("a")
 
     assert not spare
     assert sum(loan.amounts["cpu"].milli for loan in found) == 1000
@@ -94,10 +94,10 @@ def test_lenders_give_whole_units_that_add_up() -> None:
 
 
 def test_quotas_that_are_each_others_parents_are_shown_all_the_same() -> None:
-    ledger = LendingReport([figures("a", parent="b"), figures("b", parent="a"), figures("c", parent="gone")])
+    report = LendingReport([figures("a", parent="b"), figures("b", parent="a"), figures("c", parent="gone")])
 
-    assert sorted(row.figures.name for row in ledger.rows()) == ["a", "b", "c"]
-    assert ledger.path("c") == "?/c"
+    assert sorted(row.figures.name for row in report.rows()) == ["a", "b", "c"]
+    assert report.path("c") == "?/c"
 
 
 def test_a_waiting_pod_learns_what_its_quota_has_and_who_lends_to_it() -> None:

@@ -178,11 +178,11 @@ def books_of(cluster: Cluster) -> dict[str, tuple[Any, ...]]:
     books.sync()
     found = {}
     for row in cluster.table.rows.tolist():
-        ledger = books.at(row).ledger
+        node_allocation = books.at(row).node_allocation
         found[cluster.table.name_of(row)] = (
-            dict(sorted(ledger.holdings.items())),
-            dict(sorted(ledger.holds.items())),
-            dict(sorted(ledger.numa.items())),
+            dict(sorted(node_allocation.holdings.items())),
+            dict(sorted(node_allocation.holds.items())),
+            dict(sorted(node_allocation.numa.items())),
             columns_of(books.columns, row),
         )
     return found

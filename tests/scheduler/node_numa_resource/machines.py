@@ -25,11 +25,11 @@ def node(
         numa: {"cpu": 1_000 * cpus.bit_count(), "memory": memory_bytes}
         for numa, cpus in topology.numa_nodes.items()
     }
-    ledger = NodeAllocation()
+    node_allocation = NodeAllocation()
     for holding in holdings:
-        ledger.add(holding)
+        node_allocation.add(holding)
     options = TopologyOptions(topology, zones=zones)
-    return NUMANodeState(options, ledger, options.amplified_zones({"cpu": ratio}), ratio)
+    return NUMANodeState(options, node_allocation, options.amplified_zones({"cpu": ratio}), ratio)
 
 
 def held(uid: str, topology: CPUTopology, cpus: int, exclusive: str = "") -> PodHolding:

@@ -46,10 +46,10 @@ def test_what_is_given_out_never_exceeds_what_exists_and_no_cpu_is_given_twice(
         allocation = allocate(state, request, hint or None)
         if allocation.status.is_success:
             holding = PodHolding(f"{i}", frozenset(cpus_of(allocation.cpus)), numa=allocation.numa)
-            state.ledger.add(holding)
+            state.node_allocation.add(holding)
             given_out[holding.uid] = holding
         if leaves and given_out:
-            state.ledger.remove(given_out.pop(min(given_out)).uid)
+            state.node_allocation.remove(given_out.pop(min(given_out)).uid)
 
         bound = [cpu for holding in given_out.values() for cpu in holding.cpus]
         assert len(bound) == len(set(bound))
@@ -139,20 +139,20 @@ def test_cpus_given_back_by_a_reservation_are_used_first() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**16 - 1)), max_size=12))
 def test_a_ledger_that_everybody_left_is_empty(steps: list[tuple[int, int]]) -> None:
-    topology, ledger = machine(), NodeAllocation()
+    topology, node_allocation = machine(), NodeAllocation()
 
     for uid, cpus in steps:
-        ledger.update(held(f"{uid}", topology, cpus))
+        node_allocation.update(held(f"{uid}", topology, cpus))
     for uid, _ in steps:
-        ledger.remove(f"{uid}")
+        node_allocation.remove(f"{uid}")
 
-    assert (ledger.holdings, ledger.holds, ledger.numa) == ({}, {}, {})
+    assert (node_allocation.holdings, node_allocation.holds, node_allocation.numa) == ({}, {}, {})
 
 
 def test_a_numa_node_is_shared_as_soon_as_one_pod_reaches_beyond_it() -> None:
     topology = machine()
     state = node(topology, held("a", topology, 0b1), held("b", topology, 0b110 | 1 << 8))
 
-    assert state.ledger.numa_status(topology) == {0: NUMAStatus.SHARED, 1: NUMAStatus.SHARED}
-    state.ledger.remove("b")
-    assert state.ledger.numa_status(topology) == {0: NUMAStatus.SINGLE, 1: NUMAStatus.IDLE}
+    assert state.node_allocation.numa_status(topology) == {0: NUMAStatus.SHARED, 1: NUMAStatus.SHARED}
+    state.node_allocation.remove("b")
+    assert state.node_allocation.numa_status(topology) == {0: NUMAStatus.SINGLE, 1: NUMAStatus.IDLE}

@@ -16,8 +16,8 @@ def holders(scheduler: Scheduler, name: str = "a") -> dict[int, int]:
     """CPU → how many pods hold it, as the scheduler knows it."""
     row = scheduler.table.row_of(name)
     assert row is not None
-    ledger = plugin_of(scheduler).books.at(row).ledger
-    return {cpu: hold.ref_count for cpu, hold in ledger.holds.items()}
+    node_allocation = plugin_of(scheduler).books.at(row).node_allocation
+    return {cpu: hold.ref_count for cpu, hold in node_allocation.holds.items()}
 
 
 async def machine(world: World, name: str = "a") -> None:

@@ -148,11 +148,11 @@ def test_unreserve_gives_everything_back() -> None:
     assert isinstance(placed, Placed)
     row = cluster.table.row_of("a")
     assert row is not None
-    assert cluster.plugin.books.at(row).ledger.holdings
+    assert cluster.plugin.books.at(row).node_allocation.holdings
 
     cluster.engine.cycle.forget(cluster.profile, placed.pod, placed.evaluation, "a")
 
-    assert not cluster.plugin.books.at(row).ledger.holdings
+    assert not cluster.plugin.books.at(row).node_allocation.holdings
 
 
 def designated(body: Json, cpus: str, numa: dict[int, Json] | None = None) -> Json:

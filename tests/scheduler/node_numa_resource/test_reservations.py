@@ -131,12 +131,15 @@ def test_a_numa_policy_is_met_within_the_reservation_that_a_pod_may_use() -> Non
     plan = PodPlan(requests={"cpu": 6_000}, numa_policy=NUMATopologyPolicy.SINGLE_NUMA_NODE)
     usage = BoundCPUUsage(0, 0, 0)
 
-    alone = admission.place(plan, facts, state.ledger, usage, NUMAScoringStrategies())
+    alone = admission.place(plan, facts, state.node_allocation, usage, NUMAScoringStrategies())
     within = admission.place(
-        plan, facts, state.ledger, usage, NUMAScoringStrategies(), ReservationUse(restore)
+        plan, facts, state.node_allocation, usage, NUMAScoringStrategies(), ReservationUse(restore)
     )
     reserved = ReservationUse(restore, nominated="reservation")
 
     assert not alone.status.is_success
     assert within.allocation.numa == {1: {"cpu": 6_000}}
-    assert admission.place(plan, facts, state.ledger, usage, NUMAScoringStrategies(), reserved) == within
+    assert (
+        admission.place(plan, facts, state.node_allocation, usage, NUMAScoringStrategies(), reserved)
+        == within
+    )

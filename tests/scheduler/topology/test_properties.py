@@ -55,13 +55,13 @@ class Story:
         self.writer = Writer(rng)
         self.chosen = chosen
         self.cluster = Cluster()
-        self.happenings: list[QueueingEvent] = []
+        self.seen_events: list[QueueingEvent] = []
         """What the last event tells the queue."""
         self.engine = Engine(
             _config(chosen),
             FixedClock(0.0),
             classes_max=0,
-            happened=self.happenings.append,
+            happened=self.seen_events.append,
             plugins=installed_plugins(),
         )
         [self.profile] = self.engine.profiles.values()
@@ -92,7 +92,7 @@ class Story:
             (1, self.set_owner),
             (1, self.set_service),
         ]
-        self.happenings.clear()
+        self.seen_events.clear()
         [event] = self.rng.choices([each for _, each in events], [weight for weight, _ in events])
         event()
 
@@ -103,14 +103,14 @@ class Story:
         self.cluster.pods[pod["metadata"]["uid"]] = (pod, name)
         info = self.info(pod)
         row = self.table.assign(info, name, assumed=self.writer.some(0.5))
-        self.happenings.append(QueueingEvent(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info))
+        self.seen_events.append(QueueingEvent(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info))
 
     def unassign(self) -> None:
         if self.cluster.pods:
             uid = self.rng.choice(list(self.cluster.pods))
             pod, _ = self.cluster.pods.pop(uid)
             row = self.table.unassign(uid)
-            self.happenings.append(
+            self.seen_events.append(
                 QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, self.info(pod), None)
             )
 
@@ -127,7 +127,7 @@ class Story:
         self.cluster.pods[uid] = (pod, name)
         row = self.table.assign(self.info(pod), name)
         change = (self.info(old), self.info(pod))
-        self.happenings.append(QueueingEvent(ClusterEvent.ASSIGNED_POD_UPDATED, row, *change))
+        self.seen_events.append(QueueingEvent(ClusterEvent.ASSIGNED_POD_UPDATED, row, *change))
 
     def set_node(self, name: str) -> None:
         body = self.writer.node(name)
@@ -140,7 +140,7 @@ class Story:
         aspect = self.table.set_node(node)
         row = self.table.row_of(name)
         if old is None:
-            self.happenings.append(QueueingEvent(ClusterEvent.NODE_ADDED, row, None, node))
+            self.seen_events.append(QueueingEvent(ClusterEvent.NODE_ADDED, row, None, node))
             return
         before = from_builtins(old, Node)
         for flag, kind in (
@@ -148,14 +148,14 @@ class Story:
             (NodeAspect.TAINTS, ClusterEvent.NODE_TAINTS),
         ):
             if flag in aspect:
-                self.happenings.append(QueueingEvent(kind, row, before, node))
+                self.seen_events.append(QueueingEvent(kind, row, before, node))
 
     def remove_node(self) -> None:
         if len(self.cluster.nodes) > 1:
             name = self.rng.choice(list(self.cluster.nodes))
             node = from_builtins(self.cluster.nodes.pop(name), Node)
             self.table.remove_node(name)
-            self.happenings.append(QueueingEvent(ClusterEvent.NODE_DELETED, None, node, None))
+            self.seen_events.append(QueueingEvent(ClusterEvent.NODE_DELETED, None, node, None))
 
     def set_namespace(self, name: str) -> None:
         labels = {"team": self.rng.choice("rs")} if self.writer.some(0.8) else {}
@@ -206,17 +206,17 @@ class Story:
 
     def check_hints(self, refused: list[tuple[Json, frozenset[str]]]) -> None:
         """Who was refused before the event and is not now is woken by it."""
-        plugins = [p for p in self.profile.plugins if self.happenings]
+        plugins = [p for p in self.profile.plugins if self.seen_events]
         for pod, rejected_by in refused:
             info = self.info(pod)
             if not Evaluation(self.profile, self.table, info).feasible.size:
                 continue
-            assert not self.happenings or any(
-                happening.event in plugin.wakes_on and plugin.wakes(happening, info)
+            assert not self.seen_events or any(
+                event.kind in plugin.wakes_on and plugin.wakes(event, info)
                 for plugin in plugins
                 if plugin.name in rejected_by
-                for happening in self.happenings
-            ), (pod, rejected_by, self.happenings)
+                for event in self.seen_events
+            ), (pod, rejected_by, self.seen_events)
 
     # Answers
 

@@ -21,8 +21,8 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NUM
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, NUMAScoringStrategy
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions, options_of
 from tests.vectors.adapters.scheduler_numa_machine import (
-    ledger_of,
     machine,
+    node_allocation_of,
     node_of,
     request_of,
     wire,
@@ -59,7 +59,7 @@ def available(case: Case) -> Any:
     topology = machine(case["topology"])
     if case["kind"] == "cpu":
         free = node_allocation.free_cpus(
-            ledger_of([{"cpuset": cpus} for cpus in case["podCPUSets"]]),
+            node_allocation_of([{"cpuset": cpus} for cpus in case["podCPUSets"]]),
             topology,
             topology.mask_of(cpuset.parse(case["reservedCPUs"])),
             [topology.mask_of(cpuset.parse(cpus)) for cpus in case["givenBack"]],
@@ -67,7 +67,7 @@ def available(case: Case) -> Any:
         )
         return {"available": cpuset.text_of(cpus_of(free.cpus))}
     left = node_allocation.free_zones(
-        ledger_of(case["pods"]),
+        node_allocation_of(case["pods"]),
         topology,
         zones_of(case["zones"]),
         zones_of(case["reusable"]),
@@ -188,7 +188,7 @@ def _filter(case: Case) -> Any:
         return _refusal(plan.status)
     node = NUMANodeState(
         TopologyOptions(machine(case["topology"])),
-        ledger_of([{"cpuset": cpus} for cpus in case.get("existingCPUSets", ())]),
+        node_allocation_of([{"cpuset": cpus} for cpus in case.get("existingCPUSets", ())]),
         {},
     )
     node_labels = case["node"]["labels"]

@@ -44,16 +44,16 @@ def zones_of(flat: Case) -> Zones:
     return {int(numa): zones.amounts_of(flat[numa]) for numa in sorted(flat, key=int)}
 
 
-def ledger_of(pods: list[Case]) -> NodeAllocation:
+def node_allocation_of(pods: list[Case]) -> NodeAllocation:
     """A ledger with these pods."""
-    ledger = NodeAllocation()
+    node_allocation = NodeAllocation()
     for i, pod in enumerate(pods):
-        ledger.add(
+        node_allocation.add(
             PodHolding(
                 f"uid-{i}", cpuset.parse(pod.get("cpuset") or ""), numa=zones_of(pod.get("numa") or {})
             )
         )
-    return ledger
+    return node_allocation
 
 
 def node_of(case: Case) -> NUMANodeState:
@@ -62,7 +62,7 @@ def node_of(case: Case) -> NUMANodeState:
     options = TopologyOptions(machine(case["topology"]), zones=zones_of(case["numaZones"]))
     return NUMANodeState(
         options,
-        ledger_of(case["existing"]),
+        node_allocation_of(case["existing"]),
         options.amplified_zones({CPU: ratio}),
         ratio,
         case.get("numaAllocateStrategy", "LeastAllocated"),

@@ -69,13 +69,13 @@ def circle_of(tree: QuotaTree, info: QuotaInfo) -> list[str]:
 
 
 def _circles(tree: QuotaTree, quotas: dict[str, ElasticQuota]) -> Iterator[Finding]:
-    told: set[str] = set()
+    reported: set[str] = set()
     for name, quota in quotas.items():
         info = tree.get(name)
         assert info is not None, name
         circle = circle_of(tree, info)
-        if circle and name not in told:
-            told.update(circle)
+        if circle and name not in reported:
+            reported.update(circle)
             yield finding(
                 Severity.ERROR,
                 quota,

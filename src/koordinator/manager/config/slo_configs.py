@@ -77,7 +77,7 @@ class SLOConfigs:
         """What the ConfigMap says, None while there is none."""
         self.guard = Guard("configuration")
         self._is_speaking = False
-        self._untold: list[tuple[ConfigMap, str, str]] = []
+        self._unreported: list[tuple[ConfigMap, str, str]] = []
         self._events = events
         self._name = name
         self._listeners: dict[ConfigSection, list[Callable[[], None]]] = {part: [] for part in ConfigSection}
@@ -92,8 +92,8 @@ class SLOConfigs:
     def speaking(self) -> Iterator[None]:
         """Tell users by events, of what is wrong already, too. Only the leader does: all instances read alike."""
         self._is_speaking = True
-        untold, self._untold = self._untold, []
-        for occurrence in untold:
+        unreported, self._unreported = self._unreported, []
+        for occurrence in unreported:
             self._events.warning(*occurrence)
         try:
             yield
@@ -125,7 +125,7 @@ class SLOConfigs:
         is_first, self.is_known = not self.is_known, True
         self.data = data
         self.problems = {}
-        self._untold.clear()
+        self._unreported.clear()
         said = {key: text for key, text in (data or {}).items() if text.strip()}
         for part, changed in (
             (ConfigSection.COLOCATION, self._take_colocation(config_map, said)),
@@ -215,4 +215,4 @@ class SLOConfigs:
         if self._is_speaking:
             self._events.warning(config_map, reason, message)
         else:
-            self._untold.append((config_map, reason, message))
+            self._unreported.append((config_map, reason, message))

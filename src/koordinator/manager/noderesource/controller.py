@@ -64,7 +64,7 @@ class NodeResourceController:
         )
         for plugin in self._plugins:
             self._metrics.plugin_runs.inc(plugin.name, SUCCEEDED, "Setup")
-        self._herald = NodeEventRecorder(shared.events, shared.clock)
+        self._events_recorder = NodeEventRecorder(shared.events, shared.clock)
         self._started_s = shared.clock.now()
         self._written_s: dict[str, float] = {}
         self._zones_written_s: dict[str, float] = {}
@@ -101,8 +101,8 @@ class NodeResourceController:
     def _on_gone(self, name: str) -> None:
         self._written_s.pop(name, None)
         self._zones_written_s.pop(name, None)
-        self._herald.forget(name)
-        self.writer.wish(name, None)
+        self._events_recorder.forget(name)
+        self.writer.plan(name, None)
 
     # Working
 
@@ -176,7 +176,7 @@ class NodeResourceController:
         if node is None:
             return False
         if row.facts is None or not node.status.allocatable or not node.status.capacity:
-            self._herald.tell(row, row.node_notes)
+            self._events_recorder.tell(row, row.node_notes)
             return False
         if row.strategy is None:
             row.strategy = self._strategies.of(node)
@@ -196,16 +196,18 @@ class NodeResourceController:
         """Hand to the writer what differs enough, or has differed for long enough."""
         node, strategy, name = row.node, row.strategy, row.name
         assert node is not None and strategy is not None
-        self._herald.tell(row, (*row.node_notes, *node_events.report_notes(row, now_s), *target.notes))
+        self._events_recorder.tell(
+            row, (*row.node_notes, *node_events.report_notes(row, now_s), *target.notes)
+        )
         self._gauge(row, target)
         is_due = self._is_due(self._written_s, row, now_s)
         with_status = is_due or targets.needs_status(row.have, target, strategy.diff_threshold)
         zone_threshold = self._zone_threshold(row, target, now_s)
         if with_status or zone_threshold is not None or targets.needs_metadata(node, target):
             is_urgent = with_status and row.withdrawal is not Withdrawal.NONE
-            self.writer.wish(name, NodePatch(target, with_status, zone_threshold, is_urgent))
+            self.writer.plan(name, NodePatch(target, with_status, zone_threshold, is_urgent))
         else:
-            self.writer.wish(name, None)
+            self.writer.plan(name, None)
             self._queue.forget(name)
             self._metrics.noderesource_reconciles.inc(SUCCEEDED, "")
 

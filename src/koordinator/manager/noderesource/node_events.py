@@ -33,18 +33,18 @@ class NodeEventRecorder:
         self._events = events
         self._clock = clock
         self._bucket: TokenBucket | None = None
-        self._told: dict[str, frozenset[str]] = {}
+        self._reported: dict[str, frozenset[str]] = {}
         self._since_s: dict[str, dict[str, float]] = {}
 
     def tell(self, row: NodeRow, notes: Iterable[Note]) -> None:
         """`notes` are all that hold for the node now; what is not told yet, is, as far as the rate allows."""
         name = row.name
         current = {note.reason: note for note in notes}
-        if not current and name not in self._told:
+        if not current and name not in self._reported:
             self._since_s.pop(name, None)
             return
-        told = self._told.get(name, frozenset())
-        kept = told & current.keys()
+        reported = self._reported.get(name, frozenset())
+        kept = reported & current.keys()
         now_s = self._clock.now()
         before = self._since_s.get(name, {})
         since_s = self._since_s[name] = {reason: before.get(reason, now_s) for reason in current}
@@ -54,17 +54,17 @@ class NodeEventRecorder:
             if self._may_tell():
                 kept |= {reason}
                 self._record(row, note)
-        if told & _DEGRADED and row.withdrawal is Withdrawal.NONE and self._may_tell():
+        if reported & _DEGRADED and row.withdrawal is Withdrawal.NONE and self._may_tell():
             message = "the node agent's reports are in order again: Batch and Mid resources are back"
             self._record(row, Note(RESTORED, message, is_warning=False))
         if kept:
-            self._told[name] = kept
+            self._reported[name] = kept
         else:
-            self._told.pop(name, None)
+            self._reported.pop(name, None)
 
     def forget(self, name: str) -> None:
         """The node is gone."""
-        self._told.pop(name, None)
+        self._reported.pop(name, None)
         self._since_s.pop(name, None)
 
     def _may_tell(self) -> bool:

@@ -101,20 +101,20 @@ class Writer:
         self._zones_written = zones_written
         self._again = again
         self._queue = _Waiting()
-        self._wishes: dict[str, NodePatch] = {}
+        self._planned: dict[str, NodePatch] = {}
 
     @property
     def pending_count(self) -> int:
         """Nodes that wait to be written."""
-        return len(self._wishes)
+        return len(self._planned)
 
-    def wish(self, name: str, wish: NodePatch | None) -> None:
+    def plan(self, name: str, planned: NodePatch | None) -> None:
         """Have a node written; None takes back an earlier wish that has not been carried out."""
-        if wish is None:
-            self._wishes.pop(name, None)
+        if planned is None:
+            self._planned.pop(name, None)
         else:
-            self._wishes[name] = wish
-            self._queue.add(name, is_urgent=wish.is_urgent)
+            self._planned[name] = planned
+            self._queue.add(name, is_urgent=planned.is_urgent)
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -126,18 +126,18 @@ class Writer:
         while True:
             name = await self._queue.get()
             try:
-                wish = self._wishes.pop(name, None)
-                if wish is not None:
-                    await self._guard.call_async(self._carry_out, name, wish)
+                planned = self._planned.pop(name, None)
+                if planned is not None:
+                    await self._guard.call_async(self._carry_out, name, planned)
             finally:
                 self._queue.done(name)
 
-    async def _carry_out(self, name: str, wish: NodePatch) -> None:
+    async def _carry_out(self, name: str, planned: NodePatch) -> None:
         reason = ZONES_FAILED
         try:
-            await self._write_zones(name, wish)
-            reason = STATUS_FAILED if wish.with_status else META_FAILED
-            await self._write_node(name, wish)
+            await self._write_zones(name, planned)
+            reason = STATUS_FAILED if planned.with_status else META_FAILED
+            await self._write_node(name, planned)
         except errors.NotFound:
             pass  # gone since; word of it is on its way to us
         except Exception as error:
@@ -146,11 +146,11 @@ class Writer:
             raise
         self._reconciles.inc(SUCCEEDED, "")
 
-    async def _write_node(self, name: str, wish: NodePatch) -> None:
+    async def _write_node(self, name: str, planned: NodePatch) -> None:
         row = self._row(name)
         if row is None or row.node is None:
             return
-        patch = targets.node_patch(row.node, wish.target, with_status=wish.with_status)
+        patch = targets.node_patch(row.node, planned.target, with_status=planned.with_status)
         node = None
         if patch:
             # The uid keeps what was meant for a node from a later one of its name.
@@ -158,14 +158,14 @@ class Writer:
                 patch.setdefault("metadata", {})["uid"] = row.node.metadata.uid
             node = await self._cluster.patch(Node, name, patch, subresource="status")
             self.write_count += 1
-        self._written(name, node, wish.with_status)
+        self._written(name, node, planned.with_status)
 
-    async def _write_zones(self, name: str, wish: NodePatch) -> None:
+    async def _write_zones(self, name: str, planned: NodePatch) -> None:
         row = self._row(name)
-        if row is None or row.topology is None or wish.zone_threshold is None:
+        if row is None or row.topology is None or planned.zone_threshold is None:
             return
         found = row.topology
-        updated, changed = zones.zones_target(found.zones, wish.target.zones, wish.zone_threshold)
+        updated, changed = zones.zones_target(found.zones, planned.target.zones, planned.zone_threshold)
         if changed:
             patch: dict[str, Any] = {
                 # Zones are one list: only its very version that we read may be replaced.

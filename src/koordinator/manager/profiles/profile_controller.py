@@ -50,7 +50,7 @@ class _Known(msgspec.Struct):
     compiled: CompiledProfile
     pods: dict[str, float] = {}
     """UID of a pod -> when it was brought in line with this version of the profile."""
-    is_told: bool = False
+    is_reported: bool = False
     """Users know that this version is of no use."""
 
 
@@ -95,8 +95,8 @@ class ColocationProfileController:
         known = self._current(profile)
         defect = known.compiled.unusable or known.compiled.broken
         if defect is not None:
-            if not known.is_told:
-                known.is_told = True
+            if not known.is_reported:
+                known.is_reported = True
                 self._events.warning(profile, REASON_INVALID, f"changes no pod: {defect}")
             return None
         return min(await self._round(known), interval_s)

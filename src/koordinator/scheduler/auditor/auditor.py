@@ -20,7 +20,7 @@ from koordinator.scheduler.auditor.history import (
     AuditRecord,
     Measured,
     WorkloadHistory,
-    is_news,
+    is_new,
     step,
 )
 from koordinator.scheduler.engine.results import Unplaced
@@ -113,12 +113,12 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkloadPreemption(msgspec.Struct):
-    """Victims of a workload that are not gone yet; on the way to `is_told` a job may name nodes one by one."""
+    """Victims of a workload that are not gone yet; on the way to `is_reported` a job may name nodes one by one."""
 
     pod: Pod
     node_name: str
     victims: set[str]
-    is_told: bool = False
+    is_reported: bool = False
     """The attempt that made room has ended."""
 
 
@@ -216,7 +216,7 @@ class Auditor:
         else:
             self._record(pod, RecordKind.SCHEDULE_FAILED)
         if waits_for is not None and not is_following:
-            waits_for.is_told = True
+            waits_for.is_reported = True
         self._took("failed", began_s)
 
     def placed(self, entry: QueuedPod, node_name: str) -> None:
@@ -233,7 +233,7 @@ class Auditor:
         began_s = self._clock.now()
         name = workload_of(preemptor.pod)
         under_way = self._preemptions.get(name)
-        if under_way is None or under_way.is_told:
+        if under_way is None or under_way.is_reported:
             self._preemption_ended(name)
             under_way = WorkloadPreemption(preemptor.pod, node_name, set())
         for victim in victims:
@@ -281,7 +281,7 @@ class Auditor:
     def _record(self, pod: Pod, kind: RecordKind, node_name: str = "", room: str = "") -> None:
         name = workload_of(pod)
         known = self._histories.get(name, WorkloadHistory())
-        if _gang_of(pod) and not is_news(known, kind):
+        if _gang_of(pod) and not is_new(known, kind):
             return
         record = AuditRecord(kind, self._clock.now(), node_name, room)
         history, found = step(known, record, self._options.limits)

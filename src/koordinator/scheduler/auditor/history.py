@@ -83,7 +83,7 @@ class Measured(msgspec.Struct, frozen=True):
     is_odd: bool = False
 
 
-def is_news(history: WorkloadHistory, kind: RecordKind) -> bool:
+def is_new(history: WorkloadHistory, kind: RecordKind) -> bool:
     """Return whether a record of one member tells something of the gang: what all its members go through is told
     once, until the gang takes a turn.
     """

@@ -71,7 +71,7 @@ class Engine:
         self._network = network
         self.table = NodeTable(ResourceRegistry())
         self.handles: list[Handle] = []
-        self._shelf: dict[type, Any] = {ProspectsSource: ProspectsSource(self.prospects)}
+        self._singletons: dict[type, Any] = {ProspectsSource: ProspectsSource(self.prospects)}
         self.metrics = Metrics()
         self.nominations = Nominations()
         self.gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
@@ -152,7 +152,7 @@ class Engine:
             nominations=self.nominations,
             gates=self.gates,
             metrics=self.metrics,
-            shelf=self._shelf,
+            singletons=self._singletons,
             network=self._network,
         )
         plugin = kind(args, handle)

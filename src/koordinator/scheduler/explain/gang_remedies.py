@@ -23,11 +23,11 @@ from koordinator.scheduler.explain.remedies import (
     Mask,
     Ways,
     model_row,
+    offers_for,
     preemption_of,
     variants_of,
     victims,
     wanted_amounts,
-    ways_for,
 )
 from koordinator.scheduler.explain.slices import Steps
 from koordinator.scheduler.explain.survey import Survey
@@ -364,8 +364,8 @@ def preemption(engine: Engine, group: GangSet, outcome: RehearsalResult) -> Step
         view = View(found.profile, engine.table, engine.nominations, found.pod)
         asked = CycleDiagnosis(view, found.profile, alone.evaluation, alone.kept_free)
         return preemption_of(alone, asked, jobs, nodes_max=None)
-    ways = yield from _evicted(engine, group, outcome)
-    return PreemptionAnswer(message="", nominated_node="", nodes=victims(ways)) if ways else None
+    offers = yield from _evicted(engine, group, outcome)
+    return PreemptionAnswer(message="", nominated_node="", nodes=victims(offers)) if offers else None
 
 
 def makes_room_for_all(profile: Profile) -> bool:
@@ -383,12 +383,12 @@ def _evicted(engine: Engine, group: GangSet, outcome: RehearsalResult) -> Steps[
     made: list[tuple[PendingMember, PreemptionOffer]] = []
     for _ in range(KINDS_MAX):
         if not waiting:
-            return tuple(way for _, way in made)
+            return tuple(offer for _, offer in made)
         yield
         kind = kind_of(engine, waiting[0].pod)
         alike = [each for each in waiting if kind_of(engine, each.pod) == kind]
-        ways = _ways_beside(engine, outcome, made, alike[0])
-        found = list(zip(alike, ways, strict=False))
+        offers = _offers_beside(engine, outcome, made, alike[0])
+        found = list(zip(alike, offers, strict=False))
         if not found:
             return ()
         made += found
@@ -409,7 +409,7 @@ def _needed(group: GangSet, outcome: RehearsalResult) -> list[PendingMember]:
     return waiting
 
 
-def _ways_beside(
+def _offers_beside(
     engine: Engine,
     outcome: RehearsalResult,
     made: Sequence[tuple[PendingMember, PreemptionOffer]],
@@ -425,12 +425,12 @@ def _ways_beside(
             node = outcome.placed.get(each.pod.key)
             if node is not None and table.place_of(each.pod.uid) is None:
                 tries.again(each.pod, node)
-        for helped, way in made:
-            for victim in way.pods:
+        for helped, offer in made:
+            for victim in offer.pods:
                 if table.place_of(victim.uid) is not None:
                     trial.take(victim)
             if table.place_of(helped.pod.uid) is None:
-                tries.again(helped.pod, way.node_name)
+                tries.again(helped.pod, offer.node_name)
         if table.place_of(member.pod.uid) is not None:
             return ()
-        return ways_for(surveys.survey(engine, profile, member.pod), others)
+        return offers_for(surveys.survey(engine, profile, member.pod), others)

@@ -55,7 +55,7 @@ class EligibleNodes(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-def ground_of(engine: Engine, group: GangSet) -> Steps[EligibleNodes | None]:
+def eligible_nodes_of(engine: Engine, group: GangSet) -> Steps[EligibleNodes | None]:
     """None for a gang that asks for nothing."""
     if group.gang.config.topology is None or group.has_started:
         return None
@@ -145,12 +145,12 @@ def explain_group(
         base = msgspec.structs.replace(base, notes=[*base.notes, unreadable])
     if not len(job):
         return GangExplanation(_nobody_pending(base, group))
-    ground = yield from ground_of(engine, group)
-    outcome = yield from _on(engine, group, job, ground, is_live=is_live)
-    fit = _fit(group, outcome, ground.where if ground is not None else "")
-    base = msgspec.structs.replace(base, notes=[*base.notes, *_left_out(group, outcome, ground)])
-    if ground is not None:
-        base = msgspec.structs.replace(base, domains=list(ground.domains))
+    eligible = yield from eligible_nodes_of(engine, group)
+    outcome = yield from _on(engine, group, job, eligible, is_live=is_live)
+    fit = _fit(group, outcome, eligible.where if eligible is not None else "")
+    base = msgspec.structs.replace(base, notes=[*base.notes, *_left_out(group, outcome, eligible)])
+    if eligible is not None:
+        base = msgspec.structs.replace(base, domains=list(eligible.domains))
     if group.has_started:
         return GangExplanation(_one_by_one(base, group, outcome, fit), dict(outcome.placed))
     if outcome.is_enough:
@@ -160,11 +160,11 @@ def explain_group(
     if outcome.untried and not (outcome.missed and group.is_strict):
         return GangExplanation(_undecided(base, group, outcome, fit))
     base = _with(base, PodVerdict.UNSCHEDULABLE, "", fit)
-    if ground is not None and ground.message:
-        told = _not_together(base, group, outcome, fit, ground)
-        if with_remedies and ground.rows is not None and ground.where and not ground.is_about_multiples:
+    if eligible is not None and eligible.message:
+        told = _not_together(base, group, outcome, fit, eligible)
+        if with_remedies and eligible.rows is not None and eligible.where and not eligible.is_about_multiples:
             made = yield from gang_remedies.remedies_together(
-                engine, group, outcome, ground.rows, ground.where, is_live=is_live
+                engine, group, outcome, eligible.rows, eligible.where, is_live=is_live
             )
             told = msgspec.structs.replace(told, remedies=made)
         if outcome.survey is not None and gang_remedies.makes_room_for_all(outcome.survey.profile):
@@ -180,25 +180,27 @@ def explain_group(
 
 
 def _on(
-    engine: Engine, group: GangSet, job: PendingMembers, ground: EligibleNodes | None, *, is_live: bool
+    engine: Engine, group: GangSet, job: PendingMembers, eligible: EligibleNodes | None, *, is_live: bool
 ) -> Steps[RehearsalResult]:
     """The members on the nodes that the network leaves them."""
-    if ground is not None and ground.nodes:
+    if eligible is not None and eligible.nodes:
         placed = {
-            each.pod.key: ground.nodes[each.pod.uid] for each in job.members if each.pod.uid in ground.nodes
+            each.pod.key: eligible.nodes[each.pod.uid]
+            for each in job.members
+            if each.pod.uid in eligible.nodes
         }
         missed = tuple(each for each in job.members if each.pod.key not in placed)
         return RehearsalResult(job=job, placed=placed, missed=missed, is_enough=True)
-    if ground is None or not ground.message:
+    if eligible is None or not eligible.message:
         return (yield from rehearse(engine, group, job, RehearsalOptions(is_live=is_live)))
-    question = RehearsalOptions(rows=ground.rows, where=ground.where, is_live=is_live)
+    question = RehearsalOptions(rows=eligible.rows, where=eligible.where, is_live=is_live)
     outcome = yield from rehearse(engine, group, job, question)
     return msgspec.structs.replace(outcome, is_enough=False)
 
 
-def _left_out(group: GangSet, outcome: RehearsalResult, ground: EligibleNodes | None) -> list[str]:
+def _left_out(group: GangSet, outcome: RehearsalResult, eligible: EligibleNodes | None) -> list[str]:
     """Return what was not looked at."""
-    notes = [ground.note] if ground is not None and ground.note else []
+    notes = [eligible.note] if eligible is not None and eligible.note else []
     if outcome.quota_full:
         notes.append(f"nodes are not all: their quota has no room for them either: {outcome.quota_full}")
     if outcome.unasked:
@@ -224,15 +226,17 @@ def _undecided(base: GangAnswer, group: GangSet, outcome: RehearsalResult, fit: 
 
 
 def _not_together(
-    base: GangAnswer, group: GangSet, outcome: RehearsalResult, fit: GangFit, ground: EligibleNodes
+    base: GangAnswer, group: GangSet, outcome: RehearsalResult, fit: GangFit, eligible: EligibleNodes
 ) -> GangAnswer:
     """No part of the network holds all members."""
     begin = f"{_capital(group.name)} is pending"
-    if outcome.missed and ground.where and not ground.is_about_multiples:
-        text = f"{begin}: {fit.fitting} of {fit.members} members fit in {ground.where}; {_missing_one(fit)}."
+    if outcome.missed and eligible.where and not eligible.is_about_multiples:
+        text = (
+            f"{begin}: {fit.fitting} of {fit.members} members fit in {eligible.where}; {_missing_one(fit)}."
+        )
     else:
-        text = f"{begin}: {ground.message.rstrip('.')}."
-    fit = msgspec.structs.replace(fit, message=ground.message, is_enough=False)
+        text = f"{begin}: {eligible.message.rstrip('.')}."
+    fit = msgspec.structs.replace(fit, message=eligible.message, is_enough=False)
     return _with(base, PodVerdict.UNSCHEDULABLE, text, fit)
 
 

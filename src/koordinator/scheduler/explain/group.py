@@ -42,7 +42,7 @@ class Try(msgspec.Struct, frozen=True):
     stuck: Survey | None
     status: Status | None
     details: tuple[NodeFailedDetail, ...]
-    ways: tuple[PreemptionOffer, ...]
+    offers: tuple[PreemptionOffer, ...]
 
     @property
     def explanation(self) -> Explanation:
@@ -72,7 +72,7 @@ def explain_domain(
         schedulable_after_preemption=after.status is None,
         failed_message=plain.status.message,
         schedule_explanation=plain.explanation,
-        node_possible_victims=_victims(engine, after.ways),
+        node_possible_victims=_victims(engine, after.offers),
         preempt_explanation=after.explanation,
     )
 
@@ -94,7 +94,7 @@ def domains(engine: Engine, key: str) -> dict[str, Rows]:
 
 def _try(engine: Engine, pods: Sequence[PodInfo], rows: Rows | None, *, with_evictions: bool) -> Try:
     placed: list[ScheduledPod] = []
-    all_ways: list[PreemptionOffer] = []
+    all_offers: list[PreemptionOffer] = []
     with trial_of(engine.table) as trial:
         for pod in pods:
             place = engine.table.place_of(pod.uid)
@@ -104,23 +104,23 @@ def _try(engine: Engine, pods: Sequence[PodInfo], rows: Rows | None, *, with_evi
             profile = engine.profiles.get(pod.pod.spec.scheduler_name)
             if profile is None:
                 status = unresolvable(f"scheduler {pod.pod.spec.scheduler_name!r} is not served here")
-                return Try(tuple(placed), None, status, (), tuple(all_ways))
+                return Try(tuple(placed), None, status, (), tuple(all_offers))
             found = survey(engine, profile, pod)
             takers = found.takers if rows is None else np.intersect1d(found.takers, rows)
-            ways = _ways(found, rows) if with_evictions and takers.size == 0 else ()
-            all_ways += ways
+            offers = _offers(found, rows) if with_evictions and takers.size == 0 else ()
+            all_offers += offers
             if takers.size:
                 totals = found.evaluation.totals_of(takers)
                 name = engine.table.name_of(int(takers[totals.argmax()]))
-            elif ways:
-                name = _make_room(trial, ways[0])
+            elif offers:
+                name = _make_room(trial, offers[0])
             else:
                 message = found.evaluation.fit_error("", found.kept_free.values())
                 status = unresolvable(message)
-                return Try(tuple(placed), found, status, tuple(_details(found, rows)), tuple(all_ways))
+                return Try(tuple(placed), found, status, tuple(_details(found, rows)), tuple(all_offers))
             trial.add(pod, name)
             placed.append(_scheduled(pod.pod, name))
-    return Try(tuple(placed), None, None, (), tuple(all_ways))
+    return Try(tuple(placed), None, None, (), tuple(all_offers))
 
 
 def _scheduled(pod: Pod, node_name: str) -> ScheduledPod:
@@ -128,20 +128,22 @@ def _scheduled(pod: Pod, node_name: str) -> ScheduledPod:
     return ScheduledPod(namespace=meta.namespace, name=meta.name, uid=meta.uid, node_name=node_name)
 
 
-def _ways(found: Survey, rows: Rows | None) -> tuple[PreemptionOffer, ...]:
+def _offers(found: Survey, rows: Rows | None) -> tuple[PreemptionOffer, ...]:
     """Evictions that make room in the domain, best first."""
     table = found.engine.table
     view = View(found.profile, table, found.engine.nominations, found.pod)
     asked = CycleDiagnosis(view, found.profile, found.evaluation, found.kept_free)
     allowed = None if rows is None else {table.name_of(row) for row in rows.tolist()}
-    ways = [way for plugin in found.profile.post_filters for way in plugin.outlook(found.pod, asked).ways]
-    return tuple(way for way in ways if allowed is None or way.node_name in allowed)
+    offers = [
+        offer for plugin in found.profile.post_filters for offer in plugin.outlook(found.pod, asked).offers
+    ]
+    return tuple(offer for offer in offers if allowed is None or offer.node_name in allowed)
 
 
-def _make_room(trial: Trial, way: PreemptionOffer) -> str:
-    for victim in way.pods:
+def _make_room(trial: Trial, offer: PreemptionOffer) -> str:
+    for victim in offer.pods:
         trial.take(victim)
-    return way.node_name
+    return offer.node_name
 
 
 def _details(found: Survey, rows: Rows | None) -> list[NodeFailedDetail]:
@@ -172,13 +174,13 @@ def _details(found: Survey, rows: Rows | None) -> list[NodeFailedDetail]:
     )
 
 
-def _victims(engine: Engine, ways: Iterable[PreemptionOffer]) -> list[NodePossibleVictims]:
+def _victims(engine: Engine, offers: Iterable[PreemptionOffer]) -> list[NodePossibleVictims]:
     by_node: dict[str, dict[str, PossibleVictim]] = {}
-    for way in ways:
-        if way.node_name not in by_node and len(by_node) >= VICTIM_NODES_MAX:
+    for offer in offers:
+        if offer.node_name not in by_node and len(by_node) >= VICTIM_NODES_MAX:
             continue
-        known = by_node.setdefault(way.node_name, {})
-        for pod in way.pods:
+        known = by_node.setdefault(offer.node_name, {})
+        for pod in offer.pods:
             meta = pod.pod.metadata
             known[pod.uid] = PossibleVictim(
                 namespace=meta.namespace,

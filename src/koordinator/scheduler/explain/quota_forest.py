@@ -147,8 +147,8 @@ class Forest(msgspec.Struct, kw_only=True):
 def forest(quotas: Iterable[ElasticQuota], nodes: Sequence[Node] = ()) -> Forest:
     """The trees that the objects make. Nothing is refused: what cannot be read is noted at its quota."""
     known, strays = _by_name(quotas)
-    is_told = any(not WRITTEN.isdisjoint(quota.metadata.annotations) for quota in known.values())
-    read = {name: _read(quota, is_told=is_told) for name, quota in known.items()}
+    is_reported = any(not WRITTEN.isdisjoint(quota.metadata.annotations) for quota in known.values())
+    read = {name: _read(quota, is_reported=is_reported) for name, quota in known.items()}
     children: defaultdict[str, list[str]] = defaultdict(list)
     for name, quota in sorted(known.items()):
         if name != ROOT:
@@ -250,16 +250,16 @@ def _why_stray(name: str, known: Mapping[str, ElasticQuota]) -> str:
 # What a quota says
 
 
-def _read(quota: ElasticQuota, *, is_told: bool) -> QuotaNode:
-    """The quota by itself; what is not readable counts as not said. `is_told`: a scheduler writes runtimes here, and
-    leaves those out that are zero."""
+def _read(quota: ElasticQuota, *, is_reported: bool) -> QuotaNode:
+    """The quota by itself; what is not readable counts as not said. `is_reported`: a scheduler writes runtimes here,
+    and leaves those out that are zero."""
     quota = normalization.normalize_quota(quota)
     meta = quota.metadata
     notes: list[str] = []
     low, high = _amounts(quota.spec.min, "spec.min", notes), _amounts(quota.spec.max, "spec.max", notes)
     used = _amounts(quota.status.used, "status.used", notes)
     runtime = _annotation(quota, quota_annotations.RUNTIME, notes)
-    is_idle = is_told and labels.QUOTA_RUNTIME not in meta.annotations and meta.name not in RESERVED
+    is_idle = is_reported and labels.QUOTA_RUNTIME not in meta.annotations and meta.name not in RESERVED
     request = _annotation(quota, quota_annotations.REQUEST, notes)
     lends = quota_labels.allows_lending(meta.labels)
     is_own = meta.name != ROOT
@@ -267,7 +267,7 @@ def _read(quota: ElasticQuota, *, is_told: bool) -> QuotaNode:
         notes.append("does not lend")
     if meta.deletion_timestamp is not None:
         notes.append("is being deleted")
-    if is_own and meta.name not in RESERVED and not is_told:
+    if is_own and meta.name not in RESERVED and not is_reported:
         notes.append("no scheduler has written a runtime yet")
     return QuotaNode(
         name=meta.name,
@@ -369,13 +369,13 @@ def _root_figures(view: TreeView, tops: Sequence[QuotaNode]) -> dict[str, QuotaR
 def _lend(view: TreeView) -> None:
     """Tell each quota of a tree what it borrows and lends."""
     nodes = [node for top in view.tops for node in top.walk()]
-    ledger = LendingReport(_reported(node, view.tree_id) for node in nodes)
+    report = LendingReport(_reported(node, view.tree_id) for node in nodes)
     siblings = Counter(node.path[:-1] for node in nodes)
-    rows = {row.figures.name: row for row in ledger.rows()}
+    rows = {row.figures.name: row for row in report.rows()}
     for node in nodes:
         row = rows[node.name]
         borrowed, lent = nanos_of(row.borrowed), nanos_of(row.lent)
-        lenders = _lenders(ledger, node) if borrowed and siblings[node.path[:-1]] <= SIBLINGS_MAX else {}
+        lenders = _lenders(report, node) if borrowed and siblings[node.path[:-1]] <= SIBLINGS_MAX else {}
         for name in borrowed.keys() | lent.keys():
             if name in node.figures:
                 loan = QuotaBorrowing(
@@ -384,10 +384,10 @@ def _lend(view: TreeView) -> None:
                 node.figures[name] = msgspec.structs.replace(node.figures[name], loan=loan)
 
 
-def _lenders(ledger: LendingReport, node: QuotaNode) -> dict[str, dict[str, int]]:
+def _lenders(report: LendingReport, node: QuotaNode) -> dict[str, dict[str, int]]:
     """Resource → whose minimum → how much of it the quota uses."""
     found: dict[str, dict[str, int]] = {}
-    for loan in ledger.loans(node.name)[0]:
+    for loan in report.loans(node.name)[0]:
         for name, nanos in nanos_of(loan.amounts).items():
             found.setdefault(name, {})[loan.lender.rpartition("/")[2]] = nanos
     return found

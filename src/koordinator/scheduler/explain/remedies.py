@@ -413,7 +413,7 @@ def preemption_of(
     """
     texts: tuple[str, ...] = ()
     nominated = ""
-    ways: list[PreemptionOffer] = []
+    offers: list[PreemptionOffer] = []
     for plugin in found.profile.post_filters if plugins is None else plugins:
         outlook = plugin.outlook(found.pod, asked)
         status = outlook.result.status
@@ -421,29 +421,31 @@ def preemption_of(
             continue
         texts = texts_with(texts, status)
         nominated = outlook.result.nominated_node or nominated
-        ways += outlook.ways[:nodes_max]
+        offers += outlook.offers[:nodes_max]
         if is_over(status):
             break
     return PreemptionAnswer(
-        message=asked.told(", ".join(texts)), nominated_node=nominated, nodes=victims(ways)
+        message=asked.told(", ".join(texts)), nominated_node=nominated, nodes=victims(offers)
     )
 
 
-def victims(ways: Sequence[PreemptionOffer]) -> list[NodeVictims]:
+def victims(offers: Sequence[PreemptionOffer]) -> list[NodeVictims]:
     """Ways to make room as an answer has them."""
     return [
-        NodeVictims(node=way.node_name, pods=[pod.key for pod in way.pods], budget_violations=way.violations)
-        for way in ways
+        NodeVictims(
+            node=offer.node_name, pods=[pod.key for pod in offer.pods], budget_violations=offer.violations
+        )
+        for offer in offers
     ]
 
 
-def ways_for(found: Survey, plugins: Sequence[PostFilterPlugin[Any]]) -> Ways:
+def offers_for(found: Survey, plugins: Sequence[PostFilterPlugin[Any]]) -> Ways:
     """Ways to make room for a pod that no node takes, best first, of the first plugin that knows any."""
     view = View(found.profile, found.engine.table, found.engine.nominations, found.pod)
     asked = CycleDiagnosis(view, found.profile, found.evaluation, found.kept_free)
     for plugin in plugins:
         outlook = plugin.outlook(found.pod, asked)
         status = outlook.result.status
-        if outlook.ways or is_over(status):
-            return outlook.ways
+        if outlook.offers or is_over(status):
+            return outlook.offers
     return ()

@@ -225,7 +225,7 @@ class ExtenderVoice(Plugin[None]):
     name = EXTENDER
     wakes_on = tuple(ClusterEvent)
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         return True
 
     def tells_apart(self, old: PodInfo, new: PodInfo) -> bool:

@@ -49,9 +49,9 @@ class RunningActions(Actions):
         assert self._attached is not None, "the scheduler is not built yet"
         return self._attached
 
-    def happened(self, happening: QueueingEvent) -> None:
+    def happened(self, event: QueueingEvent) -> None:
         """Wake pods whose refusals this may lift."""
-        self._parts.handlers.happened(happening)
+        self._parts.handlers.happened(event)
 
     def spawn(
         self, work: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None] = lambda: None

@@ -61,14 +61,14 @@ class EventHandlers:
         caches.nodes.add_handler(lambda node: self.node_set(None, node), self.node_set, self.node_deleted)
         caches.pods.add_handler(lambda pod: self.pod_set(None, pod), self.pod_set, self.pod_deleted)
 
-    def happened(self, happening: QueueingEvent) -> None:
+    def happened(self, event: QueueingEvent) -> None:
         now_s = self._clock.now()
         if self._probe.is_event_due():
-            with self._probe.measuring_hints(self._profiles.values(), happening.event.value):
-                self._queue.happened(happening, now_s)
+            with self._probe.measuring_hints(self._profiles.values(), event.kind.value):
+                self._queue.happened(event, now_s)
         else:
-            self._queue.happened(happening, now_s)
-        series = self._metrics.event_handling.of(happening.event.value)
+            self._queue.happened(event, now_s)
+        series = self._metrics.event_handling.of(event.kind.value)
         series.observe(max(0.0, self._clock.now() - now_s))
         self.wake()
 
@@ -88,9 +88,9 @@ class EventHandlers:
         if NodeAspect.ADDED in aspect:
             self.happened(QueueingEvent(ClusterEvent.NODE_ADDED, row, old, node))
             return
-        for flag, event in _EVENT_OF_ASPECT:
+        for flag, kind in _EVENT_OF_ASPECT:
             if flag in aspect:
-                self.happened(QueueingEvent(event, row, old, node))
+                self.happened(QueueingEvent(kind, row, old, node))
 
     def node_deleted(self, node: Node) -> None:
         self._table.remove_node(node.metadata.name)
@@ -144,13 +144,13 @@ class EventHandlers:
 
     def _assigned(self, info: PodInfo) -> None:
         place = self._table.place_of(info.uid)
-        is_news = place is None or place.assumed
+        is_new = place is None or place.assumed
         if place is None or not place.assumed:
             self._queue.remove(info.uid)
         old = place.pod if place is not None else None
         self._nominations.remove(info.uid)
         row = self._table.assign(info, info.node_name)
-        if old is None or is_news:
+        if old is None or is_new:
             self.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info))
         elif not old.asks_like(info) or _matters_to_others(old, info):
             self.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_UPDATED, row, old, info))

@@ -67,8 +67,8 @@ class WaitingPod:
         self.reject(plugin, f"rejected due to timeout after waiting {timeout_s:g}s at plugin {plugin}")
 
     def _decide(self, status: Status) -> None:
-        is_news, self.status = self.status is None, status
-        if is_news:
+        is_new, self.status = self.status is None, status
+        if is_new:
             self._noted(self)
 
 

@@ -62,7 +62,7 @@ class QueueingEvent(msgspec.Struct, frozen=True):
     """One event. `row` is the node it concerns, None when it is not about one node; `old` and `new` are the
     objects before and after (None when there is none)."""
 
-    event: ClusterEvent
+    kind: ClusterEvent
     row: int | None = None
     old: Any = None
     new: Any = None

@@ -77,7 +77,7 @@ class QueueingHintIndex(abc.ABC):
         """Nobody sleeps there any more."""
 
     @abc.abstractmethod
-    def may_wake(self, happening: QueueingEvent, slot_count: int) -> Mask:
+    def may_wake(self, event: QueueingEvent, slot_count: int) -> Mask:
         """(slot_count,): slots where `Plugin.wakes` has to be asked; the others it would refuse."""
 
 
@@ -154,7 +154,7 @@ class Plugin(abc.ABC, Generic[S]):
     def refresh(self, now_s: float) -> None:
         """Before each cycle: bring columns that depend on the time up to date, logging changed rows."""
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         """Return whether an event (one of `wakes_on`) can lift this plugin's refusal of `pod`.
 
         True costs a cycle in vain at worst; a wrong False leaves the pod waiting for minutes. Of updates of
@@ -270,9 +270,9 @@ class FilterPlugin(Plugin[S]):
         """
         return ()
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         """When the event is about one node: whether this Filter lets the pod onto it now."""
-        row = happening.row
+        row = event.row
         if row is None or self.handle.table.node_at(row) is None:
             return row is None
         codes = self.filter(self.prepare(pod), np.array([row], np.intp))
@@ -358,7 +358,7 @@ class Outlook(msgspec.Struct, frozen=True):
     """The foreseen answer of `post_filter`, and the ways to make room that it chose from, best first."""
 
     result: PostFilterResult
-    ways: tuple[PreemptionOffer, ...] = ()
+    offers: tuple[PreemptionOffer, ...] = ()
 
 
 class PostFilterPlugin(Plugin[S]):

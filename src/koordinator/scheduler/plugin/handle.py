@@ -143,7 +143,7 @@ class Handle:
         nominations: Nominations | None = None,
         gates: FeatureGates | None = None,
         metrics: Metrics | None = None,
-        shelf: dict[type, Any] | None = None,
+        singletons: dict[type, Any] | None = None,
         network: Callable[[], TopologyTree | None] = lambda: None,
     ) -> None:
         self.network = network
@@ -160,7 +160,7 @@ class Handle:
         self.after_failures: list[After] = []
         self.gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
         self._cluster = cluster
-        self._shelf = shelf if shelf is not None else {}
+        self._singletons = singletons if singletons is not None else {}
         self._profile: ProfileParts | None = None
         self._companions: dict[type[Any], tuple[Any, ...]] = {}
 
@@ -173,9 +173,9 @@ class Handle:
     def shared(self, kind: type[V], make: "Callable[[Handle], V]") -> V:
         """The scheduler's one object of a kind, made with the handle of the first plugin that asks: for what the
         instances of a plugin in several profiles keep together."""
-        found = self._shelf.get(kind)
+        found = self._singletons.get(kind)
         if found is None:
-            found = self._shelf[kind] = make(self)
+            found = self._singletons[kind] = make(self)
         return cast(V, found)
 
     def watch(self, watch: Watch[Any]) -> None:

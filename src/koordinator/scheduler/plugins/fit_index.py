@@ -39,8 +39,8 @@ class FitIndex(QueueingHintIndex):
         self._wanted[:, slot] = 0
         self._is_used[slot] = False
 
-    def may_wake(self, happening: QueueingEvent, slot_count: int) -> Mask:
-        row = happening.row
+    def may_wake(self, event: QueueingEvent, slot_count: int) -> Mask:
+        row = event.row
         if row is None:
             return self._is_used[:slot_count]
         table = self._table

@@ -329,11 +329,11 @@ class NodeResourcesFit(
 
     wakes_for_row = True
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         """Return whether the pod fits onto the node of the event now; of the pod itself, whether it asks for less."""
-        if happening.event is ClusterEvent.POD_UPDATED:
-            return asks_for_less(happening.old, happening.new)
-        return super().wakes(happening, pod)
+        if event.kind is ClusterEvent.POD_UPDATED:
+            return asks_for_less(event.old, event.new)
+        return super().wakes(event, pod)
 
     def wake_index(self) -> FitIndex:
         return FitIndex(self.handle.table, lambda pod: self.prepare(pod).checked)

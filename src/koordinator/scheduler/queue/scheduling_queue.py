@@ -113,7 +113,7 @@ class SchedulingQueue:
         """Refused pods and those with a closed gate."""
         self._gated_count = 0
         self._rejections: Counter[tuple[str, str]] = Counter()
-        self._sleepers = UnschedulablePods(policy.plugins)
+        self._unschedulable_pods = UnschedulablePods(policy.plugins)
         """What events are compared with: the pods in `_unschedulable`."""
         self._next_overdue_check_s = 0.0
         self._in_flight: dict[str, int] = {}
@@ -156,7 +156,7 @@ class SchedulingQueue:
 
     def events_in_flight(self) -> dict[str, int]:
         """Events kept for pods in flight, by their names."""
-        return dict(Counter(happening.event.value for happening in self._events))
+        return dict(Counter(event.kind.value for event in self._events))
 
     @property
     def active_count(self) -> int:
@@ -341,16 +341,16 @@ class SchedulingQueue:
 
     # Events
 
-    def happened(self, happening: QueueingEvent, now_s: float) -> None:
+    def happened(self, event: QueueingEvent, now_s: float) -> None:
         """Move the pods whose refusal the event can lift."""
         if self._in_flight:
-            self._events.append(happening)
+            self._events.append(event)
             if len(self._events) > IN_FLIGHT_EVENTS_MAX:
                 dropped = IN_FLIGHT_EVENTS_MAX // 2
                 del self._events[:dropped]
                 self._events_dropped += dropped
-        self._cause = happening.event.value
-        for wakeup in self._sleepers.woken_by(happening):
+        self._cause = event.kind.value
+        for wakeup in self._unschedulable_pods.woken_by(event):
             for uid in wakeup.uids:
                 entry = self._unschedulable.get(uid)
                 if entry is not None:  # a gate that looks further may have woken it
@@ -440,7 +440,7 @@ class SchedulingQueue:
         self.incoming["unschedulable" if entry.gate is None else "gated", self._cause] += 1
         self._gated_count += entry.gate is not None
         self._count_rejections(entry, 1)
-        self._sleepers.add(entry)
+        self._unschedulable_pods.add(entry)
 
     def _wake_up(self, entry: QueuedPod) -> bool:
         """Wake the pod and return whether it slept. It has to be put somewhere else then."""
@@ -448,11 +448,11 @@ class SchedulingQueue:
             return False
         self._gated_count -= entry.gate is not None
         self._count_rejections(entry, -1)
-        self._sleepers.discard(entry.pod.uid)
+        self._unschedulable_pods.discard(entry.pod.uid)
         return True
 
-    def _wakeup(self, entry: QueuedPod, happening: QueueingEvent) -> Wakeup | None:
-        return wakeup_of(entry, self._policy.plugins(entry.profile_name), happening)
+    def _wakeup(self, entry: QueuedPod, event: QueueingEvent) -> Wakeup | None:
+        return wakeup_of(entry, self._policy.plugins(entry.profile_name), event)
 
     def _activate(self, entry: QueuedPod) -> None:
         entry.sort_key = self._policy.sort_key(entry.pod, entry.queued_s)

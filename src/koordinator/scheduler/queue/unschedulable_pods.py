@@ -68,16 +68,16 @@ class UnschedulablePods:
     def __len__(self) -> int:
         return len(self._bucket_of)
 
-    def add(self, sleeper: UnschedulablePod) -> None:
-        key = (sleeper.profile_name, sleeper.refused_by, sleeper.pending_by)
+    def add(self, entry: UnschedulablePod) -> None:
+        key = (entry.profile_name, entry.refused_by, entry.pending_by)
         bucket = self._buckets.get(key)
         if bucket is None:
-            plugins = self._plugins(sleeper.profile_name)
-            bucket = self._buckets[key] = _Bucket(plugins, sleeper.refused_by, sleeper.pending_by)
-        pod, class_key = sleeper.hint
+            plugins = self._plugins(entry.profile_name)
+            bucket = self._buckets[key] = _Bucket(plugins, entry.refused_by, entry.pending_by)
+        pod, class_key = entry.hint
         group_key = bucket.group_key(pod, class_key)
-        self._bucket_of[sleeper.pod.uid] = (key, group_key)
-        bucket.add(group_key, sleeper.pod.uid, pod)
+        self._bucket_of[entry.pod.uid] = (key, group_key)
+        bucket.add(group_key, entry.pod.uid, pod)
 
     def discard(self, uid: str) -> None:
         found = self._bucket_of.pop(uid, None)
@@ -89,24 +89,24 @@ class UnschedulablePods:
         if not bucket:
             del self._buckets[key]
 
-    def woken_by(self, happening: QueueingEvent) -> list[Wakeup]:
+    def woken_by(self, event: QueueingEvent) -> list[Wakeup]:
         """Return who can be helped. Nobody is moved."""
         found: list[Wakeup] = []
         verdicts: Verdicts = {}
         for bucket in self._buckets.values():
-            found += bucket.woken_by(happening, verdicts)
+            found += bucket.woken_by(event, verdicts)
         return found
 
 
-def wakeup_of(sleeper: UnschedulablePod, plugins: Plugins, happening: QueueingEvent) -> Wakeup | None:
+def wakeup_of(entry: UnschedulablePod, plugins: Plugins, event: QueueingEvent) -> Wakeup | None:
     """Return what an event does for one pod, None when nothing."""
-    if happening.event is ClusterEvent.WILDCARD:
-        return Wakeup((sleeper.pod.uid,), is_immediate=False)
-    pod = sleeper.pod if happening.event is ClusterEvent.POD_UPDATED else sleeper.hint[0]
-    for names, is_immediate in ((sleeper.pending_by, True), (sleeper.refused_by - sleeper.pending_by, False)):
-        for plugin in _asked(plugins, names, happening):
-            if _helps(plugin, happening, pod, plugins, {}):
-                return Wakeup((sleeper.pod.uid,), is_immediate)
+    if event.kind is ClusterEvent.WILDCARD:
+        return Wakeup((entry.pod.uid,), is_immediate=False)
+    pod = entry.pod if event.kind is ClusterEvent.POD_UPDATED else entry.hint[0]
+    for names, is_immediate in ((entry.pending_by, True), (entry.refused_by - entry.pending_by, False)):
+        for plugin in _asked(plugins, names, event):
+            if _helps(plugin, event, pod, plugins, {}):
+                return Wakeup((entry.pod.uid,), is_immediate)
     return None
 
 
@@ -179,78 +179,76 @@ class _Bucket:
         for index in self._indexes.values():
             index.clear(group.slot)
 
-    def woken_by(self, happening: QueueingEvent, verdicts: Verdicts) -> list[Wakeup]:
-        if happening.event is ClusterEvent.WILDCARD:
+    def woken_by(self, event: QueueingEvent, verdicts: Verdicts) -> list[Wakeup]:
+        if event.kind is ClusterEvent.WILDCARD:
             return [Wakeup(tuple(group.pods), is_immediate=False) for group in self._groups.values()]
         found: list[Wakeup] = []
         woken: set[int] = set()
         for names, is_immediate in self._asked:
-            for plugin in _asked(self._plugins, names, happening):
-                for group in self._candidates(plugin, happening):
+            for plugin in _asked(self._plugins, names, event):
+                for group in self._candidates(plugin, event):
                     if group.slot in woken:
                         continue
-                    if _helps(plugin, happening, group.first, self._plugins, verdicts):
+                    if _helps(plugin, event, group.first, self._plugins, verdicts):
                         woken.add(group.slot)
                         found.append(Wakeup(tuple(group.pods), is_immediate))
         return found
 
-    def _candidates(self, plugin: Plugin[Any], happening: QueueingEvent) -> Iterator[_Group]:
+    def _candidates(self, plugin: Plugin[Any], event: QueueingEvent) -> Iterator[_Group]:
         """Groups that the plugin's index does not rule out; all when it has none."""
         index = self._indexes.get(plugin.name)
         if index is None:
             yield from list(self._groups.values())
             return
-        for slot in np.flatnonzero(index.may_wake(happening, len(self._slots))).tolist():
+        for slot in np.flatnonzero(index.may_wake(event, len(self._slots))).tolist():
             group = self._slots[slot]
             if group is not None:
                 yield group
 
 
-def _asked(plugins: Plugins, names: frozenset[str], happening: QueueingEvent) -> list[Plugin[Any]]:
+def _asked(plugins: Plugins, names: frozenset[str], event: QueueingEvent) -> list[Plugin[Any]]:
     """Plugins that the event concerns, in a fixed order."""
     found = (plugins.get(name) for name in sorted(names))
-    return [plugin for plugin in found if plugin is not None and happening.event in plugin.wakes_on]
+    return [plugin for plugin in found if plugin is not None and event.kind in plugin.wakes_on]
 
 
 def _helps(
-    plugin: Plugin[Any], happening: QueueingEvent, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
+    plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
 ) -> bool:
     try:
-        return _answers_yes(plugin, happening, pod, plugins, verdicts)
+        return _answers_yes(plugin, event, pod, plugins, verdicts)
     except Exception as error:
         _guard.failed(error, plugin.wakes)
         return True  # a cycle in vain at worst; who is not woken may wait for minutes
 
 
 def _answers_yes(
-    plugin: Plugin[Any], happening: QueueingEvent, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
+    plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
 ) -> bool:
-    if happening.event is ClusterEvent.POD_UPDATED:
+    if event.kind is ClusterEvent.POD_UPDATED:
         # An update that the plugin does not look at (our own status patch) changes nothing for it.
-        old, new = happening.old, happening.new
-        return plugin.tells_apart(old, new) and plugin.wakes(happening, pod)
-    if not _hears_of_row(plugin, happening):
-        return plugin.wakes(happening, pod)
-    return _passes(plugin, happening, pod, verdicts) and all(
-        _passes(check, happening, pod, verdicts)
+        old, new = event.old, event.new
+        return plugin.tells_apart(old, new) and plugin.wakes(event, pod)
+    if not _hears_of_row(plugin, event):
+        return plugin.wakes(event, pod)
+    return _passes(plugin, event, pod, verdicts) and all(
+        _passes(check, event, pod, verdicts)
         for name in QUICK_CHECKS
         if isinstance(check := plugins.get(name), FilterPlugin)
     )
 
 
-def _hears_of_row(plugin: Plugin[Any], happening: QueueingEvent) -> bool:
+def _hears_of_row(plugin: Plugin[Any], event: QueueingEvent) -> bool:
     """Return whether the event can help on the node that it is about, or nowhere."""
-    if happening.row is None:
+    if event.row is None:
         return False
-    return happening.event in _ABOUT_ROW and (
-        type(plugin).wakes is FilterPlugin.wakes or plugin.wakes_for_row
-    )
+    return event.kind in _ABOUT_ROW and (type(plugin).wakes is FilterPlugin.wakes or plugin.wakes_for_row)
 
 
-def _passes(plugin: Plugin[Any], happening: QueueingEvent, pod: PodInfo, verdicts: Verdicts) -> bool:
+def _passes(plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo, verdicts: Verdicts) -> bool:
     """Return whether the plugin lets the pod onto the node of the event; asked once for all that look the same."""
     key = (plugin.name, plugin.class_key(pod), plugin.live_key(pod))
     found = verdicts.get(key)
     if found is None:
-        found = verdicts[key] = plugin.wakes(happening, pod)
+        found = verdicts[key] = plugin.wakes(event, pod)
     return found

@@ -239,12 +239,12 @@ class GangCache:
         """Sort the member into leaving, spent or succeeded; return whether that changed anything."""
         is_bound, phase = key in gang.bound, pod.status.phase
         is_deleted = pod.metadata.deletion_timestamp is not None
-        is_news = _set(gang.leaving, key, to=not is_bound and (is_deleted or phase in FINISHED_PHASES))
-        is_news |= _set(gang.spent, key, to=is_bound and (is_deleted or phase == "Failed"))
-        is_news |= _set(gang.succeeded, key, to=is_bound and not is_deleted and phase == "Succeeded")
+        is_new = _set(gang.leaving, key, to=not is_bound and (is_deleted or phase in FINISHED_PHASES))
+        is_new |= _set(gang.spent, key, to=is_bound and (is_deleted or phase == "Failed"))
+        is_new |= _set(gang.succeeded, key, to=is_bound and not is_deleted and phase == "Succeeded")
         if key in gang.leaving:
             self.forget_representative(gang, key)
-        return is_news
+        return is_new
 
     def remember(self, pod: Pod) -> None:
         """A pod changed that is a member of no known gang now."""

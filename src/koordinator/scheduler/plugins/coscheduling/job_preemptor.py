@@ -173,7 +173,7 @@ class JobPreemptor(msgspec.Struct, frozen=True, kw_only=True):
     """What was kept of an earlier attempt in the round."""
 
 
-def preempt(job: JobPreemptor, ground: PreemptionCluster, placer: Placer | None = None) -> JobPreemption:
+def preempt(job: JobPreemptor, dry_run: PreemptionCluster, placer: Placer | None = None) -> JobPreemption:
     """Choose whom to evict so that all pending members of the job find room.
 
     Without a `placer` members go to the nodes with the cheapest victims.
@@ -182,12 +182,12 @@ def preempt(job: JobPreemptor, ground: PreemptionCluster, placer: Placer | None 
         return JobPreemption(reason=PreemptReason.ATTEMPTED, message=job.earlier)
     if not job.members:
         return JobPreemption(reason=PreemptReason.NO_MEMBERS, message=PreemptReason.NO_MEMBERS.value)
-    reason = _objection(job, ground)
+    reason = _objection(job, dry_run)
     if reason is not PreemptReason.SUCCESS:
         return JobPreemption(reason=reason, message=reason.value)
-    if not ground.has_victims:
-        return JobPreemption(reason=PreemptReason.NO_ROOM, message=ground.failure(()))
-    placing = (placer or cheapest)(job.members, ground)
+    if not dry_run.has_victims:
+        return JobPreemption(reason=PreemptReason.NO_ROOM, message=dry_run.failure(()))
+    placing = (placer or cheapest)(job.members, dry_run)
     if placing.failure:
         return JobPreemption(reason=PreemptReason.NO_ROOM, message=placing.failure)
     waiting, pending = len(job.waiting), len(job.members)
@@ -195,11 +195,11 @@ def preempt(job: JobPreemptor, ground: PreemptionCluster, placer: Placer | None 
         reason=PreemptReason.SUCCESS,
         message=f"preempt success, alreadyWaitingForBound: {waiting}/{waiting + pending}",
         nominations=placing.nodes,
-        evictions=tuple(_evictions(set(placing.nodes.values()), ground)),
+        evictions=tuple(_evictions(set(placing.nodes.values()), dry_run)),
     )
 
 
-def _objection(job: JobPreemptor, ground: PreemptionCluster) -> PreemptReason:
+def _objection(job: JobPreemptor, dry_run: PreemptionCluster) -> PreemptReason:
     if job.never:
         return PreemptReason.NEVER
     if not job.is_complete:
@@ -209,43 +209,43 @@ def _objection(job: JobPreemptor, ground: PreemptionCluster) -> PreemptReason:
     for member in job.members:
         is_trigger = member.key == job.trigger.key
         if not member.nominated or (
-            is_trigger and ground.code_of(member.nominated) is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+            is_trigger and dry_run.code_of(member.nominated) is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
         ):
             continue
-        if ground.is_vacating(member.nominated):
+        if dry_run.is_vacating(member.nominated):
             return PreemptReason.TERMINATING
     return PreemptReason.SUCCESS
 
 
-def cheapest(members: Sequence[JobMember], ground: PreemptionCluster) -> Placing:
+def cheapest(members: Sequence[JobMember], dry_run: PreemptionCluster) -> Placing:
     """Each member on the cheapest node that takes it beside those placed before it; members that are not needed
     where there is room for them."""
     nodes: dict[str, str] = {}
     for is_needed in (True, False):
         left = [member for member in members if member.is_needed is is_needed]
         while left:
-            cleared = ground.clear(left)
+            cleared = dry_run.clear(left)
             if not cleared and is_needed:
-                return Placing(failure=ground.failure(left))
+                return Placing(failure=dry_run.failure(left))
             if not cleared:
                 break  # the job can start without them
             for node in cleared:
                 # Node by node places as member by member would: each goes to the first node that takes it.
-                nodes.update((member.key, node) for member in left if ground.place(node, member))
+                nodes.update((member.key, node) for member in left if dry_run.place(node, member))
                 left = [member for member in left if member.key not in nodes]
                 if not left:
                     break
     return Placing(nodes)
 
 
-def _evictions(used: set[str], ground: PreemptionCluster) -> Iterable[VictimEviction]:
+def _evictions(used: set[str], dry_run: PreemptionCluster) -> Iterable[VictimEviction]:
     """The pods that must go for the members; of all others those come back first that matter most."""
-    cleared = ground.cleared()
+    cleared = dry_run.cleared()
     idle = [pod for node, pods in cleared.items() if node not in used for pod in pods]
     worth = _Worth(pod for node in used for pod in cleared.get(node, ()))
     victims: list[Occupant] = []
     for pods in (idle, *(pods for node, pods in cleared.items() if node in used)):
-        lost = restore(worth.order(pods), ground)
+        lost = restore(worth.order(pods), dry_run)
         worth.lose(lost)
         victims += lost
     return (VictimEviction(pod, _action(pod)) for pod in victims)
@@ -282,20 +282,20 @@ class _Worth:
         return sorted(found, key=lambda pod: keys[pod.key])
 
 
-def restore(pods: Sequence[Occupant], ground: PreemptionCluster) -> list[Occupant]:
+def restore(pods: Sequence[Occupant], dry_run: PreemptionCluster) -> list[Occupant]:
     """Put pods back one after the other as long as all members can stay where they are; those that cannot come
     back. Asks about many pods at once where nobody objects to any of them."""
     if not pods:
         return []
-    if ground.may_hold(pods):
-        ground.put_back(pods)
-        if ground.holds({pod.node for pod in pods}):
+    if dry_run.may_hold(pods):
+        dry_run.put_back(pods)
+        if dry_run.holds({pod.node for pod in pods}):
             return []
-        ground.take(pods)
+        dry_run.take(pods)
     if len(pods) == 1:
         return list(pods)
     half = len(pods) // 2
-    return restore(pods[:half], ground) + restore(pods[half:], ground)
+    return restore(pods[:half], dry_run) + restore(pods[half:], dry_run)
 
 
 def _action(pod: Occupant) -> VictimAction:

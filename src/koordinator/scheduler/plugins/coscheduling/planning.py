@@ -112,10 +112,10 @@ class GangPlanning:
             return None
         now = self._gangs.round_of(pod.pod)
         if now is not None and now.first != key_of(pod.pod):
-            return lambda members, ground: Placing(failure=PLAN_INVALID)
+            return lambda members, dry_run: Placing(failure=PLAN_INVALID)
         return self._place
 
-    def _place(self, members: Sequence[JobMember], ground: PreemptionCluster) -> Placing:
+    def _place(self, members: Sequence[JobMember], dry_run: PreemptionCluster) -> Placing:
         """Clear the cheapest nodes, more each time, until the gang can be planned on what is there then."""
         infos = {member.key: info for member in members if (info := self._gangs.info(member.key)) is not None}
         tree = self._handle.network()
@@ -123,11 +123,11 @@ class GangPlanning:
         if tree is None or gang is None or len(infos) < len(members):
             return Placing(failure=PLAN_INVALID)
         job = msgspec.structs.replace(self.job_of(gang), least=())
-        while ground.clear(members):
-            costs = {node: len(pods) for node, pods in ground.cleared().items()}
+        while dry_run.clear(members):
+            costs = {node: len(pods) for node, pods in dry_run.cleared().items()}
             found = self.planner.plan(tree, msgspec.structs.replace(job, costs=costs))
             if found.plan.is_placed:
-                return _settle(found, members, infos, ground)
+                return _settle(found, members, infos, dry_run)
         return Placing(failure=self.planner.plan(tree, job).message)
 
     # Explanations
@@ -216,10 +216,10 @@ class GangPlanning:
 
 
 def _settle(
-    found: JobPlan, members: Sequence[JobMember], infos: Mapping[str, PodInfo], ground: PreemptionCluster
+    found: JobPlan, members: Sequence[JobMember], infos: Mapping[str, PodInfo], dry_run: PreemptionCluster
 ) -> Placing:
     nodes = {member.key: found.plan.nodes[infos[member.key].uid] for member in members}
     for member in members:
-        if not ground.place(nodes[member.key], member):
+        if not dry_run.place(nodes[member.key], member):
             return Placing(failure=PLAN_INVALID)
     return Placing(nodes)

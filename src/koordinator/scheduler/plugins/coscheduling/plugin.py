@@ -199,7 +199,7 @@ class Coscheduling(
         self._pod_groups = PodGroupController.of(handle, args.controller_workers)
         self._kept: dict[str, RetainedPlace] = {}
         """Rooms of members whose binding failed, by uid."""
-        self._told = ReportedFailures(handle.clock)
+        self._reported = ReportedFailures(handle.clock)
         self._refused_as_a_whole = ""
         """The pod whose attempt under way failed because limits, or nodes, have no room for its group."""
         self._eviction: PostFilterResult | None = None
@@ -264,7 +264,7 @@ class Coscheduling(
             count = self.handle.table.node_count
             self.gangs.tell(failure.condition_patches, fit_error(count, {}, message, told))
         found = SharedFailure(message, NAME, told, now.suggestion)
-        self._told.tell(now.group_id, f"{message} {found.told}", key_of(pod.pod), pod.uid)
+        self._reported.tell(now.group_id, f"{message} {found.told}", key_of(pod.pod), pod.uid)
         return found
 
     def _objection(self, pod: PodInfo, ended: Next) -> Status | JobRefusal:
@@ -310,9 +310,9 @@ class Coscheduling(
             return FoundNode(SUCCESS, plan=group) if group is not None else found
         return found
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
-        if happening.event is ClusterEvent.ASSIGNED_POD_DELETED:
-            return self.preemption.wakes(happening, pod)
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
+        if event.kind is ClusterEvent.ASSIGNED_POD_DELETED:
+            return self.preemption.wakes(event, pod)
         return self.planning.wakes(pod.pod)
 
     # No node
@@ -340,10 +340,10 @@ class Coscheduling(
         failure = self.rounds.filter_failed(pod.pod, diagnosis.fit_error(""), is_root_cause=True)
         self.gangs.reject(failure.rejected, failure.group_message)
         if now is not None and failure.rejected:
-            self._told.forget(now.group_id)
+            self._reported.forget(now.group_id)
         elif now is not None and now.failure:
             shared = SharedFailure(now.failure, NAME, self.preemption.told(now), now.suggestion)
-            self.rounds.spare(self._told.who_knows(now.group_id, f"{now.failure} {shared.told}"))
+            self.rounds.spare(self._reported.who_knows(now.group_id, f"{now.failure} {shared.told}"))
 
     # Score
 

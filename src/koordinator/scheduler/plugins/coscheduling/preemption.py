@@ -16,8 +16,13 @@ from koordinator.scheduler.config.plugin_args import CoschedulingArgs
 from koordinator.scheduler.plugin.capabilities import JobRoomPlugin
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.failures import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT
-from koordinator.scheduler.plugin.framework import Diagnosis, Handle, Outlook, PostFilterResult
-from koordinator.scheduler.plugin.framework import PreemptionOffer as EvictionWay
+from koordinator.scheduler.plugin.framework import (
+    Diagnosis,
+    Handle,
+    Outlook,
+    PostFilterResult,
+    PreemptionOffer,
+)
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun, is_preempted
@@ -144,11 +149,11 @@ class GangPreemption:
             diagnosis.wake_by(NAME)
         return self._carry_out(job, found, victims, diagnosis.profile_name)
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         """Return whether somebody left who could not be evicted, from a node where one more member fits once all
         others went who can: filters only look at what is free.
         """
-        gone, row, table = happening.old, happening.row, self._handle.table
+        gone, row, table = event.old, event.row, self._handle.table
         if self._residents is None or gone is None or row is None or table.node_at(row) is None:
             return False
         if gone.priority < pod.priority and may_go(gone.pod):
@@ -167,8 +172,8 @@ class GangPreemption:
         job = self._job_of(pod)
         found, victims = self.decide(job, diagnosis)
         result = self._result(job, found)
-        ways = [EvictionWay(node, tuple(pods)) for node, pods in victims.items()]
-        return Outlook(result, tuple(ways))
+        offers = [PreemptionOffer(node, tuple(pods)) for node, pods in victims.items()]
+        return Outlook(result, tuple(offers))
 
     def told(self, now: GangRound) -> str:
         """Return what is said of preemption about members that fail because another one did."""
@@ -241,7 +246,7 @@ class GangPreemption:
         )
         own = {pod.uid for pod in (*job.members.values(), *job.waiting)}
         with self._without_nominations(job), rehearsal_of(table) as trial:
-            ground = PreemptionDryRun(
+            dry_run = PreemptionDryRun(
                 table,
                 self._residents,
                 trial,
@@ -253,11 +258,11 @@ class GangPreemption:
                 rivals=self._rivals,
                 spare=self._spare,
             )
-            found = preempt(preemptor, ground, self._placer_of(trigger))
+            found = preempt(preemptor, dry_run, self._placer_of(trigger))
             victims: dict[str, list[PodInfo]] = {}
             for each in found.evictions:
                 if each.action is not VictimAction.NOTHING:
-                    victims.setdefault(each.victim.node, []).append(ground.info(each.victim))
+                    victims.setdefault(each.victim.node, []).append(dry_run.info(each.victim))
         return found, victims
 
     def _is_awaited(self, job: PreemptorJob, diagnosis: Diagnosis) -> bool:
@@ -340,7 +345,7 @@ class GangPreemption:
         terms = PreemptionTerms(
             accommodates=f"higher priority pods, preemptor: {job.name}, triggerPod: {trigger.key}",
             plugin=JOB_REJECT,
-            nominations=tuple(_news(promised)),
+            nominations=tuple(_as_nominations(promised)),
             is_job=True,
             awaits_others=any(each.action is VictimAction.NOTHING for each in found.evictions),
             evicted=evicted,
@@ -360,7 +365,7 @@ class GangPreemption:
                 self._handle.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
         # Of the trigger and of members that give their places back, outcomes of their attempts tell.
         told = [(pod, "") for pod in job.members.values() if pod.uid != job.trigger.uid]
-        self._eviction.renominate(_news(told), f"preemption by {job.name}")
+        self._eviction.renominate(_as_nominations(told), f"preemption by {job.name}")
         now = self._gangs.round_of(job.trigger.pod)
         why = now.failure if now is not None and now.failure else message
         for pod in job.waiting:
@@ -377,7 +382,7 @@ class GangPreemption:
         self._duration.of(name, result).observe(max(0.0, self._handle.clock.now() - began_s))
 
 
-def _news(promised: Sequence[tuple[PodInfo, str]]) -> list[tuple[PodInfo, str]]:
+def _as_nominations(promised: Sequence[tuple[PodInfo, str]]) -> list[tuple[PodInfo, str]]:
     """Nominations that the pods' statuses do not tell yet."""
     return [(pod, node) for pod, node in promised if pod.pod.status.nominated_node_name != node]
 

@@ -29,7 +29,7 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     """One request of a claim (by index)."""
 
     claim: int
-    wishes: tuple[SubRequest, ...]
+    sub_requests: tuple[SubRequest, ...]
 
 
 class MatchConstraint(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class AllocationOutcome(enum.IntEnum):
 class Pick(msgspec.Struct, frozen=True):
     """The devices of an ask: the wish that was met, and indices of devices."""
 
-    wish: int
+    sub_request: int
     devices: tuple[int, ...]
 
 
@@ -113,51 +113,51 @@ class _Search:
         if at == len(self._problem.asks):
             return True
         ask = self._problem.asks[at]
-        for index, wish in enumerate(ask.wishes):
-            if wish.count == ALL:
-                if self._serve_all(at, ask, index, wish):
+        for index, sub_request in enumerate(ask.sub_requests):
+            if sub_request.count == ALL:
+                if self._serve_all(at, ask, index, sub_request):
                     return True
-            elif self._counts[ask.claim] + wish.count <= RESULTS_MAX and self._serve_some(
-                at, ask, index, wish, 0, []
+            elif self._counts[ask.claim] + sub_request.count <= RESULTS_MAX and self._serve_some(
+                at, ask, index, sub_request, 0, []
             ):
                 return True
         return False
 
-    def _serve_all(self, at: int, ask: ClaimRequest, index: int, wish: SubRequest) -> bool:
+    def _serve_all(self, at: int, ask: ClaimRequest, index: int, sub_request: SubRequest) -> bool:
         stock = self._stock
         if any(stock.is_incomplete) or any(stock.is_invalid):
             self.met_updating = True
             return False
-        wanted = [device for device, fits in enumerate(stock.fits[wish.fits]) if fits]
+        wanted = [device for device, fits in enumerate(stock.fits[sub_request.fits]) if fits]
         if not wanted or self._counts[ask.claim] + len(wanted) > RESULTS_MAX:
             return False
         taken: list[int] = []
         for device in wanted:
             self._step()
-            if not self._may_take(ask, wish, device):
+            if not self._may_take(ask, sub_request, device):
                 break
-            self._take(ask, wish, device)
+            self._take(ask, sub_request, device)
             taken.append(device)
         if len(taken) == len(wanted) and self._go_on(at, index, taken):
             return True
         for device in reversed(taken):
-            self._give_back(wish, device)
+            self._give_back(sub_request, device)
         self._counts[ask.claim] -= len(taken)
         return False
 
     def _serve_some(
-        self, at: int, ask: ClaimRequest, index: int, wish: SubRequest, first: int, taken: list[int]
+        self, at: int, ask: ClaimRequest, index: int, sub_request: SubRequest, first: int, taken: list[int]
     ) -> bool:
         """Choose devices from `first` on, until there are enough."""
-        if len(taken) == wish.count:
+        if len(taken) == sub_request.count:
             return self._go_on(at, index, taken)
-        for device in self._candidates(ask, wish, first):
-            self._take(ask, wish, device)
+        for device in self._candidates(ask, sub_request, first):
+            self._take(ask, sub_request, device)
             taken.append(device)
-            if self._serve_some(at, ask, index, wish, device + 1, taken):
+            if self._serve_some(at, ask, index, sub_request, device + 1, taken):
                 return True
             taken.pop()
-            self._give_back(wish, device)
+            self._give_back(sub_request, device)
             self._counts[ask.claim] -= 1
         return False
 
@@ -168,16 +168,18 @@ class _Search:
         self.picks.pop()
         return False
 
-    def _candidates(self, ask: ClaimRequest, wish: SubRequest, first: int) -> Iterator[int]:
+    def _candidates(self, ask: ClaimRequest, sub_request: SubRequest, first: int) -> Iterator[int]:
         """Devices that can be taken next; of those that are alike only the first, as the others fail with it."""
-        kinds, fits = self._stock.kinds, self._stock.fits[wish.fits]
+        kinds, fits = self._stock.kinds, self._stock.fits[sub_request.fits]
         tried: set[int] = set()
         for device in range(first, len(kinds)):
             if not fits[device] or self._stock.is_invalid[device] or kinds[device] in tried:
                 continue
             self._step()
-            if self._may_take(ask, wish, device):
-                if not wish.is_admin:  # others may have the device too, so that equals are not alike any more
+            if self._may_take(ask, sub_request, device):
+                if (
+                    not sub_request.is_admin
+                ):  # others may have the device too, so that equals are not alike any more
                     tried.add(kinds[device])
                 yield device
 
@@ -186,27 +188,27 @@ class _Search:
             raise _TooManySteps
         self._steps_left -= 1
 
-    def _may_take(self, ask: ClaimRequest, wish: SubRequest, device: int) -> bool:
+    def _may_take(self, ask: ClaimRequest, sub_request: SubRequest, device: int) -> bool:
         takers = self._takers[device]
-        if wish.is_admin:
+        if sub_request.is_admin:
             if ask.claim in takers:
                 return False
         elif takers or self._stock.is_used[device]:
             return False
-        for number in wish.rules:
+        for number in sub_request.rules:
             rule, seen = self._problem.rules[number], self._rules[number]
             value = self._stock.values[rule.values][device]
             if value < 0 or (value in seen if rule.is_distinct else bool(seen) and seen[0] != value):
                 return False
         return True
 
-    def _take(self, ask: ClaimRequest, wish: SubRequest, device: int) -> None:
+    def _take(self, ask: ClaimRequest, sub_request: SubRequest, device: int) -> None:
         self._takers[device].append(ask.claim)
         self._counts[ask.claim] += 1
-        for number in wish.rules:
+        for number in sub_request.rules:
             self._rules[number].append(self._stock.values[self._problem.rules[number].values][device])
 
-    def _give_back(self, wish: SubRequest, device: int) -> None:
+    def _give_back(self, sub_request: SubRequest, device: int) -> None:
         self._takers[device].pop()
-        for number in wish.rules:
+        for number in sub_request.rules:
             self._rules[number].pop()

@@ -94,8 +94,8 @@ class _Reader:
             self.rules.append(self._rule(claim, number, constraint))
         least = 0
         for request in devices.requests:
-            wishes, words = [], []
-            for name, wish in _wishes(claim, request):
+            sub_requests, words = [], []
+            for name, sub_request in _sub_requests(claim, request):
                 rules = tuple(
                     first_rule + number
                     for number, constraint in enumerate(devices.constraints)
@@ -103,12 +103,12 @@ class _Reader:
                     or request.name in constraint.requests
                     or name in constraint.requests
                 )
-                device_class = self._class(name, wish.device_class_name)
-                wishes.append(self._wish(claim, name, wish, device_class, rules))
-                words.append(SubRequestTerms(name, device_class, tuple(wish.tolerations)))
-            self.asks.append(ClaimRequest(index, tuple(wishes)))
+                device_class = self._class(name, sub_request.device_class_name)
+                sub_requests.append(self._sub_request(claim, name, sub_request, device_class, rules))
+                words.append(SubRequestTerms(name, device_class, tuple(sub_request.tolerations)))
+            self.asks.append(ClaimRequest(index, tuple(sub_requests)))
             self.wanted.append(tuple(words))
-            least += min(wish.count for wish in wishes)
+            least += min(sub_request.count for sub_request in sub_requests)
         if least > RESULTS_MAX:
             raise DemandError(
                 f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of {RESULTS_MAX}"
@@ -133,34 +133,34 @@ class _Reader:
             raise DemandError(f"request {request}: device class {name} does not exist")
         return found
 
-    def _wish(
+    def _sub_request(
         self,
         claim: ResourceClaim,
         name: str,
-        wish: ExactDeviceRequest | DeviceSubRequest,
+        sub_request: ExactDeviceRequest | DeviceSubRequest,
         device_class: DeviceClass,
         rules: tuple[int, ...],
     ) -> SubRequest:
-        if wish.capacity:
+        if sub_request.capacity:
             raise DemandError(f"claim {claim.key}, request {name}: capacity requirements are not supported")
-        mode = wish.allocation_mode or EXACT_COUNT
+        mode = sub_request.allocation_mode or EXACT_COUNT
         if mode not in (EXACT_COUNT, ALL_DEVICES):
             raise DemandError(f"claim {claim.key}, request {name}: unsupported count mode {mode}")
         key = SelectionKey(
             owner=device_class.metadata.name,
             own=selection.texts(device_class.spec.selectors),
-            more=selection.texts(wish.selectors),
-            tolerations=selection.facts(wish.tolerations),
+            more=selection.texts(sub_request.selectors),
+            tolerations=selection.facts(sub_request.tolerations),
         )
         return SubRequest(
             fits=_index(self.selections, self._known.of(key)),
-            count=ALL if mode == ALL_DEVICES else max(1, wish.count),
-            is_admin=isinstance(wish, ExactDeviceRequest) and bool(wish.admin_access),
+            count=ALL if mode == ALL_DEVICES else max(1, sub_request.count),
+            is_admin=isinstance(sub_request, ExactDeviceRequest) and bool(sub_request.admin_access),
             rules=rules,
         )
 
 
-def _wishes(
+def _sub_requests(
     claim: ResourceClaim, request: DeviceRequest
 ) -> list[tuple[str, ExactDeviceRequest | DeviceSubRequest]]:
     if request.exactly is not None:

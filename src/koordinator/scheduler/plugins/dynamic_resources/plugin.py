@@ -63,9 +63,9 @@ def keys_of(pod: Pod) -> frozenset[ClaimKey]:
     return frozenset((namespace, name) for _, name in claim_names(pod) if name is not None)
 
 
-def gives_back(happening: QueueingEvent) -> bool:
+def gives_back(event: QueueingEvent) -> bool:
     """Return whether devices became free: a claim lost them, or went, or a promise was taken back."""
-    old, new = happening.old, happening.new
+    old, new = event.old, event.new
     if old is None and new is None:
         return True
     had = isinstance(old, ResourceClaim) and old.status.allocation is not None
@@ -73,13 +73,13 @@ def gives_back(happening: QueueingEvent) -> bool:
     return had and not has
 
 
-def helps(happening: QueueingEvent, pod: Pod) -> bool:
+def helps(event: QueueingEvent, pod: Pod) -> bool:
     """Return whether news of a claim can help a pod: its own claim came or has another status, or devices became
     free.
     """
-    if gives_back(happening):
+    if gives_back(event):
         return True
-    old, new = happening.old, happening.new
+    old, new = event.old, event.new
     if new is None or (new.metadata.namespace, new.metadata.name) not in keys_of(pod):
         return False
     return old is None or old.status != new.status or old.metadata.uid != new.metadata.uid
@@ -104,11 +104,11 @@ class ClaimIndex(QueueingHintIndex):
             if not slots:
                 del self._slots[key]
 
-    def may_wake(self, happening: QueueingEvent, slot_count: int) -> Mask:
-        if happening.event not in CLAIM_EVENTS or gives_back(happening):
+    def may_wake(self, event: QueueingEvent, slot_count: int) -> Mask:
+        if event.kind not in CLAIM_EVENTS or gives_back(event):
             return np.ones(slot_count, np.bool_)
         found = np.zeros(slot_count, np.bool_)
-        subject = happening.new if happening.new is not None else happening.old
+        subject = event.new if event.new is not None else event.old
         meta = subject.metadata
         found[list(self._slots.get((meta.namespace, meta.name), ()))] = True
         return found
@@ -289,14 +289,14 @@ class DynamicResources(
         failure = self._supply.failure(state.demand, row)
         return (failure,) if failure else ()
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         if claim_allocations.objection(pod.pod, self._books.claim):
             return False
-        if happening.event in CLAIM_EVENTS:
-            return helps(happening, pod.pod)
-        if happening.row is None:
+        if event.kind in CLAIM_EVENTS:
+            return helps(event, pod.pod)
+        if event.row is None:
             return True
-        return self.prepare(pod).refusal.is_success and super().wakes(happening, pod)
+        return self.prepare(pod).refusal.is_success and super().wakes(event, pod)
 
     def wake_index(self) -> QueueingHintIndex:
         return ClaimIndex()

@@ -33,7 +33,7 @@ def grants(demand: ClaimDemand, answer: AllocatorResult, entries: Sequence[Slice
         for ask, words, pick in zip(demand.problem.asks, demand.wanted, answer.picks, strict=True):
             if ask.claim != index:
                 continue
-            wanted, is_admin = words[pick.wish], ask.wishes[pick.wish].is_admin
+            wanted, is_admin = words[pick.sub_request], ask.sub_requests[pick.sub_request].is_admin
             chosen.append(wanted)
             for device in pick.devices:
                 entry = entries[device]

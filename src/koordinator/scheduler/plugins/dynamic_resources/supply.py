@@ -66,8 +66,8 @@ class Supply:
         numbers = self._numbers(int(self._inventory.nodes_of(rows)[0]), self._reaches(rows)[:, 0])
         for number in numbers:
             for ask in demand.problem.asks:
-                for wish in ask.wishes:
-                    text = demand.selections[wish.fits].failures.get(number)
+                for sub_request in ask.sub_requests:
+                    text = demand.selections[sub_request.fits].failures.get(number)
                     if text is not None:
                         return text.replace(CLAIM, demand.claims[ask.claim].key)
         for number in numbers:
@@ -105,14 +105,14 @@ class Supply:
         passes = np.ones(rows.size, np.bool_)
         inventory = self._inventory
         for ask in demand.problem.asks:
-            if len(ask.wishes) > 1:
+            if len(ask.sub_requests) > 1:
                 continue
-            [wish] = ask.wishes
-            if wish.is_admin or wish.count == ALL:
-                fits = demand.selections[wish.fits].values
-                passes &= self._count(fits, rows, reaches) >= max(1, wish.count)
+            [sub_request] = ask.sub_requests
+            if sub_request.is_admin or sub_request.count == ALL:
+                fits = demand.selections[sub_request.fits].values
+                passes &= self._count(fits, rows, reaches) >= max(1, sub_request.count)
             else:
-                needs[wish.fits] = needs.get(wish.fits, 0) + wish.count
+                needs[sub_request.fits] = needs.get(sub_request.fits, 0) + sub_request.count
         for index, count in needs.items():
             is_free = demand.selections[index].values & ~inventory.is_used & (inventory.trouble != INVALID)
             passes &= self._count(is_free, rows, reaches) >= count
@@ -139,7 +139,9 @@ class Supply:
             not problem.rules
             and len(demand.selections) == 1
             and all(
-                len(ask.wishes) == 1 and ask.wishes[0].count != ALL and not ask.wishes[0].is_admin
+                len(ask.sub_requests) == 1
+                and ask.sub_requests[0].count != ALL
+                and not ask.sub_requests[0].is_admin
                 for ask in problem.asks
             )
         )

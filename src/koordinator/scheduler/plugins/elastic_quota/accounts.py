@@ -34,12 +34,12 @@ class QuotaControllers:
     """The loops; they run on the leader. Source: behaviour/elastic-quota 2.2, 15 and 16."""
 
     def __init__(
-        self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, news: QuotaChanges, hooks: Hooks
+        self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, changes: QuotaChanges, hooks: Hooks
     ) -> None:
         self._args = args
         self._handle = handle
-        self._statuses = Statuses(handle, book, news, hooks)
-        self.over_use = OverUse(args, handle, book, news)
+        self._statuses = Statuses(handle, book, changes, hooks)
+        self.over_use = OverUse(args, handle, book, changes)
 
     def loops(self) -> list[BackgroundController]:
         """Return the controllers that run beside scheduling."""
@@ -110,22 +110,22 @@ class QuotaAccounts(RowKeeper):
         self._handle = handle
         hooks = self.hooks = Hooks.of(args.hook_plugins, handle)
         book = self.book = QuotaBook(args, handle.gates, handle.clock, hooks)
-        news = self.news = QuotaChanges(book, has_runtime=args.enable_runtime_quota)
+        changes = self.changes = QuotaChanges(book, has_runtime=args.enable_runtime_quota)
         timed = self.timed = Latencies(handle)
-        self.controllers = QuotaControllers(args, handle, book, news, hooks)
+        self.controllers = QuotaControllers(args, handle, book, changes, hooks)
         self._set_quota = timed.of("UpdateQuota", book.set_quota)
         self._remove_quota = timed.of("DeleteQuota", book.remove_quota)
         self._reserve = timed.of("ReservePod", book.reserve)
         self._unreserve = timed.of("UnreservePod", book.unreserve)
-        added = news.after(timed.of("OnPodAdd", book.set_pod))
-        updated = news.after(timed.of("OnPodUpdate", book.set_pod))
-        deleted = news.after(timed.of("OnPodDelete", book.remove_pod))
-        set_node = news.after(book.set_node)
+        added = changes.after(timed.of("OnPodAdd", book.set_pod))
+        updated = changes.after(timed.of("OnPodUpdate", book.set_pod))
+        deleted = changes.after(timed.of("OnPodDelete", book.remove_pod))
+        set_node = changes.after(book.set_node)
         handle.watch(
             Watch(ElasticQuota, self._quota_set, lambda _, new: self._quota_set(new), self._quota_gone)
         )
         handle.watch(Watch(Pod, added, lambda _, new: updated(new), deleted))
-        handle.watch(Watch(Node, set_node, lambda _, new: set_node(new), news.after(book.remove_node)))
+        handle.watch(Watch(Node, set_node, lambda _, new: set_node(new), changes.after(book.remove_node)))
         handle.table.add_keeper(self)
 
     @classmethod
@@ -155,17 +155,17 @@ class QuotaAccounts(RowKeeper):
                 tree_id = self.book.forest.tree_ids.get(name, "")
                 update = QuotaUpdate(before, after, tree_id, self.hooks.see_change(former, quota))
             self._handle.happened(QueueingEvent(ClusterEvent.ELASTIC_QUOTA, new=update))
-        self.news.happened()
+        self.changes.happened()
 
     def _quota_gone(self, quota: ElasticQuota) -> None:
         self._remove_quota(quota)
         self._handle.happened(QueueingEvent(ClusterEvent.ELASTIC_QUOTA))
-        self.news.happened()
+        self.changes.happened()
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
         self._reserve(pod.key)
-        self.news.happened()
+        self.changes.happened()
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
         self._unreserve(pod.key)
-        self.news.happened()
+        self.changes.happened()

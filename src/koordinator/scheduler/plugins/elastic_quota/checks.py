@@ -110,8 +110,8 @@ class QuotaChecks:
             decision = self.decide(pod, place, count)
         except (QuantityError, ProtocolError):
             return None
-        ledger = lending.of_path(place.tree, place.ref.tree_id, place.ref.name)
-        return lending.standing(ledger, place.ref.name, decision)
+        report = lending.of_path(place.tree, place.ref.tree_id, place.ref.name)
+        return lending.standing(report, place.ref.name, decision)
 
     # Many pods
 

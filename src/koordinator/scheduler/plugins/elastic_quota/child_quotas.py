@@ -15,7 +15,7 @@ from koordinator.scheduler.plugins.elastic_quota.water_filling import WaterFilli
 
 CHANGES_MAX = 64
 """Changed requests from which rounds are done anew altogether."""
-_UNTOLD = -1
+_UNREPORTED = -1
 """No share that anybody was told."""
 
 
@@ -61,7 +61,7 @@ class ChildQuotas:
             self._count(entry, 1)
         self._shares: WaterFilling | Sequence[int] | None = []
         """As of the last `compute`; None: everybody has enough."""
-        self._told: Numbers = [_UNTOLD] * len(self._entries)
+        self._reported: Numbers = [_UNREPORTED] * len(self._entries)
 
     # Changes
 
@@ -70,7 +70,7 @@ class ChildQuotas:
         self._filling = None
         self._entries.insert(row, entry)
         self._count(entry, 1)
-        self._told = _inserted(self._told, row, _UNTOLD)
+        self._reported = _inserted(self._reported, row, _UNREPORTED)
         arrays = self._arrays
         if arrays is not None and self._fits(arrays, entry):
             self._arrays = Arrays(
@@ -87,7 +87,7 @@ class ChildQuotas:
         """A child went."""
         self._filling = None
         self._count(self._entries.pop(row), -1)
-        self._told = _without(self._told, row)
+        self._reported = _without(self._reported, row)
         arrays = self._arrays
         if arrays is not None:
             self._arrays = Arrays(
@@ -255,11 +255,11 @@ class ChildQuotas:
     def take_changed(self) -> Sequence[int]:
         """Rows whose shares differ from those at the last call."""
         shares = self._all_shares()
-        told, self._told = self._told, shares
-        if isinstance(told, np.ndarray) and isinstance(shares, np.ndarray):
-            changed: list[int] = np.flatnonzero(told != shares).tolist()
+        reported, self._reported = self._reported, shares
+        if isinstance(reported, np.ndarray) and isinstance(shares, np.ndarray):
+            changed: list[int] = np.flatnonzero(reported != shares).tolist()
             return changed
-        return [row for row, (old, new) in enumerate(zip(told, shares, strict=True)) if old != new]
+        return [row for row, (old, new) in enumerate(zip(reported, shares, strict=True)) if old != new]
 
 
 def _is_negative(entry: ChildQuota) -> bool:

@@ -42,9 +42,9 @@ class QuotaQueueingHints:
         self._known: dict[str, frozenset[str]] = {}
         """Tree → pods that its snapshot knows."""
 
-    def may_help(self, happening: QueueingEvent, pod: PodInfo) -> bool:
+    def may_help(self, event: QueueingEvent, pod: PodInfo) -> bool:
         """Return whether it is worth looking at the pod's quota again."""
-        waiting, subject = self._book.quota_of(pod.pod), happening.new
+        waiting, subject = self._book.quota_of(pod.pod), event.new
         if isinstance(subject, QuotaUpdate):
             decision = requeue.on_quota_update(
                 waiting,
@@ -57,8 +57,8 @@ class QuotaQueueingHints:
                 hooks_see_change=subject.hooks_see_change,
             )
             return decision.hint is QueueingHint.QUEUE
-        if happening.event is ClusterEvent.ASSIGNED_POD_DELETED:
-            return self._deleted(happening.old, waiting)
+        if event.kind is ClusterEvent.ASSIGNED_POD_DELETED:
+            return self._deleted(event.old, waiting)
         return True
 
     def _deleted(self, gone: Any, waiting: Any) -> bool:

@@ -138,7 +138,7 @@ class LendingReport:
         self._quotas = {each.name: each for each in figures}
         self._below: dict[str, list[str]] = {}
         self._paths: dict[str, str] = {}
-        self._known_markets: dict[str, list[SiblingLending]] = {}
+        self._known_lending: dict[str, list[SiblingLending]] = {}
         for name in sorted(self._quotas):
             if name != ROOT:
                 self._below.setdefault(self._quotas[name].parent, []).append(name)
@@ -205,9 +205,9 @@ class LendingReport:
 
     def _lent(self, siblings: Sequence[str]) -> dict[str, Nanos]:
         found: dict[str, Nanos] = {}
-        for market in self._markets(siblings):
-            for lender, amount in _split(market.resource, market.lent, market.idle).items():
-                found.setdefault(lender, {})[market.resource] = amount
+        for lending in self._lending(siblings):
+            for lender, amount in _split(lending.resource, lending.lent, lending.idle).items():
+                found.setdefault(lender, {})[lending.resource] = amount
         return found
 
     def loans(self, name: str) -> tuple[tuple[Borrowing, ...], Amounts]:
@@ -219,10 +219,10 @@ class LendingReport:
         while known is not None and known.name not in seen and left:
             seen.add(known.name)
             by_lender: dict[str, Nanos] = {}
-            for market in self._markets_of(known.parent):
-                resource = market.resource
-                part = min(market.taken.get(known.name, 0), left.get(resource, 0))
-                for lender, amount in _split(resource, part, market.idle).items():
+            for lending in self._lending_of(known.parent):
+                resource = lending.resource
+                part = min(lending.taken.get(known.name, 0), left.get(resource, 0))
+                for lender, amount in _split(resource, part, lending.idle).items():
                     by_lender.setdefault(lender, {})[resource] = amount
                     left[resource] -= amount
             loans += [Borrowing(self.path(each), amounts_of(by_lender[each])) for each in sorted(by_lender)]
@@ -230,13 +230,13 @@ class LendingReport:
             known = self._quotas.get(known.parent)
         return tuple(loans), amounts_of(left)
 
-    def _markets_of(self, parent: str) -> "list[SiblingLending]":
-        known = self._known_markets.get(parent)
+    def _lending_of(self, parent: str) -> "list[SiblingLending]":
+        known = self._known_lending.get(parent)
         if known is None:
-            known = self._known_markets[parent] = list(self._markets(self._below.get(parent, [])))
+            known = self._known_lending[parent] = list(self._lending(self._below.get(parent, [])))
         return known
 
-    def _markets(self, siblings: Sequence[str]) -> "Iterator[SiblingLending]":
+    def _lending(self, siblings: Sequence[str]) -> "Iterator[SiblingLending]":
         over: dict[str, dict[str, int]] = {}
         idle: dict[str, dict[str, int]] = {}
         for name in siblings:
@@ -285,14 +285,14 @@ def of_path(tree: GroupQuotaTree, tree_id: str, name: str) -> LendingReport:
     )
 
 
-def standing(ledger: LendingReport, name: str, decision: AdmissionDecision) -> PodStanding:
+def standing(report: LendingReport, name: str, decision: AdmissionDecision) -> PodStanding:
     """Return what a pod of the quota `name` meets there, or at the ancestor that `decision` names."""
-    refusing = decision.quota if ledger.get(decision.quota) is not None else name
-    figures = ledger.get(refusing)
+    refusing = decision.quota if report.get(decision.quota) is not None else name
+    figures = report.get(refusing)
     assert figures is not None, name
-    loans, spare = ledger.loans(refusing)
+    loans, spare = report.loans(refusing)
     return PodStanding(
-        path=ledger.path(refusing), figures=figures, decision=decision, loans=loans, spare=spare
+        path=report.path(refusing), figures=figures, decision=decision, loans=loans, spare=spare
     )
 
 

@@ -131,23 +131,25 @@ EVICTIONS_AT_ONCE = 16
 class OverUse:
     """Evicts pods of quotas that stay above their runtime for `delayEvictTime`."""
 
-    def __init__(self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, news: QuotaChanges) -> None:
+    def __init__(
+        self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, changes: QuotaChanges
+    ) -> None:
         self._period_s = max(duration.parse(args.revoke_pod_interval), PERIOD_MIN_S)
         self._timer = OveruseTimer(duration.parse(args.delay_evict_time))
         self._handle = handle
         self._book = book
-        self._news = news
+        self._changes = changes
 
     async def run(self) -> None:
         """Looks every `revokePodInterval`, while there is something to look at."""
-        listener = self._news.listen()
+        listener = self._changes.listen()
         self._timer.clear()
         seen_s = self._handle.clock.now()
         try:
             while True:
                 if not self._timer.above:
                     await listener.wait(None)
-                self._news.spread()
+                self._changes.spread()
                 touched, drifted = listener.take()
                 now_s = self._handle.clock.now()
                 # A round that had nothing to look at would have seen everybody within.
@@ -159,7 +161,7 @@ class OverUse:
                 seen_s = now_s
                 await asyncio.sleep(self._period_s)
         finally:
-            self._news.leave(listener)
+            self._changes.leave(listener)
 
     async def _look(self, name: str, seen_s: float) -> None:
         quota = self._above(name)

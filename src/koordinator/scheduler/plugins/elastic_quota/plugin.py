@@ -148,17 +148,17 @@ class QuotaIndex(QueueingHintIndex):
         del self._pods[slot]
         self._slots[slot] = _FREE
 
-    def may_wake(self, happening: QueueingEvent, slot_count: int) -> Mask:
+    def may_wake(self, event: QueueingEvent, slot_count: int) -> Mask:
         if self._moves != self._book.moves:
             self._moves = self._book.moves
             for slot, pod in self._pods.items():
                 self._slots[slot] = self._number(pod)
         slots = self._slots[:slot_count]
-        if isinstance(happening.new, frozenset) and not self._all_of_tree:
-            numbers = [self._numbers[name] for name in happening.new if name in self._numbers]
+        if isinstance(event.new, frozenset) and not self._all_of_tree:
+            numbers = [self._numbers[name] for name in event.new if name in self._numbers]
             return np.isin(slots, numbers)
-        if happening.event is ClusterEvent.ASSIGNED_POD_DELETED and isinstance(happening.old, PodInfo):
-            return np.asarray(slots == self._number(happening.old))
+        if event.kind is ClusterEvent.ASSIGNED_POD_DELETED and isinstance(event.old, PodInfo):
+            return np.asarray(slots == self._number(event.old))
         return np.asarray(slots != _FREE)
 
     def _number(self, pod: PodInfo) -> int:
@@ -256,7 +256,7 @@ class ElasticQuota(
         self._has_hooks = bool(self._hooks)
         self.checks = QuotaChecks(args, book, self.accounts.timed)
         self._refusals = QuotaRefusals(self.checks, self._wake)
-        self.accounts.news.on_change.append(self._refusals.look_again)
+        self.accounts.changes.on_change.append(self._refusals.look_again)
         self._preemption = QuotaPreemption(args, handle, book, self.checks.limit_of)
         self._hints = QuotaQueueingHints(args, book, handle.clock) if args.enable_queue_hint else None
 
@@ -289,10 +289,10 @@ class ElasticQuota(
     def pre_filter(self, state: QuotaState) -> PreFilterResult:
         return PreFilterResult(state.status)
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
-        if isinstance(happening.new, frozenset):
-            return self.book.quota_of(pod.pod).name in happening.new
-        if self._hints is not None and not self._hints.may_help(happening, pod):
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
+        if isinstance(event.new, frozenset):
+            return self.book.quota_of(pod.pod).name in event.new
+        if self._hints is not None and not self._hints.may_help(event, pod):
             return False
         return not self._answer(pod).is_rejected
 

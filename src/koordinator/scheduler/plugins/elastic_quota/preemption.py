@@ -70,8 +70,8 @@ class QuotaPreemption:
         result, best = self._decide(pod, diagnosis)
         if best is None:
             return Outlook(result)
-        way = PreemptionOffer(best.node_name, tuple(victim.pod for victim in best.victims), best.violations)
-        return Outlook(result, (way,))
+        chain = PreemptionOffer(best.node_name, tuple(victim.pod for victim in best.victims), best.violations)
+        return Outlook(result, (chain,))
 
     def _decide(self, pod: PodInfo, diagnosis: Diagnosis) -> tuple[PostFilterResult, Candidate | None]:
         ref = self._book.quota_of(pod.pod)

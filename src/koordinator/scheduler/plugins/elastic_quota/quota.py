@@ -294,10 +294,10 @@ class QuotaChains:
     def of(self, quota: Quota) -> QuotaChain:
         """The way of a quota of the tree."""
         name = quota.spec.name
-        way = self._known.get(name)
-        if way is None:
-            way = self._known[name] = self._found(quota)
-        return way
+        chain = self._known.get(name)
+        if chain is None:
+            chain = self._known[name] = self._found(quota)
+        return chain
 
     def _found(self, quota: Quota) -> QuotaChain:
         path = (self._quotas.get(name) for name in self.path(quota.spec.name))

@@ -36,9 +36,9 @@ class QuotaGauge:
     kind = Gauge.kind
     labels = ("name", "resource", "tree", "is_parent", "parent", "field")
 
-    def __init__(self, book: QuotaBook, news: QuotaChanges) -> None:
+    def __init__(self, book: QuotaBook, changes: QuotaChanges) -> None:
         self._book = book
-        self._news = news
+        self._changes = changes
         self._listener: ChangeListener | None = None
         self._gauge = Gauge(
             self.name,
@@ -51,8 +51,8 @@ class QuotaGauge:
     def lines(self) -> Iterator[str]:
         """HELP, TYPE, and all lines of a quota at once."""
         if self._listener is None:
-            self._listener = self._news.listen()
-        self._news.spread()
+            self._listener = self._changes.listen()
+        self._changes.spread()
         touched, drifted = self._listener.take()
         for name in touched | drifted:
             if text := self._text_of(name):
@@ -125,16 +125,16 @@ READS_AT_ONCE = 64
 class Statuses:
     """Follows the news and writes what differs."""
 
-    def __init__(self, handle: Handle, book: QuotaBook, news: QuotaChanges, hooks: Hooks) -> None:
+    def __init__(self, handle: Handle, book: QuotaBook, changes: QuotaChanges, hooks: Hooks) -> None:
         self._handle = handle
         self._book = book
-        self._news = news
+        self._changes = changes
         self._hooks = hooks
         self._admitted: dict[str, tuple[str, float]] = {}
         """Quota → its child-request as an admission webhook (or we) wrote it, and since when."""
         self._again: set[str] = set()
         registry = handle.metrics.registry
-        registry.shared(QuotaGauge(book, news))
+        registry.shared(QuotaGauge(book, changes))
         self._took = registry.shared(
             Histogram(
                 "scheduler_update_elastic_quota_status_duration_seconds",
@@ -145,7 +145,7 @@ class Statuses:
 
     async def run(self) -> None:
         """Waits for news, and writes at most once a second."""
-        listener = self._news.listen()
+        listener = self._changes.listen()
         drifted: set[str] = set()
         refreshed_s = self._handle.clock.now()
         try:
@@ -153,7 +153,7 @@ class Statuses:
                 await self._wait(listener, is_waiting=bool(drifted))
                 await asyncio.sleep(STATUS_PERIOD_S)
                 self._book.expire()
-                self._news.spread()
+                self._changes.spread()
                 touched, more = listener.take()
                 drifted |= more
                 now_s = self._handle.clock.now()
@@ -164,7 +164,7 @@ class Statuses:
                 self._again = set()
                 await self._write(sorted(touched))
         finally:
-            self._news.leave(listener)
+            self._changes.leave(listener)
 
     async def _wait(self, listener: ChangeListener, *, is_waiting: bool) -> None:
         """Until there is something to do; a second too early at most."""

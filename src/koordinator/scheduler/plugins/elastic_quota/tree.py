@@ -56,7 +56,7 @@ class GroupQuotaTree:
         self._keeps_guarantee = keeps_guarantee
         root = Quota(spec=QuotaSpec(name=ROOT, parent="", is_parent=True), lends=True)
         self._quotas: dict[str, Quota] = {ROOT: root}
-        self._ways = QuotaChains(self._quotas)
+        self._chains = QuotaChains(self._quotas)
         self._levels: dict[str, RuntimeCalculator] = {}
         self._shared_names = SharedNames()
         self._touched: set[str] = set()
@@ -127,7 +127,7 @@ class GroupQuotaTree:
     def path(self, name: str) -> list[str]:
         """From the quota up: itself, its parent, and so on; the last one is the root, or a name that is not
         known (or was met before) where the tree is broken."""
-        return self._ways.path(name)
+        return self._chains.path(name)
 
     def _changing(self, parent: str) -> RuntimeCalculator:
         """The level of a parent, about to change."""
@@ -199,7 +199,7 @@ class GroupQuotaTree:
             return
         self._detach(quota)
         del self._quotas[name]
-        self._ways.forget()
+        self._chains.forget()
         if not self.children(name):
             self._levels.pop(name, None)
         self._unsettled.discard(name)
@@ -233,7 +233,7 @@ class GroupQuotaTree:
         self._children_changed(quota, negated(quota.guaranteed), is_leaf_or_was=is_leaf)
 
     def _count_names(self, quota: Quota, sign: int) -> None:
-        self._ways.forget()
+        self._chains.forget()
         if quota.spec.name in OUTSIDE_THE_SHARES:
             return
         self._shared_names.count(quota.max, sign)
@@ -247,11 +247,11 @@ class GroupQuotaTree:
         known = self._quotas.get(name)
         if known is None:
             return
-        way = self._ways.of(known)
-        self._touched.update(way.names)
-        if way.is_outside and delta.used:
+        chain = self._chains.of(known)
+        self._touched.update(chain.names)
+        if chain.is_outside and delta.used:
             self._pool_changed()
-        for quota in way.quotas:
+        for quota in chain.quotas:
             quota.below.add(delta)
             if quota.spec.name == ROOT:
                 return
@@ -362,12 +362,12 @@ class GroupQuotaTree:
             return False
         quota.pods[key] = known.placed(is_assigned)
         delta = known.amounts if is_assigned else negated(known.amounts)
-        way = self._ways.of(quota)
-        accumulate_in_each(way.used, delta)
+        chain = self._chains.of(quota)
+        accumulate_in_each(chain.used, delta)
         if not known.is_preemptible:
-            accumulate_in_each(way.non_preemptible_used, delta)
-        self._touched.update(way.names)
-        if way.is_outside:
+            accumulate_in_each(chain.non_preemptible_used, delta)
+        self._touched.update(chain.names)
+        if chain.is_outside:
             self._pool_changed()
         self._used_otherwise(quota)
         return True

@@ -24,7 +24,7 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.inter_pod_affinity.terms import (
-    NO_WISHES,
+    NO_AFFINITY,
     REQUIRED_AFFINITY,
     REQUIRED_ANTI,
     Holders,
@@ -43,11 +43,11 @@ from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.pod_terms import NamespaceLabels
 
 
-def namespace_helps(namespace: Namespace, wishes: PodAffinityTerms, pod: PodInfo) -> bool:
+def namespace_helps(namespace: Namespace, affinity: PodAffinityTerms, pod: PodInfo) -> bool:
     """Other labels of a namespace change whom terms mean: own ones there, those of others in the pod's own."""
     if namespace.metadata.name == pod.pod.metadata.namespace:
         return True
-    return any(term.pods.in_namespace is not None for term in (*wishes.together, *wishes.apart))
+    return any(term.pods.in_namespace is not None for term in (*affinity.together, *affinity.apart))
 
 
 def labels_help(old: Node, new: Node, keys: frozenset[str]) -> bool:
@@ -57,31 +57,31 @@ def labels_help(old: Node, new: Node, keys: frozenset[str]) -> bool:
 
 
 def pod_helps(
-    happening: QueueingEvent, wishes: PodAffinityTerms, theirs: PodAffinityTerms, namespaces: NamespaceLabels
+    event: QueueingEvent, affinity: PodAffinityTerms, theirs: PodAffinityTerms, namespaces: NamespaceLabels
 ) -> bool:
     """A pod on a node came, changed or went; `theirs` are its own wishes.
 
     Company helps by coming, and by going when the refused pod then is the first of its group; who is unwanted
     helps by going; so does one that wants to be alone.
 
-    Pods with the same wishes are asked about as one, whatever their labels: where these would matter (terms of other
+    Pods with the same terms are asked about as one, whatever their labels: where these would matter (terms of other
     pods that mean the refused one), the answer is yes. Source: behaviour/scheduler B5.
     """
-    before = _near(happening.old, wishes, namespaces)
-    after = _near(happening.new, wishes, namespaces)
-    if happening.event is ClusterEvent.ASSIGNED_POD_DELETED and theirs.apart:
+    before = _near(event.old, affinity, namespaces)
+    after = _near(event.new, affinity, namespaces)
+    if event.kind is ClusterEvent.ASSIGNED_POD_DELETED and theirs.apart:
         return True
     if before != after:
         return True
-    unwanted = (_means(term, happening.old, happening.new, namespaces) for term in wishes.apart)
+    unwanted = (_means(term, event.old, event.new, namespaces) for term in affinity.apart)
     return any(was and not still for was, still in unwanted)
 
 
-def _near(pod: object, wishes: PodAffinityTerms, namespaces: NamespaceLabels) -> bool:
+def _near(pod: object, affinity: PodAffinityTerms, namespaces: NamespaceLabels) -> bool:
     """Return whether a pod is company: it matches all required terms at once."""
-    if not wishes.together or not isinstance(pod, PodInfo):
+    if not affinity.together or not isinstance(pod, PodInfo):
         return False
-    return all(term.pods.matches(pod.pod, namespaces) for term in wishes.together)
+    return all(term.pods.matches(pod.pod, namespaces) for term in affinity.together)
 
 
 def _means(term: Term, old: object, new: object, namespaces: NamespaceLabels) -> tuple[bool, bool]:
@@ -110,7 +110,7 @@ class PodAffinityArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 class PodAffinityState(msgspec.Struct, eq=False):
     """A pod's own terms, and the terms of pods on nodes that mean it."""
 
-    wishes: PodAffinityTerms
+    affinity: PodAffinityTerms
     is_own_match: bool
     """Whether the pod matches all of its required affinity terms itself."""
     existing_anti: tuple[Holders, ...]
@@ -152,10 +152,10 @@ class InterPodAffinity(
         self._ignores_preferred = args.ignore_preferred_terms_of_existing_pods
         table = self._table = handle.table
         self.namespaces = NamespaceLabels()
-        self._wishes = PodAffinityTermsCache()
+        self._affinities = PodAffinityTermsCache()
         self._topology = Topology(table, table.shared(LabelColumns))
         self._counts = PodCounts(table.shared(PodKinds), self.namespaces, counts_leaving=True)
-        self._index = TermIndex(self.namespaces, self._wishes)
+        self._index = TermIndex(self.namespaces, self._affinities)
         table.add_keeper(self._index)
         handle.watch(
             Watch(
@@ -175,29 +175,29 @@ class InterPodAffinity(
     # A pod
 
     def class_key(self, pod: PodInfo) -> Hashable:
-        wishes = self._wishes.of(pod.pod)
-        if wishes is NO_WISHES:
+        affinity = self._affinities.of(pod.pod)
+        if affinity is NO_AFFINITY:
             return ()
-        return (wishes.key, wishes.is_own_match(pod.pod, self.namespaces))
+        return (affinity.key, affinity.is_own_match(pod.pod, self.namespaces))
 
     def live_key(self, pod: PodInfo) -> Hashable:
         """Terms of others that mean the pod. Whether it matches its own may follow from its namespace's labels."""
-        wishes = self._wishes.of(pod.pod)
-        if wishes is NO_WISHES and not len(self._index):
+        affinity = self._affinities.of(pod.pod)
+        if affinity is NO_AFFINITY and not len(self._index):
             return ()
-        self._index.expect(wishes.all)
+        self._index.expect(affinity.all)
         meaning = tuple([holders.number for holders in self._index.meaning(pod)])
-        return (meaning, wishes.is_own_match(pod.pod, self.namespaces)) if wishes.together else meaning
+        return (meaning, affinity.is_own_match(pod.pod, self.namespaces)) if affinity.together else meaning
 
     def prepare(self, pod: PodInfo) -> PodAffinityState:
-        wishes = self._wishes.of(pod.pod)
+        affinity = self._affinities.of(pod.pod)
         meaning = self._index.meaning(pod)
         # As upstream: the argument spares pods without preferences the whole score.
-        is_scored = bool(wishes.preferred) or not self._ignores_preferred
+        is_scored = bool(affinity.preferred) or not self._ignores_preferred
         weighed = ((holders, self._existing_weight(holders.term)) for holders in meaning if is_scored)
         return PodAffinityState(
-            wishes=wishes,
-            is_own_match=wishes.is_own_match(pod.pod, self.namespaces),
+            affinity=affinity,
+            is_own_match=affinity.is_own_match(pod.pod, self.namespaces),
             existing_anti=tuple(holders for holders in meaning if holders.term.kind == REQUIRED_ANTI),
             existing_scored=tuple((holders, weight) for holders, weight in weighed if weight),
         )
@@ -209,7 +209,7 @@ class InterPodAffinity(
 
     def epoch(self, state: PodAffinityState) -> Hashable:
         """Return whether filter and score take part at all depends on what is booked, too."""
-        if not (state.wishes.key or state.existing_anti or state.existing_scored):
+        if not (state.affinity.key or state.existing_anti or state.existing_scored):
             return None
         flips = [domains.flips for domains in self._wanted(state)]
         flips += [domains.flips for domains in self._unwanted(state)]
@@ -225,15 +225,15 @@ class InterPodAffinity(
 
     def _wanted(self, state: PodAffinityState) -> list[DomainCounts]:
         """Pods that match all required terms at once, by the domains of each of the terms."""
-        if not state.wishes.together:
+        if not state.affinity.together:
             return []
-        count = self._counts.count(state.wishes.together_terms)
-        return [self._topology.domains(count, term.topology_key) for term in state.wishes.together]
+        count = self._counts.count(state.affinity.together_terms)
+        return [self._topology.domains(count, term.topology_key) for term in state.affinity.together]
 
     def _unwanted(self, state: PodAffinityState) -> list[DomainCounts]:
         return [
             self._topology.domains(self._counts.count((term.pods,)), term.topology_key)
-            for term in state.wishes.apart
+            for term in state.affinity.apart
         ]
 
     def _holders(self, state: PodAffinityState) -> list[DomainCounts]:
@@ -242,7 +242,7 @@ class InterPodAffinity(
 
     def _scored(self, state: PodAffinityState) -> Iterator[tuple[Tally, str, int]]:
         """(pods, topology key, what each of them counts)."""
-        for term in state.wishes.preferred:
+        for term in state.affinity.preferred:
             yield self._counts.count((term.pods,)), term.topology_key, term.weight
         for holders, weight in state.existing_scored:
             yield holders, holders.term.topology_key, weight
@@ -250,7 +250,11 @@ class InterPodAffinity(
     # Filter
 
     def pre_filter(self, state: PodAffinityState) -> PreFilterResult:
-        if state.wishes.together or state.wishes.apart or any(each.total for each in self._holders(state)):
+        if (
+            state.affinity.together
+            or state.affinity.apart
+            or any(each.total for each in self._holders(state))
+        ):
             return PreFilterResult()
         return PreFilterResult(SKIP)
 
@@ -262,31 +266,31 @@ class InterPodAffinity(
         for domains in self._unwanted(state):
             if domains.total:
                 codes[domains.at(rows) > 0] = PodAffinityReason.ANTI_AFFINITY
-        if state.wishes.together:
+        if state.affinity.together:
             codes[~self._is_near_wanted(state, rows)] = PodAffinityReason.AFFINITY
         return codes
 
     def pods_matter(self, state: PodAffinityState, rows: Rows) -> Mask:
         """Return where pods are that the pod wants near or away, or that want it away."""
-        wishes = state.wishes
-        tallies: list[Tally] = [self._counts.count((term.pods,)) for term in wishes.apart]
-        if wishes.together:
-            tallies.append(self._counts.count(wishes.together_terms))
+        affinity = state.affinity
+        tallies: list[Tally] = [self._counts.count((term.pods,)) for term in affinity.apart]
+        if affinity.together:
+            tallies.append(self._counts.count(affinity.together_terms))
         return np.isin(rows, [row for tally in (*tallies, *state.existing_anti) for row in tally.rows])
 
     def facts(self, state: PodAffinityState, row: int) -> tuple[str, ...]:
-        found = Neighbours(self._table, self.namespaces, self._wishes)
-        wishes = state.wishes
+        found = Neighbours(self._table, self.namespaces, self._affinities)
+        affinity = state.affinity
         lines = [found.wanting_away(domains, each, row) for domains, each in self._objecting(state)]
         lines += [
             found.unwanted(domains, self._counts.count((term.pods,)), term, row)
-            for domains, term in zip(self._unwanted(state), wishes.apart, strict=True)
+            for domains, term in zip(self._unwanted(state), affinity.apart, strict=True)
         ]
         wanted = self._wanted(state)
         is_first = state.is_own_match and not any(domains.total for domains in wanted)
         lines += [
-            found.wanted(domains, self._counts.count(wishes.together_terms), term, row, is_first=is_first)
-            for domains, term in zip(wanted, wishes.together, strict=True)
+            found.wanted(domains, self._counts.count(affinity.together_terms), term, row, is_first=is_first)
+            for domains, term in zip(wanted, affinity.together, strict=True)
         ]
         return tuple(filter(None, lines))
 
@@ -333,33 +337,33 @@ class InterPodAffinity(
 
     # Events
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
-        wishes, event = self._wishes.of(pod.pod), happening.event
-        old, new = happening.old, happening.new
-        if event is ClusterEvent.NAMESPACE and isinstance(new, Namespace):
-            return namespace_helps(new, wishes, pod)
-        if event is ClusterEvent.NODE_ADDED:
-            return self._helps_as_new_node(happening, wishes, pod)
-        if event is ClusterEvent.NODE_LABELS and isinstance(old, Node) and isinstance(new, Node):
-            return labels_help(old, new, self._keys(wishes))
-        if event is ClusterEvent.NODE_DELETED and isinstance(old, Node):
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
+        affinity, kind = self._affinities.of(pod.pod), event.kind
+        old, new = event.old, event.new
+        if kind is ClusterEvent.NAMESPACE and isinstance(new, Namespace):
+            return namespace_helps(new, affinity, pod)
+        if kind is ClusterEvent.NODE_ADDED:
+            return self._helps_as_new_node(event, affinity, pod)
+        if kind is ClusterEvent.NODE_LABELS and isinstance(old, Node) and isinstance(new, Node):
+            return labels_help(old, new, self._keys(affinity))
+        if kind is ClusterEvent.NODE_DELETED and isinstance(old, Node):
             # Its pods keep nobody away any more, and are no company.
-            return not self._keys(wishes).isdisjoint(old.metadata.labels)
+            return not self._keys(affinity).isdisjoint(old.metadata.labels)
         subject = old if isinstance(old, PodInfo) else new
-        if event is ClusterEvent.POD_UPDATED or not isinstance(subject, PodInfo):
+        if kind is ClusterEvent.POD_UPDATED or not isinstance(subject, PodInfo):
             return True
-        return pod_helps(happening, wishes, self._wishes.of(subject.pod), self.namespaces)
+        return pod_helps(event, affinity, self._affinities.of(subject.pod), self.namespaces)
 
-    def _helps_as_new_node(self, happening: QueueingEvent, wishes: PodAffinityTerms, pod: PodInfo) -> bool:
+    def _helps_as_new_node(self, event: QueueingEvent, affinity: PodAffinityTerms, pod: PodInfo) -> bool:
         """It takes the pod, or it brings pods along that were known before it."""
-        row = happening.row
-        if row is None or (wishes.together and self._table.pods_at(row)):
+        row = event.row
+        if row is None or (affinity.together and self._table.pods_at(row)):
             return True
-        return super().wakes(happening, pod)
+        return super().wakes(event, pod)
 
-    def _keys(self, wishes: PodAffinityTerms) -> frozenset[str]:
-        """Topology keys that decide about pods with such wishes, whatever their labels."""
-        own = {term.topology_key for term in (*wishes.together, *wishes.apart)}
+    def _keys(self, affinity: PodAffinityTerms) -> frozenset[str]:
+        """Topology keys that decide about pods with such terms, whatever their labels."""
+        own = {term.topology_key for term in (*affinity.together, *affinity.apart)}
         return frozenset(own | self._index.anti_keys)
 
 
@@ -381,17 +385,19 @@ IsMeant = Callable[[PodInfo], bool]
 class Neighbours:
     """Finds the pods behind the counts, a few of them."""
 
-    def __init__(self, table: NodeTable, namespaces: NamespaceLabels, wishes: PodAffinityTermsCache) -> None:
+    def __init__(
+        self, table: NodeTable, namespaces: NamespaceLabels, affinity: PodAffinityTermsCache
+    ) -> None:
         self._table = table
         self._namespaces = namespaces
-        self._wishes = wishes
+        self._affinities = affinity
 
     def wanting_away(self, domains: DomainCounts, holders: Holders, row: int) -> str:
         """Pods near the row that do not want this one there; empty without any."""
         key = holders.term.key
 
         def is_meant(pod: PodInfo) -> bool:
-            return any(term.key == key for term in self._wishes.of(pod.pod).all)
+            return any(term.key == key for term in self._affinities.of(pod.pod).all)
 
         found = self._told(domains, holders, row, is_meant)
         return (

@@ -41,7 +41,7 @@ class Term(msgspec.Struct, frozen=True, eq=False):
 
 
 class PodAffinityTerms(msgspec.Struct, frozen=True, eq=False):
-    """The wishes of a pod about others, by kind. Pods with equal `key` say the same."""
+    """The affinity terms of a pod, by kind. Pods with equal `key` say the same."""
 
     together: tuple[Term, ...]
     apart: tuple[Term, ...]
@@ -61,27 +61,27 @@ class PodAffinityTerms(msgspec.Struct, frozen=True, eq=False):
         return all(term.pods.matches(pod, namespaces) for term in self.together)
 
 
-NO_WISHES = PodAffinityTerms((), (), (), ())
+NO_AFFINITY = PodAffinityTerms((), (), (), ())
 
 
 class PodAffinityTermsCache:
-    """The wishes of all pods, read once per distinct affinity."""
+    """The affinity terms of all pods, read once per distinct affinity."""
 
     def __init__(self) -> None:
         self._known: Recent[PodAffinityTerms] = Recent(WISHES_MAX)
 
     def of(self, pod: Pod) -> PodAffinityTerms:
         if not has_pod_affinity(pod):
-            return NO_WISHES
+            return NO_AFFINITY
         key = (pod.metadata.namespace, msgspec.json.encode(pod.spec.affinity))
-        return self._known.get(key, lambda: wishes_of(pod))
+        return self._known.get(key, lambda: affinity_of(pod))
 
 
-def wishes_of(pod: Pod) -> PodAffinityTerms:
+def affinity_of(pod: Pod) -> PodAffinityTerms:
     """The terms of a pod, in their order; none without affinity."""
     affinity = pod.spec.affinity
     if affinity is None:
-        return NO_WISHES
+        return NO_AFFINITY
     near, away = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
     namespace = pod.metadata.namespace
 
@@ -125,9 +125,9 @@ class Holders(Tally):
 class TermIndex(RowKeeper):
     """The terms of all pods that count on rows, and which of them mean a given pod."""
 
-    def __init__(self, namespaces: NamespaceLabels, wishes: PodAffinityTermsCache) -> None:
+    def __init__(self, namespaces: NamespaceLabels, affinities: PodAffinityTermsCache) -> None:
         self._namespaces = namespaces
-        self._wishes = wishes
+        self._affinities = affinities
         self._holders: dict[Hashable, Holders] = {}
         self._empty: OrderedDict[Holders, None] = OrderedDict()
         self._anchored: dict[Anchor, dict[int, Holders]] = {}
@@ -176,7 +176,7 @@ class TermIndex(RowKeeper):
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
         if has_pod_affinity(pod.pod):
-            terms = self._terms[pod.uid] = self._wishes.of(pod.pod).all
+            terms = self._terms[pod.uid] = self._affinities.of(pod.pod).all
             for term in terms:
                 holders = self._holders_of(term)
                 self._empty.pop(holders, None)

@@ -155,7 +155,7 @@ def exclusivity_of(plan: PodPlan) -> str:
 def place(
     plan: PodPlan,
     facts: NodeTopologyFacts,
-    ledger: NodeAllocation,
+    node_allocation: NodeAllocation,
     usage: BoundCPUUsage,
     strategies: NUMAScoringStrategies,
     reservations: ReservationUse = NO_USE,
@@ -166,10 +166,10 @@ def place(
     `reservations` are those that the pod may use, or must; `others` have a say in which NUMA nodes are chosen.
     """
     merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
-    status = _check(plan, facts, ledger, usage, merged)
+    status = _check(plan, facts, node_allocation, usage, merged)
     if not status.is_success:
         return NUMAPlacement(status=status)
-    state = facts.state(ledger, strategies.numa.type)
+    state = facts.state(node_allocation, strategies.numa.type)
     binding = policy.decide_binding(plan, facts.bind_policy)
     request = policy.request_of(plan, binding)
     if not merged.policy:
@@ -179,7 +179,7 @@ def place(
         return NUMAPlacement(allocation, binding, status=allocation.status)
     if not facts.zones:
         return NUMAPlacement(status=MISSING_ZONES)
-    exclusivity = Exclusivity(exclusivity_of(plan), ledger.numa_status(facts.options.cpus))
+    exclusivity = Exclusivity(exclusivity_of(plan), node_allocation.numa_status(facts.options.cpus))
     admission = choose(state, request, merged.policy, exclusivity, strategies.numa, reservations, others)
     if not admission.status.is_success:
         return NUMAPlacement(status=admission.status)
@@ -198,7 +198,7 @@ def place(
 def _check(
     plan: PodPlan,
     facts: NodeTopologyFacts,
-    ledger: NodeAllocation,
+    node_allocation: NodeAllocation,
     usage: BoundCPUUsage,
     merged: policy.NUMAPolicyDecision,
 ) -> Status:
@@ -206,7 +206,7 @@ def _check(
     status = check_settings(plan, facts, merged)
     if not status.is_success:
         return status
-    return policy.check_node(plan, facts.bind_policy, merged, facts.state(ledger), usage)
+    return policy.check_node(plan, facts.bind_policy, merged, facts.state(node_allocation), usage)
 
 
 def check_settings(plan: PodPlan, facts: NodeTopologyFacts, merged: policy.NUMAPolicyDecision) -> Status:

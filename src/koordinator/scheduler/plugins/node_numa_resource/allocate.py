@@ -8,7 +8,7 @@ from koordinator.api import resources
 from koordinator.api.annotations.placement import CPUBindPolicy
 from koordinator.api.node_labels import NUMAAllocateStrategy
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.node_numa_resource import node_allocation as ledgers
+from koordinator.scheduler.plugins.node_numa_resource import node_allocation as node_allocations
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import (
     NOT_ENOUGH,
     CPURequest,
@@ -30,7 +30,7 @@ class NUMANodeState(msgspec.Struct, frozen=True):
     """A node as far as CPUs and NUMA nodes go."""
 
     options: TopologyOptions
-    ledger: NodeAllocation
+    node_allocation: NodeAllocation
     zones: Zones
     """What each NUMA node offers, amplified."""
     cpu_ratio: float = 1.0
@@ -168,8 +168,8 @@ def fits_in(room: FreeForPod, node: NUMANodeState, request: AllocationRequest, n
 def free_cpus(node: NUMANodeState, given_back: GivenBack) -> FreeCPUs:
     """CPUs that the pod may take."""
     options = node.options
-    return ledgers.free_cpus(
-        node.ledger,
+    return node_allocations.free_cpus(
+        node.node_allocation,
         options.cpus,
         options.reserved_mask,
         (given_back.preferred_cpus, given_back.preemptible_cpus),
@@ -179,7 +179,9 @@ def free_cpus(node: NUMANodeState, given_back: GivenBack) -> FreeCPUs:
 
 def free_zones(node: NUMANodeState, given_back: GivenBack) -> FreeZones:
     """Return what is left of each NUMA node."""
-    return ledgers.free_zones(node.ledger, node.options.cpus, node.zones, given_back.zones, node.cpu_ratio)
+    return node_allocations.free_zones(
+        node.node_allocation, node.options.cpus, node.zones, given_back.zones, node.cpu_ratio
+    )
 
 
 def usable_cpus(topology: CPUTopology, cpus: CPUMask, required_policy: str) -> CPUMask:

@@ -36,7 +36,7 @@ class NodeNUMARecord:
     def __init__(self) -> None:
         self.facts: NodeTopologyFacts = NO_FACTS
         self.kind: Hashable = _NO_KIND
-        self.ledger = NodeAllocation()
+        self.node_allocation = NodeAllocation()
         self.view = NUMANodeView()
         """Both of it, as of the last `NUMAAllocations.sync`."""
 
@@ -75,7 +75,7 @@ class NUMAAllocations(RowKeeper):
         if self._dirty:
             for row in self._dirty:
                 record = self.at(row)
-                record.view = NUMANodeView.of(record.facts, record.ledger)
+                record.view = NUMANodeView.of(record.facts, record.node_allocation)
                 self.columns.set_view(row, record.view)
             self._dirty.clear()
 
@@ -129,7 +129,7 @@ class NUMAAllocations(RowKeeper):
     def row_freed(self, row: int) -> None:
         record = self._records.get(row)
         if record is not None:
-            assert not record.ledger.holdings, record.ledger.holdings
+            assert not record.node_allocation.holdings, record.node_allocation.holdings
             self._set_facts(row, record, NO_FACTS)
             self.sync()
             del self._records[row]
@@ -192,22 +192,22 @@ class NUMAAllocations(RowKeeper):
 
     def _held(self, row: int, uid: str) -> PodHolding | None:
         record = self._records.get(row)
-        return record.ledger.holdings.get(uid) if record is not None else None
+        return record.node_allocation.holdings.get(uid) if record is not None else None
 
     def _hold(self, row: int, holding: PodHolding) -> bool:
         """Book what the pod holds; return whether that is news."""
-        ledger = self.at(row).ledger
-        if ledger.holdings.get(holding.uid) == holding:
+        node_allocation = self.at(row).node_allocation
+        if node_allocation.holdings.get(holding.uid) == holding:
             return False
-        ledger.update(holding)
+        node_allocation.update(holding)
         self._dirty.add(row)
         return True
 
     def _release(self, row: int, uid: str) -> bool:
         """Drop what the pod holds; return whether it held anything."""
         record = self._records.get(row)
-        if record is None or uid not in record.ledger.holdings:
+        if record is None or uid not in record.node_allocation.holdings:
             return False
-        record.ledger.remove(uid)
+        record.node_allocation.remove(uid)
         self._dirty.add(row)
         return True

@@ -12,7 +12,7 @@ from koordinator.api.annotations import placement
 from koordinator.api.core import Pod
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import allocate, holdings, policy
-from koordinator.scheduler.plugins.node_numa_resource import node_allocation as ledgers
+from koordinator.scheduler.plugins.node_numa_resource import node_allocation as node_allocations
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
 from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, OtherHints
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
@@ -43,7 +43,7 @@ def designated_for(pod: Pod, uid: str) -> PodHolding | None:
 def place(
     plan: PodPlan,
     facts: NodeTopologyFacts,
-    ledger: NodeAllocation,
+    node_allocation: NodeAllocation,
     chosen: PodHolding,
     others: Sequence[OtherHints] = (),
 ) -> NUMAPlacement:
@@ -53,7 +53,7 @@ def place(
     status = merged.status if not merged.status.is_success else binding.status
     if status.is_success:
         status = policy.check_binding(plan, binding, facts.options.cpus)
-    state = facts.state(ledger)
+    state = facts.state(node_allocation)
     if status.is_success:
         status = _is_free(state, chosen)
     if not status.is_success:
@@ -79,7 +79,9 @@ def _is_free(state: NUMANodeState, chosen: PodHolding) -> Status:
     free = allocate.free_cpus(state, NOTHING_GIVEN_BACK).cpus
     if any(not free >> cpu & 1 for cpu in chosen.cpus):
         return NOT_ENOUGH
-    zones = ledgers.free_zones(state.ledger, state.options.cpus, state.zones, {}, state.cpu_ratio)
+    zones = node_allocations.free_zones(
+        state.node_allocation, state.options.cpus, state.zones, {}, state.cpu_ratio
+    )
     short = {
         name
         for numa, amounts in chosen.numa.items()

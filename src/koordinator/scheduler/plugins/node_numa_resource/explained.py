@@ -69,15 +69,19 @@ def reliefs(nodes: Iterable[tuple[int, str, PodPlan, NUMAPodTerms, NUMANodeView]
     """Return what to free on the nodes that lack least, so that one NUMA node can hold the pod alone, or, where no
     NUMA policy is in force, that there are enough CPUs to bind.
     """
-    lacks = [(lack_of(plan, terms, view), row, name) for row, name, plan, terms, view in nodes]
+    shortages = [(shortage_of(plan, terms, view), row, name) for row, name, plan, terms, view in nodes]
     near = sorted(
-        ((lack.share, row, lack.text(name)) for lack, row, name in lacks if lack is not None),
+        (
+            (shortage.share, row, shortage.text(name))
+            for shortage, row, name in shortages
+            if shortage is not None
+        ),
         key=lambda each: each[:2],
     )
     return [Relief("room", text, (row,)) for _, row, text in near[:NEAR_NODES_MAX]]
 
 
-def lack_of(plan: PodPlan, terms: NUMAPodTerms, view: NUMANodeView) -> NUMAShortage | None:
+def shortage_of(plan: PodPlan, terms: NUMAPodTerms, view: NUMANodeView) -> NUMAShortage | None:
     """None where freeing does not help, or nothing is missing."""
     if not terms.status.is_success or not terms.late_status.is_success or view.facts.cpu_ratio > 1:
         return None  # amplified CPU is counted for the whole node besides
@@ -92,12 +96,12 @@ def lack_of(plan: PodPlan, terms: NUMAPodTerms, view: NUMANodeView) -> NUMAShort
         return None
     exclusive = admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED
     found = [
-        lack
+        shortage
         for slot, numa in enumerate(view.facts.zones)
         if not (exclusive and view.statuses.get(numa) is NUMAStatus.SHARED)
-        and (lack := _lack_of_zone(terms, view, slot, numa)) is not None
+        and (shortage := _lack_of_zone(terms, view, slot, numa)) is not None
     ]
-    return min(found, key=lambda lack: lack.share, default=None)
+    return min(found, key=lambda shortage: shortage.share, default=None)
 
 
 def _lack_of_zone(terms: NUMAPodTerms, view: NUMANodeView, slot: int, numa: int) -> NUMAShortage | None:
@@ -117,16 +121,16 @@ def _lack_of_zone(terms: NUMAPodTerms, view: NUMANodeView, slot: int, numa: int)
 Json = dict[str, Any]
 
 
-def describe(name: str, facts: NodeTopologyFacts, ledger: NodeAllocation) -> Json:
+def describe(name: str, facts: NodeTopologyFacts, node_allocation: NodeAllocation) -> Json:
     """The node's topology, what is left of it and who holds the rest, as a JSON value."""
-    view = NUMANodeView.of(facts, ledger)
+    view = NUMANodeView.of(facts, node_allocation)
     return {
         "name": name,
         **_options(facts),
         "remainingNUMANodeResources": _zones(view.available),
         "allocatedNUMANodeResources": _zones(view.allocated),
         "availableCPUs": cpuset.text_of(cpus_of(view.free.cpus)),
-        "allocatedCPUs": _allocated_cpus(facts, ledger),
+        "allocatedCPUs": _allocated_cpus(facts, node_allocation),
         "allocatedPods": [
             {
                 "uid": holding.uid,
@@ -134,7 +138,7 @@ def describe(name: str, facts: NodeTopologyFacts, ledger: NodeAllocation) -> Jso
                 "exclusivePolicy": holding.exclusive,
                 "numaNodeResources": _zones(holding.numa),
             }
-            for holding in sorted(ledger.holdings.values(), key=lambda holding: holding.uid)
+            for holding in sorted(node_allocation.holdings.values(), key=lambda holding: holding.uid)
         ],
     }
 
@@ -167,9 +171,9 @@ def _options(facts: NodeTopologyFacts) -> Json:
     }
 
 
-def _allocated_cpus(facts: NodeTopologyFacts, ledger: NodeAllocation) -> Json:
+def _allocated_cpus(facts: NodeTopologyFacts, node_allocation: NodeAllocation) -> Json:
     found: Json = {}
-    for cpu, hold in sorted(ledger.holds.items()):
+    for cpu, hold in sorted(node_allocation.holds.items()):
         place = facts.options.cpus.places.get(cpu)
         found[str(cpu)] = {
             "cpuID": cpu,

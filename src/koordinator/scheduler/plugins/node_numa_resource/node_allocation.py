@@ -132,16 +132,16 @@ class NodeAllocation:
 
 
 def free_cpus(
-    ledger: NodeAllocation,
+    node_allocation: NodeAllocation,
     topology: CPUTopology,
     reserved: CPUMask = 0,
     given_back: Sequence[CPUMask] = (),
     ref_count_max: int = 1,
 ) -> FreeCPUs:
     """CPUs that another pod may hold once each set of `given_back` has let go of its CPUs, one holder each."""
-    holds = ledger.holds
+    holds = node_allocation.holds
     if ref_count_max == 1 and not any(given_back):
-        return FreeCPUs(topology.all & ~ledger.mask & ~reserved, holds, ref_count_max)
+        return FreeCPUs(topology.all & ~node_allocation.mask & ~reserved, holds, ref_count_max)
     if any(given_back):
         holds = dict(holds)
         for mask in given_back:
@@ -162,7 +162,7 @@ def _let_go(holds: dict[int, CPUHold], cpu: int) -> None:
 
 
 def free_zones(
-    ledger: NodeAllocation,
+    node_allocation: NodeAllocation,
     topology: CPUTopology,
     zones: Mapping[int, Mapping[str, int]],
     reusable: Mapping[int, Mapping[str, int]],
@@ -172,14 +172,14 @@ def free_zones(
 
     Bound CPUs count amplified, since their holders recorded real ones; what shared pods requested counts as is.
     """
-    pinned = ledger.pinned(topology) if cpu_ratio > 1 else 0
+    pinned = node_allocation.pinned(topology) if cpu_ratio > 1 else 0
     available: Zones = {}
     allocated: Zones = {}
     for numa, zone in zones.items():
-        if numa not in ledger.numa:
+        if numa not in node_allocation.numa:
             available[numa] = dict(zone)
             continue
-        used = dict(ledger.numa[numa])
+        used = dict(node_allocation.numa[numa])
         if cpu_ratio > 1:
             pinned_milli = CPU_MILLI * (topology.numa_nodes.get(numa, 0) & pinned).bit_count()
             more_milli = amplification.amplify(pinned_milli, cpu_ratio) - pinned_milli

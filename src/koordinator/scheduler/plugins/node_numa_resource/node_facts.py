@@ -41,11 +41,11 @@ class NodeTopologyFacts(msgspec.Struct, frozen=True):
     """What could not be read, for the log; it counts as absent."""
 
     def state(
-        self, ledger: NodeAllocation, default_strategy: str = NUMAAllocateStrategy.LEAST_ALLOCATED
+        self, node_allocation: NodeAllocation, default_strategy: str = NUMAAllocateStrategy.LEAST_ALLOCATED
     ) -> NUMANodeState:
         """The node with what its pods hold."""
         strategy = self.strategy or default_strategy
-        return NUMANodeState(self.options, ledger, self.zones, self.cpu_ratio, strategy)
+        return NUMANodeState(self.options, node_allocation, self.zones, self.cpu_ratio, strategy)
 
     @property
     def is_plain(self) -> bool:

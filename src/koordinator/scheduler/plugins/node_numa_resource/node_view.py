@@ -12,7 +12,7 @@ from koordinator.api import amplification, resources
 from koordinator.api.annotations.placement import CPUBindPolicy, NUMANodeExclusive, NUMATopologyPolicy
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.node_numa_resource import admission, allocate, policy, score
-from koordinator.scheduler.plugins.node_numa_resource import node_allocation as ledgers
+from koordinator.scheduler.plugins.node_numa_resource import node_allocation as node_allocations
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH, FreeCPUs
 from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
 from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, FreeForPod
@@ -46,14 +46,14 @@ class NUMANodeView(msgspec.Struct, frozen=True, eq=False):
     """What pinned CPUs take of the amplified capacity."""
 
     @classmethod
-    def of(cls, facts: NodeTopologyFacts, ledger: NodeAllocation) -> "NUMANodeView":
+    def of(cls, facts: NodeTopologyFacts, node_allocation: NodeAllocation) -> "NUMANodeView":
         topology = facts.options.cpus
-        zones = ledgers.free_zones(ledger, topology, facts.zones, {}, facts.cpu_ratio)
-        free = allocate.free_cpus(facts.state(ledger), allocate.NOTHING_GIVEN_BACK)
+        zones = node_allocations.free_zones(node_allocation, topology, facts.zones, {}, facts.cpu_ratio)
+        free = allocate.free_cpus(facts.state(node_allocation), allocate.NOTHING_GIVEN_BACK)
         whole, single = topology.whole_cores(free.cpus), topology.one_per_core(free.cpus)
         usable = (free.cpus, whole, single)
         inside = [topology.numa_nodes.get(numa, 0) for numa in facts.zones]
-        pinned_count = ledger.pinned(topology).bit_count()
+        pinned_count = node_allocation.pinned(topology).bit_count()
         return cls(
             facts=facts,
             available=zones.available,
@@ -61,7 +61,7 @@ class NUMANodeView(msgspec.Struct, frozen=True, eq=False):
             free=free,
             usable=usable,
             usable_counts=tuple(tuple((cpus & numa).bit_count() for numa in inside) for cpus in usable),
-            statuses=ledger.numa_status(topology) if pinned_count else {},
+            statuses=node_allocation.numa_status(topology) if pinned_count else {},
             pinned_count=pinned_count,
             pinned_milli=amplification.amplify(CPU_MILLI * pinned_count, facts.cpu_ratio),
         )
@@ -257,7 +257,7 @@ def _collapses(view: NUMANodeView, terms: NUMAPodTerms) -> bool:
 
 def place(
     view: NUMANodeView,
-    ledger: NodeAllocation,
+    node_allocation: NodeAllocation,
     plan: PodPlan,
     terms: NUMAPodTerms,
     usage: BoundCPUUsage,
@@ -282,6 +282,6 @@ def place(
             slot = list(view.facts.zones).index(numa)
             available = {**view.available, numa: _trimmed(view, terms, slot, numa)}
     free = msgspec.structs.replace(view.free, cpus=view.usable[terms.kind])
-    state = view.facts.state(ledger, strategies.numa.type)
+    state = view.facts.state(node_allocation, strategies.numa.type)
     allocation = allocate.allocate_in(FreeForPod(free, dict(available)), state, terms.request, numa_nodes)
     return NUMAPlacement(allocation, terms.binding, terms.policy, hint, status=allocation.status)

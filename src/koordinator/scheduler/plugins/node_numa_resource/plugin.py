@@ -275,10 +275,10 @@ class NodeNUMAResource(
             for provider, provided in state.providers
         ]
         if state.chosen is not None:
-            return designated.place(state.plan, record.facts, record.ledger, state.chosen, others)
+            return designated.place(state.plan, record.facts, record.node_allocation, state.chosen, others)
         usage = self._usage(row, state.plan.cpu_milli if counted else 0)
         return admission.place(
-            state.plan, record.facts, record.ledger, usage, self._strategies, others=others
+            state.plan, record.facts, record.node_allocation, usage, self._strategies, others=others
         )
 
     def _usage(self, row: int, own_milli: int = 0) -> BoundCPUUsage:
@@ -293,13 +293,13 @@ class NodeNUMAResource(
             record.view.pinned_count,
         )
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
-        if happening.event is ClusterEvent.POD_UPDATED:
-            old, new = happening.old, happening.new
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
+        if event.kind is ClusterEvent.POD_UPDATED:
+            old, new = event.old, event.new
             return old is None or new is None or bool(self.class_key(old) != self.class_key(new))
         if not self.prepare(pod).plan.status.is_success:
             return False
-        return super().wakes(happening, pod)
+        return super().wakes(event, pod)
 
     # Score
 
@@ -386,7 +386,9 @@ class NodeNUMAResource(
             self.books.sync()
             record = self.books.at(row)
             terms, usage = self._terms(state, record), self._usage(row, state.plan.cpu_milli)
-            found = node_view.place(record.view, record.ledger, state.plan, terms, usage, self._strategies)
+            found = node_view.place(
+                record.view, record.node_allocation, state.plan, terms, usage, self._strategies
+            )
             if found is not None:
                 return found
         return self.trial(state, pod, row, counted=True)
@@ -462,7 +464,7 @@ class NodeNUMAResource(
         record = self.books.at(row)
         if not record.facts.options.cpus.is_valid:
             return ApiAnswer({"message": f"node {name}: {policy.INVALID_TOPOLOGY.message}"}, 500)
-        return ApiAnswer(explained.describe(name, record.facts, record.ledger))
+        return ApiAnswer(explained.describe(name, record.facts, record.node_allocation))
 
 
 _SHARES_NUMA_NODES = (

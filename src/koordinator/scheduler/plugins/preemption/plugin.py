@@ -18,10 +18,10 @@ from koordinator.scheduler.plugin.framework import (
     Outlook,
     PostFilterPlugin,
     PostFilterResult,
+    PreemptionOffer,
     PreEnqueuePlugin,
     Watch,
 )
-from koordinator.scheduler.plugin.framework import PreemptionOffer as EvictionWay
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.budgets import Budgets
@@ -121,11 +121,11 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
         result, found = self._decide(pod, diagnosis)
-        ways = [
-            EvictionWay(each.node_name, tuple(victim.pod for victim in each.victims), each.violations)
-            for each in (option.candidate() for option in sorted(found.options, key=lambda way: way.rank))
+        offers = [
+            PreemptionOffer(each.node_name, tuple(victim.pod for victim in each.victims), each.violations)
+            for each in (option.candidate() for option in sorted(found.options, key=lambda offer: offer.rank))
         ]
-        return Outlook(result, tuple(ways))
+        return Outlook(result, tuple(offers))
 
     def _decide(self, pod: PodInfo, diagnosis: Diagnosis) -> tuple[PostFilterResult, FoundCandidates]:
         nothing = FoundCandidates([], Counter())

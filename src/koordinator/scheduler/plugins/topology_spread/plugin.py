@@ -121,15 +121,13 @@ _NAMESPACES = NamespaceLabels()
 """Constraints name one namespace; its labels do not matter."""
 
 
-def pod_helps(happening: QueueingEvent, hard: Iterable[Constraint]) -> bool:
+def pod_helps(event: QueueingEvent, hard: Iterable[Constraint]) -> bool:
     """A pod on a node came, changed or went: whether it counts for a constraint now and did not before, or the
     other way round. One pod more can raise the minimum, one less can empty a domain.
 
     Source: behaviour/scheduler B5.
     """
-    return any(
-        _counts(constraint, happening.old) != _counts(constraint, happening.new) for constraint in hard
-    )
+    return any(_counts(constraint, event.old) != _counts(constraint, event.new) for constraint in hard)
 
 
 def _counts(constraint: Constraint, pod: object) -> bool:
@@ -138,10 +136,10 @@ def _counts(constraint: Constraint, pod: object) -> bool:
     return constraint.term.matches(pod.pod, _NAMESPACES)
 
 
-def node_helps(happening: QueueingEvent, hard: Iterable[Constraint], keys: Iterable[str]) -> bool:
+def node_helps(event: QueueingEvent, hard: Iterable[Constraint], keys: Iterable[str]) -> bool:
     """A node came, changed or went. `keys`: labels that decide where and whether it counts."""
-    old, new = happening.old, happening.new
-    match happening.event:
+    old, new = event.old, event.new
+    match event.kind:
         case ClusterEvent.NODE_TAINTS:
             return any(constraint.policy.honors_taints for constraint in hard)
         case ClusterEvent.NODE_LABELS if isinstance(old, Node) and isinstance(new, Node):
@@ -394,13 +392,13 @@ class PodTopologySpread(
 
     # Events
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
-        if happening.event is ClusterEvent.POD_UPDATED:
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
+        if event.kind is ClusterEvent.POD_UPDATED:
             return True
         if not pod.pod.spec.topology_spread_constraints:
             return True  # defaults follow the owner, in which pods of one class may differ
         hard = self._own_constraints(pod).hard
-        if isinstance(happening.old, PodInfo) or isinstance(happening.new, PodInfo):
-            return pod_helps(happening, hard)
+        if isinstance(event.old, PodInfo) or isinstance(event.new, PodInfo):
+            return pod_helps(event, hard)
         keys = {key for each in hard for key in self._inclusions.of(pod.pod, each.policy).keys}
-        return node_helps(happening, hard, keys)
+        return node_helps(event, hard, keys)

@@ -163,11 +163,11 @@ class VolumeBinding(
             return PreFilterResult(SKIP)
         return PreFilterResult(state.refusal)
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         """Nodes that reach the volumes help, and what is learnt about claims, volumes, classes and drivers."""
-        if happening.event is ClusterEvent.STORAGE:
-            return helps(happening, pod.pod, KINDS)
-        return self.prepare(pod).refusal.is_success and super().wakes(happening, pod)
+        if event.kind is ClusterEvent.STORAGE:
+            return helps(event, pod.pod, KINDS)
+        return self.prepare(pod).refusal.is_success and super().wakes(event, pod)
 
     # Filter
 

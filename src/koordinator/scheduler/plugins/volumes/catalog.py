@@ -122,16 +122,16 @@ _HELPS_BY_GOING = (CSINode, CSIDriver, VolumeAttachment)
 """Objects that only restrict."""
 
 
-def helps(happening: QueueingEvent, pod: Pod, kinds: Iterable[type[Object]]) -> bool:
+def helps(event: QueueingEvent, pod: Pod, kinds: Iterable[type[Object]]) -> bool:
     """Return whether a change of storage can help a pod of a plugin that looks at these kinds: one of its claims
     came or changed, or anything else there came, changed, or stopped to restrict. True for other events.
     """
-    if happening.event is not ClusterEvent.STORAGE:
+    if event.kind is not ClusterEvent.STORAGE:
         return True
-    subject = happening.old if happening.new is None else happening.new
+    subject = event.old if event.new is None else event.new
     if not isinstance(subject, tuple(kinds)):
         return False
-    if happening.new is None:
+    if event.new is None:
         return isinstance(subject, _HELPS_BY_GOING)
     if not isinstance(subject, PersistentVolumeClaim):
         return True

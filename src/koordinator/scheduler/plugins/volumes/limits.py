@@ -124,11 +124,11 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
                 codes[index] = _TOO_MANY
         return codes
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         """Volumes that leave a node help there; so does what is learnt about claims and drivers."""
-        if happening.event is ClusterEvent.STORAGE:
-            return helps(happening, pod.pod, KINDS)
-        return super().wakes(happening, pod)
+        if event.kind is ClusterEvent.STORAGE:
+            return helps(event, pod.pod, KINDS)
+        return super().wakes(event, pod)
 
     def refusal(self, state: LimitState, code: int) -> Status:
         if code == _MISSING:

@@ -147,11 +147,11 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
             ]
         return tuple(lines)
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         """A pod helps by going when it used the same disk or claim; so does a claim of the pod that comes."""
-        if happening.event is not ClusterEvent.ASSIGNED_POD_DELETED:
-            return helps(happening, pod.pod, (PersistentVolumeClaim,)) and super().wakes(happening, pod)
-        gone = happening.old
+        if event.kind is not ClusterEvent.ASSIGNED_POD_DELETED:
+            return helps(event, pod.pod, (PersistentVolumeClaim,)) and super().wakes(event, pod)
+        gone = event.old
         if not isinstance(gone, PodInfo):
             return True
         wanted = {key for disk in disks_of(pod.pod) for key in disk.keys}

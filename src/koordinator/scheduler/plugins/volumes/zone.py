@@ -127,11 +127,11 @@ class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
             )
         return tuple(lines)
 
-    def wakes(self, happening: QueueingEvent, pod: PodInfo) -> bool:
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         """Nodes in the right zone help, and what is learnt about the pod's claims and their volumes."""
-        if happening.event is ClusterEvent.STORAGE:
-            return helps(happening, pod.pod, KINDS)
-        return self.prepare(pod).refusal.is_success and super().wakes(happening, pod)
+        if event.kind is ClusterEvent.STORAGE:
+            return helps(event, pod.pod, KINDS)
+        return self.prepare(pod).refusal.is_success and super().wakes(event, pod)
 
     def epoch(self, state: ZoneState) -> Hashable:
         return self._catalog.version if state.has_claims else None
