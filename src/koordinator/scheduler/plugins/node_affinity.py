@@ -61,8 +61,7 @@ class NodeAffinity(
 
     def __init__(self, args: NodeAffinityArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._labels = LabelColumns(handle.table)
-        handle.table.add_keeper(self._labels)
+        self._labels = handle.table.shared(LabelColumns)
         added = args.added_affinity or NodeAffinityTerms()
         enforced = added.required_during_scheduling_ignored_during_execution
         self._enforced = None if enforced is None else tuple(enforced.node_selector_terms)

@@ -179,8 +179,7 @@ class DynamicResources(
     def __init__(self, args: DynamicResourcesArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._books = handle.table.shared(ClaimAllocations)
-        self._labels = LabelColumns(handle.table)
-        handle.table.add_keeper(self._labels)
+        self._labels = handle.table.shared(LabelColumns)
         self._selections = DeviceSelections(self._books.inventory)
         steps_max = int(duration.parse(args.filter_timeout) * STEPS_PER_S)
         self._supply = Supply(self._books.inventory, self._labels, steps_max)

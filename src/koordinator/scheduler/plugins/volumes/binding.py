@@ -118,8 +118,7 @@ class VolumeBinding(
     def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._catalog = VolumeCatalog(handle, KINDS)
-        self._labels = LabelColumns(handle.table)
-        handle.table.add_keeper(self._labels)
+        self._labels = handle.table.shared(LabelColumns)
         self._promises = handle.table.shared(Promises)
         self._commitments = Commitments(handle, self._catalog, self._promises, args.bind_timeout_seconds)
         self._shape = scaled_shape(args.shape)

@@ -74,8 +74,7 @@ class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
         self._catalog = VolumeCatalog(handle, KINDS)
-        self._labels = LabelColumns(handle.table)
-        handle.table.add_keeper(self._labels)
+        self._labels = handle.table.shared(LabelColumns)
 
     def prepare(self, pod: PodInfo) -> ZoneState:
         zones: list[Zones] = []
