@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from koordinator.api.core import Event, Namespace
 from koordinator.host.cgroup_knobs import V1
 from tests.host import host_tree
 from tests.koordlet.agent_world import World, live
 
+GIB = 2**30
 both_versions = pytest.mark.parametrize("version", host_tree.VERSIONS)
 UNLIMITED = {V1: "-1"}
 
@@ -74,3 +76,38 @@ def test_protection_goes_on_while_the_api_server_is_away(tmp_path: Path) -> None
         assert (await world.node_metric()).status.update_time != before
 
     live(tmp_path, scenario)
+
+
+def test_batch_goes_while_all_pods_stall_on_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    psi = {"enable": True, "memoryUsedPercent": 1, "releasePercent": 1}
+    calm = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+    groups = tmp_path / "sys/fs/cgroup/kubepods"
+    evicted: list[str] = []
+
+    async def evict(namespace: str, pod: str, **_: object) -> None:
+        evicted.append(pod)
+
+    async def scenario(world: World) -> None:
+        monkeypatch.setattr(world.api, "evict", evict)
+        await world.create_objects({"extensions": {"eviction": {"PSIEvict": psi}}})
+        world.run_pod("web", batch=False)
+        namespace = world.run_pod("batch", batch=True).metadata.namespace
+        await world.api.create(Namespace, {"metadata": {"name": namespace}})
+        batch = groups / "besteffort/podbatch"
+        for each in (batch, *(below for below in batch.iterdir() if below.is_dir())):
+            stat = (each / "memory.stat").read_text().replace("active_anon 0", f"active_anon {GIB}")
+            host_tree.write(each, {"memory.current": str(GIB), "memory.stat": stat})
+        pressure = groups / "memory.pressure"
+        pressure.write_text(calm + calm.replace("some", "full"))
+        await asyncio.sleep(20)
+        assert world.agent.is_started.is_set()
+        assert evicted == []
+
+        pressure.write_text(calm + "full avg10=70.00 avg60=30.00 avg300=10.00 total=9000000\n")
+        await asyncio.sleep(11)  # a round is due every 5 s
+        assert evicted == ["batch"]
+        await asyncio.sleep(5)
+        events = (await world.api.list(Event, namespace)).items
+        assert any("memory pressure full avg10=70%" in each.message for each in events)
+
+    live(tmp_path, scenario, version=host_tree.V2, gates="PSIEvict=true")
