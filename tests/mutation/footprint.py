@@ -64,7 +64,7 @@ class Footprint:
     def _of_file(self, path: str) -> dict[int, set[str]]:
         found: dict[int, set[str]] = defaultdict(set)
         for part in self._parts:
-            for line, tests in part.contexts_by_lineno(str(ROOT / path)).items():
+            for line, tests in part.contexts_by_lineno(path).items():
                 found[line].update(test for test in tests if test in self._seconds)
         return found
 
@@ -89,6 +89,7 @@ class Recorder:
         self._coverage = coverage.Coverage(
             data_file=str(to / f"lines.{worker}"), source=[str(SOURCE)], config_file=False
         )
+        self._coverage.set_option("run:relative_files", True)  # One recording serves all checkouts.
         self._coverage.start()
 
     @pytest.hookimpl(wrapper=True)
