@@ -72,10 +72,122 @@ def test_a_pod_never_needs_less_than_what_runs_together(
     assert needed <= 1000 * (total(containers) + total(init))
 
 
+AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory", "hugepages-2Mi", "x.io/y"]), st.integers(0, 9))
+CONTAINERS = st.builds(
+    lambda asked, limits, sidecar: {
+        "name": "c",
+        "resources": {"requests": asked, "limits": limits},
+        **({"restartPolicy": "Always"} if sidecar else {}),
+    },
+    *(AMOUNTS, AMOUNTS, st.booleans()),
+)
+WHOLE = st.fixed_dictionaries({"requests": AMOUNTS, "limits": AMOUNTS})
+
+
+def slow_amounts(spec: dict[str, Any], side: str) -> dict[str, int]:
+    """Without overhead, resource by resource: each moment of the pod's life is looked at, the largest counts."""
+    total = {}
+    lists = [*spec["containers"], *spec["initContainers"]]
+    for name in {name for each in lists for name in each["resources"][side]}:
+        own = [each["resources"][side].get(name, 0) for each in spec["containers"]]
+        moments, sidecars = [], 0
+        for each in spec["initContainers"]:
+            amount = each["resources"][side].get(name, 0)
+            moments.append(sidecars + amount)
+            sidecars += amount if "restartPolicy" in each else 0
+        total[name] = max([sum(own) + sidecars, *moments])
+    whole = (spec["resources"] or {}).get(side, {})
+    return total | {name: amount for name, amount in whole.items() if name != "x.io/y"}
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "containers": st.lists(CONTAINERS.filter(lambda c: "restartPolicy" not in c), max_size=2),
+            "initContainers": st.lists(CONTAINERS, max_size=3),
+            "resources": st.none() | WHOLE,
+            "overhead": AMOUNTS,
+        }
+    )
+)
+def test_requests_and_limits_are_those_of_the_pods_most_demanding_moment(spec: dict[str, Any]) -> None:
+    def amounts(of: Any) -> dict[str, int]:
+        return {name: quantity.value(amount) for name, amount in of.items()}
+
+    asked, limits, overhead = slow_amounts(spec, "requests"), slow_amounts(spec, "limits"), spec["overhead"]
+    with_overhead = {
+        name: asked.get(name, 0) + overhead.get(name, 0) for name in asked.keys() | overhead.keys()
+    }
+    whole = pod(**spec)
+    bare = pod_resources.requests(whole, with_overhead=False)
+    assert amounts(resource_list.to_wire(bare)) == asked
+    assert pod_resources.requests(whole) == resource_list.of(pod_resources.wire_requests(whole))
+    assert amounts(pod_resources.wire_requests(whole)) == with_overhead
+    assert amounts(pod_resources.wire_limits(whole)) == {
+        name: amount + overhead.get(name, 0) for name, amount in limits.items()
+    }
+
+
 def test_a_cpu_limit_needs_a_limit_in_every_container() -> None:
     assert pod_resources.cpu_limit_milli(pod(containers=[container(limit=1), container(limit=2)])) == 3000
     assert pod_resources.cpu_limit_milli(pod(containers=[container(limit=1), container()])) == -1
     assert pod_resources.cpu_limit_milli(pod()) == -1
+
+
+@pytest.mark.parametrize(
+    ("init", "whole", "milli"),
+    [
+        pytest.param([container(limit=4)], None, 4000, id="a step needs more than what runs"),
+        pytest.param([container(limit=2)], None, 3000, id="a step needs less"),
+        pytest.param([container(limit=1, sidecar=True)], None, 4000, id="a sidecar comes on top"),
+        pytest.param(
+            [container(limit=1, sidecar=True), container(limit=4)], None, 4000, id="a sidecar, then a step"
+        ),
+        pytest.param([container(limit=4), container(limit=1, sidecar=True)], None, 5000, id="after a step"),
+        pytest.param([container()], None, -1, id="a step without limit"),
+        pytest.param(
+            [container(limit=1, sidecar=True), container()], {"memory": 1}, -1, id="of memory alone"
+        ),
+        pytest.param([container()], {"cpu": "1m"}, 1, id="the whole pod's"),
+        pytest.param([], {"cpu": 0}, -1, id="the whole pod's zero"),
+    ],
+)
+def test_a_cpu_limit_counts_init_containers_in_their_order(init: Any, whole: Any, milli: int) -> None:
+    more = {"resources": {"limits": whole}} if whole is not None else {}
+    limited = pod(containers=[container(limit=1), container(limit=2)], initContainers=init, **more)
+    assert pod_resources.cpu_limit_milli(limited) == milli
+
+
+def test_batch_amounts_are_those_of_containers_and_sidecars_and_a_missing_limit_is_none_at_all() -> None:
+    def batch(*amounts: int | None, cpu: str = "kubernetes.io/batch-cpu") -> Any:
+        lists = [{} if amount is None else {cpu: amount} for amount in amounts]
+        made = [{"name": "c", "resources": {"requests": each, "limits": each}} for each in lists]
+        first, sidecar, step = made
+        return pod_resources.batch(
+            pod(containers=[first], initContainers=[{**sidecar, "restartPolicy": "Always"}, step])
+        )
+
+    assert batch(1000, 500, 9000) == pod_resources.BatchAmounts(1500, 0, 1500, -1)
+    assert batch(1000, None, None) == pod_resources.BatchAmounts(1000, 0, -1, -1)
+    assert batch(1, 0, None) == pod_resources.BatchAmounts(1, 0, -1, -1)
+    assert batch(1, 2, None, cpu="kubernetes.io/batch-memory") == pod_resources.BatchAmounts(0, 3, -1, 3)
+    assert pod_resources.batch(pod()) == pod_resources.BatchAmounts(0, 0, -1, -1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"containers": [container(2)]},
+        {"initContainers": [container(1)]},
+        {"overhead": {"cpu": 1}},
+        {"resources": {"requests": {"cpu": 1}}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_two_states_have_the_same_amounts_unless_one_part_differs(change: dict[str, Any]) -> None:
+    spec = {"containers": [container(1)], "nodeName": "a"}
+    assert pod_resources.have_same_amounts(pod(**spec), pod(**{**spec, "nodeName": "b"}))
+    assert not pod_resources.have_same_amounts(pod(**spec), pod(**{**spec, **change}))
 
 
 def test_kubernetes_qos_counts_only_positive_cpu_and_memory() -> None:

@@ -109,6 +109,8 @@ class JsonStream:
         self._text = ""
         self._position = 0
         self._line = 1
+        self._columns_gone = 0
+        """Characters of this line that are forgotten."""
         self._is_at_end = False
 
     def peek(self) -> str:
@@ -165,14 +167,18 @@ class JsonStream:
         """The reason with the line and column of the present position."""
         at = self._position if position is None else position
         line = self._line + self._text.count("\n", 0, at)
-        column = at - self._text.rfind("\n", 0, at)
-        return FileError(self._name, f"line {line}, column {column}", reason)
+        return FileError(self._name, f"line {line}, column {self._columns_before(at) + 1}", reason)
+
+    def _columns_before(self, at: int) -> int:
+        line_start = self._text.rfind("\n", 0, at) + 1
+        return at - line_start if line_start else at + self._columns_gone
 
     def _read(self) -> bool:
         """Read on, and forget what lies behind; False at the end. Reads as much again as is there: a value of any
         length is tried a few times only."""
         if self._is_at_end:
             return False
+        self._columns_gone = self._columns_before(self._position)
         self._line += self._text.count("\n", 0, self._position)
         self._text, self._position = self._text[self._position :], 0
         content = self._file.read(max(_CHUNK_CHARS, len(self._text)))
