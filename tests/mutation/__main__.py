@@ -88,8 +88,10 @@ def main(
 
     hypothesis.settings.register_profile("mutation", database=None, deadline=None)
     hypothesis.settings.load_profile("mutation")
-    loop = Loop(chosen, Footprint(folder()), timeout_s, tell)
-    pytest.main([*OPTIONS, "-m", "not slow", str(ROOT / "tests")], [loop])
+    footprint = Footprint(folder())
+    files = {test.partition("::")[0] for each in chosen for test in footprint.tests(each.path, each.line)}
+    there = [str(ROOT / file) for file in sorted(files) if (ROOT / file).exists()]
+    pytest.main([*OPTIONS, "-m", "not slow", *there], [Loop(chosen, footprint, timeout_s, tell)])
     _summary(results)
 
 

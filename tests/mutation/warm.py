@@ -10,6 +10,7 @@ import functools
 import gc
 import importlib.machinery
 import os
+import resource
 import select
 import signal
 import sys
@@ -33,11 +34,15 @@ OPTIONS = (
     "-p",
     "no:cacheprovider",
     "--timeout=25",
+    "--timeout-method=thread",  # It ends the process: a search would try a test again that hangs.
     *(f"--ignore={ROOT / 'tests' / name}" for name in UNFIT),
 )
 _OPTIMIZED = 0x1
 """The flag of code with fast locals: a function's, not that of a module or of a class body."""
 _AT_IMPORT = "?at import"
+_DIED = "died"
+_BYTES_MAX = 6 << 30
+"""What a fault may take of the machine's memory."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -72,10 +77,13 @@ class Loop:
             by = _forked(
                 functools.partial(_in_place, mutant, [items[test] for test in tests]), self._timeout_s
             )
-            if by not in items or not _forked(functools.partial(_run, [items[by]]), self._timeout_s):
+            suspects = [by] if by in items else tests * (by == _DIED)
+            if not (
+                failed := _forked(functools.partial(_run, [items[t] for t in suspects]), self._timeout_s)
+            ):
                 break
             # It fails without the fault, too: it depends on the time or on its neighbours.
-            self._unstable.add(by)
+            self._unstable.update(suspects if failed == _DIED else [failed])
         if tests and by in ("", _AT_IMPORT):
             by = _forked(functools.partial(_anew, mutant, tests), self._timeout_s + 30)
         elif by == _AT_IMPORT:
@@ -106,13 +114,14 @@ class Loop:
 
 def _forked(work: Callable[[], str], timeout_s: float) -> str:
     """What the work said in a process of its own, nothing when it did not end in time: that may be the machine's
-    fault. One that dies has noticed; a test that hangs ends by its own limit."""
+    fault. One that dies has noticed: a test that hangs, or takes all memory, ends it."""
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_AS, (_BYTES_MAX, _BYTES_MAX))
         silent = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(silent, fd)
@@ -126,7 +135,7 @@ def _forked(work: Callable[[], str], timeout_s: float) -> str:
     try:
         ready, _, _ = select.select([reading], [], [], timeout_s)
         said = os.read(reading, 65536).decode() if ready else "-"
-        return {"-": "", "": "died"}.get(said, said)
+        return {"-": "", "": _DIED}.get(said, said)
     finally:
         os.close(reading)
         with contextlib.suppress(ProcessLookupError):

@@ -156,6 +156,17 @@ async def test_a_webhook_is_asked_again_when_a_later_one_changed_the_object() ->
     ]
 
 
+async def test_a_webhook_is_not_asked_again_when_it_does_not_want_it_or_nobody_came_after_it() -> None:
+    again, never = webhook("a.example.com", reinvocationPolicy="IfNeeded"), webhook("a.example.com")
+    for hooks in ([never, webhook("b.example.com")], [webhook("b.example.com"), again]):
+        seen: list[Json] = []
+        admit = admission(
+            Source([configuration(*hooks)]), a=answering(label("a"), seen), b=answering(label("b"))
+        )
+        await create(admit)
+        assert len(seen) == 1
+
+
 async def test_validating_webhooks_see_the_mutated_object_and_run_at_the_same_time() -> None:
     running = asyncio.Barrier(2)
     seen: list[Json] = []

@@ -1,5 +1,7 @@
 """Sharing CPU: conservation and fairness; latency: monotony and the measured points."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -153,3 +155,65 @@ def test_an_idle_service_answers_in_its_service_time() -> None:
     times = contention.latency(np.array([10.0]), np.array([8_000.0]), np.ones(1))
     assert times.p50[0] == pytest.approx(np.log(2), rel=0.01)
     assert times.p99[0] == pytest.approx(np.log(100), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("demand", "reachable", "slowdown", "p50", "p99"),
+    [
+        pytest.param(500, 1_000, 1, math.log(2), math.log(100) + 2 * math.log(50), id="one core, half busy"),
+        pytest.param(
+            750, 1_000, 1, math.log(2) + 4 * math.log(1.5), math.log(100) + 4 * math.log(75), id="and more"
+        ),
+        pytest.param(
+            250, 500, 1, 2 * math.log(2), 2 * (math.log(100) + 2 * math.log(50)), id="half a core is slower"
+        ),
+        pytest.param(0, 1_000, 16, math.log(2) * 2, math.log(100) * 16, id="a quarter of growth at p50"),
+        pytest.param(
+            0, 1_000, 9_999, math.log(2) * 1000**0.25, math.log(100) * 1000, id="growth has a limit"
+        ),
+        pytest.param(9_000, 1_000, 1, None, math.log(100) + 100 * math.log(99), id="99 % busy at most"),
+        pytest.param(
+            3_200,
+            4_000,
+            1,
+            math.log(2) + math.log(max(0.8 ** (math.sqrt(10) - 1) / 0.5, 1)) / 0.8,
+            math.log(100) + math.log(0.8 ** (math.sqrt(10) - 1) / 0.01) / 0.8,
+            id="four cores wait for each other less",
+        ),
+        pytest.param(1, 0, 1, None, 1000 * (math.log(100) + 100 * math.log(99)), id="no core at all"),
+    ],
+)
+def test_a_queue_takes_as_long_as_the_formula_says(
+    demand: float, reachable: float, slowdown: float, p50: float | None, p99: float
+) -> None:
+    times = contention.latency(*(np.array([float(each)]) for each in (demand, reachable, slowdown)))
+    assert times.p99[0] == pytest.approx(p99)
+    assert p50 is None or times.p50[0] == pytest.approx(p50)
+
+
+@pytest.mark.parametrize(
+    ("load", "occupied", "expected"),
+    [
+        pytest.param(0.7, 1.0, 2.5**1.5 * 1.4**-0.5, id="beyond the last point the last slope goes on"),
+        pytest.param(0.6, 0.13, 2.5, id="a tier disturbs by being there"),
+        pytest.param(0.6, 0.065, 2.5**0.5, id="less while there is little of it"),
+        pytest.param(9.0, 1.0, 1000, id="up to a limit"),
+    ],
+)
+def test_slowdown_between_and_beyond_the_measured_points(
+    load: float, occupied: float, expected: float
+) -> None:
+    factor = contention.slowdown(np.array([load]), np.array([occupied]), Protection.SHARES)
+    assert factor[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("protection", "tier"),
+    [(Protection.SHARES, 2 / 1026), (Protection.SUPPRESS, 2 / 1026), (Protection.IDLE, 0.003 / 1024.003)],
+)
+def test_the_tier_weighs_next_to_nothing_beside_a_service(protection: Protection, tier: float) -> None:
+    granted = contention.share_cpu(
+        *(np.array([9e3, 9e3]), np.array([1024.0, 1024.0]), np.array([False, True]), np.array([0, 0])),
+        *(np.array([4_000.0]), np.array([np.inf]), protection),
+    )
+    assert granted.tolist() == pytest.approx([4_000 * (1 - tier), 4_000 * tier])

@@ -108,6 +108,27 @@ def test_sums_are_those_of_the_pods_whatever_happened(seed: int) -> None:
         assert without_zeros(quota.below.request) == total_of([*asked, *own])
 
 
+def test_a_pod_that_is_told_again_keeps_what_it_uses() -> None:
+    made = tree()
+    made.set_quota(spec("a"))
+
+    def used() -> int:
+        quota = made.get("a")
+        assert quota is not None
+        return quota.below.used.get("cpu", 0) // NANO
+
+    made.add_pod("a", pod("x", 3))
+    assert made.reserve("a", "x")
+    made.add_pod("a", pod("x", 3))
+    assert used() == 3, "an informer tells all pods again after a break"
+    made.update_pod("a", pod("x", 5))
+    assert used() == 5
+    made.update_pod("b", pod("x", 5), was_in="a")
+    assert used() == 0
+    made.add_pod("nobody", pod("y", 1))
+    assert not made.reserve("nobody", "y")
+
+
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_runtime_of_children_never_exceeds_the_parent_when_minima_are_scaled(seed: int) -> None:
