@@ -6,6 +6,7 @@ the nearest line before them that was there; new tests are unknown until the nex
 
 import difflib
 import functools
+import importlib
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,8 +16,12 @@ import coverage
 import msgspec
 import pytest
 
+from tests.quick.imports import Imports
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "koordinator"
+IMPORTERS_MAX = 12
+"""Files of tests that look at what a module declares."""
 
 
 def folder() -> Path:
@@ -33,6 +38,7 @@ class Footprint:
         for part in self._parts:
             part.read()
         self._then = msgspec.json.decode((parts / "source.json").read_bytes(), type=dict[str, str])
+        self._imports = Imports()
         self._seconds: dict[str, float] = {}
         for path in sorted(parts.glob("seconds.*")):
             self._seconds |= msgspec.json.decode(path.read_bytes(), type=dict[str, float])
@@ -52,10 +58,25 @@ class Footprint:
             near = next((by_line[n] for n in range(old, max(old - 8, 0), -1) if by_line.get(n)), set())
         everywhere = set().union(*by_line.values()) if by_line else set()
         if not near:
-            near = everywhere
+            near = everywhere | self._of_importers(path)
         files = {test.partition("::")[0] for test in near}
         beside = {test for test in everywhere - near if test.partition("::")[0] in files}
         return [*sorted(near, key=self.seconds), *sorted(beside, key=self.seconds)]
+
+    def _of_importers(self, path: str) -> set[str]:
+        """Tests of the files nearest to a module: what runs when it is imported is recorded for nobody."""
+        nearest = list(self._imports.tests_of(self._imports.module_of(path) or ""))[:IMPORTERS_MAX]
+        adapters = [file for file in nearest if file.startswith("tests/vectors/adapters/")]
+        areas = {
+            area
+            for file in adapters
+            for area in importlib.import_module(file.removesuffix(".py").replace("/", ".")).ADAPTERS
+        }
+        return {
+            test
+            for test in self._seconds
+            if test.partition("::")[0] in nearest or test.partition("[")[2].partition("/")[0] in areas
+        }
 
     def seconds(self, test: str) -> float:
         return self._seconds.get(test, 0.0)
