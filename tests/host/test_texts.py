@@ -159,3 +159,60 @@ def test_ticks_of_each_cpu_are_all_known_or_none() -> None:
     assert procfs.busy_ticks_by_cpu(f"cpu 9 9 9 9 9 9 9\n{good}cpufreq 1\n") == {0: 5}
     with pytest.raises(ContentError):
         procfs.busy_ticks_by_cpu(good + "cpu1 1 x 1 0 0 1 1\n")
+
+
+def test_a_process_is_named_for_good_by_its_id_and_when_it_started() -> None:
+    fields = [str(number) for number in range(3, 53)]  # as in proc(5): the state is field 3
+    assert procfs.start_ticks(f"7 (a) b) {' '.join(fields)}") == 22
+    assert procfs.start_ticks(f"7 (sh) {' '.join(fields[:20])}") == 22
+    with pytest.raises(ContentError, match="19 fields after the command, expected 20"):
+        procfs.start_ticks(f"7 (sh) {' '.join(fields[:19])}")
+
+
+def test_groups_of_a_process_are_known_by_each_subsystem() -> None:
+    text = "4:cpu,cpuacct:/kubepods/pod1\n1:name=systemd:/a:b\n0::/kubepods\ngarbage\n"
+    assert procfs.cgroups_of(text) == {
+        "cpu": "kubepods/pod1",
+        "cpuacct": "kubepods/pod1",
+        "name=systemd": "a:b",
+        "": "kubepods",
+    }
+
+
+def test_lines_of_vmstat_that_hold_no_counter_are_left_out() -> None:
+    assert procfs.vmstat("pgfault 12\npgmajfault -1\nnr_x 1 2\nalone\nnr_y ²\npswpin 0\n") == {
+        "pgfault": 12,
+        "pswpin": 0,
+    }
+
+
+def test_disks_tell_operations_sectors_of_512_bytes_and_busy_time() -> None:
+    line = "   8       1 sda1 1 2 3 4 5 6 7 8 9 10 11"
+    assert procfs.diskstats(line) == {
+        "sda1": procfs.DiskCounters(
+            number="8:1", reads=1, read_bytes=3 * 512, writes=5, written_bytes=7 * 512, busy_ms=10
+        )
+    }
+    with pytest.raises(ContentError, match="13 fields, expected at least 14"):
+        procfs.diskstats("8 1 sda1 1 2 3 4 5 6 7 8 9 10")
+
+
+def test_interfaces_tell_bytes_packets_and_drops_of_both_directions() -> None:
+    numbers = " ".join(str(number) for number in range(1, 17))
+    text = f"Inter-|   Receive |  Transmit\n face |bytes\n  eth0:{numbers}\n eth0:1: {numbers}\n"
+    assert procfs.net_dev(text) == dict.fromkeys(
+        ("eth0", "eth0:1"), procfs.InterfaceCounters(1, 2, 4, 9, 10, 12)
+    )
+    with pytest.raises(ContentError, match="15 fields, expected at least 16"):
+        procfs.net_dev(f"lo: {numbers.removesuffix(' 16')}")
+
+
+def test_load_and_uptime_are_numbers_or_errors() -> None:
+    assert procfs.loadavg("0.50 1.25 2.00 3/456 789\n") == procfs.Load(0.5, 1.25, 2.0, 3, 456)
+    assert procfs.loadavg("0.50 1.25 2.00 3/456") == procfs.Load(0.5, 1.25, 2.0, 3, 456)
+    for text in ("", "0.5 1.25 2.0", "0.5 1.25 2.0 3", "a b c 3/4"):
+        with pytest.raises(ContentError, match="does not tell the load"):
+            procfs.loadavg(text)
+    assert procfs.uptime_s("12.5 99.0\n") == 12.5
+    with pytest.raises(ContentError, match="is no time"):
+        procfs.uptime_s("")

@@ -10,7 +10,7 @@ from koordinator.koordlet.report.node_metric import CollectPolicy
 from koordinator.local.nodes import behaviour, pod_shape, reports
 from koordinator.local.nodes.behaviour import Behaviour
 from koordinator.local.nodes.contention import Protection
-from koordinator.local.nodes.fleet import Fleet, FleetPolicy, NodeShape
+from koordinator.local.nodes.fleet import Fleet, FleetPolicy, NodeShape, alike
 from koordinator.local.nodes.service_latency import service_latency
 from koordinator.local.nodes.usage import Trace
 
@@ -148,3 +148,20 @@ def test_percentile_windows_stay_empty_until_half_of_them_was_seen() -> None:
     assert window(150) == ResourceMap()
     f.step(180, 30)
     assert window(180) == ResourceMap(resources={"cpu": "1", "memory": str(int(0.45 * GIB))})
+
+
+def test_nodes_of_one_size_are_named_by_number_and_spread_over_three_zones() -> None:
+    shapes = alike(11, 4, 64, gpus=1, gpu_model="x", rdma_cards=2)
+    assert [(each.name, each.zone) for each in shapes[:4]] == [
+        ("node-00", "zone-a"),
+        ("node-01", "zone-b"),
+        ("node-02", "zone-c"),
+        ("node-03", "zone-a"),
+    ]
+    first = shapes[0]
+    assert (len(shapes), shapes[10].name) == (11, "node-10")
+    assert (first.cpu_milli, first.memory_bytes, first.reserved_bytes) == (4_000, 64 << 30, 2 << 30)
+    assert (first.gpus, first.gpu_model, first.rdma_cards) == (1, "x", 2)
+    assert alike(10, 1, 16)[9].name == "node-9"
+    assert alike(1, 1, 16)[0].reserved_bytes == 1 << 30
+    assert alike(0, 1, 1) == ()
