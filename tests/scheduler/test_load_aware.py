@@ -1,14 +1,19 @@
 """Load-aware bookkeeping: sums that change with each event equal sums made anew; one row equals many."""
 
 import math
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import I64
 from koordinator.clock import rfc3339
 from koordinator.scheduler.plugins.load_aware import load
+from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs
 from koordinator.scheduler.plugins.load_aware.load import AssignedPod, NodeLoad, NodeMetricReport
 from tests.scheduler.world import World, play, pod
 
@@ -152,3 +157,61 @@ def metric(world: World, name: str, cpu: str) -> dict[str, object]:
         "metadata": {"name": name},
         "status": {"updateTime": rfc3339(world.clock.now()), "nodeMetric": usage_of_node},
     }
+
+
+@pytest.mark.parametrize(
+    ("conditions", "args", "own", "until_s"),
+    [
+        pytest.param({}, {}, {}, None, id="nobody asks for it"),
+        pytest.param({}, {"scheduled": 10}, {}, 1_010, id="since we saw it"),
+        pytest.param({"PodScheduled": 500}, {"scheduled": 10}, {}, 510, id="since it was scheduled"),
+        pytest.param(
+            {"PodScheduled": 500}, {"scheduled": 10, "initialized": 5}, {}, 510, id="not initialized yet"
+        ),
+        pytest.param(
+            {"PodScheduled": 500, "Initialized": 600},
+            {"scheduled": 10, "initialized": 5},
+            {},
+            605,
+            id="since it was initialized",
+        ),
+        pytest.param(
+            {"Initialized": 600}, {"initialized": 5, "own": True}, {"initialized": 0}, None, id="own zero"
+        ),
+        pytest.param({"PodScheduled": 500}, {"own": True}, {"scheduled": 7}, 507, id="its own time"),
+        pytest.param({"Initialized": 600}, {"own": True}, {"initialized": 8}, 608, id="its own after init"),
+        pytest.param(
+            {"PodScheduled": 500}, {"scheduled": 10, "own": True}, {"scheduled": -3}, 510, id="bad own"
+        ),
+        pytest.param(
+            {"PodScheduled": 500}, {"scheduled": 10}, {"scheduled": 7}, 510, id="own time not allowed"
+        ),
+    ],
+)
+def test_an_estimate_holds_for_a_while_after_a_pod_was_scheduled_or_initialized(
+    conditions: dict[str, float], args: dict[str, Any], own: dict[str, int], until_s: float | None
+) -> None:
+    names = {"scheduled": "pod-scheduled", "initialized": "initialized"}
+    body = {
+        "metadata": {
+            "name": "p",
+            "annotations": {
+                f"scheduling.koordinator.sh/load-estimated-seconds-after-{names[name]}": str(seconds)
+                for name, seconds in own.items()
+            },
+        },
+        "status": {
+            "conditions": [
+                {"type": kind, "status": "True", "lastTransitionTime": rfc3339(at_s)}
+                for kind, at_s in conditions.items()
+            ]
+        },
+    }
+    policy = LoadAwareArgs(
+        estimated_seconds_after_pod_scheduled=args.get("scheduled", 0),
+        estimated_seconds_after_initialized=args.get("initialized", 0),
+        allow_customize_estimation=args.get("own", False),
+    )
+    found = load.assigned_pod(from_builtins(body, Pod), (1, 2), True, policy, 1_000.0)
+    assert found.deadline_s == until_s
+    assert found.since_s == conditions.get("PodScheduled", 1_000.0)

@@ -1,9 +1,12 @@
 """Properties of fair shares on one level."""
 
+import math
 import random
 from collections.abc import Iterable
 
 import msgspec
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +16,7 @@ from koordinator.scheduler.plugins.elastic_quota.runtime import (
     scaled_min,
     shares,
     split,
+    split_arrays,
 )
 
 
@@ -217,3 +221,18 @@ def test_changed_rows_are_those_whose_shares_are_others_in_want_and_in_plenty(se
         now = [columns.share(row) for row in range(count)]
         assert list(columns.take_changed()) == [row for row in range(count) if now[row] != told[row]]
         told = now
+
+
+@pytest.mark.parametrize("bits", [20, 40, 53, 61])
+def test_parts_of_large_amounts_are_exact_where_floating_point_is_off_by_one(bits: int) -> None:
+    rng = random.Random(bits)
+    for _ in range(200):
+        whole = 0
+        while math.gcd(whole, rest := rng.randrange(1, 1 << bits)) != 1:
+            whole = rng.randrange(3, 1 << bits) | 1
+        inverse = pow(rest, -1, whole)
+        # Products that are just below, at and just above a multiple of the whole.
+        weights = [max(inverse * just % whole, 1) for just in (-1, 0, 1)]
+        weights.append(max(whole - sum(weights), 1))
+        parts = split_arrays(rest, np.array(weights), whole=sum(weights), largest=max(weights))
+        assert parts.tolist() == split(rest, weights)
