@@ -41,7 +41,8 @@ def test_quotas_that_are_not_known_yet_or_not_at_all_make_a_pod_try() -> None:
     assert requeue.on_pod_delete(LEAF, LEAF, "ns/gone", None).hint is Hint.QUEUE
     gone = QuotaRef("gone", "")
     assert requeue.on_pod_delete(gone, gone, "ns/x", TREE).reason is HintReason.SAME_QUOTA
-    assert requeue.on_pod_delete(QuotaRef("", ""), LEAF, "ns/x", TREE).hint is Hint.SKIP
+    nobody = requeue.on_pod_delete(QuotaRef("", ""), LEAF, "ns/gone", TREE)
+    assert (nobody.reason, nobody.hint) == (HintReason.NO_QUOTA, Hint.SKIP)
 
 
 def test_parents_in_a_circle_end() -> None:

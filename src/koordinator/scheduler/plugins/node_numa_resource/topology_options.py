@@ -184,8 +184,8 @@ def _without_reserved(found: Zones, cpus: CPUTopology, reserved: CPUSet) -> Zone
 
 
 def _less_cpu(amounts: Amounts, lost_milli: int) -> Amounts:
-    has_cpu = amounts.get(resources.CPU, 0) != 0
-    return {**amounts, resources.CPU: amounts[resources.CPU] - lost_milli} if has_cpu else amounts
+    cpu = amounts.get(resources.CPU)
+    return {**amounts, resources.CPU: cpu - lost_milli} if cpu else amounts
 
 
 def _floored(amounts: Amounts) -> Amounts:
