@@ -198,7 +198,7 @@ def numbers(struct: type[msgspec.Struct]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("struct", "expected"), configurations())
+@pytest.mark.parametrize(("struct", "expected"), list(configurations()))
 def test_a_setting_that_is_left_out_is_what_is_documented(
     struct: type[msgspec.Struct], expected: dict[str, Any]
 ) -> None:

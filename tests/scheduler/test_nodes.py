@@ -84,6 +84,13 @@ def test_a_new_resource_gets_a_column_everywhere() -> None:
     assert (table.requested[column][0], table.allocatable[column][0]) == (2, 0)
 
 
+def test_a_pod_may_ask_for_a_new_resource_where_it_is() -> None:
+    table = table_of("a")
+    table.assign(info(table, "web"), "a")
+    table.assign(info(table, "web", requests={"example.com/gpu": "2"}), "a")
+    assert table.requested[table.registry.find("example.com/gpu") or 0][0] == 2
+
+
 def test_confirming_an_assumed_pod_changes_nothing_else() -> None:
     table = table_of("a")
     assumed = info(table, "web")

@@ -367,6 +367,7 @@ class NodeTable:
         old, place.pod, place.assumed = place.pod, pod, assumed
         self._pods[place.row][pod.uid] = pod
         if not old.asks_like(pod) or old.host_ports != pod.host_ports:
+            self.widen()
             self._count(place.row, old, -1)
             self._count(place.row, pod, 1)
             self.changes.add(place.row, RowChange.PODS)
