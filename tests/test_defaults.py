@@ -64,10 +64,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "koordlet.config.QoSConfig": {
         "reconcile_interval_s": 1.0,
         "suppress_interval_s": 1.0,
-        "cpu_evict_interval_s": 1.0,
-        "memory_evict_interval_s": 1.0,
-        "cpu_evict_cool_s": 20.0,
-        "memory_evict_cool_s": 4.0,
         "force_update_s": 60.0,
     },
     "koordlet.device_daemon.daemon.DaemonConfig": {"sleep_s": 900.0},
@@ -98,7 +94,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "manager.config.policies.MidPolicy": {"cpu_cap_percent": 100, "memory_cap_percent": 100},
     "manager.config.policies.ReclaimPolicy": {"cpu_percent": 60, "memory_percent": 65},
-    "manager.config.validation_rules.Bounds": {"high": 2**63 - 1},
+    "manager.config.validation_rules.ValueBounds": {"high": 2**63 - 1},
     "scheduler.plugins.node_numa_resource.score.NodeUsage": {"cpu_ratio": 1.0},
     "manager.options.EnhancedValidatorOptions": {"reconcile_interval_s": 300.0},
     "manager.options.ManagerOptions": {"resync_s": 36000.0},
@@ -111,10 +107,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "manager.options.QuotaUpdateOptions": {"max_retries": 3, "max_total_jitter_s": 1.0},
     "manager.tidal.target.LoadRule": {"lend_below_percent": 45.0, "return_above_percent": 65.0},
-    "manager.tidal.target.Pool": {"lead_s": 1800.0},
+    "manager.tidal.target.TidalPool": {"lead_s": 1800.0},
     "manager.webhooks.configuration.Service": {"port": 443},
     "manager.webhooks.settings.WebhookSettings": {"port": 9876},
-    "scheduler.auditor.history.Limits": {
+    "scheduler.auditor.history.AuditLimits": {
         "victim_reschedule_s": 10.0,
         "victim_deletion_s": 30.0,
         "deleting_retries": 3,
@@ -152,13 +148,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "drop_unhandled_s": 5.0,
     },
     "scheduler.plugins.coscheduling.config.GangDefaults": {"timeout_s": 600.0},
-    "scheduler.plugins.device_share.score.ScoredResource": {"weight": 1},
+    "scheduler.plugins.device_share.score.ScoredDeviceResource": {"weight": 1},
     "scheduler.plugins.inter_pod_affinity.plugin.PodAffinityArgs": {"hard_pod_affinity_weight": 1},
     "scheduler.plugins.load_aware.args.LoadAwareArgs": {
         "filter_expired_node_metrics": True,
         "node_metric_expiration_seconds": 180,
     },
-    "scheduler.plugins.node_numa_resource.score.ScoredResource": {"weight": 1},
+    "scheduler.plugins.node_numa_resource.score.ScoredNUMAResource": {"weight": 1},
     "scheduler.plugins.node_resources_fit.WeightedResource": {"weight": 1},
     "scheduler.plugins.preemption.plugin.PreemptionArgs": {
         "min_candidate_nodes_percentage": 10,

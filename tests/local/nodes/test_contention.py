@@ -191,20 +191,18 @@ def test_a_queue_takes_as_long_as_the_formula_says(
     assert p50 is None or times.p50[0] == pytest.approx(p50)
 
 
-@pytest.mark.parametrize(
-    ("load", "occupied", "expected"),
-    [
-        pytest.param(0.7, 1.0, 2.5**1.5 * 1.4**-0.5, id="beyond the last point the last slope goes on"),
-        pytest.param(0.6, 0.13, 2.5, id="a tier disturbs by being there"),
-        pytest.param(0.6, 0.065, 2.5**0.5, id="less while there is little of it"),
-        pytest.param(9.0, 1.0, 1000, id="up to a limit"),
-    ],
-)
-def test_slowdown_between_and_beyond_the_measured_points(
-    load: float, occupied: float, expected: float
-) -> None:
-    factor = contention.slowdown(np.array([load]), np.array([occupied]), Protection.SHARES)
-    assert factor[0] == pytest.approx(expected)
+def test_slowdown_between_and_beyond_the_measured_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    curve = contention.Curve((0.2, 0.4, 0.6), (1.0, 1.4, 2.5))
+    monkeypatch.setitem(contention.CURVES, Protection.SHARES, curve)
+
+    def factor(load: float, occupied: float) -> float:
+        return float(contention.slowdown(np.array([load]), np.array([occupied]), Protection.SHARES)[0])
+
+    assert factor(0.7, 1.0) == pytest.approx(2.5**1.5 * 1.4**-0.5), "beyond the last point goes its slope"
+    assert factor(0.3, 1.0) == pytest.approx(1.4**0.5)
+    assert factor(0.6, 0.13) == pytest.approx(2.5), "a tier disturbs by being there"
+    assert factor(0.6, 0.065) == pytest.approx(2.5**0.5), "and less while there is little of it"
+    assert factor(9.0, 1.0) == 1000, "up to a limit"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from koordinator.scheduler.plugins.elastic_quota import requeue
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT
-from koordinator.scheduler.plugins.elastic_quota.requeue import Hint, HintReason, TreeSnapshot
+from koordinator.scheduler.plugins.elastic_quota.requeue import QueueingHint, QueueingHintReason, TreeSnapshot
 from tests.scheduler.elastic_quota.test_tree import spec
 
 TREE = TreeSnapshot(
@@ -18,31 +18,39 @@ LEAF = QuotaRef("leaf", "")
 @pytest.mark.parametrize(
     ("deleted", "key", "checks_ancestors", "reason"),
     [
-        pytest.param(None, "ns/gone", True, HintReason.UNREADABLE, id="unreadable"),
-        pytest.param(QuotaRef("leaf", ""), "ns/gone", False, HintReason.SAME_QUOTA, id="its own"),
-        pytest.param(QuotaRef("leaf", ""), "ns/new", False, HintReason.NOT_ASSIGNED, id="used nothing"),
-        pytest.param(QuotaRef("gone", ""), "ns/gone", True, HintReason.OTHER_QUOTA, id="quota is gone, too"),
-        pytest.param(QuotaRef("", ""), "ns/gone", True, HintReason.NO_QUOTA, id="without a quota"),
-        pytest.param(QuotaRef("leaf", "t"), "ns/gone", True, HintReason.OTHER_TREE, id="of another tree"),
-        pytest.param(QuotaRef("mid", ""), "ns/gone", True, HintReason.ANCESTOR, id="a parent"),
-        pytest.param(QuotaRef("top", ""), "ns/gone", True, HintReason.ANCESTOR, id="a grandparent"),
-        pytest.param(QuotaRef("top", ""), "ns/gone", False, HintReason.OTHER_QUOTA, id="not looked at"),
-        pytest.param(QuotaRef("other", ""), "ns/gone", True, HintReason.OTHER_QUOTA, id="a sibling"),
+        pytest.param(None, "ns/gone", True, QueueingHintReason.UNREADABLE, id="unreadable"),
+        pytest.param(QuotaRef("leaf", ""), "ns/gone", False, QueueingHintReason.SAME_QUOTA, id="its own"),
+        pytest.param(
+            QuotaRef("leaf", ""), "ns/new", False, QueueingHintReason.NOT_ASSIGNED, id="used nothing"
+        ),
+        pytest.param(
+            QuotaRef("gone", ""), "ns/gone", True, QueueingHintReason.OTHER_QUOTA, id="quota is gone, too"
+        ),
+        pytest.param(QuotaRef("", ""), "ns/gone", True, QueueingHintReason.NO_QUOTA, id="without a quota"),
+        pytest.param(
+            QuotaRef("leaf", "t"), "ns/gone", True, QueueingHintReason.OTHER_TREE, id="of another tree"
+        ),
+        pytest.param(QuotaRef("mid", ""), "ns/gone", True, QueueingHintReason.ANCESTOR, id="a parent"),
+        pytest.param(QuotaRef("top", ""), "ns/gone", True, QueueingHintReason.ANCESTOR, id="a grandparent"),
+        pytest.param(
+            QuotaRef("top", ""), "ns/gone", False, QueueingHintReason.OTHER_QUOTA, id="not looked at"
+        ),
+        pytest.param(QuotaRef("other", ""), "ns/gone", True, QueueingHintReason.OTHER_QUOTA, id="a sibling"),
     ],
 )
 def test_the_end_of_a_pod_helps_those_below_its_quota(
-    deleted: QuotaRef | None, key: str, checks_ancestors: bool, reason: HintReason
+    deleted: QuotaRef | None, key: str, checks_ancestors: bool, reason: QueueingHintReason
 ) -> None:
     found = requeue.on_pod_delete(LEAF, deleted, key, TREE, checks_ancestors=checks_ancestors)
     assert found.reason is reason
 
 
 def test_quotas_that_are_not_known_yet_or_not_at_all_make_a_pod_try() -> None:
-    assert requeue.on_pod_delete(LEAF, LEAF, "ns/gone", None).hint is Hint.QUEUE
+    assert requeue.on_pod_delete(LEAF, LEAF, "ns/gone", None).hint is QueueingHint.QUEUE
     gone = QuotaRef("gone", "")
-    assert requeue.on_pod_delete(gone, gone, "ns/x", TREE).reason is HintReason.SAME_QUOTA
+    assert requeue.on_pod_delete(gone, gone, "ns/x", TREE).reason is QueueingHintReason.SAME_QUOTA
     nobody = requeue.on_pod_delete(QuotaRef("", ""), LEAF, "ns/gone", TREE)
-    assert (nobody.reason, nobody.hint) == (HintReason.NO_QUOTA, Hint.SKIP)
+    assert (nobody.reason, nobody.hint) == (QueueingHintReason.NO_QUOTA, QueueingHint.SKIP)
 
 
 def test_parents_in_a_circle_end() -> None:
@@ -54,19 +62,19 @@ def test_parents_in_a_circle_end() -> None:
 def test_another_quota_helps_when_something_that_counts_changed() -> None:
     old, new = spec("mid", high=10), spec("mid", high=11)
 
-    def reason(waiting: QuotaRef = LEAF, tree_id: str = "", **more: bool) -> HintReason:
+    def reason(waiting: QuotaRef = LEAF, tree_id: str = "", **more: bool) -> QueueingHintReason:
         options = {"checks_ancestors": True, **more}
         return requeue.on_quota_update(waiting, old, new, tree_id, TREE, **options).reason
 
-    assert reason() is HintReason.ANCESTOR
-    assert reason(checks_ancestors=False) is HintReason.OTHER_QUOTA
-    assert reason(QuotaRef("mid", "")) is HintReason.SAME_QUOTA
-    assert reason(QuotaRef("", "")) is HintReason.NO_QUOTA
-    assert reason(tree_id="t") is HintReason.OTHER_TREE
-    assert reason(is_tree_known=False) is HintReason.NO_TREE
+    assert reason() is QueueingHintReason.ANCESTOR
+    assert reason(checks_ancestors=False) is QueueingHintReason.OTHER_QUOTA
+    assert reason(QuotaRef("mid", "")) is QueueingHintReason.SAME_QUOTA
+    assert reason(QuotaRef("", "")) is QueueingHintReason.NO_QUOTA
+    assert reason(tree_id="t") is QueueingHintReason.OTHER_TREE
+    assert reason(is_tree_known=False) is QueueingHintReason.NO_TREE
     for before, after in ((None, new), (old, None)):
-        assert requeue.on_quota_update(LEAF, before, after, "", TREE).reason is HintReason.UNREADABLE
+        assert requeue.on_quota_update(LEAF, before, after, "", TREE).reason is QueueingHintReason.UNREADABLE
     same = requeue.on_quota_update(LEAF, old, spec("mid", high=10), "", TREE, checks_ancestors=True)
-    assert same.reason is HintReason.UNCHANGED
+    assert same.reason is QueueingHintReason.UNCHANGED
     hooked = requeue.on_quota_update(LEAF, old, old, "", None, checks_ancestors=True, hooks_see_change=True)
-    assert (hooked.reason, hooked.hint) == (HintReason.NO_SNAPSHOT, Hint.QUEUE)
+    assert (hooked.reason, hooked.hint) == (QueueingHintReason.NO_SNAPSHOT, QueueingHint.QUEUE)
