@@ -1,8 +1,8 @@
 """Every label and annotation key of the protocol, grouped by the object that carries it.
 
-Whether a key is a label or an annotation stands in the comment of its group; what the values mean, in
-behaviour/api 6, and in the readers: `qos`, `priority`, `gang_labels`, `quota_labels`, `node_labels`,
-`pod_labels` for plain texts, `annotations` for JSON.
+The comment of a group says whether its keys are labels or annotations; the values are explained in behaviour/api 6,
+and in the readers: `qos`, `priority`, `gang_labels`, `quota_labels`, `node_labels`, `pod_labels` for plain texts,
+`annotations` for JSON.
 """
 
 # Domains

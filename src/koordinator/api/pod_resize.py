@@ -57,7 +57,7 @@ def granted_spec(pod: Pod) -> PodSpec:
     """The spec as far as the kubelet has granted it: with the amounts from before while it puts a change off.
     `pod.spec` itself otherwise.
 
-    What the runtime applies is not asked for all the time: agents on the node may have changed it.
+    The runtime's amounts are not asked for all the time: agents on the node may have changed them.
     """
     if not _pending(pod):
         return pod.spec

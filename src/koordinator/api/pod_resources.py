@@ -1,6 +1,6 @@
 """Whole-pod amounts: effective requests and limits, CPU limit, batch amounts. Source: behaviour/api 5.5.
 
-What a pod that is being resized counts for is decided in `api.pod_resize`, for whoever asks here.
+`api.pod_resize` decides what a pod counts for while it is resized.
 """
 
 from collections.abc import Iterator

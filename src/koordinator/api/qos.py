@@ -1,6 +1,6 @@
 """QoS classes: how a pod runs on its node. Source: behaviour/api 3.
 
-Which variant a decision uses matters: runtime hooks, suppression, bursting and admission go by `raw`;
+The variant that a decision uses matters: runtime hooks, suppression, bursting and admission go by `raw`;
 over-commit, prediction, reports and the choice of a QoS strategy by `default`.
 """
 

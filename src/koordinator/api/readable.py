@@ -1,4 +1,4 @@
-"""Amounts as people read them: cores, GiB, plain numbers. What programs read stays Kubernetes quantities."""
+"""Amounts as people read them: cores, GiB, plain numbers. Programs still read Kubernetes quantities."""
 
 from koordinator.api import quantity, resources
 from koordinator.api.quantity import Quantity, RawQuantity

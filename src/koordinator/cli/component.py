@@ -1,5 +1,5 @@
-"""What the process of every component does beside its work: serve HTTP, and tell what it costs under the names that
-every Prometheus client uses.
+"""Serve HTTP in the process of every component, and tell what it costs under the names that every Prometheus client
+uses.
 """
 
 import contextlib

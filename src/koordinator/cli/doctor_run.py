@@ -1,4 +1,4 @@
-"""What `koordinator doctor` does once its command line is read.
+"""Carry out `koordinator doctor` once its command line is read.
 
 Its report on a terminal is a table with what is wrong, why it matters and what to do, and a line that sums up.
 """

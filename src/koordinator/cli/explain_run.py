@@ -1,5 +1,5 @@
-"""What `koordinator explain` does once its command line is read: for a pod, a gang, and for many pods, of which
-those with the same answer share a line.
+"""Carry out `koordinator explain` once its command line is read: for a pod, a gang, and for many pods, where those
+with the same answer share a line.
 """
 
 import asyncio

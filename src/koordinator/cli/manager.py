@@ -16,7 +16,7 @@ def main(**values: Any) -> None:
     """Work out what every node can lend to batch pods and how its agent protects services; answer the API server's
     questions about pods, quotas and configuration: the Koordinator manager.
 
-    Run two: one leads and runs the controllers, both answer webhooks. What to change for the whole cluster is in the
+    Run two: one leads and runs the controllers, both answer webhooks. Settings for the whole cluster are in the
     ConfigMap slo-controller-config, not in flags.
     """
     with running.one_line_errors():

@@ -1,4 +1,4 @@
-"""How long to wait before trying again: exponential growth with seeded jitter.
+"""Decide how long to wait before trying again: exponential growth with seeded jitter.
 
 A write is tried again after somebody else changed the object (behaviour/api 1.4).
 """

@@ -2,7 +2,7 @@
 
 Hundreds of thousands of objects are no garbage and hold no cycles. With the collector's defaults, going through
 them again and again takes a fifth of the time, and a full collection stops everything for a tenth of a second and
-more. What is really freed, is freed by reference counts.
+more. Reference counts free what is really freed.
 """
 
 import asyncio

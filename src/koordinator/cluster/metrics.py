@@ -1,5 +1,5 @@
-"""What work queues hold and how long keys stay in them, under the names of client-go's queues (`workqueue_*`), and
-what requests to the API server cost, under the names of upstream's clients (`rest_client_*`).
+"""Metrics of work queues and of the time that keys stay in them, under client-go's names (`workqueue_*`), and of
+requests to the API server, under the names of upstream's clients (`rest_client_*`).
 """
 
 import asyncio

@@ -103,7 +103,7 @@ class Guard:
         log.error("%s raised %r", self.name, error, extra=facts, exc_info=error)
 
     def succeeded(self) -> None:
-        """What was away is back."""
+        """Note that what was away is back."""
         if self._away_count > 1:
             log.info("%s goes on", self.name, extra={"loop": self.name, "failures": self._away_count})
         self._away_count = 0

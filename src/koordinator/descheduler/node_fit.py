@@ -1,5 +1,5 @@
-"""Which nodes a pod may be on (node selector, required affinity, taints), and whether it could run on one, as far as
-moving it there goes. Pure. Source: behaviour/descheduler 4.4.
+"""Decide which nodes a pod may be on (node selector, required affinity, taints), and whether it could run on one,
+as far as moving it there goes. Pure. Source: behaviour/descheduler 4.4.
 
 Pod count, affinity between pods, volumes and ports are not looked at.
 """

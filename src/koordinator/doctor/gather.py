@@ -1,7 +1,7 @@
 """Reading a cluster, or a dump of one, once: each kind with one list, all else with a few requests.
 
-What may not be read, or is not there, becomes a gap that checks and users are told of. Only an API server that
-does not answer at all is an error.
+An object that may not be read, or is not there, becomes a gap that checks and users are told of. Only an API server
+that does not answer at all is an error.
 """
 
 import asyncio

@@ -91,8 +91,8 @@ class Listing(msgspec.Struct, Generic[T], frozen=True):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Everything that checks may look at.
 
-    `server_version` is the API server's `gitVersion`, empty when unknown. What only a running cluster can
-    answer (`admission`, `handshakes`, `access`) is None where nobody asked it. `local_gates` are the feature gates of
+    `server_version` is the API server's `gitVersion`, empty when unknown. The answers that only a running cluster
+    has (`admission`, `handshakes`, `access`) are None where nobody asked it. `local_gates` are the feature gates of
     the manager inside of `koordinator up`.
     """
 

@@ -1,9 +1,9 @@
 """Bringing an installation to a cluster, and taking it away again, one object after the other.
 
-What a Helm release owns is left to it, as long as the release is there. Helm marks what it brings with annotations,
-and keeps a record of each release as a Secret (or a ConfigMap, with HELM_DRIVER=configmap) with labels. What a
-release leaves behind when it goes (`helm.sh/resource-policy: keep`) still bears the annotations, but nobody upgrades
-it any more.
+Objects of a Helm release are left to it, as long as the release is there. Helm marks what it brings with
+annotations, and keeps a record of each release as a Secret (or a ConfigMap, with HELM_DRIVER=configmap) with
+labels. An object that a release leaves behind when it goes (`helm.sh/resource-policy: keep`) still bears the
+annotations, but nobody upgrades it any more.
 """
 
 import asyncio
@@ -149,7 +149,7 @@ async def apply(
 async def remove(api: Api, *, everything: bool = False, dry_run: bool = False) -> AsyncIterator[ApplyStep]:
     """Take away what `apply` brought and what the components made for themselves.
 
-    What objects of users live in or refer to stays unless `everything`: CRDs with all their objects, the
+    Everything that objects of users live in or refer to stays unless `everything`: CRDs with all their objects, the
     namespace, the priority classes. With `dry_run` DELETED means: would be.
 
     Raises: ApiError when what is there cannot be read.

@@ -29,8 +29,8 @@ _ANY_CPU_USE = json.dumps({"usageThresholds": {"memory": 95}})  # what is not li
 def configuration(disk: Disk | None, mode: DemoMode = DemoMode.MANAGED) -> dict[str, str]:
     """The data of ConfigMap `slo-controller-config`: lend all that is left, and protect services.
 
-    In mode `DEFAULT` services are protected as an installation does that nobody has configured. What is lent is the
-    same in both, so that batch finds a place at any load.
+    In mode `DEFAULT` services are protected as an installation does that nobody has configured. Both lend the same,
+    so that batch finds a place at any load.
     """
     colocation = {
         "enable": True,

@@ -122,8 +122,8 @@ def _row(scenario: Scenario, mode: DemoMode, runs: list[Measured], alone: list[M
 def batch_of_left(measured: Measured, alone_service_ratio: float) -> float:
     """CPU time of batch relative to what the service, when alone, leaves of this machine.
 
-    What others use (the client that stands for another machine, processes that are not ours) is not there to be
-    left; what the agent uses is. Above 1, batch took from the service.
+    Usage by others (the client that stands for another machine, processes that are not ours) is not there to be
+    left; usage by the agent is. Above 1, batch took from the service.
     """
     use = measured.use
     left = 1.0 - alone_service_ratio - use.client_ratio - use.other_ratio

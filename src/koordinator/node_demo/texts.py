@@ -1,5 +1,5 @@
-"""What a mode and a scenario are called, what is promised for services beside managed batch and whether it was kept:
-for the terminal and the page alike.
+"""Name modes and scenarios, say what is promised for services beside managed batch and whether it was kept: for the
+terminal and the page alike.
 """
 
 import re

@@ -1,6 +1,6 @@
 """JSON annotations as typed payloads, by the decoding rules that all of them share (behaviour/api 1.2).
 
-A payload is a frozen struct below `Payload`, or a map or list of such. What a field's type says:
+A payload is a frozen struct below `Payload`, or a map or list of such. The type of a field says:
 
 * `int` is an integer literal of 64 bits (`Int32`: of 32), never `80.0` or `"80"`; `float` is any number;
 * `RawQuantity` is quantity text or a bare number, `Seconds` a duration in text, `Time` RFC 3339 text;

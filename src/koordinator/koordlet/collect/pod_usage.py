@@ -63,7 +63,7 @@ class PodUsage:
         return True
 
     def _follow(self, pods: Mapping[str, PodRecord]) -> None:
-        """Take over a new list. What ended is forgotten, as other groups may take its names."""
+        """Take over a new list. Forget what ended, as other groups may take its names."""
         former = {each.group for each in (*self._pods.values(), *self._containers.values())}
         self._pods = {uid: self._of_pod(uid, pod) for uid, pod in pods.items()}
         self._containers = {

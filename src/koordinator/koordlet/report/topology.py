@@ -181,7 +181,7 @@ _Said = Quantity | str
 
 
 def _amounts(zones: Sequence[Zone]) -> list[tuple[str, str, dict[str, tuple[_Said, _Said]]]]:
-    """Zones by name and type, with capacity and allocatable. What is available changes with pods, by whoever counts."""
+    """Zones by name and type, with capacity and allocatable. Available amounts are left out: they change with pods."""
     return [
         (
             zone.name,

@@ -83,7 +83,7 @@ class PodsState:
             await bucket.wait()
 
     async def sync(self) -> None:
-        """Ask once. What goes wrong is told in `trouble` and in the log, once."""
+        """Ask once. Failures are told in `trouble` and in the log, once."""
         try:
             pods = await self._kubelet.pods()
         except KubeletError as error:

@@ -1,6 +1,6 @@
 """Files of the host that belong to no group, written where needed, recorded, audited, or only told.
 
-What `executor` is built on. Nothing here waits. Source: behaviour/koordlet-act 3.
+`executor` is built on it. Nothing here waits. Source: behaviour/koordlet-act 3.
 """
 
 import functools

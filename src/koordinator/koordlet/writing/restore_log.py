@@ -1,8 +1,8 @@
 """Remember what files said before a strategy changed them, so that it can be put back even after a kill -9.
 
 A record is written ahead of the change, to a file below /run: it lives exactly as long as the kernel's values do.
-Each record names the file's identity and what we wrote last. What has another identity, or says something else than
-we wrote, was made or changed by somebody else and is never touched on account of a record.
+Each record names the file's identity and what we wrote last. A file that has another identity, or says something
+else than we wrote, was made or changed by somebody else: no record lets us touch it.
 """
 
 import os
@@ -83,7 +83,7 @@ class RestoreLog:
     def note(self, record: Record, *, is_foreign: bool = False) -> None:
         """Keep a record before the file is changed; its `before` is what the file says now.
 
-        What it said before our first change stays, unless somebody else has changed it since (`is_foreign`).
+        The text from before our first change stays, unless somebody else has changed it since (`is_foreign`).
         """
         old = self._records.get(record.key)
         if old is not None and old.identity == record.identity:

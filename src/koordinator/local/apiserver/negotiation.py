@@ -47,9 +47,9 @@ _FORM_GROUPS = {
 
 @lru_cache(maxsize=256)
 def wanted(accept: str, *, has_protobuf: bool = False) -> NegotiatedForm:
-    """The answer that an `Accept` header asks for, in the order in which it lists them.
+    """Return the form that an `Accept` header likes best: the highest quality first, equal ones as listed.
 
-    Raises: NotAcceptable when nothing in the list is JSON, YAML or, where it `has_protobuf`, that.
+    Raises: NotAcceptable when nothing in the list is JSON, YAML or (where it `has_protobuf`) protobuf.
     """
     if not accept.strip():
         return NegotiatedForm()

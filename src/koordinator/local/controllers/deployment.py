@@ -1,6 +1,6 @@
 """Rolls a Deployment's pods from one template to the next by way of ReplicaSets.
 
-What to do is decided in `rollout`, `deployment_revision` and `deployment_status`; here it is carried out.
+`rollout`, `deployment_revision` and `deployment_status` decide what to do; this module carries it out.
 Source: kube-controller-manager's deployment controller.
 """
 

@@ -1,6 +1,6 @@
 """Runs Jobs to completion: creates their pods, counts how they ended, and cleans up.
 
-What to do is decided in `job_plan`; here it is carried out, in the order that makes every pod count once.
+`job_plan` decides what to do; this module carries it out, in the order that makes every pod count once.
 Source: kube-controller-manager's job and ttl-after-finished controllers.
 """
 

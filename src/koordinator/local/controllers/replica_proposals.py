@@ -111,9 +111,10 @@ def _replicas(
     replicas: int,
     tolerance: Tolerance,
 ) -> int:
-    """Pods that say nothing count against the change: as using `missing` when fewer would do, as idle when more would
-    be needed; so do pods that are not ready yet when more would be needed. What changes its direction by that is left
-    alone."""
+    """Pods that say nothing count against the change: as using `missing` when fewer would do, as idle when more
+    would be needed; so do pods that are not ready yet when more would be needed. A change that turns its direction
+    by that is not made.
+    """
     ratio = ratio_of(used)
     idle = groups.unready if ratio > 1.0 else []
     if not idle and not groups.missing:

@@ -1,6 +1,6 @@
 """Evictions of all nodes: whom the node agents evict for CPU and memory, and in which order.
 
-Which nodes want anything is worked out over arrays; those few go through the very tasks and the arbitration of the
+Array operations find the nodes that want anything; those few go through the very tasks and the arbitration of the
 agent (`koordlet.qos.cpu_evict`, `memory_evict`, `eviction`). Source: behaviour/koordlet-act 5 to 7.
 """
 

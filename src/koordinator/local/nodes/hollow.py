@@ -1,8 +1,8 @@
 """Kubelet and node agent of all hollow nodes: one informer on pods, one ticker.
 
-The ticker moves the fleet, then carries out what is due: containers that start or end, pods that must go,
-reports, heartbeats. What the API refuses for a passing reason is tried again; what is about an object that is
-gone is forgotten.
+The ticker moves the fleet, then carries out what is due: containers that start or end, pods that must go, reports,
+heartbeats. Writes that the API refuses for a passing reason are tried again; those about an object that is gone are
+forgotten.
 """
 
 import asyncio

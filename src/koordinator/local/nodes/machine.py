@@ -1,6 +1,6 @@
 """The machine behind a hollow node: CPUs by core and NUMA node, memory, cards. Pure.
 
-What is reported of it is worked out by the node agent's own functions.
+The node agent's own functions work out what is reported of it.
 """
 
 import zlib

@@ -30,8 +30,8 @@ NO_RULE = BatchRule()
 class PodShape(msgspec.Struct, frozen=True, kw_only=True):
     """One pod as the fleet sees it; CPU in milli-cores, memory in bytes.
 
-    `is_batch` marks work that disturbs services. What its group gets (`group`) is what the kubelet writes and the node
-    agent after it.
+    `is_batch` marks work that disturbs services. Its `group` gets what the kubelet writes and the node agent after
+    it.
     """
 
     namespace: str

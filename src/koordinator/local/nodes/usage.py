@@ -54,7 +54,7 @@ def daily_wave(amplitude_ratio: F64, peak_s: F64, time_s: float) -> F64:
 class Noise:
     """Standard normal noise per seed that moves smoothly, over minutes and over the hour; the same every time.
 
-    What is drawn for a step is kept until the next one: drawing costs more than all the rest of a tick.
+    The values drawn for a step are kept until the next one: drawing costs more than all the rest of a tick.
     """
 
     def __init__(self, seed: U64) -> None:

@@ -57,7 +57,7 @@ Payload = Mapping[str, File]
 
 
 class FileOwner(msgspec.Struct, frozen=True):
-    """To whom the files of a pod's volumes belong; None as they are made."""
+    """The owner of the files of a pod's volumes; None as they are made."""
 
     user: int | None = None
     group: int | None = None

@@ -1,8 +1,8 @@
 """HorizontalPodAutoscalers are stored as `autoscaling/v2`; this shows them as v1 and takes v1.
 
-v1 has one field for a CPU target. What it has no field for travels in the annotations that the Kubernetes API
-server uses for this, so that a client of v1 that writes back what it read loses nothing. Their values have the
-form of v2, where Kubernetes writes that of its old alpha API.
+v1 has one field for a CPU target. Fields that v1 lacks travel in the annotations that the Kubernetes API server
+uses for this, so that a client of v1 that writes back what it read loses nothing. Their values have the form of v2,
+where Kubernetes writes that of its old alpha API.
 Source: pkg/apis/autoscaling/v1/conversion.go in kubernetes/kubernetes.
 """
 

@@ -1,7 +1,7 @@
 """`metadata` of objects that are written: what the server fills in, what may not change.
 
 Source: `rest.BeforeCreate`, `rest.BeforeUpdate` and `validation.ValidateObjectMetaAccessorUpdate` of the API
-server. Whether names and labels are well-formed is the schema's business.
+server. The schema checks that names and labels are well-formed.
 """
 
 import random

@@ -1,7 +1,7 @@
 """Resource amplification: selling more of a resource than nodes have (behaviour/manager 9.1).
 
-Pure: what a node's annotation `resource-amplification-ratio` should say. What it does to the node's
-allocatable is decided where the kubelet's reports pass by, in `node_status`.
+Pure: what a node's annotation `resource-amplification-ratio` should say. `node_status`, where the kubelet's reports
+pass by, decides what it does to the node's allocatable.
 """
 
 import logging

@@ -63,8 +63,8 @@ def selector_keys(entries: Iterable[NodeEntry]) -> frozenset[str]:
 class EntryTable(Generic[E]):
     """Entries with their selectors made ready once, for a configuration that many nodes are held against.
 
-    What an answer depends on are the labels that selectors name, so each combination of their values is
-    worked out once: most clusters have a handful of pools and thousands of nodes.
+    An answer depends on the labels that selectors name, so each combination of their values is worked out once:
+    most clusters have a handful of pools and thousands of nodes.
     """
 
     def __init__(self, entries: Sequence[E]) -> None:

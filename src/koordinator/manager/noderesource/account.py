@@ -65,8 +65,9 @@ class AccountedNode(msgspec.Struct, frozen=True, gc=False):
 class MetricFigures(msgspec.Struct, frozen=True, gc=False):
     """The figures of a NodeMetric status that the formulas need.
 
-    System usage comes twice, with the applications outside of pods that Batch, and that Mid must yield to. What is
-    subtracted as it stands here (by Mid) is rounded down: the difference is rounded up, as milli-cores are.
+    System usage comes twice, with the applications outside of pods that Batch, and that Mid must yield to. An
+    amount that is subtracted as it stands here (by Mid) is rounded down: the difference is rounded up, as
+    milli-cores are.
     """
 
     pods: dict[str, PodUsage]  # by namespace/name

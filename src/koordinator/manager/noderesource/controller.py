@@ -222,8 +222,8 @@ class NodeResourceController:
         return threshold if zones.needs_write(row.topology.zones, target.zones, threshold) else None
 
     def _is_due(self, written_s: dict[str, float], row: NodeRow, now_s: float) -> bool:
-        """Return whether small differences are to be written, too. What a process has never written has its turn
-        spread over the first period: a new leader must not write all nodes at once.
+        """Return whether small differences are to be written, too. Nodes that a process has never written have
+        their turns spread over the first period: a new leader must not write all nodes at once.
         """
         assert row.strategy is not None
         period_s = row.strategy.update_threshold_s

@@ -101,8 +101,8 @@ def _taken(known: NodeInputs, by_pods: Measured) -> Amount:
 def zone_batch_amounts(nodes: Sequence[ZoneInputs], policies: Sequence[ReclaimPolicy]) -> list[list[Amount]]:
     """Batch CPU and memory of each zone of each node: all zones of all nodes are rows of one table.
 
-    What belongs to the node as a whole (system, reservation, unbound pods) is spread evenly. Source:
-    behaviour/manager 6.6.
+    Amounts of the node as a whole (system, reservation, unbound pods) are spread evenly. Source: behaviour/manager
+    6.6.
     """
     rows: list[tuple[int, ...]] = []
     row_policies: list[ReclaimPolicy] = []

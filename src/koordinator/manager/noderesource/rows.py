@@ -82,7 +82,7 @@ class ReadMetric(NodeMetric, frozen=True, kw_only=True):
 
 
 class NodeRow(msgspec.Struct):
-    """One node. What is None has not been seen, or is gone."""
+    """One node. A member that is None has not been seen, or is gone."""
 
     name: str
     node: Node | None = None

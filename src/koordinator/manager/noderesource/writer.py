@@ -33,7 +33,7 @@ STATUS_FAILED, META_FAILED, ZONES_FAILED = "updateNodeStatus", "patchNodeMeta", 
 class NodePatch(msgspec.Struct, frozen=True):
     """The part of a target that is to be written. `zone_threshold` None leaves zones alone.
 
-    What takes away is urgent: it does not wait until ten thousand others were written.
+    A write that takes away is urgent: it does not wait until ten thousand others were written.
     """
 
     target: NodeTarget

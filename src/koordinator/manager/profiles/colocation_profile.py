@@ -1,7 +1,7 @@
 """Apply ClusterColocationProfiles to a pod at creation (behaviour/manager 14.2, 14.3): pure, JSON in, JSON out.
 
-Pods stay JSON here, since the answer to admission must keep every field that we do not know. What is not
-changed is shared with the input, so that finding out what changed costs what changed, not what there is.
+Pods stay JSON here, since the answer to admission must keep every field that we do not know. Unchanged parts are
+shared with the input, so that finding out what changed costs what changed, not what there is.
 """
 
 from collections.abc import Callable, Iterable

@@ -128,9 +128,8 @@ def has_any(spec: Json) -> bool:
 def spread(spec: Json) -> Json:
     """The pod spec with cpu and memory of the whole pod handed to its containers and sidecars.
 
-    What the pod requests beyond its containers goes to app containers as far as their limits allow, those
-    without a limit first, so that the sum is the pod's. A container without a limit of its own may use up to
-    the pod's.
+    Requests of the pod beyond its containers go to app containers as far as their limits allow, those without a
+    limit first, so that the sum is the pod's. A container without a limit of its own may use up to the pod's.
 
     Raises: quantity.QuantityError.
     """

@@ -118,7 +118,7 @@ def _percent(probability: int | str | None) -> tuple[int, Defect | None]:
 
 
 def _patch_defect(patch: Any) -> Defect | None:
-    """Return what makes a patch one that no pod survives. Which lists it meets shows only when it is applied."""
+    """Return what makes a patch one that no pod survives. The lists that it meets show only when it is applied."""
     if not patch:
         return None
     try:

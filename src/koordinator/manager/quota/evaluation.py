@@ -117,7 +117,9 @@ def pod_request(pod: Pod, *, replaces_resources: bool = False) -> Amounts:
 
 
 def evaluate(quota: QuotaLimit, request: Amounts) -> Evaluation:
-    """Return whether the quota has room for a pod's request. What the quota does not name is not its business."""
+    """Return whether the quota has room for a pod's request. Resources that the quota does not name are not its
+    business.
+    """
     if not any(_is_pod_resource(name) for name in quota.max):
         return Evaluation(True)
     delta = resource_list.without_zeros(resource_list.mask(request, quota.max))

@@ -125,7 +125,7 @@ _NOBODY = _Family()
 class QuotaTree:
     """Quotas by name, children by parent (also of parents that nobody knows), quotas by bound namespace.
 
-    What the rules ask about all children of a quota (their sums, the resources that they name) is kept, so
+    The tree keeps what the rules ask about all children of a quota (their sums, the resources that they name), so
     that an answer does not depend on how many there are.
     """
 

@@ -1,4 +1,4 @@
-"""Where certificates are kept between restarts and among replicas: a Secret, or files (behaviour/manager 12.1).
+"""Keep certificates between restarts and among replicas: in a Secret, or in files (behaviour/manager 12.1).
 
 The directory is read and replaced as a whole. Its files are links into a directory of one version, which a single
 rename exchanges (as the kubelet does for mounted Secrets): who reads certificate and key through `..data` never gets

@@ -122,8 +122,8 @@ class NodeStatusHandler:
     async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
         """The node with amplified allocatable.
 
-        What is malformed passes as it is, with a warning: a kubelet that cannot report loses its node, which
-        is worse than an amplification that waits for its annotation to be mended.
+        A malformed node passes as it is, with a warning: a kubelet that cannot report loses its node, which is
+        worse than an amplification that waits for its annotation to be mended.
         """
         if request.resource.resource != "nodes" or request.sub_resource != "status":
             return ALLOWED

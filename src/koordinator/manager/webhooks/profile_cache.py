@@ -1,7 +1,7 @@
 """ClusterColocationProfiles, compiled when they change, and what they need to be matched and applied.
 
-Who creates a namespace and a pod in it with one command asks us about the pod before our cache has the namespace:
-`RecentLookup` then asks the API.
+A user who creates a namespace and a pod in it with one command asks us about the pod before our cache has the
+namespace: `RecentLookup` then asks the API.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class Matching(msgspec.Struct, frozen=True):
 
 
 class ProfileCache:
-    """All profiles as they are now. What is wrong with one is told once, as an event on it."""
+    """All profiles as they are now. A broken one is told once, as an event on it."""
 
     def __init__(self, shared: ManagerContext) -> None:
         factory, cluster = shared.factory, shared.cluster

@@ -125,8 +125,8 @@ def diff(old: Any, new: Any, path: str = "") -> list[dict[str, Any]]:
 
     Objects are compared member by member (those without a common member are replaced), arrays of equal length
     element by element; arrays that changed their length are replaced, which keeps the patch correct under any
-    reordering. What both values share (the same object in memory) is not looked into, so the cost follows the
-    change, not the size.
+    reordering. Parts that both values share (the same object in memory) are not looked into, so the cost follows
+    the change, not the size.
     """
     if old is new:
         return []

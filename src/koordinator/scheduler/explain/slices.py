@@ -1,6 +1,6 @@
 """Long answers in slices: between two of them the scheduler goes on with its work.
 
-A question is a generator. What it does up to a `yield` is one look at the tables as they stand, at most some 10 ms; a
+A question is a generator. Up to each `yield` it takes one look at the tables as they stand, at most some 10 ms; a
 trial or a rehearsal never stays open across one, as the scheduler would take what is supposed for what is.
 """
 

@@ -230,8 +230,8 @@ def count(engine: Engine, profile: Profile, pod: PodInfo, wanted: int, rows: Row
 def spread(evaluation: Evaluation, counts: I64, wanted: int) -> Rows:
     """Rows of `wanted` pods placed one after the other, each on the best row at its time.
 
-    `counts` (table rows,) are how many each row takes, `wanted` at most their sum. What comes after a state of a row
-    is as good as the worst state before it at most: so states can be sorted instead of chosen one by one.
+    `counts` (table rows,) are how many each row takes, `wanted` at most their sum. A later state of a row is at
+    most as good as the worst one before it: so states can be sorted instead of chosen one by one.
     """
     rows = np.flatnonzero(counts)
     if not rows.size or wanted <= 0:

@@ -4,9 +4,9 @@ A plugin has a capability by inheriting from its class, next to the extension po
 profile finds out once which of its plugins have which (`extensions.Extensions`), so that a profile without
 them pays nothing. Source: behaviour/scheduler part C.
 
-Transformers run once per class of pods, as `Plugin.prepare` does: what they answer may depend on what the
-plugin's `class_key`, `live_key` and `epoch` tell, and on nothing else. What they change is seen by PreFilter,
-Filter and Score only; the pod itself is what Reserve counts and Bind binds.
+Transformers run once per class of pods, as `Plugin.prepare` does: what they answer may depend on what the plugin's
+`class_key`, `live_key` and `epoch` tell, and on nothing else. Only PreFilter, Filter and Score see what they
+change; the pod itself is what Reserve counts and Bind binds.
 
 A capability that is asked about a pod gets the plugin's state for it. A state of None means that the plugin
 has no opinion: `find_one_node` and `prefer_nodes` are then not asked at all.

@@ -64,7 +64,7 @@ class Actions:
     ) -> bool:
         """Run `work` in the background, guarded: its failure is logged and costs nobody else anything.
 
-        Whether it will run at all; `on_end` is called then, also when it is cancelled before it began.
+        Return whether it will run at all; if so, `on_end` is called, also when it is cancelled before it began.
         """
         work.close()
         return False
@@ -125,10 +125,10 @@ class Actions:
 class Handle:
     """The framework's loan to a plugin for its life.
 
-    `columns` are those that the plugin declared (`Plugin.columns_of`). `watch` may be called in the
-    constructor only. `happened` reports an event that may lift refusals. `nominations` are pods that nodes
-    are kept free for. What a plugin counts goes into `metrics.registry` and is served at `/metrics`. `network()` is
-    the tree of the network, where that is followed and described.
+    `columns` are those that the plugin declared (`Plugin.columns_of`). `watch` may be called in the constructor
+    only. `happened` reports an event that may lift refusals. `nominations` are pods that nodes are kept free for. A
+    plugin's metrics go into `metrics.registry` and are served at `/metrics`. `network()` is the tree of the
+    network, where that is followed and described.
     """
 
     def __init__(

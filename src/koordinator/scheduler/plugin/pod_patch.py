@@ -41,7 +41,7 @@ class PodPatch:
     ) -> dict[str, Any]:
         """The JSON merge patch for an object that has these; empty when there is nothing to write.
 
-        What the object has already is left out. Finalizers are a list, which a merge patch replaces as a
+        Values that the object has already are left out. Finalizers are a list, which a merge patch replaces as a
         whole: the patch then holds all of them and is good for one version of the object only.
         """
         metadata: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """Pods per topology domain (zone, node, any label of nodes), kept in step pod by pod.
 
-A `Tally` says on which rows the pods of some sort are. What plugins ask is how many are in each domain:
-`Topology` keeps that as vectors by the number of the label's value, made when first asked for and from then
-on changed by one entry per pod. When nodes come, go or get other labels, vectors are made anew on demand.
+A `Tally` says on which rows the pods of some sort are. Plugins ask how many are in each domain: `Topology` keeps
+that as vectors by the number of the label's value, made when first asked for and from then on changed by one entry
+per pod. When nodes come, go or get other labels, vectors are made anew on demand.
 """
 
 import itertools

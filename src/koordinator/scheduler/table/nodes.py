@@ -1,8 +1,8 @@
 """The node table: a row per node, a NumPy column per fact, kept current in place.
 
-Rows of vanished nodes are reused. A row also stands for a node that is only known from pods on it; such
-a row is not alive. What changed is logged row by row, so that a cached evaluation can be brought up to
-date without looking at the other rows.
+Rows of vanished nodes are reused. A row also stands for a node that is only known from pods on it; such a row is
+not alive. Changes are logged row by row, so that a cached evaluation can be brought up to date without looking at
+the other rows.
 """
 
 import contextlib
@@ -39,11 +39,11 @@ F64 = npt.NDArray[np.float64]
 class RowKeeper:
     """Keeps facts of its own in step with the table. Called after the table's own columns were updated.
 
-    Who looks at pods at all overrides `pod_assigned`.
+    A keeper that looks at pods overrides `pod_assigned`.
 
-    `in_trials`: whether pods that only a trial adds or takes away are told, too. Who keeps more than counts
-    (times, usage) says no, and judges trials by how things are. Of pods that a rehearsal adds all are told; `in_takes`:
-    of those that it takes away, too.
+    `in_trials`: whether pods that only a trial adds or takes away are told, too. A keeper of more than counts
+    (times, usage) says no, and judges trials by how things are. Of pods that a rehearsal adds all are told;
+    `in_takes`: of those that it takes away, too.
     """
 
     in_trials: ClassVar[bool] = True

@@ -54,8 +54,8 @@ class Reader(Protocol):
 class PodKinds(RowKeeper):
     """The kinds of all pods that count on rows.
 
-    Whether a selector means a pod is worked out once per kind, of which a controller makes thousands of pods; the kinds
-    that a new selector can mean are found through their labels.
+    A selector is matched once per kind, and a controller makes thousands of pods of one kind; the kinds that a new
+    selector can mean are found through their labels.
     """
 
     def __init__(self, table: NodeTable) -> None:

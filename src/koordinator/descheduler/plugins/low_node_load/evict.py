@@ -1,5 +1,5 @@
-"""Which pods leave hot nodes, as long as cold ones have room, and why, in words. Pure. Source: behaviour/descheduler
-6.8 to 6.10.
+"""Choose the pods that leave hot nodes, as long as cold ones have room, and say why. Pure. Source:
+behaviour/descheduler 6.8 to 6.10.
 
 A phase works on simulated usage: what leaves a source is subtracted there and from the budget, what could land on a
 target is added to it, also when it is not evicted later. Scores say how hot a node is, and how well a pod's removal

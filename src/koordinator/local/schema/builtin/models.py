@@ -1,10 +1,10 @@
 """Shapes of the built-in kinds, read from the model classes of the `kubernetes_asyncio` package.
 
 The package generates one class per schema of Kubernetes' OpenAPI document, each with two literal tables
-(`openapi_types`, `attribute_map`), a required-field check in its setters and a docstring per property.
-They are read as text: importing the package would cost every start half a second and 40 MB for some 750
-classes and an HTTP stack of its own, while reading the ~120 files below a Pod takes some 20 ms, once.
-What the classes do not say (merge keys, list types, integer sizes) is in `facts`.
+(`openapi_types`, `attribute_map`), a required-field check in its setters and a docstring per property. They are
+read as text: importing the package would cost every start half a second and 40 MB for some 750 classes and an HTTP
+stack of its own, while reading the ~120 files below a Pod takes some 20 ms, once. `facts` adds what the classes do
+not say (merge keys, list types, integer sizes).
 """
 
 import functools

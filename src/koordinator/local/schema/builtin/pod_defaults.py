@@ -8,7 +8,7 @@ _MODE_VOLUMES = ("secret", "configMap", "downwardAPI", "projected")
 
 
 def pod(obj: Json) -> Json:
-    """A Pod. What needs other objects or the moment (priority, tolerations, QoS class) is the registry's."""
+    """A Pod. The registry sets what needs other objects or the moment (priority, tolerations, QoS class)."""
     return change(obj, "spec", spec)
 
 

@@ -253,8 +253,8 @@ def _text(schema: Json) -> Check | None:
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
-    """Return the function that tells whether a text matches. What was stored before a pattern of that kind was
-    refused matches nothing.
+    """Return the function that tells whether a text matches. A pattern that was stored before patterns of its kind
+    were refused matches nothing.
     """
     try:
         return patterns.of(pattern).matches

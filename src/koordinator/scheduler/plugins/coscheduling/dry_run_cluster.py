@@ -1,7 +1,7 @@
 """Try where a job could go if less important pods went, on the node table.
 
-What pods that may go hold is a sum over columns, so that only nodes are tried that can take a member as far as
-resources are concerned, the cheapest ones first, and only as many as are needed. Source: behaviour/gangs 12.
+The amounts held by pods that may go are a sum over columns, so that only nodes are tried that can take a member as
+far as resources are concerned, the cheapest ones first, and only as many as are needed. Source: behaviour/gangs 12.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """Upper bounds of how many members of a gang group nodes could take. Pure.
 
-Members are alike within a kind. What nodes take of a kind is counted as if there were no others; of a mixture they take
-no more than of pods that ask for the least that any kind asks for, and all together no more than is free.
+Members are alike within a kind. A kind is counted as if there were no others; of a mixture nodes take no more than
+of pods that ask for the least that any kind asks for, and all together no more than is free.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """Report how quotas stand, for people: the rows of a tree, and what a pod meets at its quota. Pure.
 
 The figures come from the scheduler's books, or from ElasticQuota objects, on which the scheduler writes them every
-second. Who lends to whom is no fact of behaviour/elastic-quota: what siblings use above their minimum counts as taken
+second. Loans are no fact of behaviour/elastic-quota: amounts that siblings use above their minimum count as taken
 from the minima that others of them leave idle, in proportion; the rest is spare, or was borrowed further up.
 """
 

@@ -170,8 +170,8 @@ class QuotaIndex(QueueingHintIndex):
 class QuotaRefusals:
     """Quotas that had no room for a pod, and the room that they had.
 
-    `wake` is told the names of quotas whose pods may fit now. Who gives back places of its own must have been refused
-    before it took them (`ElasticQuota.room_for`), or it would make the room that it is woken by.
+    `wake` is told the names of quotas whose pods may fit now. A pod that gives back places of its own must have
+    been refused before it took them (`ElasticQuota.room_for`), or it would make the room that it is woken by.
 
     Source: behaviour/elastic-quota 13.1.
     """

@@ -1,8 +1,8 @@
 """The children of one quota and how they share what it has: computed when somebody asks, kept until
 something changes. Source: behaviour/elastic-quota 6.2, 6.3 and 7.
 
-A change of one child costs its own entries; who asks next pays for the level. What children ask for, their
-weights and floors stand in columns (`child_quotas`), so that a level of thousands is a few array operations.
+A change of one child costs its own entries; who asks next pays for the level. The requests, weights and floors of
+children stand in columns (`child_quotas`), so that a level of thousands is a few array operations.
 """
 
 import bisect

@@ -1,6 +1,6 @@
 """The loop that makes ElasticQuota objects say how quotas stand; and the metric that says the same.
 
-What pods change is written within a second; what only others' demand changes, the runtime, every ten. Source:
+Changes by pods are written within a second; the runtime, which changes by others' demand only, every ten. Source:
 behaviour/elastic-quota 16.
 """
 

@@ -348,11 +348,11 @@ class GroupQuotaTree:
             self._replace(quota, key, None)
 
     def reserve(self, quota_name: str, key: str) -> bool:
-        """A node was found for the pod: from now on it uses its quota. Whether it did not yet."""
+        """A node was found for the pod: from now on it uses its quota. Return whether it did not yet."""
         return self._assign(quota_name, key, True)
 
     def unreserve(self, quota_name: str, key: str) -> bool:
-        """The node was given up. Whether there was one."""
+        """The node was given up. Return whether there was one."""
         return self._assign(quota_name, key, False)
 
     def _assign(self, quota_name: str, key: str, is_assigned: bool) -> bool:

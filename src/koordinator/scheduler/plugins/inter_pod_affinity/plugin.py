@@ -181,7 +181,7 @@ class InterPodAffinity(
         return (affinity.key, affinity.is_own_match(pod.pod, self.namespaces))
 
     def live_key(self, pod: PodInfo) -> Hashable:
-        """Terms of others that mean the pod. Whether it matches its own may follow from its namespace's labels."""
+        """Terms of others that mean the pod. The labels of its namespace may decide whether it matches its own."""
         affinity = self._affinities.of(pod.pod)
         if affinity is NO_AFFINITY and not len(self._index):
             return ()

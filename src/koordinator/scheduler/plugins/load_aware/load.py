@@ -107,8 +107,8 @@ class PodContribution(msgspec.Struct, frozen=True):
 def share_of(pod: AssignedPod, report: NodeMetricReport, zeros: Vector) -> PodContribution:
     """Return what the pod adds beyond what the report shows of it.
 
-    A pod that is not reported, was placed less than a report interval before the report, or has a deadline
-    after it, counts with the excess of its estimate over its reported usage. What is nothing is `zeros` itself.
+    A pod that is not reported, was placed less than a report interval before the report, or has a deadline after
+    it, counts with the excess of its estimate over its reported usage. A contribution of nothing is `zeros` itself.
     """
     usage = report.pod_usages.get(pod.name)
     is_active_prod = pod.is_prod and pod.name in report.prod_pods
@@ -244,8 +244,8 @@ class NodeLoad:
     def without(self, uid: str, *, include_system: bool, by_percentile: bool) -> "tuple[NodeLoad, str]":
         """The node as if the pod had never been there, and what cannot be told exactly, if anything.
 
-        A reported pod's usage is taken out of the node's. What a pod that is not reported by itself used before
-        the report is not known, and neither is a percentile of what is left (`by_percentile`).
+        A reported pod's usage is taken out of the node's. Unknown are the usage of an unreported pod before the
+        report, and a percentile of what is left (`by_percentile`).
         """
         report, own = self.report, self._pods[uid]
         found, rest = NodeLoad(len(self._zeros)), ""

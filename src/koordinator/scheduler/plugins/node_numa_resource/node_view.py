@@ -158,7 +158,7 @@ def has_room(view: NUMANodeView, terms: NUMAPodTerms) -> bool:
 def verdict_key(view: NUMANodeView, plan: PodPlan, terms: NUMAPodTerms) -> tuple[object, ...] | None:
     """Equal for nodes of one kind on which a trial says the same of the pod, words included.
 
-    What is more than the pod asks for cannot matter, so that on full clusters most nodes are alike. None where it
+    An amount above the pod's request cannot matter, so that on full clusters most nodes are alike. None where it
     does matter: with BestEffort an exclusive pod may be sent to NUMA nodes that are too small, by their scores.
     """
     exclusive = admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED

@@ -11,8 +11,9 @@ ANSWERS_MAX = 65_536
 
 
 class Budgets:
-    """All budgets by key. Which labels one selects is remembered until a selector changes: budgets are updated
-    whenever a pod of theirs comes or goes, selectors hardly ever."""
+    """All budgets by key. The labels that one selects are remembered until a selector changes: budgets are updated
+    whenever a pod of theirs comes or goes, selectors hardly ever.
+    """
 
     def __init__(self) -> None:
         self._budgets: dict[str, DisruptionBudget] = {}

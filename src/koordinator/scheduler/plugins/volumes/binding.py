@@ -216,8 +216,9 @@ class VolumeBinding(
         fillings: "dict[str, StorageUtilization] | None" = None,
     ) -> tuple[Mask, Mask]:
         """For each claim in turn, a volume of those left or a new one. Rows where a volume is missing, and rows
-        where there is no space for one. What is to be done goes into `plan` (for a single row only), what is
-        asked of existing volumes into `fillings`, by class."""
+        where there is no space for one. For a single row, the work goes into `plan`; requests of existing volumes
+        go into `fillings`, by class.
+        """
         is_unbound = np.zeros(rows.size, np.bool_)
         is_short = np.zeros(rows.size, np.bool_)
         taken: dict[str, Mask] = {}
