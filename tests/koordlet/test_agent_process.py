@@ -21,7 +21,7 @@ from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.clock import SystemClock
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.local import loopback
+from koordinator.local.cluster import served
 from tests.host import host_tree
 from tests.local.apiserver.world import real_server
 
@@ -73,7 +73,7 @@ async def test_a_process_gets_ready_reports_and_ends_when_told(tmp_path: Path) -
     cluster, port = MemoryCluster(backend), free_port()
     await objects(cluster)
     await server.start()
-    async with loopback.served(kubelet) as kubelet_url, aiohttp.ClientSession() as http:
+    async with served(kubelet) as kubelet_url, aiohttp.ClientSession() as http:
 
         async def get(path: str) -> tuple[int, str]:
             try:

@@ -10,7 +10,8 @@ from koordinator.clock import FixedClock
 from koordinator.cluster import errors, garbage
 from koordinator.cluster.backend import ListOptions, ObjectRecord, PackedRecord
 from koordinator.local import change_log, registry
-from koordinator.local.registry import ObjectRegistry, expiry
+from koordinator.local.registry import ObjectRegistry
+from koordinator.local.registry.kinds import EVENTS_MAX
 from koordinator.local.store import Store, Table
 from tests.local.registry_builders import create
 
@@ -109,7 +110,7 @@ async def test_an_event_that_is_written_again_is_young_again(monkeypatch: pytest
     await create(api, "events", event("d"), "default")
 
     assert await kept_events(api) == ["a", "c", "d"]
-    assert expiry.EVENTS_MAX == 10_000
+    assert EVENTS_MAX == 10_000
 
 
 async def test_events_of_one_object_are_found_without_reading_all() -> None:

@@ -1,21 +1,23 @@
 """A whole Kubernetes cluster with Koordinator on it, in this process: what `koordinator up` runs.
 
-Everything meets in the API only. Each component has a client of its own (its name shows as the user of a
-request); they would run unchanged against any other API server.
+Everything meets in the API only. Each component has a client of its own (its name shows as the user of a request);
+they would run unchanged against any other API server. HTTP is served on the loopback address only.
 """
 
 import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
+from aiohttp import web
 
 from koordinator.api import crd, defaults, kinds
+from koordinator.api.apps import ReplicaSet, ReplicationController
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Resource
 from koordinator.clock import Clock
@@ -25,29 +27,35 @@ from koordinator.cluster.gatekeeper import guarded
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import ElectionConfig, LeaderElection
 from koordinator.cluster.memory import MemoryCluster
+from koordinator.cluster.protocol import Cluster
 from koordinator.host.host import Host, open_host
 from koordinator.host.roots import HostRoots
-from koordinator.local import loopback, registry
+from koordinator.local import registry
 from koordinator.local.admission import AdmissionChain
 from koordinator.local.apiserver import ApiServer, documents
 from koordinator.local.apiserver.auth import Token
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.controllers import kubernetes_service, volumes
+from koordinator.local.controllers.cronjob import CronJobController
+from koordinator.local.controllers.daemonset import DaemonSetController
+from koordinator.local.controllers.deployment import DeploymentController
 from koordinator.local.controllers.disruption import DisruptionController
 from koordinator.local.controllers.endpoints import EndpointsController
 from koordinator.local.controllers.garbage_collector import GarbageCollector
+from koordinator.local.controllers.job import JobController
 from koordinator.local.controllers.load_balancers import LoadBalancerController
 from koordinator.local.controllers.namespace import NamespaceController
 from koordinator.local.controllers.namespace_contents import NamespaceContentsController
 from koordinator.local.controllers.node_lifecycle import NodeLifecycleController
 from koordinator.local.controllers.pod_autoscaler import PodAutoscalerController
 from koordinator.local.controllers.pod_gc import PodGarbageCollector
+from koordinator.local.controllers.replicaset import ReplicaSetController
 from koordinator.local.controllers.resource_claims import ResourceClaimController
 from koordinator.local.controllers.resource_quota import ResourceQuotaController
 from koordinator.local.controllers.role_aggregation import RoleAggregationController
+from koordinator.local.controllers.statefulset import StatefulSetController
 from koordinator.local.controllers.taint_eviction import TaintEvictionController
 from koordinator.local.controllers.volumes import VolumeController
-from koordinator.local.controllers.workloads import workloads
 from koordinator.local.nodes.fleet import Fleet, FleetPolicy, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig, HollowNodes
 from koordinator.local.openapi import OpenApi
@@ -66,6 +74,7 @@ from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve import http
 
 log = logging.getLogger(__name__)
+
 
 WEBHOOK_HOST = "127.0.0.1"
 IDENTITY = "koordinator-up"
@@ -175,7 +184,7 @@ class LocalCluster:
             async with contextlib.AsyncExitStack() as stack:
                 guard = guarded(self.server.refusal)  # whoever may not ask the API may not ask the scheduler
                 scheduler_api = http.application(self.scheduler, http.HttpOptions(), (guard,))
-                serving = loopback.served(scheduler_api, self._options.scheduler_port, self._options.tls)
+                serving = served(scheduler_api, self._options.scheduler_port, self._options.tls)
                 self.scheduler_url = await stack.enter_async_context(serving)
                 certificates = stack.enter_context(TemporaryDirectory(prefix="koordinator-certs-"))
                 group = await stack.enter_async_context(asyncio.TaskGroup())
@@ -342,3 +351,50 @@ def scheduler_config(
         shipped = msgspec.structs.replace(shipped, plugin_config=[*shipped.plugin_config, aware])
     stock = msgspec.structs.replace(shipped, scheduler_name=DEFAULT_SCHEDULER)
     return SchedulerConfig(profiles=[shipped, stock])
+
+
+class Runs(Protocol):
+    """Something that works until it is cancelled."""
+
+    async def run(self) -> None: ...
+
+
+def workloads(cluster: Cluster, factory: InformerFactory, rng: random.Random) -> list[Runs]:
+    """Controllers of all built-in workload kinds, to be run side by side with the recorders of their events.
+
+    Each tells its events under its own name, as `kubectl describe` shows it.
+    """
+    recorders: list[EventRecorder] = []
+
+    def events(component: str) -> EventRecorder:
+        recorder = EventRecorder(cluster, component, rng=random.Random(rng.getrandbits(64)))
+        recorders.append(recorder)
+        return recorder
+
+    controllers: list[Runs] = [
+        DeploymentController(cluster, factory, events("deployment-controller")),
+        ReplicaSetController(cluster, factory, events("replicaset-controller"), ReplicaSet),
+        ReplicaSetController(cluster, factory, events("replication-controller"), ReplicationController),
+        StatefulSetController(cluster, factory, events("statefulset-controller")),
+        DaemonSetController(cluster, factory, events("daemonset-controller")),
+        JobController(cluster, factory, events("job-controller")),
+        CronJobController(cluster, factory, events("cronjob-controller")),
+    ]
+    return [*recorders, *controllers]
+
+
+HOST = "127.0.0.1"
+
+
+@contextlib.asynccontextmanager
+async def served(app: web.Application, port: int = 0, tls: ServerTls | None = None) -> AsyncIterator[str]:
+    """Serve; the address is `http://127.0.0.1:<port>` (https with `tls`), a free port for 0. Raises: OSError."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, auto_decompress=False)
+    await runner.setup()
+    try:
+        context = None if tls is None else tls.context()
+        await web.TCPSite(runner, HOST, port, ssl_context=context).start()
+        _, chosen = runner.addresses[0][:2]
+        yield f"{'http' if tls is None else 'https'}://{HOST}:{chosen}"
+    finally:
+        await runner.cleanup()

@@ -10,9 +10,8 @@ from koordinator.node_demo.measure import Measured
 from koordinator.node_demo.plan import DemoMode, Scenario, alone_like
 from koordinator.node_demo.results import ResultRow
 from koordinator.node_demo.show import Shown
-from koordinator.report.figures import div
-from koordinator.report.figures import figure as new_figure
-from koordinator.report.page import body, page, table
+from koordinator.report.page import body, div, page, table
+from koordinator.report.page import figure as new_figure
 
 # Okabe and Ito's palette: distinguishable with any colour vision, and in print.
 _COLOURS = {

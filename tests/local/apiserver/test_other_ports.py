@@ -11,7 +11,7 @@ from aiohttp import web
 from koordinator.clock import SystemClock
 from koordinator.cluster import kubeconfig
 from koordinator.cluster.gatekeeper import guarded
-from koordinator.local import loopback
+from koordinator.local import cluster
 from koordinator.local.apiserver import ApiServer
 from koordinator.local.apiserver.auth import Token
 from koordinator.local.apiserver.tls import self_signed
@@ -32,7 +32,7 @@ async def opened(*tokens: Token) -> AsyncIterator[aiohttp.ClientSession]:
     app = web.Application(middlewares=(guarded(ApiServer(backend, tokens=tokens).refusal),))
     app.router.add_get("/{path:.*}", said)
     app.router.add_put("/debug/flags/s", said)
-    async with loopback.served(app) as url, aiohttp.ClientSession(url) as session:
+    async with cluster.served(app) as url, aiohttp.ClientSession(url) as session:
         yield session
 
 
@@ -71,7 +71,7 @@ async def test_a_port_with_tls_is_trusted_by_the_kubeconfig(tmp_path: Path) -> N
     server.write_kubeconfig(tmp_path / "kubeconfig")
     app = web.Application()
     app.router.add_get("/", said)
-    async with loopback.served(app, tls=tls) as url, aiohttp.ClientSession(url) as session:
+    async with cluster.served(app, tls=tls) as url, aiohttp.ClientSession(url) as session:
         assert url.startswith("https://127.0.0.1:")
         trust = kubeconfig.load([tmp_path / "kubeconfig"], clock=SystemClock()).tls
         assert trust is not None

@@ -9,8 +9,8 @@ from koordinator.api.apps import Deployment, StatefulSet
 from koordinator.api.batch import Job
 from koordinator.api.core import Pod
 from koordinator.cluster.informer import InformerFactory
+from koordinator.local.cluster import workloads
 from koordinator.local.controllers import job_pods, pod_health
-from koordinator.local.controllers.workloads import workloads
 from tests.local.controllers.fake_kubelet import FakeKubelet, Fate
 from tests.local.controllers.workload_world import edit, fetch, make, pods, template
 from tests.local.controllers.world import Runs, World, run

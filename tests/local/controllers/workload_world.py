@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from koordinator.api.core import Event, Pod
 from koordinator.api.meta import Object
-from koordinator.local.controllers.workloads import workloads
+from koordinator.local.cluster import workloads
 from tests.local.controllers.fake_kubelet import FakeKubelet, Fate
 from tests.local.controllers.world import Build, Runs, World
 

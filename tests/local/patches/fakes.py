@@ -3,7 +3,7 @@
 from koordinator.api.meta import Resource
 from koordinator.local.patches import ObjectPatcher
 from koordinator.local.schema.builtin import models
-from koordinator.local.schema.custom.shape import shape_of
+from koordinator.local.schema.custom.schema import shape_of
 from koordinator.local.schema.types import SchemaType
 
 DEPLOYMENTS = Resource(

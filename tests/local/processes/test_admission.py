@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koordinator.local.processes import admission
+from koordinator.local.processes import process_node
 from koordinator.local.processes.pod_spec import Probe
 from koordinator.local.processes.probing import Streak
 from tests.local.processes.pods import container, pod
@@ -28,7 +28,7 @@ def wants(name: str, **requests: str) -> Any:
 def test_a_pod_that_does_not_fit_is_refused_with_the_figures(
     asked: dict[str, str], reason: str, figures: str
 ) -> None:
-    refused = admission.refusal(wants("new", **asked), [wants("old", cpu="1")], OFFERED)
+    refused = process_node.refusal(wants("new", **asked), [wants("old", cpu="1")], OFFERED)
 
     assert refused is not None
     assert refused.reason == reason
@@ -38,19 +38,19 @@ def test_a_pod_that_does_not_fit_is_refused_with_the_figures(
 
 
 def test_a_pod_that_just_fits_is_taken() -> None:
-    assert admission.refusal(wants("new", cpu="1", memory="1Gi"), [wants("old", cpu="1")], OFFERED) is None
+    assert process_node.refusal(wants("new", cpu="1", memory="1Gi"), [wants("old", cpu="1")], OFFERED) is None
 
 
 def test_a_resource_that_the_node_does_not_know_is_not_asked_about() -> None:
     odd = pod(container(requests={"example.com/thing": "7"})).view
 
-    assert admission.refusal(odd, [], OFFERED) is None
+    assert process_node.refusal(odd, [], OFFERED) is None
 
 
 def test_a_node_has_so_many_pods_and_no_more() -> None:
     others = [wants(f"old{number}") for number in range(3)]
 
-    refused = admission.refusal(wants("new"), others, OFFERED)
+    refused = process_node.refusal(wants("new"), others, OFFERED)
 
     assert refused is not None and refused.reason == "OutOfpods"
 

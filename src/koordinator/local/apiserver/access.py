@@ -11,7 +11,7 @@ from koordinator.local.apiserver.auth import Authenticator
 from koordinator.local.apiserver.paths import ResourcePath
 from koordinator.local.apiserver.query import User
 from koordinator.local.apiserver.short_requests import AnyRequest
-from koordinator.local.authorization import impersonation, refusals
+from koordinator.local.authorization import impersonation
 from koordinator.local.authorization.rbac import MASTERS, Authorizer
 from koordinator.local.authorization.rules import AccessRequest
 
@@ -45,7 +45,7 @@ class Access:
         for need in needs:
             decision = self.authorizer.decide(user.name, user.groups, need)
             if not decision.allowed:
-                raise refusals.forbidden(user.name, need, decision.reason)
+                raise impersonation.forbidden(user.name, need, decision.reason)
 
     def _needs(self, request: AnyRequest, path: str, target: ResourcePath | None) -> list[AccessRequest]:
         if target is None:

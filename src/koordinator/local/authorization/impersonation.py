@@ -1,8 +1,10 @@
-"""Acting as somebody else (`kubectl --as`): what must be allowed for it, and who it is then.
+"""Acting as somebody else (`kubectl --as`): what must be allowed for it, and who it is then. Refusals are in the API
+server's words.
 
 Source: the impersonation filter of the API server.
 """
 
+import json
 from urllib.parse import unquote
 
 import msgspec
@@ -85,4 +87,27 @@ def _with_standing(name: str, groups: list[str]) -> tuple[str, ...]:
     return (*groups, AUTHENTICATED)
 
 
-__all__ = ["ANONYMOUS", "AUTHENTICATED", "UNAUTHENTICATED", "Acting", "wanted"]
+__all__ = ["ANONYMOUS", "AUTHENTICATED", "UNAUTHENTICATED", "Acting", "forbidden", "wanted"]
+
+
+def forbidden(user: str, request: AccessRequest, reason: str) -> errors.Forbidden:
+    """The answer to a request that nothing allows; `reason` is the authorizer's, or empty."""
+    why = f": {reason}" if reason else ""
+    if not request.resource:
+        return errors.Forbidden(
+            f"forbidden: User {json.dumps(user, ensure_ascii=False)} cannot {request.verb} path "
+            f'"{request.path}"{why}',
+            details=errors.StatusDetails(),
+        )
+    qualified = f"{request.resource}.{request.group}" if request.group else request.resource
+    shown = f'{qualified} "{request.name}"' if request.name else qualified
+    details = errors.StatusDetails(name=request.name, group=request.group, kind=request.resource)
+    return errors.Forbidden(f"{shown} is forbidden: {_sentence(user, request)}{why}", details=details)
+
+
+def _sentence(user: str, request: AccessRequest) -> str:
+    scope = f'in the namespace "{request.namespace}"' if request.namespace else "at the cluster scope"
+    return (
+        f"User {json.dumps(user, ensure_ascii=False)} cannot {request.verb} resource "
+        f'"{request.whole_resource}" in API group "{request.group}" {scope}'
+    )

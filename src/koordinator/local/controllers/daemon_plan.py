@@ -1,23 +1,82 @@
-"""Find which daemon pods to create and delete, and what a DaemonSet says about itself. Pure.
+"""Find which nodes a daemon pod may run on, which daemon pods to create and delete, and what a DaemonSet says about
+itself. Pure.
 
-Source: kube-controller-manager's daemon controller (manage, rolling update with and without surge).
+Source: kube-controller-manager's daemon controller (node selector, affinity, tolerations; manage, rolling update
+with and without surge).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from koordinator.api import node_selector
+from koordinator.api.affinity import Taint, Toleration
 from koordinator.api.apps import DaemonSet, DaemonSetStatus
 from koordinator.api.core import Node, Pod, PodSpec
-from koordinator.local.controllers import node_eligibility, pod_control, pod_health, rollout
+from koordinator.api.tolerations import NO_EXECUTE, NO_SCHEDULE, is_tolerated
+from koordinator.local.controllers import pod_control, pod_health, rollout
 from koordinator.local.controllers.controller_revision import POD_LABEL
-from koordinator.local.controllers.node_eligibility import Eligibility
 from koordinator.local.controllers.ownership import is_deleting
 
 BURST_MAX = 250  # pods created or deleted in one go, as upstream
 ON_DELETE = "OnDelete"
+
+
+_ALWAYS_TOLERATED = (
+    ("node.kubernetes.io/not-ready", NO_EXECUTE),
+    ("node.kubernetes.io/unreachable", NO_EXECUTE),
+    ("node.kubernetes.io/disk-pressure", NO_SCHEDULE),
+    ("node.kubernetes.io/memory-pressure", NO_SCHEDULE),
+    ("node.kubernetes.io/pid-pressure", NO_SCHEDULE),
+    ("node.kubernetes.io/unschedulable", NO_SCHEDULE),
+)
+_NETWORK = ("node.kubernetes.io/network-unavailable", NO_SCHEDULE)
+
+
+class Eligibility(msgspec.Struct, frozen=True):
+    """The answer whether a daemon pod should be started on a node, and whether one that is there may stay."""
+
+    starts: bool
+    stays: bool
+
+
+def daemon_tolerations(spec: PodSpec) -> list[Toleration]:
+    """The tolerations that every daemon pod has, whatever its template says."""
+    tolerated = [*_ALWAYS_TOLERATED, *([_NETWORK] if spec.host_network else [])]
+    return [Toleration(key=key, operator="Exists", effect=effect) for key, effect in tolerated]
+
+
+def eligibility(spec: PodSpec) -> Callable[[Node], Eligibility]:
+    """A function that tells about nodes, for a template's pod spec."""
+    tolerations = [*spec.tolerations, *daemon_tolerations(spec)]
+    affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+
+    def judge(node: Node) -> Eligibility:
+        labels = node.metadata.labels
+        is_fitting = (
+            spec.node_name in ("", node.metadata.name)
+            and all(labels.get(key) == value for key, value in spec.node_selector.items())
+            and (
+                required is None
+                or node_selector.matches(required.node_selector_terms, labels, node.metadata.name)
+            )
+        )
+        if not is_fitting:
+            return Eligibility(False, False)
+        hard = _untolerated(node.spec.taints, tolerations)
+        return Eligibility(not hard, all(taint.effect != NO_EXECUTE for taint in hard))
+
+    return judge
+
+
+def _untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> list[Taint]:
+    return [
+        taint
+        for taint in taints
+        if taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not is_tolerated(tolerations, taint)
+    ]
 
 
 class OnNode(msgspec.Struct, frozen=True):
@@ -199,7 +258,7 @@ def new_pod(obj: DaemonSet, node: str, revision: str) -> dict[str, Any]:
     body["metadata"]["labels"] = {**body["metadata"].get("labels", {}), POD_LABEL: revision}
     spec = dict(body["spec"])
     own = msgspec.convert({"hostNetwork": bool(spec.get("hostNetwork"))}, PodSpec)
-    added = msgspec.to_builtins(node_eligibility.daemon_tolerations(own))
+    added = msgspec.to_builtins(daemon_tolerations(own))
     present = spec.get("tolerations") or []
     spec["tolerations"] = [*present, *(one for one in added if one not in present)]
     # The node was chosen by the other terms already: only its name is left to say.
@@ -214,5 +273,5 @@ def new_pod(obj: DaemonSet, node: str, revision: str) -> dict[str, Any]:
 
 
 def nodes_of(nodes: Sequence[Node], spec: PodSpec) -> dict[str, Eligibility]:
-    judge = node_eligibility.eligibility(spec)
+    judge = eligibility(spec)
     return {node.metadata.name: judge(node) for node in nodes}

@@ -1,7 +1,7 @@
 """Scales what HorizontalPodAutoscalers name by the usage of its pods.
 
-Source: kube-controller-manager's podautoscaler. Usage is what `metrics.k8s.io` serves; the APIs of custom and external
-metrics are not served, which the condition of an autoscaler that asks for them says.
+Source: kube-controller-manager's podautoscaler. Usage is what `metrics.k8s.io` serves, from the reports of nodes;
+the APIs of custom and external metrics are not served, which the condition of an autoscaler that asks for them says.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,18 +21,17 @@ from koordinator.api.autoscaling import (
 from koordinator.api.conditions import Condition
 from koordinator.api.core import Pod
 from koordinator.api.meta import Resource
-from koordinator.api.node_metric import NodeMetric
+from koordinator.api.node_metric import NodeMetric, ResourceMap
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import InformerFactory, Key
+from koordinator.cluster.informer import Informer, InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
 from koordinator.local import selectors
 from koordinator.local.controllers import replica_limits, replica_proposals, selected_pods, status_write
 from koordinator.local.controllers.ownership import is_deleting, key_of
-from koordinator.local.controllers.pod_usage import ReportedUsage
 from koordinator.local.controllers.replica_limits import History, ReplicaBounds, Said
-from koordinator.local.controllers.replica_proposals import NoProposal, Proposal, Tolerance
+from koordinator.local.controllers.replica_proposals import NoProposal, PodMetric, Proposal, Tolerance
 from koordinator.local.controllers.selected_pods import SelectedPods
 from koordinator.local.registry.scale import selector_text
 
@@ -401,3 +400,40 @@ def _not_served(spec: MetricSpec, namespace: str) -> _Failed:
             return _Failed("FailedGetExternalMetric", text, prefix)
     text = f'unknown metric source type "{spec.type}"'
     return _Failed("InvalidMetricSourceType", text, "invalid metric source")
+
+
+WINDOW_S = 60.0
+
+
+class ReportedUsage:
+    """Looks pods up in the latest report of their nodes; a report is taken apart when first asked for."""
+
+    def __init__(self, reports: Informer[NodeMetric]) -> None:
+        self._reports = reports
+        self._known: dict[str, tuple[NodeMetric, dict[tuple[str, str], ResourceMap]]] = {}
+        reports.add_handler(on_delete=lambda report: self._known.pop(report.metadata.name, None))
+
+    def of(self, pods: Iterable[Pod], resource: str, container: str = "") -> dict[str, PodMetric]:
+        """Use by name of pod, for pods that are reported. The use of a container is known where it is the only one."""
+        found: dict[str, PodMetric] = {}
+        for pod in pods:
+            if container and [one.name for one in pod.spec.containers] != [container]:
+                continue
+            report = self._report(pod.spec.node_name)
+            used = report[1].get((pod.metadata.namespace, pod.metadata.name)) if report else None
+            if report is None or used is None or resource not in used.resources:
+                continue
+            milli = quantity.milli(used.resources[resource])
+            time_s = clock.parse_rfc3339(report[0].status.update_time or "")
+            found[pod.metadata.name] = PodMetric(milli, time_s, WINDOW_S)
+        return found
+
+    def _report(self, node: str) -> tuple[NodeMetric, dict[tuple[str, str], ResourceMap]] | None:
+        report = self._reports.get(node)
+        if report is None or not report.status.update_time:
+            return None
+        known = self._known.get(node)
+        if known is None or known[0] is not report:
+            by_pod = {(one.namespace, one.name): one.pod_usage for one in report.status.pods_metric}
+            known = self._known[node] = (report, by_pod)
+        return known

@@ -1,35 +1,33 @@
-"""Keeps the pods of a StatefulSet, each with its own name and storage. Decisions are in `stateful_plan`.
+"""Keeps the pods of a StatefulSet, each with its own name and storage: names stay, and storage stays with them.
+Decisions are in `stateful_plan`.
 
 Source: kube-controller-manager's statefulset controller.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.apps import ControllerRevision, StatefulSet
+from koordinator.api.apps import ClaimRetentionPolicy, ControllerRevision, StatefulSet
 from koordinator.api.core import Pod
+from koordinator.api.meta import Object, OwnerReference
 from koordinator.api.storage import PersistentVolumeClaim
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import (
-    controller_revision,
-    pod_control,
-    stateful_plan,
-    stateful_pods,
-    status_write,
-)
+from koordinator.local.controllers import controller_revision, pod_control, stateful_plan, status_write
+from koordinator.local.controllers.controller_revision import POD_LABEL
 from koordinator.local.controllers.ownership import Children, is_deleting, key_of
 from koordinator.local.controllers.replicaset import next_available_s
 from koordinator.local.controllers.stateful_plan import Revisions, StatefulPlan
 
 log = logging.getLogger(__name__)
+
 
 WORKERS = 5
 STALE_CLAIM_S = 1.0  # a claim that goes with an earlier pod of the same name; nobody tells us when it is gone
@@ -106,7 +104,7 @@ class StatefulSetController:
         for new in plan.create:
             revision = templates[new.is_current]
             template = controller_revision.template_of(revision)
-            body = stateful_pods.new_pod(obj, template, revision.metadata.name, new.ordinal)
+            body = new_pod(obj, template, revision.metadata.name, new.ordinal)
             await self._create(obj, body, new.ordinal)
 
     async def _create(self, obj: StatefulSet, body: dict[str, Any], ordinal: int) -> None:
@@ -141,7 +139,7 @@ class StatefulSetController:
         for pod in pods:
             ordinal = stateful_plan.ordinal_of(obj, pod)
             assert ordinal is not None, pod.key
-            wanted = stateful_pods.identity_labels(pod.metadata.name, ordinal)
+            wanted = identity_labels(pod.metadata.name, ordinal)
             if any(pod.metadata.labels.get(key) != value for key, value in wanted.items()):
                 patch = {"metadata": {"uid": pod.metadata.uid, "labels": wanted}}
                 await self._cluster.patch(Pod, pod.metadata.name, patch, pod.metadata.namespace)
@@ -151,7 +149,7 @@ class StatefulSetController:
     async def _make_claims(self, obj: StatefulSet, pod: str, ordinal: int) -> None:
         namespace = obj.metadata.namespace
         for template in obj.spec.volume_claim_templates:
-            body = stateful_pods.new_claim(obj, template, ordinal)
+            body = new_claim(obj, template, ordinal)
             name = body["metadata"]["name"]
             if self._claims.get(name, namespace) is not None:
                 continue
@@ -167,9 +165,7 @@ class StatefulSetController:
 
     def _has_stale_claim(self, obj: StatefulSet, ordinal: int) -> bool:
         """Return whether a claim of a pod to be made still belongs to its predecessor, and will go with that."""
-        found = (
-            self._claims.get(name, obj.metadata.namespace) for name in stateful_pods.claim_names(obj, ordinal)
-        )
+        found = (self._claims.get(name, obj.metadata.namespace) for name in claim_names(obj, ordinal))
         pod = f"{obj.metadata.name}-{ordinal}"
         return any(
             owner.kind == "Pod" and owner.name == pod
@@ -193,7 +189,7 @@ class StatefulSetController:
                 continue  # told before its deletion, or not its turn yet
             if pod.status.phase == "Pending" and is_wanted and not is_deleting(pod):
                 await self._make_claims(obj, pod.metadata.name, ordinal)
-            for name in stateful_pods.claim_names(obj, ordinal):
+            for name in claim_names(obj, ordinal):
                 await self._own(obj, name, None if is_wanted else pod, uids)
 
     async def _own(self, obj: StatefulSet, name: str, leaving: Pod | None, uids: Sequence[str]) -> None:
@@ -201,7 +197,7 @@ class StatefulSetController:
         if claim is None:
             return
         meta = claim.metadata
-        owners = stateful_pods.wanted_owners(obj, leaving, meta.owner_references, uids)
+        owners = wanted_owners(obj, leaving, meta.owner_references, uids)
         if {owner.uid for owner in owners} == {owner.uid for owner in meta.owner_references}:
             return
         guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
@@ -220,3 +216,82 @@ class StatefulSetController:
 def _current(obj: StatefulSet, history: Sequence[ControllerRevision]) -> ControllerRevision | None:
     name = obj.status.current_revision
     return next((one for one in history if one.metadata.name == name), None)
+
+
+NAME_LABEL = "statefulset.kubernetes.io/pod-name"
+INDEX_LABEL = "apps.kubernetes.io/pod-index"
+DELETE = "Delete"
+
+
+def identity_labels(name: str, ordinal: int) -> dict[str, str]:
+    return {NAME_LABEL: name, INDEX_LABEL: str(ordinal)}
+
+
+def new_pod(obj: StatefulSet, template: dict[str, Any], revision: str, ordinal: int) -> dict[str, Any]:
+    """The pod `ordinal`, made from the template of `revision`."""
+    name = f"{obj.metadata.name}-{ordinal}"
+    body = pod_control.pod_from_template(template, obj, name=name)
+    labels = body["metadata"].get("labels", {})
+    body["metadata"]["labels"] = {**labels, **identity_labels(name, ordinal), POD_LABEL: revision}
+    spec = {**body["spec"], "hostname": name}
+    if obj.spec.service_name:
+        spec["subdomain"] = obj.spec.service_name
+    claims = {
+        _claim_template_name(claim): {"claimName": claim_name(obj, claim, ordinal)}
+        for claim in obj.spec.volume_claim_templates
+    }
+    if claims:
+        others = [volume for volume in spec.get("volumes") or [] if volume.get("name") not in claims]
+        own = [{"name": name, "persistentVolumeClaim": source} for name, source in claims.items()]
+        spec["volumes"] = [*own, *others]
+    return {**body, "spec": spec}
+
+
+def claim_name(obj: StatefulSet, claim: Mapping[str, Any], ordinal: int) -> str:
+    return f"{_claim_template_name(claim)}-{obj.metadata.name}-{ordinal}"
+
+
+def claim_names(obj: StatefulSet, ordinal: int) -> list[str]:
+    return [claim_name(obj, claim, ordinal) for claim in obj.spec.volume_claim_templates]
+
+
+def new_claim(obj: StatefulSet, claim: Mapping[str, Any], ordinal: int) -> dict[str, Any]:
+    """The claim to create for a pod; it has no owner yet unless it goes with the set."""
+    meta = claim.get("metadata") or {}
+    made: dict[str, Any] = {
+        "name": claim_name(obj, claim, ordinal),
+        "labels": {**(meta.get("labels") or {}), **obj.spec.selector.match_labels},
+        "annotations": dict(meta.get("annotations") or {}),
+    }
+    owners = wanted_owners(obj, None, [])
+    if owners:
+        made["ownerReferences"] = [msgspec.to_builtins(owner) for owner in owners]
+    return {"metadata": made, "spec": claim.get("spec") or {}}
+
+
+def wanted_owners(
+    obj: StatefulSet, leaving: Pod | None, present: Sequence[OwnerReference], pod_uids: Sequence[str] = ()
+) -> list[OwnerReference]:
+    """Owners of a claim, by the retention policy; those of others stay.
+
+    `leaving` is the pod when it is scaled away. `pod_uids` are pods of the set that may be owners by now.
+    """
+    policy = obj.spec.persistent_volume_claim_retention_policy or ClaimRetentionPolicy()
+    own = {obj.metadata.uid, *pod_uids}
+    if leaving is not None:
+        own.add(leaving.metadata.uid)
+    owners = [owner for owner in present if owner.uid not in own]
+    if leaving is not None and policy.when_scaled == DELETE:
+        owners.append(_owner(leaving))
+    elif policy.when_deleted == DELETE:
+        owners.append(_owner(obj))
+    return owners
+
+
+def _owner(obj: Object) -> OwnerReference:
+    resource, meta = obj.resource, obj.metadata
+    return OwnerReference(api_version=resource.api_version, kind=resource.kind, name=meta.name, uid=meta.uid)
+
+
+def _claim_template_name(claim: Mapping[str, Any]) -> str:
+    return str((claim.get("metadata") or {}).get("name", ""))

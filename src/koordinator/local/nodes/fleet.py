@@ -26,13 +26,12 @@ from koordinator.koordlet.hooks.batch_resource import BatchRule
 from koordinator.koordlet.qos.cpu_burst import NodeState
 from koordinator.koordlet.qos.memory_evict import BE_MEMORY
 from koordinator.koordlet.series import Aggregation
-from koordinator.local.nodes import bursting, contention, pod_shape, prediction, samples, usage
-from koordinator.local.nodes.bursting import BurstablePod
+from koordinator.local.nodes import contention, cpu_qos, pod_shape, prediction, samples, usage
 from koordinator.local.nodes.contention import Protection
+from koordinator.local.nodes.cpu_qos import BurstablePod, Suppression
 from koordinator.local.nodes.pod_shape import PodShape
 from koordinator.local.nodes.prediction import Peaks, SlotUsage
 from koordinator.local.nodes.samples import NodeSample, PodSample, Samples
-from koordinator.local.nodes.suppression import Suppression
 from koordinator.local.nodes.usage import F64, Index, Mask, Noise, Trace, per_node
 
 DAY_S = usage.DAY_S
@@ -244,7 +243,7 @@ class Fleet:
         self.request[slot], self.request_bytes[slot] = shape.request_milli, shape.request_bytes
         self.batch_milli[slot] = shape.batch_milli if shape.qos is QoSClass.BE else 0.0
         self._limited.pop(slot, None)
-        limited = bursting.limited(shape)
+        limited = cpu_qos.limited(shape)
         if limited is not None:
             self._limited[slot] = limited
 
@@ -381,13 +380,13 @@ class Fleet:
             if row not in states:
                 states[row] = self._burst_state(row)
             used_cores = float(self.granted[slot]) / 1000
-            bursting.run(pod, states[row], is_throttled, used_cores, elapsed_s, self._rng)
+            cpu_qos.run(pod, states[row], is_throttled, used_cores, elapsed_s, self._rng)
             self.limit[slot] = pod_shape.milli_of_quota(pod.quota_us)
 
     def _burst_state(self, row: int) -> NodeState:
         pods = [(self.shape_of[slot], self.granted[slot] / 1000) for slot in self.pods_on[row]]
         cpus = int(self.suppression.machine_cpus[row])
-        return bursting.state_of(self.used[row] / 1000, cpus, pods, self.policy.burst)
+        return cpu_qos.state_of(self.used[row] / 1000, cpus, pods, self.policy.burst)
 
     def _sum_up(self, pods: Index, node: Index, granted: F64) -> None:
         nodes = self.capacity.size

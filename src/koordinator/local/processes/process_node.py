@@ -1,4 +1,7 @@
-"""The process node: a kubelet that runs the pods bound to it as processes of this machine, in groups of their own."""
+"""The process node: a kubelet that runs the pods bound to it as processes of this machine, in groups of their own.
+
+A pod that was bound here is refused when it does not fit. Source: the kubelet's `predicateAdmitHandler`.
+"""
 
 import asyncio
 import contextlib
@@ -6,14 +9,16 @@ import logging
 import os
 import random
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
 import aiohttp
 import msgspec
 
+from koordinator.api import pod_resources, resource_list, resources
 from koordinator.api.coordination import Lease
-from koordinator.api.core import Namespace, Node
+from koordinator.api.core import Namespace, Node, Pod
 from koordinator.api.qos import KubeQoS
 from koordinator.api.quantity import ResourceList
 from koordinator.cluster import errors
@@ -26,17 +31,18 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.host.errors import ContentError
 from koordinator.host.host import Host
 from koordinator.local.nodes import kubelet
-from koordinator.local.processes import admission, amounts, node_object
+from koordinator.local.processes import amounts, node_object
 from koordinator.local.processes.amounts import GroupAmounts
 from koordinator.local.processes.claims import Claims
 from koordinator.local.processes.groups import CLASSES, GroupError, PodGroups
 from koordinator.local.processes.node_object import MachineFacts
 from koordinator.local.processes.pod_spec import KubeletPod, RawPod
-from koordinator.local.processes.pod_status import OVER
+from koordinator.local.processes.pod_status import OVER, PodFailure
 from koordinator.local.processes.pod_worker import PodWorker
 from koordinator.local.processes.services import Services
 
 log = logging.getLogger(__name__)
+
 
 HEARTBEAT = BackoffPolicy(initial_s=1.0, max_s=10.0, factor=2.0, jitter_ratio=0.1)
 LEASE_S, LEASE_DURATION_S, STATUS_S = 10.0, 40, 60.0
@@ -209,7 +215,7 @@ class ProcessNode:
         worker = PodWorker(self._services, pod, self._address(pod), rng)
         if pod.raw.status.get("phase") not in OVER:
             others = [each.pod.view for each in self.workers.values() if not each.is_over]
-            refused = admission.refusal(pod.view, others, self._offered)
+            refused = refusal(pod.view, others, self._offered)
             if refused is not None:
                 worker.reject(refused)
         self.workers[pod.uid] = worker
@@ -322,3 +328,36 @@ class ProcessNode:
         except errors.AlreadyExists:
             renewal = {"spec": node_object.renewal(now_s)}
             await self._cluster.patch(Lease, name, renewal, kubelet.LEASE_NAMESPACE)
+
+
+_NATIVE = (resources.CPU, resources.MEMORY, resources.EPHEMERAL_STORAGE)
+
+
+def refusal(pod: Pod, others: Iterable[Pod], allocatable: ResourceList) -> PodFailure | None:
+    """Return why the pod is not run, None when it fits beside the others.
+
+    `allocatable` is what the node offers now, extended resources of its Node object included; resources that it does
+    not know are not asked about, as in the kubelet.
+    """
+    running = list(others)
+    offered = resource_list.of(allocatable)
+    limit = offered.get(resources.PODS)
+    if limit is not None and len(running) + 1 > limit.value:
+        return _refused("pods", 1, len(running), limit.value)
+    used = resource_list.sum_of(pod_resources.requests(each) for each in running)
+    for name, amount in sorted(pod_resources.requests(pod).items()):
+        if name not in offered or amount.nanos <= 0:
+            continue
+        taken = used.get(name)
+        in_milli = name == resources.CPU
+        wanted = amount.milli if in_milli else amount.value
+        present = 0 if taken is None else (taken.milli if in_milli else taken.value)
+        capacity = offered[name].milli if in_milli else offered[name].value
+        if wanted + present > capacity:
+            return _refused(name, wanted, present, capacity)
+    return None
+
+
+def _refused(name: str, requested: int, used: int, capacity: int) -> PodFailure:
+    text = f"Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+    return PodFailure(f"OutOf{name}", f"Pod was rejected: {text}")

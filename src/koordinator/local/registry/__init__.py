@@ -1,12 +1,13 @@
 """The life of API objects in the in-process cluster: create, read, change, watch, delete.
 
-`in_memory` and `on_disk` build a registry; `ObjectRegistry` is the `cluster.backend.Backend` that `MemoryCluster`
-and the API server stand on.
+`in_memory` and `on_disk` build a registry, with the objects that every cluster has from its first second;
+`ObjectRegistry` is the `cluster.backend.Backend` that `MemoryCluster` and the API server stand on.
 """
 
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from koordinator.api.kinds import BUILT_IN
 from koordinator.clock import Clock
@@ -19,9 +20,7 @@ from koordinator.local.authorization.rbac import GROUP
 from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog
 from koordinator.local.patches import ObjectPatcher
 from koordinator.local.persistence import SqliteJournal
-from koordinator.local.registry import bootstrap
-from koordinator.local.registry.plain import PlainCatalog
-from koordinator.local.registry.plain_patcher import PlainPatcher
+from koordinator.local.registry.plain import PlainCatalog, PlainPatcher
 from koordinator.local.registry.registry import ObjectRegistry
 from koordinator.local.schema import Catalog
 from koordinator.local.store import HISTORY_MAX, Store
@@ -104,7 +103,7 @@ def _build(
     if load is not None:
         load(store)
         registry.definitions.restore()
-    for group, version, plural, namespace, body in bootstrap.seeds():
+    for group, version, plural, namespace, body in seeds():
         resource = registry.resolve(group, version, plural)
         if registry.store.table(resource.qualified).get(namespace, body["metadata"]["name"]) is None:
             registry.seed(resource, namespace, body)
@@ -131,3 +130,57 @@ def _collaborators(
 
 
 __all__ = ["Admission", "ObjectRegistry", "in_memory", "on_disk", "seed_roles"]
+
+
+SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "koordinator-system")
+
+_CRITICAL = {
+    "system-cluster-critical": (
+        2_000_000_000,
+        "Used for system critical pods that must run in the cluster, but can be moved to another node if "
+        "necessary.",
+    ),
+    "system-node-critical": (
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+}
+
+Seed = tuple[str, str, str, str, dict[str, Any]]
+"""Group, version, plural, namespace and body of an object to create."""
+
+
+def seeds() -> list[Seed]:
+    """System objects in the order of their creation."""
+    found: list[Seed] = [
+        ("", "v1", "namespaces", "", {"metadata": {"name": name}}) for name in SYSTEM_NAMESPACES
+    ]
+    for name, (value, description) in _CRITICAL.items():
+        body = {
+            "metadata": {"name": name},
+            "value": value,
+            "description": description,
+            "preemptionPolicy": "PreemptLowerPriority",
+        }
+        found.append(("scheduling.k8s.io", "v1", "priorityclasses", "", body))
+    found += [
+        ("", "v1", "serviceaccounts", namespace, {"metadata": {"name": "default"}})
+        for namespace in SYSTEM_NAMESPACES
+    ]
+    found.append(("", "v1", "services", "default", _kubernetes_service()))
+    return found
+
+
+def _kubernetes_service() -> dict[str, Any]:
+    return {
+        "metadata": {"name": "kubernetes", "labels": {"component": "apiserver", "provider": "kubernetes"}},
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": "10.96.0.1",
+            "ipFamilies": ["IPv4"],
+            "ipFamilyPolicy": "SingleStack",
+            "internalTrafficPolicy": "Cluster",
+            "sessionAffinity": "None",
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
+        },
+    }

@@ -1,17 +1,18 @@
-"""The schemas of everything that is served: built-in kinds on demand, custom ones as their CRDs come and go."""
+"""The schemas of everything that is served: built-in kinds on demand, custom ones as their CRDs come and go, and the
+metrics of pods and nodes, which no model class describes.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
-from koordinator.local.schema import errors
+from koordinator.local.schema import errors, types
 from koordinator.local.schema.builtin import models
-from koordinator.local.schema.builtin.open_kinds import OPEN_KINDS
 from koordinator.local.schema.builtin.schema import BuiltinSchema
 from koordinator.local.schema.custom import definition
 from koordinator.local.schema.custom.schema import CustomSchema
-from koordinator.local.schema.types import SchemaType
+from koordinator.local.schema.types import Fields, SchemaField, SchemaType, WireKind
 
 _Key = tuple[str, str, str]
 
@@ -127,4 +128,39 @@ def _key(resource: Resource) -> _Key:
     return resource.group, resource.version, resource.kind
 
 
-__all__ = ["SUBRESOURCE_KINDS", "Catalog", "UnknownResource"]
+__all__ = ["OPEN_KINDS", "SUBRESOURCE_KINDS", "Catalog", "UnknownResource"]
+
+
+_USAGE = SchemaType(WireKind.MAP, element=types.QUANTITY)
+
+
+def _object(name: str, **fields: SchemaType) -> SchemaType:
+    def load() -> Fields:
+        common = {
+            "apiVersion": types.STRING,
+            "kind": types.STRING,
+            "metadata": models.struct_of("V1ObjectMeta"),
+            "timestamp": types.TIME,
+            "window": types.STRING,
+        }
+        return {key: SchemaField(name=key, type=shape) for key, shape in (common | fields).items()}
+
+    return SchemaType(WireKind.STRUCT, name=name, load=load)
+
+
+def _container() -> Fields:
+    return {
+        "name": SchemaField(name="name", type=types.STRING),
+        "usage": SchemaField(name="usage", type=_USAGE),
+    }
+
+
+_CONTAINERS = SchemaType(
+    WireKind.LIST, element=SchemaType(WireKind.STRUCT, name="V1beta1ContainerMetrics", load=_container)
+)
+
+OPEN_KINDS: dict[tuple[str, str, str], SchemaType] = {
+    ("metrics.k8s.io", "v1beta1", "NodeMetrics"): _object("V1beta1NodeMetrics", usage=_USAGE),
+    ("metrics.k8s.io", "v1beta1", "PodMetrics"): _object("V1beta1PodMetrics", containers=_CONTAINERS),
+}
+"""(group, version, kind) → type."""

@@ -2,8 +2,7 @@
 
 import html
 
-from koordinator.report.figures import div
-from koordinator.report.page import body, page
+from koordinator.report.page import body, div, page
 from koordinator.simulate import summary
 from koordinator.simulate.compare import Comparison
 from koordinator.simulate.report import plots

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from koordinator.report import figures
+from koordinator.report import page
 from koordinator.simulate.recorder import UTILISATION_BINS, Series
 from koordinator.simulate.run import RunResult
 
@@ -169,7 +169,7 @@ def _line(figure: go.Figure, hours: Sequence[float], values: Sequence[float], na
 
 
 def _figure(y: str, x: str = HOURS) -> go.Figure:
-    figure = figures.figure(y, x)
+    figure = page.figure(y, x)
     figure.update_layout(hovermode="x unified")
     if x == HOURS:
         figure.update_xaxes(tick0=0, dtick=6)

@@ -4,9 +4,8 @@ import html
 
 import plotly.graph_objects as go
 
-from koordinator.report.figures import div
-from koordinator.report.figures import figure as new_figure
-from koordinator.report.page import page, table
+from koordinator.report.page import div, page, table
+from koordinator.report.page import figure as new_figure
 from koordinator.simulate.replay_report import BINS, ReplayReport
 
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")

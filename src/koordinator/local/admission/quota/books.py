@@ -3,6 +3,8 @@ writes at the same time never go over.
 
 `status.used` is the book. A quota whose status does not say (it is new, or its `hard` changed) is counted at once,
 so it holds from its first moment; Kubernetes refuses writes until its controller has counted.
+
+Scopes say which pods a quota is about. Source: Kubernetes, "Resource Quotas", quota scopes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,19 +12,87 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import resource_list
+from koordinator.api import core, decode, qos, resource_list
 from koordinator.api.meta import Resource
 from koordinator.api.quantity import Quantity
 from koordinator.api.resource_list import Amounts
 from koordinator.clock import Clock
 from koordinator.cluster.backend import ObjectRecord
 from koordinator.cluster.errors import Forbidden, StatusDetails
-from koordinator.local.admission.quota import scopes, usage
+from koordinator.local.admission.quota import usage
 from koordinator.local.store import Store
 
 Json = dict[str, Any]
 
 _ZERO = Quantity.of_value(0)
+
+
+_TERMS = ("requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution")
+
+
+def selectors(spec: Json) -> list[Json]:
+    """All scopes of a quota as requirements: `scopes`, and those of `scopeSelector`."""
+    plain = [{"scopeName": scope, "operator": "Exists"} for scope in spec.get("scopes") or ()]
+    return plain + list((spec.get("scopeSelector") or {}).get("matchExpressions") or ())
+
+
+def match_pod(required: list[Json], pod: Json) -> bool:
+    """Return whether a pod is in all of the scopes."""
+    return all(_matches(each, pod) for each in required)
+
+
+def _matches(required: Json, pod: Json) -> bool:
+    spec = pod.get("spec") or {}
+    match required.get("scopeName"):
+        case "Terminating":
+            return is_terminating(spec)
+        case "NotTerminating":
+            return not is_terminating(spec)
+        case "BestEffort":
+            return _is_best_effort(pod)
+        case "NotBestEffort":
+            return not _is_best_effort(pod)
+        case "PriorityClass":
+            return _selects(required, spec.get("priorityClassName") or "")
+        case "CrossNamespacePodAffinity":
+            return _crosses_namespaces(spec.get("affinity") or {})
+    return False
+
+
+def is_terminating(spec: Json) -> bool:
+    """Return whether a pod ends by itself: it has an active deadline."""
+    return spec.get("activeDeadlineSeconds") is not None
+
+
+def _is_best_effort(pod: Json) -> bool:
+    quality = (pod.get("status") or {}).get("qosClass")
+    if quality is None:
+        quality = qos.computed_kube(decode.from_builtins({"spec": pod["spec"]}, core.Pod)).value
+    return bool(quality == "BestEffort")
+
+
+def _selects(required: Json, value: str) -> bool:
+    values = required.get("values") or ()
+    match required.get("operator"):
+        case "In":
+            return bool(value) and value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return bool(value)
+        case "DoesNotExist":
+            return not value
+    return False
+
+
+def _crosses_namespaces(affinity: Json) -> bool:
+    for kind in ("podAffinity", "podAntiAffinity"):
+        for field in _TERMS:
+            for term in (affinity.get(kind) or {}).get(field) or ():
+                inner = term.get("podAffinityTerm") or term
+                if inner.get("namespaces") or inner.get("namespaceSelector") is not None:
+                    return True
+    return False
 
 
 class Bill(msgspec.Struct, frozen=True):
@@ -81,7 +151,7 @@ class QuotaBooks:
     def _bill(self, quota: ObjectRecord, resource: Resource, obj: Json, old: Json | None) -> Bill | None:
         hard = _hard(quota.obj)
         names = usage.names_for(resource, hard)
-        required = scopes.selectors(quota.obj.get("spec") or {})
+        required = selectors(quota.obj.get("spec") or {})
         if not names or not _is_in_scope(required, resource, obj):
             return None
         if resource.qualified == "pods":
@@ -119,7 +189,7 @@ class QuotaBooks:
         counts.
         """
         hard = _hard(quota)
-        required, namespace = scopes.selectors(quota.get("spec") or {}), quota["metadata"]["namespace"]
+        required, namespace = selectors(quota.get("spec") or {}), quota["metadata"]["namespace"]
         total = dict.fromkeys(hard, _ZERO)
         now_s = self._clock.now()
         for qualified in sorted({usage.counted_kinds(name) for name in hard}):
@@ -168,14 +238,14 @@ def _is_charged(resource: Resource, obj: Json, old: Json | None, subresource: st
             return True
         if subresource:
             return False
-        was, now = (scopes.is_terminating(one.get("spec") or {}) for one in (old, obj))
+        was, now = (is_terminating(one.get("spec") or {}) for one in (old, obj))
         return was != now
     return not subresource and resource.qualified in ("services", "persistentvolumeclaims")
 
 
 def _is_in_scope(required: list[Json], resource: Resource, obj: Json) -> bool:
     """Scopes are about pods: a quota that has some counts nothing else."""
-    return not required or (resource.qualified == "pods" and scopes.match_pod(required, obj))
+    return not required or (resource.qualified == "pods" and match_pod(required, obj))
 
 
 def _hard(quota: Json) -> Amounts:
@@ -199,4 +269,4 @@ def _forbidden(resource: Resource, obj: Json, why: str) -> Forbidden:
     return Forbidden(f'{resource.qualified} "{name}" is forbidden: {why}', details=details)
 
 
-__all__ = ["Bill", "QuotaBooks"]
+__all__ = ["Bill", "QuotaBooks", "is_terminating", "match_pod", "selectors"]

@@ -1,18 +1,100 @@
-"""`ObjectSchema` of one served version of a custom resource."""
+"""`ObjectSchema` of one served version of a custom resource, its `SchemaType` for patches and field ownership, and
+the decoding of its `metadata`.
+"""
 
+import functools
 from typing import Any
 
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import BadRequest, StatusCause
-from koordinator.local.schema import decode, errors, metadata, names
-from koordinator.local.schema.custom import meta as typed_meta
+from koordinator.local.schema import decode, errors, metadata, names, types
+from koordinator.local.schema import decode as decoding
+from koordinator.local.schema.builtin import models
 from koordinator.local.schema.custom import prune, rules, validate
-from koordinator.local.schema.custom.shape import shape_of
-from koordinator.local.schema.types import SchemaType
+from koordinator.local.schema.types import Fields, ListType, SchemaField, SchemaType, WireKind
 
 Json = dict[str, Any]
 
 _IMPLICIT = frozenset({"apiVersion", "kind", "metadata"})
+
+
+_SCALARS = {
+    "string": types.STRING,
+    "boolean": types.BOOL,
+    "integer": types.INT64,
+    "number": types.FLOAT,
+}
+
+
+def shape_of(schema: Json, *, is_root: bool = False) -> SchemaType:
+    """The type that a structural schema describes; what it leaves open is ANY."""
+    if schema.get("x-kubernetes-int-or-string"):
+        return types.INT_OR_STRING
+    kind = schema.get("type")
+    if kind in _SCALARS:
+        return _SCALARS[kind]
+    if kind == "array":
+        return _list(schema)
+    if kind == "object" or is_root or schema.get("x-kubernetes-embedded-resource"):
+        return _object(schema, is_root)
+    return types.ANY
+
+
+def _list(schema: Json) -> SchemaType:
+    items = schema.get("items")
+    element = shape_of(items) if isinstance(items, dict) else types.ANY
+    keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
+    properties = (items or {}).get("properties") or {}
+    return SchemaType(
+        WireKind.LIST,
+        element=element,
+        list_type=ListType(schema.get("x-kubernetes-list-type") or "atomic"),
+        list_keys=keys,
+        key_defaults={
+            key: properties[key]["default"] for key in keys if "default" in properties.get(key, {})
+        },
+    )
+
+
+def _object(schema: Json, is_root: bool) -> SchemaType:
+    atomic = schema.get("x-kubernetes-map-type") == "atomic"
+    more = schema.get("additionalProperties")
+    keeps = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
+    embedded = is_root or bool(schema.get("x-kubernetes-embedded-resource"))
+    properties = schema.get("properties") or {}
+    if not properties and not embedded:
+        if isinstance(more, dict) and more:
+            return SchemaType(WireKind.MAP, element=shape_of(more), atomic=atomic)
+        return (
+            SchemaType(WireKind.MAP, element=types.ANY, atomic=atomic)
+            if keeps or more
+            else SchemaType(WireKind.STRUCT, atomic=atomic)
+        )
+    return SchemaType(
+        WireKind.STRUCT,
+        load=functools.partial(_fields, schema, embedded),
+        element=types.ANY if keeps else None,
+        atomic=atomic,
+        open=keeps,
+    )
+
+
+def _fields(schema: Json, embedded: bool) -> Fields:
+    required = set(schema.get("required") or ())
+    fields: Fields = {
+        name: SchemaField(
+            name=name,
+            type=shape_of(inner),
+            required=name in required,
+            description=inner.get("description", ""),
+        )
+        for name, inner in (schema.get("properties") or {}).items()
+    }
+    if embedded:
+        fields["apiVersion"] = SchemaField(name="apiVersion", type=types.STRING)
+        fields["kind"] = SchemaField(name="kind", type=types.STRING)
+        fields["metadata"] = SchemaField(name="metadata", type=models.struct_of("V1ObjectMeta"))
+    return fields
 
 
 class CustomSchema:
@@ -39,7 +121,7 @@ class CustomSchema:
             decoded = self._prune(obj, unknown)
             meta = decoded.get("metadata")
             if meta is not None:
-                typed = typed_meta.decode(meta, unknown)
+                typed = decode_meta(meta, unknown)
                 if typed is not meta:
                     decoded = {**decoded, "metadata": typed}
         except decode.Undecodable as error:
@@ -82,4 +164,22 @@ def _same_but_metadata(obj: Json, old: Json) -> bool:
     return all(obj.get(key) is old.get(key) for key in obj.keys() | old.keys() if key != "metadata")
 
 
-__all__ = ["CustomSchema"]
+__all__ = ["CustomSchema", "decode_meta", "shape_of"]
+
+
+@functools.cache
+def _decoder() -> decoding.Decoder:
+    return decoding.decoder_of(models.struct_of("V1ObjectMeta"))
+
+
+def decode_meta(meta: Any, unknown: list[str]) -> Any:
+    """`metadata` by its Go types; paths of unknown fields are added to `unknown`. Raises: decode.Unreadable."""
+    found: list[str] = []
+    try:
+        decoded = _decoder()(meta, found)
+    except decoding.Undecodable as error:
+        error.struct = error.struct or "Object"
+        error.path.insert(0, "metadata")
+        raise
+    unknown += [f"metadata.{path}" for path in found]
+    return decoded
