@@ -1,4 +1,8 @@
-"""CPU suppression and CPU burst of all nodes: what `koordlet.qos` decides for each, round by round."""
+"""CPU suppression and CPU burst of all nodes: what `koordlet.qos` decides for each, round by round.
+
+For burst, a pod counts as one container. Pods that are neither throttled nor above their limit cost nothing, as in
+the agent.
+"""
 
 import random
 from collections.abc import Iterable
@@ -84,7 +88,7 @@ class BurstablePod(msgspec.Struct):
     bucket: TokenBucket | None = None
 
 
-def limited(shape: PodShape) -> BurstablePod | None:
+def burstable(shape: PodShape) -> BurstablePod | None:
     """Return the state of a pod whose quota may be raised; None for any other."""
     quota_us = shape.group.quota_us
     is_raisable = shape.burst.policy in QUOTA_POLICIES and cpu_burst.is_managed(shape.qos, RUNNING)
@@ -93,7 +97,7 @@ def limited(shape: PodShape) -> BurstablePod | None:
     return BurstablePod(shape, quota_us, quota_us)
 
 
-def state_of(
+def shared_pool_state(
     used_cores: float, cpu_count: int, pods: Iterable[tuple[PodShape, float]], node: CPUBurstStrategy
 ) -> NodeState:
     """Return how busy a node's shared CPUs are; `pods` are all that run there, with the cores that each uses."""
@@ -110,7 +114,7 @@ def state_of(
     )
 
 
-def run(
+def burst(
     pod: BurstablePod,
     state: NodeState,
     is_throttled: bool,

@@ -243,7 +243,7 @@ class Fleet:
         self.request[slot], self.request_bytes[slot] = shape.request_milli, shape.request_bytes
         self.batch_milli[slot] = shape.batch_milli if shape.qos is QoSClass.BE else 0.0
         self._limited.pop(slot, None)
-        limited = cpu_qos.limited(shape)
+        limited = cpu_qos.burstable(shape)
         if limited is not None:
             self._limited[slot] = limited
 
@@ -380,13 +380,13 @@ class Fleet:
             if row not in states:
                 states[row] = self._burst_state(row)
             used_cores = float(self.granted[slot]) / 1000
-            cpu_qos.run(pod, states[row], is_throttled, used_cores, elapsed_s, self._rng)
+            cpu_qos.burst(pod, states[row], is_throttled, used_cores, elapsed_s, self._rng)
             self.limit[slot] = pod_shape.milli_of_quota(pod.quota_us)
 
     def _burst_state(self, row: int) -> NodeState:
         pods = [(self.shape_of[slot], self.granted[slot] / 1000) for slot in self.pods_on[row]]
         cpus = int(self.suppression.machine_cpus[row])
-        return cpu_qos.state_of(self.used[row] / 1000, cpus, pods, self.policy.burst)
+        return cpu_qos.shared_pool_state(self.used[row] / 1000, cpus, pods, self.policy.burst)
 
     def _sum_up(self, pods: Index, node: Index, granted: F64) -> None:
         nodes = self.capacity.size

@@ -3,7 +3,7 @@
 Containers share this machine's file system, so a volume is not mounted at its path: it is found at that path below
 the container's working directory (`mountPath: /data` is `./data`).
 
-The files of an `AtomicDirectory` all change at once, for whoever reads them: they are in a directory of their own,
+The files of a projected volume all change at once, for whoever reads them: they are in a directory of their own,
 to which the link `..data` leads; names in the directory are links through `..data`. A change makes another such
 directory and renames a new link over `..data`, so that a reader sees the files of before or those of after. Source:
 pkg/volume/util/atomic_writer.go of kubernetes/kubernetes.
@@ -86,7 +86,7 @@ class PodFiles:
         """Let volumes that are made of what the API knows hold these files. Raises: OSError."""
         whose = owner(pod)
         for name, payload in payloads.items():
-            write(self._place(name), payload, whose)
+            replace_files(self._place(name), payload, whose)
 
     def _place(self, volume: str) -> Path:
         return self.folder / "volumes" / volume
@@ -113,7 +113,7 @@ _FOLDER_MODE, _GROUP_FOLDER, _GROUP_FILE = 0o755, 0o550 | stat.S_ISGID, 0o440
 """A volume's group may read what is in it."""
 
 
-def write(folder: Path, payload: Payload, owner: FileOwner) -> bool:
+def replace_files(folder: Path, payload: Payload, owner: FileOwner) -> bool:
     """Make the directory hold exactly these files; whether anything changed. Raises: OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     before = _current(folder)
