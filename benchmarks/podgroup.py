@@ -17,8 +17,12 @@ from koordinator.api.sigs import PodGroup, PodGroupStatus
 from koordinator.clock import LoopClock
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.plugin.handle import Handle
-from koordinator.scheduler.plugins.coscheduling.controller import GangCount, MemberState, PodGroupController
-from koordinator.scheduler.plugins.coscheduling.phase import next_status
+from koordinator.scheduler.plugins.coscheduling.controller import (
+    GangCount,
+    MemberState,
+    PodGroupController,
+    next_status,
+)
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.simulate import virtual_time
 

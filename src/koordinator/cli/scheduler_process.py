@@ -28,8 +28,7 @@ from koordinator.scheduler.config.config import ConfigError, SchedulerConfig
 from koordinator.scheduler.engine.registry import PluginRegistry
 from koordinator.scheduler.loop import sync_barrier
 from koordinator.scheduler.observe.debugging import DebugOptions, DumpOptions
-from koordinator.scheduler.observe.monitor import MonitorOptions
-from koordinator.scheduler.observe.observer import ObserverOptions
+from koordinator.scheduler.observe.observer import MonitorOptions, ObserverOptions
 from koordinator.scheduler.plugin.controllers import ControllerFilter
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.scheduler import Scheduler

@@ -26,12 +26,11 @@ from koordinator.scheduler.engine.registry import PluginType
 from koordinator.scheduler.engine.results import ExtenderAdvice, PendingPod, Placed, Unplaced
 from koordinator.scheduler.explain.objects import ExplanationObjects
 from koordinator.scheduler.extenders.advisors import Advisors, ExtenderVoice, connect
-from koordinator.scheduler.loop.actions import RunningActions, RunningParts
+from koordinator.scheduler.loop.actions import RunningActions, RunningParts, StatusWriter
 from koordinator.scheduler.loop.binding import Binder, BindingCycle, BindingRules
 from koordinator.scheduler.loop.caches import Caches
 from koordinator.scheduler.loop.event_handlers import EventHandlers
 from koordinator.scheduler.loop.outcomes import Outcomes
-from koordinator.scheduler.loop.pod_status import StatusWriter
 from koordinator.scheduler.loop.waiting import WaitingPods
 from koordinator.scheduler.observe.observer import Observer, ObserverOptions
 from koordinator.scheduler.plugin import controllers, status

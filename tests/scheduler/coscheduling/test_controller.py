@@ -12,8 +12,12 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import PodGroup
 from koordinator.cluster import errors
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.plugins.coscheduling.controller import COUNTERS_RATE
-from koordinator.scheduler.plugins.coscheduling.phase import MemberCounts, difference, next_of
+from koordinator.scheduler.plugins.coscheduling.controller import (
+    COUNTERS_RATE,
+    MemberCounts,
+    difference,
+    next_of,
+)
 from koordinator.scheduler.scheduler import Scheduler
 from tests.scheduler.fake_cluster import FakeCluster
 from tests.scheduler.world import World, play, pod

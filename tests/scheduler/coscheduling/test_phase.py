@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import PodGroup, PodGroupStatus
-from koordinator.scheduler.plugins.coscheduling.phase import (
+from koordinator.scheduler.plugins.coscheduling.controller import (
     MemberCounts,
     PodGroupPhase,
     QueueReason,

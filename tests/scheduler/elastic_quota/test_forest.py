@@ -3,8 +3,7 @@
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.plugins.elastic_quota.amounts import nanos_of
-from koordinator.scheduler.plugins.elastic_quota.forest import QuotaForest, TreeRoot
-from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
+from koordinator.scheduler.plugins.elastic_quota.forest import QuotaForest, QuotaRef, TreeRoot
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, SYSTEM, QuotaPodRequest, QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 

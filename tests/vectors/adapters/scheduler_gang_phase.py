@@ -4,7 +4,7 @@ from typing import Any
 
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import PodGroup, PodGroupStatus
-from koordinator.scheduler.plugins.coscheduling.phase import (
+from koordinator.scheduler.plugins.coscheduling.controller import (
     MemberCounts,
     QueueReason,
     next_status,

@@ -9,12 +9,12 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.plugin.status import Code, Status
-from koordinator.scheduler.plugins.elastic_quota import overuse, pods, requeue, victim_choice
+from koordinator.scheduler.plugins.elastic_quota import forest, hints, overuse, victim_choice
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
 from koordinator.scheduler.plugins.elastic_quota.amounts import above, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.checks import decide_at
+from koordinator.scheduler.plugins.elastic_quota.forest import Binding, QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.pod_quotas import place_in
-from koordinator.scheduler.plugins.elastic_quota.pods import Binding, QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, QuotaPodRequest
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 from koordinator.scheduler.plugins.elastic_quota.victim_choice import QuotaPod, VictimReason
@@ -102,7 +102,7 @@ def _resolve(case: Case) -> Any:
     is_multi = "MultiQuotaTree" in gates
     trees = {each["name"]: each.get("treeId", "") if is_multi else "" for each in case["elasticQuotas"]}
     pod = case["pod"]
-    found = pods.resolve(
+    found = forest.resolve(
         pod.get("quotaLabel", ""),
         pod["namespace"],
         quotas,
@@ -114,7 +114,7 @@ def _resolve(case: Case) -> Any:
 
 def _ref(case: Case, trees: dict[str, str], gates: Sequence[str] = ()) -> QuotaRef:
     has_default = DISABLE_DEFAULT not in gates
-    return pods.resolve(case.get("quotaLabel", ""), "", (), trees, has_default=has_default)
+    return forest.resolve(case.get("quotaLabel", ""), "", (), trees, has_default=has_default)
 
 
 def _rival(pod: Case, known: Sequence[str] = ()) -> QuotaPod:
@@ -264,12 +264,12 @@ def requeue_hint(case: Case) -> Any:
         tree.add_pod(
             gone.name, QuotaPodRequest(key="p", request={}, is_on_node=deleted.get("assigned", False))
         )
-    snapshot = requeue.TreeSnapshot.of(tree) if case.get("snapshotPresent", True) else None
+    snapshot = hints.TreeSnapshot.of(tree) if case.get("snapshotPresent", True) else None
     if case["kind"] == "podDelete":
-        decision = requeue.on_pod_delete(waiting, gone, "p", snapshot, checks_ancestors=checks)
+        decision = hints.on_pod_delete(waiting, gone, "p", snapshot, checks_ancestors=checks)
     else:
         old, new = case.get("old"), case.get("new")
-        decision = requeue.on_quota_update(
+        decision = hints.on_quota_update(
             waiting,
             spec_of(old) if old else None,
             spec_of(new) if new else None,

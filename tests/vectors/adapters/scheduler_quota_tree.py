@@ -7,7 +7,7 @@ from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.plugins.elastic_quota.amounts import amounts_of, masked
 from koordinator.scheduler.plugins.elastic_quota.book import Capacity
 from koordinator.scheduler.plugins.elastic_quota.child_quotas import ChildQuota, ChildQuotas
-from koordinator.scheduler.plugins.elastic_quota.pods import TerminatingPolicy, is_ignored
+from koordinator.scheduler.plugins.elastic_quota.forest import TerminatingPolicy, is_ignored
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
     ROOT,

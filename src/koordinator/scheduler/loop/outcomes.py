@@ -9,7 +9,7 @@ from koordinator.api.core import Pod
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.results import Unplaced, refused
-from koordinator.scheduler.loop import pod_status
+from koordinator.scheduler.loop import actions
 from koordinator.scheduler.loop.actions import RunningParts
 from koordinator.scheduler.loop.binding import BindingCycle
 from koordinator.scheduler.loop.caches import Caches
@@ -173,7 +173,7 @@ class Outcomes:
             if about_reservations is not None:
                 note = diagnosis.event_note(about_reservations)
                 recorder.warning(live, "FailedScheduling-Reservation", note, action=SCHEDULING)
-        self._status_writer.write(live, pod_status.PodStatusUpdate(reason, message, result.nominated_node))
+        self._status_writer.write(live, actions.PodStatusUpdate(reason, message, result.nominated_node))
 
     def _requeue(self, entry: QueuedPod, result: Unplaced) -> Pod | None:
         """The pod as it waits now; None when it has no reason to wait any more."""

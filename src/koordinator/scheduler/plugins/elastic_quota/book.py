@@ -16,10 +16,16 @@ from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
 from koordinator.clock import Clock, parse_rfc3339
 from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
-from koordinator.scheduler.plugins.elastic_quota import pods
-from koordinator.scheduler.plugins.elastic_quota.forest import DEFAULT_TREE, QuotaForest, TreeRoot
+from koordinator.scheduler.plugins.elastic_quota import forest
+from koordinator.scheduler.plugins.elastic_quota.forest import (
+    DEFAULT_TREE,
+    NO_QUOTA,
+    QuotaForest,
+    QuotaRef,
+    TerminatingPolicy,
+    TreeRoot,
+)
 from koordinator.scheduler.plugins.elastic_quota.hooks import NO_HOOKS, Hooks
-from koordinator.scheduler.plugins.elastic_quota.pods import NO_QUOTA, QuotaRef, TerminatingPolicy
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
     SYSTEM,
@@ -408,7 +414,7 @@ class QuotaBook:
         text = pod.metadata.deletion_timestamp
         deleted_s = parse_rfc3339(text) if text is not None else None
         grace_s = pod.metadata.deletion_grace_period_seconds
-        return pods.is_ignored(self._terminating, self._clock.now(), deleted_s, grace_s)
+        return forest.is_ignored(self._terminating, self._clock.now(), deleted_s, grace_s)
 
     # Nodes
 

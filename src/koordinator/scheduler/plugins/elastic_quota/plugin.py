@@ -41,10 +41,10 @@ from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReaso
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.checks import QuotaChecks
+from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.hints import QuotaQueueingHints
 from koordinator.scheduler.plugins.elastic_quota.lending import PodStanding
 from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota
-from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.preemption import QuotaPreemption
 from koordinator.scheduler.plugins.elastic_quota.quota import Quota
 from koordinator.scheduler.table.pod_info import PodInfo

@@ -22,7 +22,7 @@ from koordinator.scheduler.plugin.status import SUCCESS, Code, unschedulable
 from koordinator.scheduler.plugins.elastic_quota import victim_choice
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
-from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
+from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, Quota
 from koordinator.scheduler.plugins.elastic_quota.victim_choice import QuotaPod, VictimReason
 from koordinator.scheduler.plugins.preemption import victims

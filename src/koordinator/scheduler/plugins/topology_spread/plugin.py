@@ -27,10 +27,10 @@ from koordinator.scheduler.plugins.topology_spread.constraints import (
     UNCONSTRAINED,
     Constraint,
     Constraints,
+    OwnerSelectors,
     SpreadArgs,
 )
 from koordinator.scheduler.plugins.topology_spread.inclusion import Inclusion, Inclusions, placement_key
-from koordinator.scheduler.plugins.topology_spread.owners import OwnerSelectors
 from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.domain_counts import DomainCounts, Topology
