@@ -1,11 +1,11 @@
 """Whether the end of a pod, or another quota, may help a pod that its quota refused."""
 
 import pytest
+from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
+from koordinator.scheduler.plugins.elastic_quota.requeue import QueueingHint, QueueingHintReason, TreeSnapshot
 
 from koordinator.scheduler.plugins.elastic_quota import requeue
-from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT
-from koordinator.scheduler.plugins.elastic_quota.requeue import QueueingHint, QueueingHintReason, TreeSnapshot
 from tests.scheduler.elastic_quota.test_tree import spec
 
 TREE = TreeSnapshot(
