@@ -266,3 +266,42 @@ def test_evictions_for_over_use_go_some_at_a_time_and_end_when_the_quota_may_use
         assert len(placed(world)) == 80 - overuse.EVICTIONS_AT_ONCE
 
     play(story, with_args(monitorAllQuotas=True, delayEvictTime="20s"))
+
+
+@pytest.mark.parametrize("is_seen", [pytest.param(True, id="seen"), pytest.param(False, id="not-seen-yet")])
+def test_pods_that_leave_slowly_are_not_replaced_by_others(is_seen: bool) -> None:
+    """`is_seen`: the cache shows that the pod leaves. Its kubelet reports meanwhile that it started before all others,
+    which makes it the most important one."""
+    evicted: set[str] = set()
+
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="80", memory="200Gi")
+        for name in ("search", "ads"):
+            world.api.put("ElasticQuota", quota(name, low=40, high=80))
+        bodies = {f"ads-{number}": member(f"ads-{number}", "ads", cpu="10") for number in range(8)}
+        for body in bodies.values():
+            world.api.put("Pod", body)
+        await world.settle(5)
+        assert len(placed(world)) == 8
+
+        async def slow_eviction(namespace: str, name: str, **_: Any) -> None:
+            evicted.add(name)
+            body = dict(world.api.objects["Pod"][(namespace, name)])
+            body["status"] = {"startTime": "2020-01-01T00:00:00Z"}
+            if is_seen:
+                body["metadata"] = body["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+            world.api.put("Pod", body)
+
+        world.api.evict = slow_eviction  # type: ignore[method-assign]
+        for number in range(4):
+            world.api.put("Pod", member(f"search-{number}", "search", cpu="10"))
+        await world.settle(60)
+        assert len(evicted) == 4
+
+        for name in evicted:
+            world.api.remove("Pod", name, "default")
+        await world.settle(60)
+        assert len(evicted) == 4
+        assert len(placed(world)) == 8
+
+    play(story, with_args(monitorAllQuotas=True, delayEvictTime="5s"))

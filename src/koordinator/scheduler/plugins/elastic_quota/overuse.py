@@ -139,6 +139,8 @@ class OverUse:
         self._handle = handle
         self._book = book
         self._changes = changes
+        self._evicted: dict[str, str] = {}
+        """Pods that the API has agreed to evict, with their uids, until the cache has lost them."""
 
     async def run(self) -> None:
         """Looks every `revokePodInterval`, while there is something to look at."""
@@ -179,23 +181,34 @@ class OverUse:
         return quota if above(quota.below.used, limit_of(quota, has_runtime=True)) else None
 
     async def _take_back(self, quota: Quota) -> None:
-        """Evicts as long as the quota stays above: it may get more, or others may go, before the last one's turn."""
+        """Evicts as long as the quota stays above: it may get more, or others may go, before the last one's turn. What
+        leaves already is not taken a second time, however long it takes."""
         used, runtime = amounts_of(quota.below.used), amounts_of(limit_of(quota, has_runtime=True))
-        decision = revoke(used, runtime, self._assigned(quota))
+        staying: list[QuotaPod] = []
+        for pod, each in self._assigned(quota):
+            if self._is_leaving(pod):
+                used = sub(used, each.request)
+            else:
+                staying.append(each)
+        decision = revoke(used, runtime, staying)
+        self._evicted = {key: uid for key, uid in self._evicted.items() if self._book.pod(key) is not None}
         for first in range(0, len(decision.evict), EVICTIONS_AT_ONCE):
             if self._above(quota.spec.name) is not quota:
                 return
             batch = decision.evict[first : first + EVICTIONS_AT_ONCE]
-            pods = [pod for rival in batch if (pod := self._book.pod(rival.name)) is not None]
+            pods = [found for each in batch if (found := self._book.pod(each.name)) is not None]
             await asyncio.gather(*(self._evict(pod, quota) for pod in pods))
 
-    def _assigned(self, quota: Quota) -> Iterator[QuotaPod]:
+    def _is_leaving(self, pod: Pod) -> bool:
+        return pod.metadata.deletion_timestamp is not None or self._evicted.get(pod.key) == pod.metadata.uid
+
+    def _assigned(self, quota: Quota) -> Iterator[tuple[Pod, QuotaPod]]:
         for key, counted in quota.pods.items():
             pod = self._book.pod(key)
             if pod is None or not counted.is_assigned:
                 continue
             started = pod.status.start_time
-            yield QuotaPod(
+            each = QuotaPod(
                 name=key,
                 quota=quota.spec.name,
                 priority=pod.spec.priority or 0,
@@ -203,6 +216,7 @@ class OverUse:
                 request=amounts_of(counted.amounts),
                 is_preemptible=counted.is_preemptible,
             )
+            yield pod, each
 
     async def _evict(self, pod: Pod, quota: Quota) -> None:
         meta, about = pod.metadata, {"pod": pod.key, "quota": quota.spec.name}
@@ -215,6 +229,7 @@ class OverUse:
                 "pod above the runtime of its quota not evicted", extra={**about, "error": str(error)}
             )
             return
+        self._evicted[pod.key] = meta.uid
         log.info("pod above the runtime of its quota evicted", extra=about)
         why = f"Evicted: quota {quota.spec.name} uses more than its runtime, which others ask for"
         self._handle.actions.event("", pod, "Warning", "QuotaOverused", why)
