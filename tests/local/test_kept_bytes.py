@@ -10,9 +10,9 @@ from koordinator.clock import FixedClock
 from koordinator.cluster import errors, garbage
 from koordinator.cluster.backend import ListOptions, ObjectRecord, PackedRecord
 from koordinator.local import change_log, registry
-from koordinator.local.registry import ObjectRegistry
+from koordinator.local.registry import ObjectRegistry, kinds
 from koordinator.local.registry.kinds import EVENTS_MAX
-from koordinator.local.store import Store, Table
+from koordinator.local.store import PAST_S, SETTLE_S, Store, Table
 from tests.local.registry_builders import create
 
 
@@ -70,6 +70,10 @@ def test_a_list_at_an_earlier_version_reads_packed_changes(monkeypatch: pytest.M
     assert was == {f"o{number}": number for number in range(30)}
 
 
+def packed_bytes(table: Table) -> int:
+    return sum(change.bytes for channel in table.channels() for change in channel._changes[: channel._packed])
+
+
 def test_history_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_log, "RECENT", 10)
     monkeypatch.setattr(change_log, "BYTES_MAX", 50_000)
@@ -78,12 +82,75 @@ def test_history_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     filled(table, 2_000, "x" * 1_000)
 
     channel = table._history
-    kept = sum(change.bytes for change in channel._changes[: channel._packed])
-    assert kept == channel._bytes <= 50_000
+    assert store.past is not None
+    assert 0 < packed_bytes(table) == store.past.bytes <= 50_000
     assert channel.base + len(channel._changes) == 2_000
     with pytest.raises(errors.Gone, match="too old resource version: 3"):
         table.watch(3)
     table.watch(channel.floor)
+
+
+def test_the_bound_is_one_for_all_tables_and_the_busiest_forgets_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(change_log, "RECENT", 10)
+    monkeypatch.setattr(change_log, "BYTES_MAX", 100_000)
+    store = Store()
+    quiet, busy = store.table("quiet"), [store.table(f"busy-{number}") for number in range(5)]
+    filled(quiet, 20)
+    with_version = store.version
+    watches = [table.watch(store.version, index=("metadata.namespace", "ns")) for table in busy]
+    for _ in range(10):
+        for table in busy:
+            filled(table, 50, "x" * 1_000)
+
+    assert store.past is not None
+    assert 50_000 < sum(map(packed_bytes, (quiet, *busy))) == store.past.bytes <= 100_000
+    quiet.watch(with_version - 20)
+    for table in busy:
+        with pytest.raises(errors.Gone):
+            table.watch(with_version)
+
+    for watch in watches:
+        watch.close()
+    assert store.past.bytes == sum(map(packed_bytes, (quiet, *busy))), (
+        "what nobody watches any more counts no more"
+    )
+
+
+def test_what_changed_last_is_kept_as_text_too_when_it_has_been_read() -> None:
+    store = Store()
+    table = store.table("t")
+    filled(table, 20)
+    watch = table.watch(1)
+    store.settle()
+    assert packed_bytes(table) == 0, "watchers may still have to read it"
+    filled(table, 5)
+    store.settle()
+
+    changes = table._history._changes
+    assert [type(change.new) for change in changes] == [PackedRecord] * 20 + [ObjectRecord] * 5
+    events = [*watch._take(), *watch._take()]
+    assert [event.record and event.record.obj["n"] for event in events] == [*range(20), *range(5)]
+    store.settle()
+    assert table._history._packed == 25
+
+
+def test_the_past_ends_after_five_minutes() -> None:
+    store = Store()
+    table = store.table("t")
+    filled(table, 20)
+    then, calls = store.version, int(PAST_S / SETTLE_S)
+    for _ in range(calls):
+        store.settle()
+    table.watch(then - 5)
+    store.settle()
+
+    table.watch(then)
+    with pytest.raises(errors.Gone):
+        table.watch(then - 5)
+    assert store.past is not None
+    assert (store.past.bytes, len(store._settled)) == (0, calls)
 
 
 async def kept_events(api: ObjectRegistry) -> list[str]:
@@ -111,6 +178,39 @@ async def test_an_event_that_is_written_again_is_young_again(monkeypatch: pytest
 
     assert await kept_events(api) == ["a", "c", "d"]
     assert EVENTS_MAX == 10_000
+
+
+async def test_events_are_bounded_by_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koordinator.local.registry.kinds.EVENTS_BYTES_MAX", 20_000)
+    api = registry.in_memory(FixedClock())
+    events, table = api.resolve("", "v1", "events"), api.store.table("events")
+    for number in range(50):
+        await create(api, "events", event(f"e{number:02d}", message="m" * 1_000), "default")
+    await api.update(events, "default", "e49", event("e49", message="short"))
+    await api.delete(events, "default", "e48")
+
+    names = await kept_events(api)
+    assert 10 < len(names) < 20
+    assert names == [f"e{number:02d}" for number in range(50 - len(names) - 1, 50) if number != 48]
+    assert table.text_bytes == sum(len(record.json()) for record in table.records()) <= 20_000
+
+
+async def test_events_that_others_delete_or_write_often_leave_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kinds, "GONE_SPARE", 10)
+    api = registry.in_memory(FixedClock())
+    events, table = api.resolve("", "v1", "events"), api.store.table("events")
+    for number in range(100):
+        await create(api, "events", event(f"e{number}"), "default")
+        await api.delete(events, "default", f"e{number}")
+    await create(api, "events", event("often"), "default")
+    for number in range(100):
+        await api.update(events, "default", "often", event("often", message=f"for the {number}th time"))
+
+    kind, _ = api.kinds.find("", "v1", "events")
+    assert kind.expiry is not None
+    assert len(kind.expiry._writes) <= 2 * len(table) + 10
 
 
 async def test_events_of_one_object_are_found_without_reading_all() -> None:

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from koordinator.scheduler.engine import evaluation_cache
+from koordinator.scheduler.engine.answers import EVALUATION_BYTES
 from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.evaluation_cache import EvaluationCache
@@ -143,3 +145,15 @@ def test_a_class_that_comes_again_is_kept_though_it_was_gone() -> None:
 
     assert _asked(cache, drama, "abcdefabcdef") == list("abcdefabcd"), "e and f were still there"
     assert _asked(cache, drama, "abcdefabcdef") == []
+
+
+def test_a_few_nodes_are_no_reason_to_keep_many_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation_cache, "BYTES_LEAST", 0)
+    monkeypatch.setattr(evaluation_cache, "BYTES_PER_NODE", EVALUATION_BYTES)
+    drama = Drama(3, classes_max=64)
+    cache = EvaluationCache(drama.table)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    nodes = drama.table.node_count
+
+    _asked(cache, drama, letters * 2)
+    assert nodes // 2 < len(cache) < nodes < len(letters)

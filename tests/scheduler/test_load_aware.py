@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import I64
@@ -15,6 +16,7 @@ from koordinator.clock import rfc3339
 from koordinator.scheduler.plugins.load_aware import load
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs
 from koordinator.scheduler.plugins.load_aware.load import AssignedPod, NodeLoad, NodeMetricReport
+from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from tests.scheduler.world import World, play, pod
 
 AMOUNTS = st.tuples(st.integers(0, 50), st.integers(0, 50))
@@ -215,3 +217,25 @@ def test_an_estimate_holds_for_a_while_after_a_pod_was_scheduled_or_initialized(
     found = load.assigned_pod(from_builtins(body, Pod), (1, 2), True, policy, 1_000.0)
     assert found.deadline_s == until_s
     assert found.since_s == conditions.get("PodScheduled", 1_000.0)
+
+
+def test_pods_that_are_gone_are_not_remembered() -> None:
+    async def story(world: World) -> None:
+        world.nodes(4)
+        for number in range(10):
+            world.api.put("Pod", pod(f"pod-{number}"))
+        await world.settle()
+        assert all(world.api.placements().values())
+        labelled = dict(world.api.objects["Pod"][("default", "pod-0")])
+        labelled["metadata"] = labelled["metadata"] | {"labels": {labels.PRIORITY_CLASS: "koord-batch"}}
+        world.api.put("Pod", labelled)  # its estimate is worked out anew
+        await world.settle()
+        for number in range(10):
+            world.api.remove("Pod", f"pod-{number}", "default")
+        await world.settle()
+
+        (profile,) = world.scheduler.engine.profiles.values()
+        plugin = next(each for each in profile.plugins if isinstance(each, LoadAwareScheduling))
+        assert not plugin._recent
+
+    play(story)

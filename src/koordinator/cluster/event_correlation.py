@@ -66,10 +66,12 @@ class Correlator:
         self._last_stamp = 0
 
     def judge(self, occurrence: Occurrence, now_s: float) -> CorrelatedEvent:
-        """Return what to write for `occurrence`, which happened at `now_s`."""
-        combined = self._is_one_of_many(occurrence, now_s)
+        """What to write for `occurrence`, which happened at `now_s`."""
+        about = _object_of(occurrence)
+        kind = _kind_of(occurrence, about)
+        combined = self._is_one_of_many(kind, occurrence.message, now_s)
         message = f"{COMBINED_PREFIX}{occurrence.message}" if combined else occurrence.message
-        identity = _kind_of(occurrence) if combined else (*_kind_of(occurrence), occurrence.message)
+        identity = kind if combined else (kind, occurrence.message)
         before = self._written.get(identity)
         verdict = CorrelatedEvent(
             action=EventAction.CREATE if before is None else EventAction.COUNT,
@@ -80,21 +82,22 @@ class Correlator:
             last_s=now_s,
         )
         self._written.put(identity, verdict)
-        flood = self._floods.get_or_make(_object_of(occurrence), lambda: TokenBucket(FLOOD_RATE, now_s))
+        flood = self._floods.get_or_make(about, lambda: TokenBucket(FLOOD_RATE, now_s))
         if not flood.try_take(now_s):
             return msgspec.structs.replace(verdict, action=EventAction.DROP)
         return verdict
 
-    def _is_one_of_many(self, occurrence: Occurrence, now_s: float) -> bool:
-        variants = self._variants.get_or_make(_kind_of(occurrence), lambda: _Variants(now_s))
+    def _is_one_of_many(self, kind: Hashable, message: str, now_s: float) -> bool:
+        variants = self._variants.get_or_make(kind, lambda: _Variants(now_s))
         if now_s - variants.last_s > SIMILAR_WINDOW_S:
-            variants.messages.clear()
+            variants.messages = ()
         variants.last_s = now_s
-        variants.messages[occurrence.message] = None
-        if len(variants.messages) < SIMILAR_MAX:
+        if message in variants.messages:
             return False
-        variants.messages.popitem()  # the set need not grow to know that there are many
-        return True
+        if len(variants.messages) + 1 >= SIMILAR_MAX:
+            return True  # which ones they are, beyond that, need not be known
+        variants.messages += (message,)
+        return False
 
     def _new_name(self, occurrence: Occurrence, now_s: float) -> str:
         """`web-0.17a8c…`: the object and the time in nanoseconds, made unique where time stands still."""
@@ -102,12 +105,11 @@ class Correlator:
         return f"{occurrence.regarding.name}.{self._last_stamp:x}"
 
 
-class _Variants:
-    """The different messages of otherwise equal events."""
+class _Variants(msgspec.Struct):
+    """The different messages of otherwise equal events, one as a rule."""
 
-    def __init__(self, now_s: float) -> None:
-        self.messages: OrderedDict[str, None] = OrderedDict()
-        self.last_s = now_s
+    last_s: float
+    messages: tuple[str, ...] = ()
 
 
 class _Remembered(Generic[V]):
@@ -136,20 +138,13 @@ class _Remembered(Generic[V]):
         return found
 
 
-def _object_of(occurrence: Occurrence) -> tuple[str, ...]:
+def _object_of(occurrence: Occurrence) -> Hashable:
     obj = occurrence.regarding
-    return (obj.api_version, obj.kind, obj.namespace, obj.name, obj.uid)
+    return obj.api_version, obj.kind, obj.namespace, obj.name, obj.uid
 
 
-def _kind_of(occurrence: Occurrence) -> tuple[str, ...]:
+def _kind_of(occurrence: Occurrence, about: Hashable) -> Hashable:
     """Everything but the message."""
-    field_path = occurrence.regarding.field_path
     related = occurrence.related.uid if occurrence.related is not None else ""
-    return (
-        *_object_of(occurrence),
-        field_path,
-        occurrence.severity,
-        occurrence.reason,
-        occurrence.action,
-        related,
-    )
+    field_path = occurrence.regarding.field_path
+    return about, field_path, occurrence.severity, occurrence.reason, occurrence.action, related

@@ -14,8 +14,10 @@ Matches = Callable[[ObjectRecord], bool]
 
 RECENT = 512
 """Changes kept as they are: nearly all watchers read those only. Older ones are kept as text."""
-BYTES_MAX = 16 << 20
-"""Text of older changes that a log keeps."""
+BYTES_MAX = 8 << 20
+"""Memory of older changes in all logs of a store: some 5,000 changes of pods."""
+CHANGE_BYTES = 400
+"""Memory of a change beside its text."""
 
 
 class LoggedWrite:
@@ -32,7 +34,7 @@ class LoggedWrite:
         self._left: RecordEvent | None = None
 
     def pack(self) -> int:
-        """Keep only the text of both states; returns its bytes (an earlier change may hold the same text)."""
+        """Keep only the text of both states; returns `bytes`."""
         self._event = self._left = None
         if self.old is not None and type(self.old) is ObjectRecord:
             self.old = PackedRecord(self.old)
@@ -42,11 +44,9 @@ class LoggedWrite:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the text that this change alone holds: the state before is the state after an earlier
-        one.
-        """
+        """What this change alone holds: the state before is the state after an earlier one."""
         kept = self.new if self.new is not None else self.old
-        return 0 if kept is None else len(kept.json())
+        return CHANGE_BYTES + (0 if kept is None else len(kept.json()))
 
     def event(self) -> RecordEvent:
         """Return what a watcher without a selector sees; made once for all of them."""
@@ -82,15 +82,36 @@ def at_version(record: ObjectRecord, version: int) -> ObjectRecord:
     return ObjectRecord({**record.obj, "metadata": meta}, version)
 
 
+class Past:
+    """What the logs of a store keep as text, bounded in all: where one thing changes much, others keep their past."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._bytes_of: dict[Channel, int] = {}
+
+    def grew(self, channel: "Channel", count: int) -> None:
+        """A log packed a change of so many bytes (or dropped some: below 0); the largest ones forget their oldest
+        while it is too much."""
+        self._bytes_of[channel] = self._bytes_of.get(channel, 0) + count
+        self.bytes += count
+        while self.bytes > BYTES_MAX:
+            max(self._bytes_of, key=self._bytes_of.__getitem__).drop_oldest()
+
+    def ended(self, channel: "Channel") -> None:
+        """A log is kept no more."""
+        self.bytes -= self._bytes_of.pop(channel, 0)
+
+
 class Channel:
-    """A log of changes, bounded by number and (with `packs`) bytes, with the watchers that wait for more."""
+    """A log of changes, bounded by number and (with a `past`, where older ones are kept as text) bytes, with the
+    watchers that wait for more."""
 
     __slots__ = (
-        "_bytes",
         "_changes",
         "_max",
         "_packed",
-        "_packs",
+        "_past",
+        "_settled",
         "_waiters",
         "base",
         "floor",
@@ -98,16 +119,16 @@ class Channel:
         "subscriptions",
     )
 
-    def __init__(self, floor: int, changes_max: int, *, packs: bool = False) -> None:
+    def __init__(self, floor: int, changes_max: int, past: Past | None = None) -> None:
         self.base = 0  # position of _changes[0] since the beginning of time
         self.floor = floor  # all changes after this version are in the log
         self.subscriptions = 0
         self.is_closed = False
         self._changes: list[LoggedWrite] = []
         self._max = changes_max
-        self._packs = packs
-        self._packed = 0  # how many at the beginning are kept as text, and its bytes
-        self._bytes = 0
+        self._past = past
+        self._packed = 0  # how many at the beginning are kept as text
+        self._settled = 0  # position of the end when `settle` looked last
         self._waiters: dict[asyncio.Future[None], None] = {}  # a dict: wakes in the order of arrival
 
     @property
@@ -117,31 +138,54 @@ class Channel:
     def append(self, change: LoggedWrite) -> None:
         changes = self._changes
         changes.append(change)
-        if self._packs and len(changes) - self._packed > RECENT:
-            self._bytes += changes[self._packed].pack()
-            self._packed += 1
-            if self._bytes > BYTES_MAX:
-                self._drop((self._packed + 1) // 2)
+        if self._past is not None and len(changes) - self._packed > RECENT:
+            self._pack(self._past)
         if len(changes) > 2 * self._max:  # drop half at once: constant cost per change
             self._drop(self._max)
         if self._waiters:
             self._wake()
+
+    def settle(self) -> None:
+        """Keep as text what was there at the last call already: whoever watches has read it."""
+        past, end = self._past, self.end
+        while past is not None and self.base + self._packed < self._settled:
+            self._pack(past)
+        self._settled = end
+
+    def _pack(self, past: Past) -> None:
+        packed = self._changes[self._packed].pack()
+        self._packed += 1
+        past.grew(self, packed)
+
+    def drop_oldest(self) -> None:
+        """Forget half of what is kept as text."""
+        self._drop((self._packed + 1) // 2)
+
+    def drop_until(self, version: int) -> None:
+        """Forget the changes up to a version."""
+        if count := bisect_right(self._changes, version, key=_version_of):
+            self._drop(count)
 
     def _drop(self, count: int) -> None:
         """Forget the oldest changes."""
         changes = self._changes
         self.floor = changes[count - 1].version
         self.base += count
-        if self._packs:
-            packed = min(count, self._packed)
-            self._bytes -= sum(change.bytes for change in changes[:packed])
-            self._packed -= packed
+        packed, self._packed = changes[: min(count, self._packed)], max(0, self._packed - count)
         del changes[:count]
+        if self._past is not None:
+            self._past.grew(self, -sum(change.bytes for change in packed))
 
     def close(self) -> None:
         """Nothing will change any more: watches end after what is left."""
         self.is_closed = True
+        self.forget()
         self._wake()
+
+    def forget(self) -> None:
+        """Nobody will ask for the past any more."""
+        if self._past is not None:
+            self._past.ended(self)
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, {}

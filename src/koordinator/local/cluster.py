@@ -63,6 +63,7 @@ from koordinator.local.patches.patcher import ObjectPatcher
 from koordinator.local.processes.kubelet import KubeletOptions, ProcessKubelet
 from koordinator.local.processes.node_api import NodeStreams
 from koordinator.local.schema.catalog import Catalog
+from koordinator.local.store import SETTLE_S
 from koordinator.manager.manager import Manager
 from koordinator.manager.metrics import LEASE
 from koordinator.manager.webhooks import configuration
@@ -191,6 +192,7 @@ class LocalCluster:
                 if self._options.manager:
                     await self._start_manager(group, Path(certificates))
                 self._start_components(group)
+                self._start(group, self._settling(), "past kept as text")
                 await self.server.start()
                 await kubernetes_service.publish(
                     self._client("kube-apiserver"), self._options.host, self.server.port
@@ -218,6 +220,11 @@ class LocalCluster:
                 expected.pop()
             if expected:
                 await asyncio.sleep(REGISTERED_LOOK_S)
+
+    async def _settling(self) -> None:
+        while True:
+            await asyncio.sleep(SETTLE_S)
+            self.registry.store.settle()
 
     def _client(self, user: str) -> MemoryCluster:
         return MemoryCluster(self.registry, user=f"system:serviceaccount:koordinator-system:{user}")

@@ -8,28 +8,35 @@ falls behind the end of the log is cut off (`Gone`) without having cost anything
 
 import asyncio
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from koordinator.cluster import errors
 from koordinator.cluster.backend import ObjectRecord, PackedRecord, RecordEvent
 from koordinator.cluster.protocol import EventType
-from koordinator.local.change_log import Channel, Key, LoggedWrite, Matches
+from koordinator.local.change_log import Channel, Key, LoggedWrite, Matches, Past
 
 IndexKey = tuple[str, str]
 """Name of an index (a field path) and the value looked for."""
 
 HISTORY_MAX = 16_384
-"""Changes kept per table: more than a minute of heartbeats of 5,000 nodes at 200/s; etcd keeps 5 minutes."""
+"""Changes kept per table: more than a minute of heartbeats of 5,000 nodes at 200/s."""
 
 CHANNEL_MAX = 2_048
 """Changes kept for watchers of one index value (the pods of one node): far fewer happen there."""
+
+SETTLE_S = 10.0
+"""For watchers to read a change before it is kept as text."""
+
+PAST_S = 300.0
+"""How long changes are kept at most, as the API server lets etcd keep them."""
 
 BATCH_MAX = 1_024
 """Changes handed to a watcher at once, so that encoding a batch does not hold the loop for long."""
 
 ADDED_SPARE = 1_024
-"""Keys of new objects kept beyond twice the number of objects before those of deleted ones are dropped."""
+"""Keys of new objects kept beyond half the number of objects before those of deleted ones are dropped."""
 
 
 class Journal(Protocol):
@@ -77,7 +84,9 @@ class Table:
         self._getters = indexes
         self._indexed: dict[IndexKey, dict[Key, ObjectRecord]] = {}
         self._packed = packed and store.packs
-        self._history = Channel(store.version, history_max, packs=store.packs)
+        self.text_bytes = 0
+        """Of the objects, where they are kept as text."""
+        self._history = Channel(store.version, history_max, store.past)
         self._channels: dict[IndexKey, Channel] = {}
 
     def __len__(self) -> int:
@@ -108,6 +117,8 @@ class Table:
             store.journal.record(self.name, namespace, name, version, None)
         del self._spaces[namespace][name]
         self._count -= 1
+        if self._packed:
+            self.text_bytes -= len(old.json())
         self._has_removed = True
         if self._getters:
             self._reindex((namespace, name), old, None)
@@ -130,10 +141,12 @@ class Table:
             space = self._spaces[namespace] = {}
         old = space.get(name)
         space[name] = record
+        if self._packed:
+            self.text_bytes += len(record.json()) - (0 if old is None else len(old.json()))
         if old is None:
             self._count += 1
             self._added.append(key)
-            if len(self._added) > 2 * self._count + ADDED_SPARE:
+            if len(self._added) > self._count // 2 + ADDED_SPARE:
                 self._keys_in_order()  # nobody reads the table as a whole: keys of what is gone would pile up
         if self._getters:
             self._reindex(key, old, record)
@@ -267,16 +280,18 @@ class Table:
     def _channel(self, index: IndexKey) -> Channel:
         channel = self._channels.get(index)
         if channel is None:
-            channel = self._channels[index] = Channel(
-                self._store.version, CHANNEL_MAX, packs=self._store.packs
-            )
+            channel = self._channels[index] = Channel(self._store.version, CHANNEL_MAX, self._store.past)
         channel.subscriptions += 1
         return channel
 
     def close(self) -> None:
         """End all watches."""
-        for channel in (self._history, *self._channels.values()):
+        for channel in self.channels():
             channel.close()
+
+    def channels(self) -> tuple[Channel, ...]:
+        """The logs of the table."""
+        return (self._history, *self._channels.values())
 
     def _release(self, index: IndexKey | None) -> None:
         if index is None:
@@ -285,6 +300,7 @@ class Table:
         channel.subscriptions -= 1
         if not channel.subscriptions:
             del self._channels[index]
+            channel.forget()
 
 
 def _key_of(item: tuple[Key, ObjectRecord]) -> Key:
@@ -410,7 +426,9 @@ class Store:
         self.version = version
         self.journal = journal
         self.packs = packs
+        self.past = Past() if packs else None
         self._history_max = history_max
+        self._settled: deque[int] = deque()  # versions at the last calls of `settle`
         self._tables: dict[str, Table] = {}
 
     def table(
@@ -425,6 +443,17 @@ class Store:
         if table is None:
             table = self._tables[name] = Table(self, name, indexes or {}, self._history_max, packed=packed)
         return table
+
+    def settle(self) -> None:
+        """Keep as text what changed before the last call, and forget what is older than `PAST_S`; to be called every
+        `SETTLE_S`."""
+        self._settled.append(self.version)
+        is_full = len(self._settled) > PAST_S / SETTLE_S
+        too_old = self._settled.popleft() if is_full else 0
+        for table in self._tables.values():
+            for channel in table.channels():
+                channel.settle()
+                channel.drop_until(too_old)
 
     def drop(self, name: str) -> None:
         """Forget an empty table (its CustomResourceDefinition is gone) and end its watches."""

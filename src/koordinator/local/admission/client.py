@@ -20,6 +20,8 @@ Handler = Callable[[bytes], Awaitable[bytes]]
 INPROC = "inproc"
 QUESTION_BYTES_MAX = 7 * 1024 * 1024  # what webhooks made with the usual library (controller-runtime) read
 ANSWER_BYTES_MAX = 8 * 1024 * 1024  # an object is at most 3 MiB; a patch may hold it twice, in base64
+CONNECTIONS_MAX = 16
+"""To one server; others wait. Each holds a quarter of a megabyte of TLS buffers, twice that with the server's side."""
 _TLS_CONTEXTS_MAX = 256  # more CA bundles than webhooks of any cluster we know
 
 
@@ -100,7 +102,8 @@ class Caller:
 
     async def _post(self, url: str, host: str | None, webhook: CompiledWebhook, body: bytes) -> bytes:
         if self._session is None:
-            self._session = aiohttp.ClientSession(auto_decompress=True, trust_env=False)
+            connector = aiohttp.TCPConnector(limit_per_host=CONNECTIONS_MAX)
+            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=True, trust_env=False)
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if host is not None:
             headers["Host"] = host

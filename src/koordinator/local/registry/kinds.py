@@ -3,13 +3,14 @@
 Events go by themselves, an hour after they were last written, or when there are too many.
 """
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 from koordinator.api.kinds import BUILT_IN
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import ObjectRecord
+from koordinator.local.change_log import Key
 from koordinator.local.registry import builtin, refusals
 from koordinator.local.registry.autoscalers import AUTOSCALERS
 from koordinator.local.registry.builtin import KindFacts
@@ -38,32 +39,44 @@ _NEW_EVENTS = "events.events.k8s.io"  # the same stored events under the names o
 EVENT_LIFE_S = 3_600.0
 """As the API server's `--event-ttl`."""
 EVENTS_MAX = 10_000
-"""The newest stay: some 10 MB. An hour of a busy cluster would be ten times as much."""
+"""The newest stay. An hour of a busy cluster would be ten times as many."""
+EVENTS_BYTES_MAX = 4 << 20
+"""Text of the events that stay: some 6,000 of usual length, which take 8 MB with all that finds them."""
+GONE_SPARE = 1_024
+"""Objects that others deleted which may be noted still, beyond the number of those that are there."""
 
 
 class Expiry:
-    """Removes what was not written for `life_s`, and the oldest beyond `count_max`.
+    """Removes what was not written for `life_s`, and the oldest beyond `count_max` or, where objects are kept as text,
+    `bytes_max` of it.
 
     It works off its queue whenever something is written to the table: a table that rests keeps its last objects.
     """
 
-    def __init__(self, table: Table, life_s: float, count_max: int) -> None:
+    def __init__(self, table: Table, life_s: float, count_max: int, bytes_max: int) -> None:
         self.table = table
         self._life_s = life_s
         self._count_max = count_max
-        # One entry per write (time, namespace, name, version), oldest first; a later write of the same object makes the
-        # earlier entry void.
-        self._writes: deque[tuple[float, str, str, int]] = deque()
+        self._bytes_max = bytes_max
+        # When each object was written last, oldest first; also of some that are gone by other hands.
+        self._writes: OrderedDict[Key, float] = OrderedDict()
 
     def written(self, record: ObjectRecord, now_s: float) -> None:
         """Note a write, and remove what is over by now."""
-        table, meta = self.table, record.obj["metadata"]
-        self._writes.append((now_s, meta["namespace"], meta["name"], record.version))
-        while self._writes and (self._writes[0][0] + self._life_s <= now_s or len(table) > self._count_max):
-            _, namespace, name, version = self._writes.popleft()
-            found = table.get(namespace, name)
-            if found is not None and found.version == version:
+        table, writes, meta = self.table, self._writes, record.obj["metadata"]
+        key = meta["namespace"], meta["name"]
+        writes[key] = now_s
+        writes.move_to_end(key)
+        while writes and (next(iter(writes.values())) + self._life_s <= now_s or self._is_full()):
+            (namespace, name), _ = writes.popitem(last=False)
+            if table.get(namespace, name) is not None:
                 table.remove(namespace, name)
+        if len(writes) > 2 * len(table) + GONE_SPARE:
+            for key in [each for each in writes if table.get(*each) is None]:
+                del writes[key]
+
+    def _is_full(self) -> bool:
+        return len(self.table) > self._count_max or self.table.text_bytes > self._bytes_max
 
 
 class ServedKind:
@@ -116,7 +129,7 @@ class Kinds:
         self._store = store
         self._kinds: dict[tuple[str, str], ServedKind] = {}
         events = store.table(_EVENTS, INDEXES[_EVENTS], packed=True)
-        self.event_expiry = Expiry(events, EVENT_LIFE_S, EVENTS_MAX)
+        self.event_expiry = Expiry(events, EVENT_LIFE_S, EVENTS_MAX, EVENTS_BYTES_MAX)
         for resource in BUILT_IN:
             known = self._kinds.get((resource.group, resource.plural))
             if known is None:

@@ -25,6 +25,9 @@ from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolva
 from koordinator.scheduler.table.columns import LEFT_OUT, NO_NODE, RefusedBy, Rows, at, put
 from koordinator.scheduler.table.nodes import NodeTable
 
+EVALUATION_BYTES = 20_000
+"""Of an evaluation beside what it holds per row: states of plugins, and the first and last pod that asked for it."""
+
 
 class NodeRefusals:
     """The verdicts of one evaluation. `codes` are those of the plugin in `refused_by`."""
@@ -212,7 +215,7 @@ class Answers:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of what is kept per row, without what all evaluations share."""
+        """Memory, about, without what all evaluations share."""
         per_row = 2 * len(self._wide_filters)
         own = (self.totals, self._own, self._refused_by, self._codes, self._is_feasible, self._wide_part)
         for array in own:
@@ -220,7 +223,7 @@ class Answers:
                 per_row += array.itemsize
         ahead_bytes = 0 if self._lookahead is None else self._lookahead.size_bytes
         wide_bytes = sum(scorer.size_bytes for scorer in self._wide_scorers)
-        return per_row * self.totals.size + wide_bytes + ahead_bytes
+        return EVALUATION_BYTES + per_row * self.totals.size + wide_bytes + ahead_bytes
 
     @property
     def is_of_table(self) -> bool:

@@ -79,11 +79,12 @@ class ShownEvaluation(Evaluation):
 
 CLASSES_MAX = 16_384
 """Evaluations kept at most, however small they are."""
-BYTES_MAX = 256 << 20
-"""Memory of the evaluations kept: about 4,000 classes of pods at 5,000 nodes, 1,000 at 20,000."""
+BYTES_LEAST, BYTES_PER_NODE, BYTES_MAX = 4 << 20, 50_000, 256 << 20
+"""Memory of the evaluations kept: about 200 classes of pods at 20 nodes, which are soon evaluated anew, 3,000 at 5,000,
+1,000 at 20,000."""
 ONCE_SHARE = 8
 """The part of it, 1 / so much, for classes that were asked about once so far: of pods that all differ, nothing else
-would be left in memory. About 500 classes at 5,000 nodes."""
+would be left in memory. About 400 classes at 5,000 nodes."""
 GHOSTS_MAX = 16_384
 """Classes remembered, by number only, that were asked about once and are not kept: the next time they are."""
 
@@ -98,11 +99,11 @@ class EvaluationCache:
     """Evaluations by profile and class; who was not asked for longest goes first, and before all others goes who was
     asked for once only.
 
-    `classes_max` 0 evaluates every pod anew.
+    `classes_max` 0 evaluates every pod anew; `bytes_max` follows from the number of nodes unless it is given.
     """
 
     def __init__(
-        self, table: NodeTable, *, classes_max: int = CLASSES_MAX, bytes_max: int = BYTES_MAX
+        self, table: NodeTable, *, classes_max: int = CLASSES_MAX, bytes_max: int | None = None
     ) -> None:
         self._table = table
         self._classes_max = classes_max
@@ -166,12 +167,14 @@ class EvaluationCache:
 
     def _drop_oldest(self) -> None:
         """Keep within the limits; the newest stays however large it is."""
-        once, again = self._once, self._again
+        once, again, bytes_max = self._once, self._again, self._bytes_max
+        if bytes_max is None:
+            bytes_max = min(BYTES_MAX, BYTES_LEAST + BYTES_PER_NODE * self._table.node_count)
         while len(self) > 1:
-            is_once_full = once.size_bytes * ONCE_SHARE > self._bytes_max and len(once.kept) > 1
+            is_once_full = once.size_bytes * ONCE_SHARE > bytes_max and len(once.kept) > 1
             if is_once_full:
                 key = once.drop_oldest()
-            elif once.size_bytes + again.size_bytes > self._bytes_max or len(self) > self._classes_max:
+            elif once.size_bytes + again.size_bytes > bytes_max or len(self) > self._classes_max:
                 # Of the newest, nothing but itself is left in its segment.
                 key = (again if len(again.kept) > self._is_again else once).drop_oldest()
             else:

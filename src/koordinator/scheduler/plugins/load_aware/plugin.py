@@ -47,7 +47,7 @@ from koordinator.scheduler.table.recent import Recent
 log = logging.getLogger(__name__)
 
 RECENT_MAX = 16_384
-"""Pods whose estimate is remembered: more than that are rarely between queue and node."""
+"""Pods whose estimate is remembered: more than that rarely wait at once."""
 
 Facts = tuple[tuple[int, ...], bool]
 """What a pod will use, and whether it is prod."""
@@ -158,7 +158,7 @@ class LoadAwareScheduling(
         )
 
     def _facts(self, pod: PodInfo) -> Facts:
-        """The pod's estimate and whether it is prod; remembered from queueing to assigning."""
+        """The pod's estimate and whether it is prod; remembered until it is assigned."""
         known = self._recent.get(pod.uid)
         if known is not None and (known[0] is pod or _is_estimated_alike(known[0], pod)):
             return known[1]
@@ -169,6 +169,12 @@ class LoadAwareScheduling(
         if len(self._recent) >= RECENT_MAX:
             self._recent.popitem(last=False)
         self._recent[pod.uid] = (pod, found)
+        return found
+
+    def _last_facts(self, pod: PodInfo) -> Facts:
+        """Of a pod that is assigned: nobody asks again, and what is remembered would outlive the pod."""
+        found = self._facts(pod)
+        self._recent.pop(pod.uid, None)
         return found
 
     def _new_facts(self, pod: PodInfo) -> Facts:
@@ -329,8 +335,8 @@ class LoadAwareScheduling(
         self._rules.pop(row, None)
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        """Add the pod to its row; do not log what an evaluation foresees, as the table logs the pod itself."""
-        estimated, is_prod = self._facts(pod)
+        """What an evaluation foresees (the estimate on top) is not logged: the table tells of the pod itself."""
+        estimated, is_prod = self._last_facts(pod)
         now_s = self.handle.clock.now()
         found = load.assigned_pod(pod.pod, estimated, is_prod, self.policy.args, now_s)
         node_load = self._load_at(row)
@@ -351,7 +357,7 @@ class LoadAwareScheduling(
             self._write_usage(row)
 
     def _count_pod(self, row: int, pod: PodInfo, assigned_s: float) -> None:
-        estimated, is_prod = self._facts(pod)
+        estimated, is_prod = self._last_facts(pod)
         found = load.assigned_pod(pod.pod, estimated, is_prod, self.policy.args, assigned_s)
         if self._load_at(row).set_pod(pod.uid, found):
             self._write_usage(row)
