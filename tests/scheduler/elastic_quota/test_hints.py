@@ -1,10 +1,10 @@
 """Whether the end of a pod, or another quota, may help a pod that its quota refused."""
 
 import pytest
-from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.requeue import QueueingHint, QueueingHintReason, TreeSnapshot
 
-from koordinator.scheduler.plugins.elastic_quota import requeue
+from koordinator.scheduler.plugins.elastic_quota import hints
+from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
+from koordinator.scheduler.plugins.elastic_quota.hints import QueueingHint, QueueingHintReason, TreeSnapshot
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT
 from tests.scheduler.elastic_quota.test_tree import spec
 
@@ -41,15 +41,15 @@ LEAF = QuotaRef("leaf", "")
 def test_the_end_of_a_pod_helps_those_below_its_quota(
     deleted: QuotaRef | None, key: str, checks_ancestors: bool, reason: QueueingHintReason
 ) -> None:
-    found = requeue.on_pod_delete(LEAF, deleted, key, TREE, checks_ancestors=checks_ancestors)
+    found = hints.on_pod_delete(LEAF, deleted, key, TREE, checks_ancestors=checks_ancestors)
     assert found.reason is reason
 
 
 def test_quotas_that_are_not_known_yet_or_not_at_all_make_a_pod_try() -> None:
-    assert requeue.on_pod_delete(LEAF, LEAF, "ns/gone", None).hint is QueueingHint.QUEUE
+    assert hints.on_pod_delete(LEAF, LEAF, "ns/gone", None).hint is QueueingHint.QUEUE
     gone = QuotaRef("gone", "")
-    assert requeue.on_pod_delete(gone, gone, "ns/x", TREE).reason is QueueingHintReason.SAME_QUOTA
-    nobody = requeue.on_pod_delete(QuotaRef("", ""), LEAF, "ns/gone", TREE)
+    assert hints.on_pod_delete(gone, gone, "ns/x", TREE).reason is QueueingHintReason.SAME_QUOTA
+    nobody = hints.on_pod_delete(QuotaRef("", ""), LEAF, "ns/gone", TREE)
     assert (nobody.reason, nobody.hint) == (QueueingHintReason.NO_QUOTA, QueueingHint.SKIP)
 
 
@@ -64,7 +64,7 @@ def test_another_quota_helps_when_something_that_counts_changed() -> None:
 
     def reason(waiting: QuotaRef = LEAF, tree_id: str = "", **more: bool) -> QueueingHintReason:
         options = {"checks_ancestors": True, **more}
-        return requeue.on_quota_update(waiting, old, new, tree_id, TREE, **options).reason
+        return hints.on_quota_update(waiting, old, new, tree_id, TREE, **options).reason
 
     assert reason() is QueueingHintReason.ANCESTOR
     assert reason(checks_ancestors=False) is QueueingHintReason.OTHER_QUOTA
@@ -73,8 +73,8 @@ def test_another_quota_helps_when_something_that_counts_changed() -> None:
     assert reason(tree_id="t") is QueueingHintReason.OTHER_TREE
     assert reason(is_tree_known=False) is QueueingHintReason.NO_TREE
     for before, after in ((None, new), (old, None)):
-        assert requeue.on_quota_update(LEAF, before, after, "", TREE).reason is QueueingHintReason.UNREADABLE
-    same = requeue.on_quota_update(LEAF, old, spec("mid", high=10), "", TREE, checks_ancestors=True)
+        assert hints.on_quota_update(LEAF, before, after, "", TREE).reason is QueueingHintReason.UNREADABLE
+    same = hints.on_quota_update(LEAF, old, spec("mid", high=10), "", TREE, checks_ancestors=True)
     assert same.reason is QueueingHintReason.UNCHANGED
-    hooked = requeue.on_quota_update(LEAF, old, old, "", None, checks_ancestors=True, hooks_see_change=True)
+    hooked = hints.on_quota_update(LEAF, old, old, "", None, checks_ancestors=True, hooks_see_change=True)
     assert (hooked.reason, hooked.hint) == (QueueingHintReason.NO_SNAPSHOT, QueueingHint.QUEUE)
