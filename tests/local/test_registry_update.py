@@ -7,6 +7,7 @@ import pytest
 from koordinator.cluster import errors
 from koordinator.cluster.backend import ObjectRecord, WriteOptions
 from koordinator.cluster.protocol import PatchType
+from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.registry import ObjectRegistry
 from tests.local.registry_builders import NOW, backend, create, definition, merge, pod
 
@@ -230,11 +231,11 @@ class MeddlingAdmission:
     def wants(self, resource: Any, operation: str, subresource: str, namespace: str) -> bool:
         return operation == "UPDATE" and resource.plural == "configmaps"
 
-    async def admit(self, operation: str, resource: Any, namespace: str, name: str, obj: Any, *_: Any) -> Any:
+    async def admit(self, asked: AdmissionAttributes, obj: Any) -> Any:
         if self.left:
             self.left -= 1
             self._api.admission = None
-            await merge(self._api, "configmaps", name, {"data": {f"other-{self.left}": "x"}})
+            await merge(self._api, "configmaps", asked.name, {"data": {f"other-{self.left}": "x"}})
             self._api.admission = self
         return obj
 

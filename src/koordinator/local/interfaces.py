@@ -11,8 +11,10 @@ import msgspec
 
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import WriteOptions
-from koordinator.cluster.errors import StatusCause
+from koordinator.cluster.errors import Forbidden, StatusCause, StatusDetails
 from koordinator.cluster.protocol import PatchType
+
+Json = dict[str, Any]
 
 
 class ObjectSchema(Protocol):
@@ -89,6 +91,28 @@ class Patcher(Protocol):
         ...
 
 
+class AdmissionAttributes(msgspec.Struct, frozen=True, kw_only=True):
+    """A write that is to be admitted; `old` is the stored object, if any."""
+
+    operation: str
+    """CREATE, UPDATE, DELETE or CONNECT."""
+    resource: Resource
+    namespace: str
+    name: str
+    old: Json | None
+    options: WriteOptions
+    subresource: str = ""
+
+    def forbidden(self, why: str, obj: Json | None = None) -> Forbidden:
+        """The refusal as the API server words it; `obj` names the object where the request does not."""
+        meta = (obj or {}).get("metadata") or {}
+        name = self.name or meta.get("name") or meta.get("generateName") or ""
+        resource = self.resource
+        shown = f'{resource.qualified} "{name}"' if name else resource.qualified
+        details = StatusDetails(name=name, group=resource.group, kind=resource.plural)
+        return Forbidden(f"{shown} is forbidden: {why}", details=details)
+
+
 class Admission(Protocol):
     """Mutating then validating admission."""
 
@@ -96,20 +120,9 @@ class Admission(Protocol):
         """False when nobody has anything to say: the registry then skips `admit` (the fast path)."""
         ...
 
-    async def admit(
-        self,
-        operation: str,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        obj: dict[str, Any] | None,
-        old: dict[str, Any] | None,
-        options: WriteOptions,
-        subresource: str = "",
-    ) -> dict[str, Any] | None:
+    async def admit(self, asked: AdmissionAttributes, obj: Json | None) -> Json | None:
         """The object as built-in plugins and webhooks change it, accepted by those that only judge.
 
-        `operation` is CREATE, UPDATE, DELETE or CONNECT. Raises: ApiError with the API server's text when
-        a webhook denies or fails (failurePolicy Fail).
+        Raises: ApiError with the API server's text when a webhook denies or fails (failurePolicy Fail).
         """
         ...

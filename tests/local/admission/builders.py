@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from koordinator.api.meta import Resource
-from koordinator.cluster.backend import ObjectRecord
+from koordinator.cluster.backend import ObjectRecord, WriteOptions
 from koordinator.local.admission import UnresolvedService, WebhookAdmission
+from koordinator.local.interfaces import AdmissionAttributes
 
 Json = dict[str, Any]
 Handler = Callable[[bytes], Awaitable[bytes]]
@@ -104,3 +105,16 @@ def admission(source: Source, resolver: Resolver | None = None, **handlers: Hand
     for name, handler in handlers.items():
         made.register_handler(f"{name}.example.com", handler)
     return made
+
+
+def attributes(
+    operation: str,
+    resource: Resource,
+    namespace: str,
+    old: Json | None,
+    options: WriteOptions = WriteOptions(),
+) -> AdmissionAttributes:
+    """A write of the object `p`."""
+    return AdmissionAttributes(
+        operation=operation, resource=resource, namespace=namespace, name="p", old=old, options=options
+    )

@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import InternalError
 from tests.local.admission.builders import (
     POD,
@@ -24,6 +23,7 @@ from tests.local.admission.builders import (
     Source,
     admission,
     answering,
+    attributes,
     configuration,
     label,
     webhook,
@@ -96,7 +96,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 async def ask(client: Json, resolver: Resolver | None = None, **more: Any) -> Json:
     admit = admission(Source([configuration(webhook(clientConfig=client, **more))]), resolver)
     try:
-        made = await admit.admit("CREATE", PODS, "default", "p", POD, None, WriteOptions())
+        made = await admit.admit(attributes("CREATE", PODS, "default", None), POD)
     finally:
         await admit.close()
     assert made is not None

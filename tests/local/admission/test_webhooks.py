@@ -21,6 +21,7 @@ from tests.local.admission.builders import (
     Source,
     admission,
     answering,
+    attributes,
     configuration,
     label,
     rule,
@@ -37,7 +38,7 @@ async def create(
     before = deepcopy(sent)
     namespace = "default" if resource.namespaced else ""
 
-    result = await admit.admit("CREATE", resource, namespace, "p", sent, None, WriteOptions(**options))
+    result = await admit.admit(attributes("CREATE", resource, namespace, None, WriteOptions(**options)), sent)
 
     assert sent == before
     assert result is not None
@@ -302,8 +303,8 @@ async def test_the_old_objects_labels_select_too() -> None:
     admit = admission(Source([configuration(hook)]), a=answering(seen=seen))
     unlabelled = {**POD, "metadata": {"name": "p"}}
 
-    await admit.admit("UPDATE", PODS, "default", "p", unlabelled, POD, WriteOptions())
-    await admit.admit("DELETE", PODS, "default", "p", None, POD, WriteOptions())
+    await admit.admit(attributes("UPDATE", PODS, "default", POD), unlabelled)
+    await admit.admit(attributes("DELETE", PODS, "default", POD), None)
 
     assert [request["operation"] for request in seen] == ["UPDATE", "DELETE"]
 

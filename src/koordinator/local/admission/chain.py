@@ -8,36 +8,11 @@ count what others refuse.
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import msgspec
-
 from koordinator.api.meta import Resource
-from koordinator.cluster.backend import WriteOptions
-from koordinator.cluster.errors import Forbidden, StatusDetails
 from koordinator.local.admission.webhooks import WebhookAdmission
-from koordinator.local.interfaces import SchemaCatalog
+from koordinator.local.interfaces import AdmissionAttributes, SchemaCatalog
 
 Json = dict[str, Any]
-
-
-class AdmissionAttributes(msgspec.Struct, frozen=True, kw_only=True):
-    """A write that is to be admitted; `old` is the stored object, if any."""
-
-    operation: str
-    resource: Resource
-    subresource: str
-    namespace: str
-    name: str
-    old: Json | None
-    options: WriteOptions
-
-    def forbidden(self, why: str, obj: Json | None = None) -> Forbidden:
-        """The refusal as the API server words it; `obj` names the object where the request does not."""
-        meta = (obj or {}).get("metadata") or {}
-        name = self.name or meta.get("name") or meta.get("generateName") or ""
-        resource = self.resource
-        shown = f'{resource.qualified} "{name}"' if name else resource.qualified
-        details = StatusDetails(name=name, group=resource.group, kind=resource.plural)
-        return Forbidden(f"{shown} is forbidden: {why}", details=details)
 
 
 class AdmissionPlugin(Protocol):
@@ -77,38 +52,23 @@ class AdmissionChain:
                 return True
         return False
 
-    async def admit(
-        self,
-        operation: str,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        obj: Json | None,
-        old: Json | None,
-        options: WriteOptions,
-        subresource: str = "",
-    ) -> Json | None:
+    async def admit(self, asked: AdmissionAttributes, obj: Json | None) -> Json | None:
         """See `local.interfaces.Admission`."""
-        asked = AdmissionAttributes(
-            operation=operation,
-            resource=resource,
-            subresource=subresource,
-            namespace=namespace,
-            name=name,
-            old=old,
-            options=options,
-        )
-        judges = [each for each in self._plugins if each.wants(resource, operation, subresource, namespace)]
-        for judge in judges:
-            obj = obj if obj is None else judge.mutate(asked, obj)
+        plugins = [
+            each
+            for each in self._plugins
+            if each.wants(asked.resource, asked.operation, asked.subresource, asked.namespace)
+        ]
+        for plugin in plugins:
+            obj = obj if obj is None else plugin.mutate(asked, obj)
         sent = obj
-        obj = await self.webhooks.mutate(operation, resource, namespace, name, obj, old, options, subresource)
-        if judges and obj is not None and obj is not sent:
-            obj = self._schemas.schema_of(resource).default(obj)
-        for judge in judges:
-            judge.validate(asked, obj)
-        await self.webhooks.validate(operation, resource, namespace, name, obj, old, options, subresource)
+        obj = await self.webhooks.mutate(asked, obj)
+        if plugins and obj is not None and obj is not sent:
+            obj = self._schemas.schema_of(asked.resource).default(obj)
+        for plugin in plugins:
+            plugin.validate(asked, obj)
+        await self.webhooks.validate(asked, obj)
         return obj
 
 
-__all__ = ["AdmissionAttributes", "AdmissionChain", "AdmissionPlugin"]
+__all__ = ["AdmissionChain", "AdmissionPlugin"]

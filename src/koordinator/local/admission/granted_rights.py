@@ -9,10 +9,10 @@ from typing import Any
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import not_found
-from koordinator.local.admission.chain import AdmissionAttributes
 from koordinator.local.authorization import rules
 from koordinator.local.authorization.rbac import EVERYTHING, GROUP, MASTERS, Rbac
 from koordinator.local.authorization.rules import AccessRequest, PolicyRule
+from koordinator.local.interfaces import AdmissionAttributes
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ from koordinator.api import core, decode, pod_resources, resource_list
 from koordinator.api.meta import Resource
 from koordinator.api.quantity import Quantity
 from koordinator.api.resource_list import Amounts
-from koordinator.local.admission.chain import AdmissionAttributes
+from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.store import Store
 
 Json = dict[str, Any]

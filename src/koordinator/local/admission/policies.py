@@ -17,7 +17,7 @@ from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.local.admission import review, rules
-from koordinator.local.admission.chain import AdmissionAttributes
+from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.schema.builtin.checks.policies import VARIABLES
 from koordinator.local.store import Store
 

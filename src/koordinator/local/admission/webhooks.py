@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from koordinator import cel
 from koordinator.api.meta import Resource
-from koordinator.cluster.backend import Backend, ObjectRecord, WriteOptions
+from koordinator.cluster.backend import Backend, ObjectRecord
 from koordinator.cluster.errors import (
     ApiError,
     BadRequest,
@@ -22,6 +22,7 @@ from koordinator.local.admission import review, rules
 from koordinator.local.admission.client import QUESTION_BYTES_MAX, Caller, CallFailed, Handler
 from koordinator.local.admission.rules import CompiledWebhook
 from koordinator.local.admission.services import EndpointResolver, Resolver, ServiceResolver
+from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.patches import json_patch
 from koordinator.local.store import Store
 
@@ -132,58 +133,25 @@ class WebhookAdmission:
         """See `local.interfaces.Admission`."""
         return bool(self._matches(resource, operation, subresource))
 
-    async def admit(
-        self,
-        operation: str,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        obj: Json | None,
-        old: Json | None,
-        options: WriteOptions,
-        subresource: str = "",
-    ) -> Json | None:
+    async def admit(self, asked: AdmissionAttributes, obj: Json | None) -> Json | None:
         """See `local.interfaces.Admission`. The object is never changed in place."""
-        obj = await self.mutate(operation, resource, namespace, name, obj, old, options, subresource)
-        await self.validate(operation, resource, namespace, name, obj, old, options, subresource)
+        obj = await self.mutate(asked, obj)
+        await self.validate(asked, obj)
         return obj
 
-    async def mutate(
-        self,
-        operation: str,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        obj: Json | None,
-        old: Json | None,
-        options: WriteOptions,
-        subresource: str = "",
-    ) -> Json | None:
+    async def mutate(self, asked: AdmissionAttributes, obj: Json | None) -> Json | None:
         """Ask the mutating webhooks; return what they make of the object. Raises: ApiError."""
-        matches = [match for match in self._matches(resource, operation, subresource) if match[0].mutating]
-        if not matches:
-            return obj
-        request = _Request(self, operation, resource, namespace, name, old, options, subresource)
-        return await request.mutate(matches, obj)
+        matches = [match for match in self._asked_of(asked) if match[0].mutating]
+        return await _Request(self, asked).mutate(matches, obj) if matches else obj
 
-    async def validate(
-        self,
-        operation: str,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        obj: Json | None,
-        old: Json | None,
-        options: WriteOptions,
-        subresource: str = "",
-    ) -> None:
+    async def validate(self, asked: AdmissionAttributes, obj: Json | None) -> None:
         """Return when the validating webhooks accept the object. Raises: ApiError."""
-        matches = [
-            match for match in self._matches(resource, operation, subresource) if not match[0].mutating
-        ]
+        matches = [match for match in self._asked_of(asked) if not match[0].mutating]
         if matches:
-            request = _Request(self, operation, resource, namespace, name, old, options, subresource)
-            await request.validate(matches, obj)
+            await _Request(self, asked).validate(matches, obj)
+
+    def _asked_of(self, asked: AdmissionAttributes) -> Sequence[Match]:
+        return self._matches(asked.resource, asked.operation, asked.subresource)
 
     def _matches(self, resource: Resource, operation: str, subresource: str) -> Sequence[Match]:
         """The webhooks whose rules name the request, in order; asked at every write, so it is remembered."""
@@ -234,28 +202,12 @@ def _compiled(records: Sequence[ObjectRecord], mutating: bool) -> list[CompiledW
 class _Request:
     """One request on its way through the webhooks."""
 
-    def __init__(
-        self,
-        admission: WebhookAdmission,
-        operation: str,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        old: Json | None,
-        options: WriteOptions,
-        subresource: str,
-    ) -> None:
+    def __init__(self, admission: WebhookAdmission, asked: AdmissionAttributes) -> None:
         self._source = admission._source
         self._caller = admission._caller
         self._rng = admission._rng
-        self._warn = options.warn or admission._warn
-        self.operation = operation
-        self.resource = resource
-        self.namespace = namespace
-        self.name = name
-        self.old = old
-        self.options = options
-        self.subresource = subresource
+        self._warn = asked.options.warn or admission._warn
+        self._asked = asked
 
     async def mutate(self, matches: list[Match], obj: Json | None) -> Json | None:
         """One after the other; those with reinvocationPolicy IfNeeded once more when others changed the object
@@ -284,16 +236,18 @@ class _Request:
 
     def _selected(self, webhook: CompiledWebhook, obj: Json | None) -> bool:
         """Return whether the selectors want a request that the rules name."""
-        if not rules.object_selected(webhook, obj, self.old):
+        if not rules.object_selected(webhook, obj, self._asked.old):
             return False
         labels_of = self._source.namespace_labels
-        return rules.namespace_selected(webhook, self.resource, self.namespace, obj, self.old, labels_of)
+        return rules.namespace_selected(
+            webhook, self._asked.resource, self._asked.namespace, obj, self._asked.old, labels_of
+        )
 
     async def _apply(self, webhook: CompiledWebhook, asked_as: Resource, obj: Json | None) -> Json | None:
         answer = await self._ask(webhook, asked_as, obj)
         if answer is None or not answer.patch or obj is None:
             return obj
-        shown = review.in_version(obj, asked_as, self.resource)
+        shown = review.in_version(obj, asked_as, self._asked.resource)
         try:
             patched = json_patch.apply(shown, answer.patch)
         except ApiError as error:
@@ -301,7 +255,7 @@ class _Request:
             return self._failed(webhook, f"applying its patch: {cause}", obj)
         if not isinstance(patched, dict):
             return self._failed(webhook, "its patch leaves no object", obj)
-        return review.in_version(patched, self.resource, asked_as)
+        return review.in_version(patched, self._asked.resource, asked_as)
 
     async def _ask(
         self, webhook: CompiledWebhook, asked_as: Resource, obj: Json | None
@@ -310,10 +264,10 @@ class _Request:
         uid = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
         version = review.version_for(webhook.review_versions)
         request = self._request(uid, asked_as)
-        shown = [review.in_version(each, asked_as, self.resource) for each in (obj, self.old)]
+        shown = [review.in_version(each, asked_as, self._asked.resource) for each in (obj, self._asked.old)]
         if webhook.conditions and not self._wanted(webhook, request, *shown):
             return None
-        if self.options.dry_run and webhook.side_effects not in _NO_SIDE_EFFECTS:
+        if self._asked.options.dry_run and webhook.side_effects not in _NO_SIDE_EFFECTS:
             raise BadRequest(f'admission webhook "{webhook.name}" does not support dry run')
         body = review.question(version, request, *shown)
         if len(body) > QUESTION_BYTES_MAX:
@@ -340,13 +294,13 @@ class _Request:
     def _request(self, uid: str, asked_as: Resource) -> Json:
         return review.request(
             uid=uid,
-            operation=self.operation,
-            resource=self.resource,
+            operation=self._asked.operation,
+            resource=self._asked.resource,
             asked_as=asked_as,
-            subresource=self.subresource,
-            namespace=self.namespace,
-            name=self.name,
-            options=self.options,
+            subresource=self._asked.subresource,
+            namespace=self._asked.namespace,
+            name=self._asked.name,
+            options=self._asked.options,
         )
 
     def _wanted(self, webhook: CompiledWebhook, request: Json, obj: Json | None, old: Json | None) -> bool:
@@ -355,7 +309,7 @@ class _Request:
             return rules.conditions_hold(webhook, {"object": obj, "oldObject": old, "request": request})
         except cel.EvaluationError as error:
             if webhook.fails_closed:
-                text = f'{self.resource.qualified} "{self.name}" is forbidden: {error}'
+                text = f'{self._asked.resource.qualified} "{self._asked.name}" is forbidden: {error}'
                 raise Forbidden(text) from error
             log.warning("match condition failed", extra={"webhook": webhook.name, "reason": str(error)})
             return False

@@ -24,7 +24,7 @@ from koordinator.cluster.backend import (
 from koordinator.cluster.errors import StatusCause
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.authorization.rbac import Rbac
-from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog, WriteContext
+from koordinator.local.interfaces import Admission, AdmissionAttributes, Patcher, SchemaCatalog, WriteContext
 from koordinator.local.registry import actions, crds, metadata, reading, refusals, scale, selection
 from koordinator.local.registry.decoding import Decoder
 from koordinator.local.registry.definitions import Definitions
@@ -169,7 +169,15 @@ class ObjectRegistry:
         kind.strategy.admit_create(obj, self.writer.around)
         admission = self.admission
         if admission is not None and admission.wants(resource, "CREATE", "", namespace):
-            admitted = await admission.admit("CREATE", resource, namespace, name, obj, None, options)
+            asked = AdmissionAttributes(
+                operation="CREATE",
+                resource=resource,
+                namespace=namespace,
+                name=name,
+                old=None,
+                options=options,
+            )
+            admitted = await admission.admit(asked, obj)
             assert admitted is not None, name
             obj = self._decoder.defaulted(resource, admitted)
             obj = {**obj, "metadata": dict(metadata.of(obj))}
@@ -336,9 +344,16 @@ class ObjectRegistry:
         meta = target.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
         assert self.admission is not None, name
-        admitted = await self.admission.admit(
-            operation, resource, namespace, name, obj, old, options, subresource
+        asked = AdmissionAttributes(
+            operation=operation,
+            resource=resource,
+            namespace=namespace,
+            name=name,
+            old=old,
+            options=options,
+            subresource=subresource,
         )
+        admitted = await self.admission.admit(asked, obj)
         assert admitted is not None, name
         return admitted
 
@@ -386,7 +401,15 @@ class ObjectRegistry:
         if admission is not None and admission.wants(resource, "DELETE", "", namespace):
             write = WriteOptions(dry_run=options.dry_run, user=options.user, groups=options.groups)
             shown = kind.shown(record, resource).obj
-            await admission.admit("DELETE", resource, namespace, name, None, shown, write)
+            asked = AdmissionAttributes(
+                operation="DELETE",
+                resource=resource,
+                namespace=namespace,
+                name=name,
+                old=shown,
+                options=write,
+            )
+            await admission.admit(asked, None)
             record = self._stored(kind, resource, namespace, name)
         deleted, is_gone = self.writer.delete(kind, resource, record, options)
         if not options.dry_run and deleted is not record:
