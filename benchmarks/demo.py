@@ -11,7 +11,7 @@ import numpy as np
 
 from koordinator.api.core import Pod
 from koordinator.local.nodes import pod_shape
-from koordinator.local.nodes.fleet import Fleet
+from koordinator.local.nodes.fleet import HollowFleet
 from koordinator.local.nodes.service_latency import service_latency
 from koordinator.simulate import services
 from koordinator.simulate.run import simulate
@@ -27,7 +27,7 @@ def fleet_alone(nodes: int) -> float:
     scenario = Scenario(nodes=nodes)
     shapes = node_shapes(scenario, np.random.default_rng(1))
     policy = fleet_policy(scenario)
-    fleet = Fleet(shapes, policy)
+    fleet = HollowFleet(shapes, policy)
     pods = services.pods(shapes, policy, np.random.default_rng(2), scenario.services)
     for i, body in enumerate(pods):
         shape, _ = pod_shape.read(msgspec.convert(body, Pod))

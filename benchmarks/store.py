@@ -15,18 +15,18 @@ from typing import Any
 from koordinator.api.meta import Resource
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
-from koordinator.cluster.backend import DeleteOptions, ListOptions, Subscription
+from koordinator.cluster.backend import DeleteRequest, ListOptions, Subscription
 from koordinator.cluster.protocol import PatchType
 from koordinator.local import registry
 from koordinator.local.patches import merge_patch
 from koordinator.local.registry import ObjectRegistry
 from koordinator.local.registry.selection import INDEXES
-from koordinator.local.store import Store, Table
+from koordinator.local.store import ObjectStore, Table
 
 SIZES = (1_000, 10_000, 100_000)
 ROUNDS = 5_000
 WRITERS = (1, 16, 256)
-NOW = DeleteOptions(grace_period_s=0)
+NOW = DeleteRequest(grace_period_s=0)
 PATCH = {"metadata": {"labels": {"tier": "batch"}}}
 
 
@@ -45,7 +45,7 @@ def pod(name: str) -> dict[str, Any]:
 
 
 def filled_store(size: int) -> Table:
-    table = Store().table("pods", INDEXES["pods"])
+    table = ObjectStore().table("pods", INDEXES["pods"])
     for i in range(size):
         table.put("default", f"old-{i}", pod(f"old-{i}"))
     return table

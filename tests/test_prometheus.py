@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordinator.prometheus import Counter, Gauge, Histogram, MetricsRegistry, Reading, exponential
+from koordinator.prometheus import Counter, Gauge, GaugeReading, Histogram, MetricsRegistry, exponential
 
 
 def test_a_histogram_is_cumulative_and_counts_bounds_below() -> None:
@@ -30,7 +30,7 @@ def test_label_values_are_escaped() -> None:
 def test_families_are_told_in_order_of_their_names() -> None:
     gauge = Gauge("b", "Help.")
     gauge.set(1.5)
-    registry = MetricsRegistry((gauge, Reading("a", "Help.", ("x",), lambda: {("1",): 3})))
+    registry = MetricsRegistry((gauge, GaugeReading("a", "Help.", ("x",), lambda: {("1",): 3})))
     assert registry.text().splitlines()[2::3] == ['a{x="1"} 3', "b 1.5"]
     assert registry.text().endswith("\n")
 

@@ -79,7 +79,7 @@ class Gauge(Counter):
         self.values[values] = number
 
 
-class Reading:
+class GaugeReading:
     """A gauge (or counter) that is read when somebody asks: costs nothing in between."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Reading:
             yield f"{self.name}{_labels(self.labels, values)} {_number(number)}"
 
 
-class Series:
+class HistogramSeries:
     """One histogram with its labels fixed; keep it where it is used often."""
 
     __slots__ = ("_bounds", "counts", "total")
@@ -124,14 +124,14 @@ class Histogram:
         self.description = description
         self.labels = tuple(labels)
         self._bounds = tuple(bounds)
-        self._series: dict[Labels, Series] = {}
+        self._series: dict[Labels, HistogramSeries] = {}
 
-    def of(self, *values: str) -> Series:
+    def of(self, *values: str) -> HistogramSeries:
         """The series with these label values, made when it is asked for first."""
         found = self._series.get(values)
         if found is None:
             assert len(values) == len(self.labels), (self.name, values)
-            found = self._series[values] = Series(self._bounds)
+            found = self._series[values] = HistogramSeries(self._bounds)
         return found
 
     def lines(self) -> Iterator[str]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.api.feature_gate_tables import KOORDLET, Stage
+from koordinator.api.feature_gate_tables import KOORDLET, FeatureStage
 from koordinator.api.feature_gates import (
     REGISTRIES,
     Component,
@@ -22,7 +22,9 @@ def test_a_named_gate_is_as_named_and_others_as_their_stage(named: dict[str, boo
     flag = ",".join(f"{name}={str(state).lower()}" for name, state in named.items())
     gates = FeatureGates.of(Component.KOORDLET, flag)
     for name, gate in KOORDLET.items():
-        of_stage = {Stage.ALPHA: named.get("AllAlpha"), Stage.BETA: named.get("AllBeta")}.get(gate.stage)
+        of_stage = {FeatureStage.ALPHA: named.get("AllAlpha"), FeatureStage.BETA: named.get("AllBeta")}.get(
+            gate.stage
+        )
         assert gates.is_on(name) == named.get(name, gate.default if of_stage is None else of_stage)
 
 

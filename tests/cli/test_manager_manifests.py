@@ -39,7 +39,7 @@ def test_the_webhook_server_is_where_the_service_leads() -> None:
     service = DEPLOYED.of_kind("Service")
 
     assert settings.port == service["spec"]["ports"][0]["targetPort"]
-    assert settings.service == configuration.Service(
+    assert settings.service == configuration.WebhookService(
         name=service["metadata"]["name"],
         namespace=service["metadata"]["namespace"],
         port=service["spec"]["ports"][0]["port"],
@@ -58,7 +58,7 @@ def test_the_manager_makes_its_webhooks_from_what_is_installed() -> None:
         found = configuration.wanted(
             body["metadata"]["annotations"],
             [],
-            where=configuration.Service(),
+            where=configuration.WebhookService(),
             ca_bundle=b"-----BEGIN CERTIFICATE-----",
             paths=paths,
         )
@@ -70,7 +70,7 @@ def test_the_manager_makes_its_webhooks_from_what_is_installed() -> None:
     assert all(entry["clientConfig"]["caBundle"] for entry in made.values())
     wanted = {
         entry["name"]: entry
-        for body in configuration.configurations(configuration.Service(), paths=paths)
+        for body in configuration.configurations(configuration.WebhookService(), paths=paths)
         for entry in body["webhooks"]
     }
     assert made.keys() == wanted.keys()

@@ -14,7 +14,7 @@ from koordinator.cli import scheduler_process as process
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.cluster.leader import LeaseLost
 from koordinator.scheduler.config import config
-from koordinator.scheduler.config.config import ConfigError
+from koordinator.scheduler.config.config import SchedulerConfigError
 from koordinator.scheduler.engine.registry import installed
 from koordinator.scheduler.plugin.controllers import ControllerFilter, ControllerFilterError
 from koordinator.scheduler.plugins import built_in
@@ -42,7 +42,7 @@ def test_flags_of_leader_election_win_over_the_file(tmp_path: Path) -> None:
 
 
 def test_flags_of_leader_election_are_checked_with_the_file() -> None:
-    with pytest.raises(ConfigError, match=r"leaderElection\.leaseDuration"):
+    with pytest.raises(SchedulerConfigError, match=r"leaderElection\.leaseDuration"):
         process.read_config(flags("--leader-elect-lease-duration=5s"))
 
 

@@ -10,7 +10,7 @@ from koordinator.api.meta import Object, Resource
 from koordinator.clock import Clock, FixedClock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import (
-    DeleteOptions,
+    DeleteRequest,
     ListOptions,
     ObjectRecord,
     RecordEvent,
@@ -169,14 +169,14 @@ class FakeBackend:
         return self.put(merged)
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, options: DeleteOptions = DeleteOptions()
+        self, resource: Resource, namespace: str, name: str, options: DeleteRequest = DeleteRequest()
     ) -> tuple[ObjectRecord, bool]:
         self._called("delete")
         self.get(resource, namespace, name)
         return self.remove(name, namespace), True
 
     async def delete_collection(
-        self, resource: Resource, namespace: str, selection: ListOptions, options: DeleteOptions
+        self, resource: Resource, namespace: str, selection: ListOptions, options: DeleteRequest
     ) -> Sequence[ObjectRecord]:
         raise errors.MethodNotSupported("not in this fake")
 

@@ -10,7 +10,7 @@ import msgspec
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster, Page, WatchEvent
-from koordinator.cluster.write_through import Write, WriteThrough
+from koordinator.cluster.write_through import ClusterWrite, WriteThrough
 
 T = TypeVar("T", bound=Object)
 R = TypeVar("R")
@@ -88,7 +88,7 @@ class FaultyCluster(WriteThrough):
     async def request(self, *args: Any) -> dict[str, Any]:
         return await self._send(None, lambda: self._inner.request(*args))
 
-    async def _send(self, write: Write | None, effect: Callable[[], Awaitable[R]]) -> R:
+    async def _send(self, write: ClusterWrite | None, effect: Callable[[], Awaitable[R]]) -> R:
         self.on_moment()
         await self._delay()
         if self._happens(self._faults.refused_ratio):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from koordinator.cluster import config, connect, errors, kubeconfig
-from koordinator.cluster.config import ConfigError
+from koordinator.cluster.config import ClusterConfigError
 from koordinator.cluster.kube import KubeCluster
 from tests.cluster.kubeconfigs import CLOCK, authority, load, simple, write
 from tests.cluster.scripted_server import ok, scripted, status, text
@@ -53,7 +53,9 @@ def test_without_any_configuration_the_error_says_what_was_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
-    with pytest.raises(ConfigError, match=r"missing not found; name its kubeconfig with --kubeconfig FILE"):
+    with pytest.raises(
+        ClusterConfigError, match=r"missing not found; name its kubeconfig with --kubeconfig FILE"
+    ):
         connect.load()
 
 
@@ -117,7 +119,7 @@ async def test_passwords_and_impersonation_are_headers(tmp_path: Path) -> None:
 def test_a_broken_kubeconfig_names_file_field_and_reason(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "config"
     path.write_text(content)
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(ClusterConfigError, match=message) as caught:
         load(path)
     assert str(path) in str(caught.value)
 
@@ -138,7 +140,7 @@ async def test_in_a_pod_the_service_account_is_used_and_its_token_followed(
     assert found.namespace == "koordinator-system"
     assert await found.credentials.authorization() == "Bearer t1"
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
-    with pytest.raises(ConfigError, match="this is no pod"):
+    with pytest.raises(ClusterConfigError, match="this is no pod"):
         config.in_cluster(tmp_path)
 
 
@@ -175,7 +177,7 @@ async def test_client_certificates_and_server_names_work_over_real_tls(tmp_path:
 def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
     certificate, _, _ = authority(tmp_path)
     user = {"client-certificate-data": base64.b64encode(certificate).decode()}
-    with pytest.raises(ConfigError, match="client-key: missing"):
+    with pytest.raises(ClusterConfigError, match="client-key: missing"):
         load(simple(tmp_path / "config", user, {"server": "https://k"}))
 
 
@@ -220,7 +222,7 @@ async def test_a_server_that_refuses_renewed_credentials_too_is_unauthorized() -
 
 
 def test_an_address_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'localhost:8080' is not an http:// or https:// address"):
+    with pytest.raises(ClusterConfigError, match="'localhost:8080' is not an http:// or https:// address"):
         connect.load(server="localhost:8080")
 
 

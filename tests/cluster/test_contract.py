@@ -15,7 +15,7 @@ from koordinator.cluster.config import from_url
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import ElectionConfig, LeaderElection
+from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster, EventType
 from koordinator.cluster.supervise import strictly
@@ -132,7 +132,7 @@ async def test_informer_recorder_and_election_work_together(cluster: Cluster) ->
     informer = Informer(cluster, Pod, rng=random.Random(1))
     recorder = EventRecorder(cluster, "test", rng=random.Random(1))
     config = ElectionConfig(name="test", namespace="default", identity="me")
-    election = LeaderElection(cluster, config, rng=random.Random(1))
+    election = LeaderElector(cluster, config, rng=random.Random(1))
 
     async def lead() -> None:
         await asyncio.Event().wait()

@@ -14,7 +14,7 @@ import yaml
 
 from koordinator.clock import FixedClock
 from koordinator.cluster import config, errors, kubeconfig
-from koordinator.cluster.config import ConfigError
+from koordinator.cluster.config import ClusterConfigError
 from koordinator.cluster.kube import KubeCluster
 from tests.cluster.kubeconfigs import CLOCK, load, simple
 from tests.cluster.scripted_server import ok, scripted, status
@@ -79,7 +79,7 @@ async def test_a_plugin_learns_of_the_cluster_when_it_asks(tmp_path: Path) -> No
 )
 async def test_a_failing_plugin_is_named_with_its_reason(tmp_path: Path, script: str, message: str) -> None:
     found = plugin(tmp_path, script)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ClusterConfigError, match=message):
         await found.credentials.authorization()
     async with KubeCluster(found, rng=random.Random(1)) as cluster:
         with pytest.raises(errors.Unauthorized, match=message):
@@ -93,7 +93,7 @@ async def test_a_missing_plugin_shows_its_install_hint(tmp_path: Path) -> None:
         "installHint": "install it from the cloud's page",
     }
     found = load(simple(tmp_path / "config", {"exec": settings}))
-    with pytest.raises(ConfigError, match="install it from the cloud's page"):
+    with pytest.raises(ClusterConfigError, match="install it from the cloud's page"):
         await found.credentials.authorization()
 
 
@@ -139,11 +139,11 @@ async def test_a_valid_id_token_is_used_as_it_is(tmp_path: Path) -> None:
 async def test_a_provider_that_refuses_is_named(tmp_path: Path) -> None:
     async with scripted(status(400, "BadRequest")) as provider:
         credentials = load(oidc(tmp_path, provider.url, "")).credentials
-        with pytest.raises(ConfigError, match="tokens not renewed: 400"):
+        with pytest.raises(ClusterConfigError, match="tokens not renewed: 400"):
             await credentials.authorization()
 
 
 def test_providers_that_no_longer_exist_point_to_plugins(tmp_path: Path) -> None:
     path = simple(tmp_path / "config", {"auth-provider": {"name": "gcp"}})
-    with pytest.raises(ConfigError, match="'gcp' is not supported; use its exec plugin"):
+    with pytest.raises(ClusterConfigError, match="'gcp' is not supported; use its exec plugin"):
         load(path)

@@ -11,7 +11,7 @@ import pytest
 from koordinator.api.core import Pod
 from koordinator.clock import SystemClock
 from koordinator.cluster import errors, informer, transport
-from koordinator.cluster.backend import DeleteOptions
+from koordinator.cluster.backend import DeleteRequest
 from koordinator.cluster.backoff import BackoffPolicy
 from koordinator.cluster.config import from_url
 from koordinator.cluster.kube import KubeCluster
@@ -111,7 +111,7 @@ async def disturb(rng: random.Random, proxy: Proxy, direct: MemoryCluster, backe
                 await direct.patch(Pod, name, patch, "default")
         case "delete":
             with contextlib.suppress(errors.NotFound):
-                await backend.delete(Pod.resource, "default", name, DeleteOptions(grace_period_s=0))
+                await backend.delete(Pod.resource, "default", name, DeleteRequest(grace_period_s=0))
         case "cut":
             proxy.cut()
         case "refuse":

@@ -21,7 +21,7 @@ from koordinator.cluster.events import (
     STAND_BACK_S_MAX,
     WRITERS,
     EventRecorder,
-    Severity,
+    EventSeverity,
 )
 from koordinator.cluster.memory import MemoryCluster
 from tests.cluster import virtual_loop
@@ -283,10 +283,12 @@ def test_an_event_with_an_action_has_all_that_the_newer_form_knows() -> None:
             other = from_builtins({"metadata": {"name": "other", "namespace": "shop", "uid": "3"}}, Pod)
             for _ in range(2):
                 recorder.event(
-                    victim, Severity.NORMAL, "Preempted", "gone", action="Preempting", related=winner
+                    victim, EventSeverity.NORMAL, "Preempted", "gone", action="Preempting", related=winner
                 )
                 await asyncio.sleep(5)
-            recorder.event(victim, Severity.NORMAL, "Preempted", "gone", action="Preempting", related=other)
+            recorder.event(
+                victim, EventSeverity.NORMAL, "Preempted", "gone", action="Preempting", related=other
+            )
             await recorder.flush()
 
             event, of_other = server.events()

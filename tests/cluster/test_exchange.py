@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from koordinator.cluster.exchange import NoAnswer, NotReached, Origin, Pool
+from koordinator.cluster.exchange import ConnectionPool, NoAnswer, NotReached, Origin
 
 REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -41,10 +41,10 @@ CLOSE = b"<close>"
 
 
 @contextlib.asynccontextmanager
-async def pool_of(server: Server, *, connections_max: int = 4) -> AsyncIterator[Pool]:
+async def pool_of(server: Server, *, connections_max: int = 4) -> AsyncIterator[ConnectionPool]:
     listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
-    pool = Pool(
+    pool = ConnectionPool(
         Origin(host="127.0.0.1", port=port),
         connections_max=connections_max,
         connect_timeout_s=5,
@@ -170,7 +170,7 @@ async def test_a_failure_to_connect_lets_the_next_one_try() -> None:
     server = Server([OK + b"Content-Length: 2\r\n\r\nok"])
     async with pool_of(server) as pool:
         pass
-    closed = Pool(pool._origin, connections_max=1, connect_timeout_s=5, keep_alive_s=30)
+    closed = ConnectionPool(pool._origin, connections_max=1, connect_timeout_s=5, keep_alive_s=30)
     ended = await asyncio.gather(*(closed.exchange(REQUEST, 5) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(one, NotReached) for one in ended)
 

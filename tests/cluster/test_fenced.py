@@ -11,7 +11,7 @@ from koordinator.clock import LoopClock
 from koordinator.cluster.config import from_url
 from koordinator.cluster.fenced import FencedCluster, NotLeading
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import ElectionConfig, LeaderElection
+from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.rate_limit import Rate
 from koordinator.local import registry
@@ -64,7 +64,7 @@ def test_a_leader_may_act_until_others_could_have_taken_over() -> None:
     async def main(clock: LoopClock) -> None:
         cluster = StuckCluster(registry.in_memory(clock, checks=False))
         config = ElectionConfig(name="l", namespace="default", identity="me")
-        election = LeaderElection(cluster, config, rng=random.Random(0))
+        election = LeaderElector(cluster, config, rng=random.Random(0))
         assert not election.may_act
 
         running = asyncio.create_task(election.run(asyncio.Event().wait))  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import ObjectRecord
-from koordinator.cluster.leader import ElectionConfig, LeaderElection, LeaseLost
+from koordinator.cluster.leader import ElectionConfig, LeaderElector, LeaseLost
 from koordinator.cluster.memory import MemoryCluster
 from tests.cluster import virtual_loop
 from tests.cluster.fake_backend import FakeBackend
@@ -69,7 +69,7 @@ class Candidate:
     def __init__(self, server: LeaseServer, identity: str) -> None:
         self.cluster = CutOffCluster(server)
         self.working_since_s: float | None = None
-        self.election = LeaderElection(self.cluster, config(identity), rng=random.Random(identity))
+        self.election = LeaderElector(self.cluster, config(identity), rng=random.Random(identity))
         self.task = asyncio.create_task(self.election.run(self.work))
 
     async def work(self) -> None:
@@ -135,7 +135,7 @@ def test_a_renewal_is_one_request_unless_somebody_else_wrote_to_the_lease() -> N
                 return await super().get(*args, **kwargs)
 
         loop = asyncio.get_running_loop()
-        election = LeaderElection(
+        election = LeaderElector(
             Counting(server),
             config("a"),
             rng=random.Random(1),
@@ -237,7 +237,7 @@ def test_the_lease_is_held_until_slow_work_has_really_ended() -> None:
                 await asyncio.sleep(60)  # four lease durations
                 holders.append(server.lease()["holderIdentity"])
 
-        election = LeaderElection(MemoryCluster(server), config("a"), rng=random.Random(1))
+        election = LeaderElector(MemoryCluster(server), config("a"), rng=random.Random(1))
         first = asyncio.create_task(election.run(slow_to_end))
         await asyncio.sleep(1)
         second = Candidate(server, "b")
@@ -259,7 +259,7 @@ def test_work_that_ends_gives_the_lease_up_and_its_error_is_seen() -> None:
         async def work() -> None:
             raise KeyError("bug")
 
-        election = LeaderElection(MemoryCluster(server), config("a"), rng=random.Random(1))
+        election = LeaderElector(MemoryCluster(server), config("a"), rng=random.Random(1))
         with pytest.raises(KeyError):
             await election.run(work)
         assert server.lease()["holderIdentity"] == ""

@@ -91,7 +91,7 @@ def test_the_order_of_jobs_does_not_depend_on_that_of_the_list(order: list[int])
 def look(one: PodMigrationJob, existing: Pod | None, now_s: float, replies: list[str]) -> list[state.Action]:
     """Actions of one step; `replies` are error texts, used up in order."""
     seen = state.JobState(lambda *_: existing, None, False)
-    todo = state.reconcile(one, seen, state.Controller("me", "EvictDirectly"), now_s)
+    todo = state.reconcile(one, seen, state.MigrationController("me", "EvictDirectly"), now_s)
     actions = []
     try:
         action = next(todo)

@@ -20,8 +20,8 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.slo import NodeSLO
 from koordinator.doctor.admission_test import AdmissionTest, AdmissionTrial, TrialOutcome
 from koordinator.doctor.checks.all import examine
-from koordinator.doctor.finding import Finding, Severity
-from koordinator.doctor.snapshot import KINDS, Listing, Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity
+from koordinator.doctor.snapshot import KINDS, ClusterSnapshot, Listing
 from koordinator.install import configs
 from koordinator.install import objects as install
 from koordinator.install.values import FailurePolicies, Values
@@ -30,7 +30,7 @@ from koordinator.manager.webhooks import certificates, configuration, table
 TRIAL_POD = {"metadata": {"annotations": {labels.EXTENDED_RESOURCE_SPEC: "{}"}}}
 NOW_S = 1_700_000_000.0
 NAMESPACE = slo_config.CONFIG_NAMESPACE
-SERVICE = configuration.Service().name
+SERVICE = configuration.WebhookService().name
 IMAGE = "koordinator:0.1.0"
 
 T = TypeVar("T", bound=Object)
@@ -218,7 +218,7 @@ def webhook_configurations(
     gates = FeatureGates.of(Component.MANAGER)
     on = [path for path, needed in table.GATES_BY_PATH.items() if all(map(gates.is_on, needed))]
     mutating, validating = configuration.configurations(
-        configuration.Service(),
+        configuration.WebhookService(),
         ca_cert=certificate().ca_cert if ca_cert is None else ca_cert,
         paths=[*on, *more],
         failure_policies=configs.failure_policies(FailurePolicies()) | (policies or {}),
@@ -286,7 +286,7 @@ def changed(
     return found
 
 
-def snapshot(objects: dict[type[Object], list[Any]] | None = None, **members: Any) -> Snapshot:
+def snapshot(objects: dict[type[Object], list[Any]] | None = None, **members: Any) -> ClusterSnapshot:
     """A snapshot of these objects (of a healthy installation when none are given)."""
     found = healthy() if objects is None else objects
     trial = AdmissionTrial(outcome=TrialOutcome.CREATED, pod=TRIAL_POD)
@@ -297,7 +297,7 @@ def snapshot(objects: dict[type[Object], list[Any]] | None = None, **members: An
         "access": [],
         **members,
     }
-    return Snapshot(
+    return ClusterSnapshot(
         now_s=NOW_S,
         namespace=NAMESPACE,
         listings={view: Listing(items) for view, items in found.items()},
@@ -305,12 +305,12 @@ def snapshot(objects: dict[type[Object], list[Any]] | None = None, **members: An
     )
 
 
-def findings(name: str, found: Snapshot) -> list[Finding]:
+def findings(name: str, found: ClusterSnapshot) -> list[Finding]:
     """What one check says, without notices."""
-    return [each for each in examine(found, [name]).findings if each.severity is not Severity.NOTICE]
+    return [each for each in examine(found, [name]).findings if each.severity is not FindingSeverity.NOTICE]
 
 
-def only(name: str, found: Snapshot) -> Finding:
+def only(name: str, found: ClusterSnapshot) -> Finding:
     """The one thing that a check finds."""
     (each,) = findings(name, found)
     return each

@@ -8,7 +8,7 @@ from koordinator.api.coordination import Lease
 from koordinator.api.core import Pod
 from koordinator.api.scheduling import PriorityClass
 from koordinator.doctor.checks.all import CHECKS, examine
-from koordinator.doctor.finding import Severity
+from koordinator.doctor.finding import FindingSeverity
 from koordinator.doctor.snapshot import Listing, RawDefinition
 from tests.doctor import builders
 from tests.doctor.builders import findings, healthy, only, snapshot
@@ -37,7 +37,7 @@ def test_a_missing_crd_is_named_with_the_command_that_brings_it() -> None:
 
     found = only("crds", snapshot(objects))
 
-    assert found.severity is Severity.ERROR
+    assert found.severity is FindingSeverity.ERROR
     assert found.object == "CustomResourceDefinition nodeslos.slo.koordinator.sh"
     assert found.remedy == (
         "koordinator crds nodeslos.slo.koordinator.sh | kubectl apply --server-side -f -",
@@ -54,7 +54,7 @@ def test_a_crd_of_an_older_version_tells_which_members_it_lacks() -> None:
 
     found = only("crds", snapshot(objects))
 
-    assert found.severity is Severity.WARNING
+    assert found.severity is FindingSeverity.WARNING
     assert "status.prodReclaimableMetric" in found.problem
 
 
@@ -80,7 +80,7 @@ def test_a_missing_manager_is_an_error_unless_somebody_holds_its_lease() -> None
 
     objects[Lease] = [each for each in objects[Lease] if each.metadata.name != "koordinator-manager"]
     found = only("components", snapshot(objects))
-    assert (found.severity, found.problem) == (Severity.ERROR, "missing")
+    assert (found.severity, found.problem) == (FindingSeverity.ERROR, "missing")
 
 
 def test_components_inside_of_koordinator_up_are_not_missed() -> None:
@@ -126,7 +126,7 @@ def test_pods_that_do_not_start_are_told_with_their_reason() -> None:
     found = only("components", snapshot(objects))
 
     assert found.problem == "0 of 2 pods are ready: ImagePullBackOff koordinator:typo"
-    assert found.severity is Severity.ERROR
+    assert found.severity is FindingSeverity.ERROR
 
 
 def test_components_of_different_versions_are_told() -> None:
@@ -198,5 +198,5 @@ def test_what_may_not_be_read_is_a_notice_and_not_a_crash() -> None:
 
     assert list(report.not_done) == ["leases"]
     (notice,) = report.findings
-    assert notice.severity is Severity.NOTICE
+    assert notice.severity is FindingSeverity.NOTICE
     assert "eve" in notice.problem

@@ -6,7 +6,7 @@ from koordinator.api import slo_config
 from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from koordinator.api.core import ConfigMap, Node
 from koordinator.doctor.checks.config import unknown_members
-from koordinator.doctor.finding import Severity
+from koordinator.doctor.finding import FindingSeverity
 from tests.doctor import builders
 from tests.doctor.builders import config, findings, healthy, only, snapshot
 
@@ -25,7 +25,7 @@ def with_config(**keys: str) -> dict:
 def test_a_missing_configuration_means_that_co_location_is_off() -> None:
     found = only("config", snapshot(builders.changed(ConfigMap, lambda _: None)))
 
-    assert found.severity is Severity.WARNING
+    assert found.severity is FindingSeverity.WARNING
     assert found.object == "ConfigMap koordinator-system/slo-controller-config"
 
 
@@ -71,7 +71,7 @@ def test_flags_of_the_manager_say_where_the_configuration_is() -> None:
 def test_a_key_that_is_not_understood_is_an_error_that_says_why(keys: dict[str, str], words: str) -> None:
     found = only("config", snapshot(with_config(**keys)))
 
-    assert found.severity is Severity.ERROR
+    assert found.severity is FindingSeverity.ERROR
     assert words in found.problem
     assert "ConfigMapValidatingWebhook" in found.remedy[1]
 
@@ -134,7 +134,7 @@ def test_lending_without_suppression_is_a_risk() -> None:
 
     found = only("config", snapshot(objects))
 
-    assert found.severity is Severity.WARNING
+    assert found.severity is FindingSeverity.WARNING
     assert "resource-threshold-config is off" in found.problem
 
 
@@ -150,7 +150,7 @@ def test_amplification_needs_its_webhook() -> None:
     )
 
     found = only("features", snapshot(objects))
-    assert found.severity is Severity.ERROR
+    assert found.severity is FindingSeverity.ERROR
     assert "NodeMutatingWebhook" in found.remedy[0]
 
     mutating, validating = builders.webhook_configurations(more=["/mutate-node-status"])

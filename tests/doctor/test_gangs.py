@@ -10,7 +10,7 @@ from koordinator.api.meta import Object
 from koordinator.api.network_topology import ClusterNetworkTopology
 from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.doctor.checks.all import examine
-from koordinator.doctor.finding import Finding, Severity
+from koordinator.doctor.finding import Finding, FindingSeverity
 from tests.doctor.builders import at, decoded, findings, healthy, node, only, snapshot
 
 Objects = dict[type[Object], list[Any]]
@@ -260,7 +260,7 @@ def wired(name: str, **labels: str) -> Object:
 def test_layers_that_are_no_chain_are_told(layers: list[dict[str, Any]], words: str) -> None:
     found = the_one(network(layers), check="topology")
 
-    assert (found.severity, found.object) == (Severity.ERROR, "ClusterNetworkTopology default")
+    assert (found.severity, found.object) == (FindingSeverity.ERROR, "ClusterNetworkTopology default")
     assert words in found.problem
 
 
@@ -274,7 +274,7 @@ def test_nodes_without_a_label_of_a_layer_have_no_place() -> None:
 
     found[key] = [wired("node-0", spine="s1")]
     (notice,) = examine(snapshot(found), ["topology"]).findings
-    assert notice.severity is Severity.NOTICE
+    assert notice.severity is FindingSeverity.NOTICE
     assert "a place of its own" in notice.why
 
     found[key] = [wired("node-0", block="b1", spine="s1")]

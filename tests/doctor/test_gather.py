@@ -22,7 +22,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.protocol import Page
 from koordinator.doctor import gather, handshake
 from koordinator.doctor.checks.all import BY_NAME, examine
-from koordinator.doctor.finding import Severity
+from koordinator.doctor.finding import FindingSeverity
 from koordinator.doctor.snapshot import KINDS, NOT_SERVED
 from koordinator.manager.webhooks import certificates
 from tests.doctor import builders
@@ -89,7 +89,7 @@ async def test_forbidden_kinds_become_notices_that_name_the_checks_left_out() ->
 
     assert list(report.not_done) == ["batch", "leftovers", "reports", "topology"]
     (notice,) = report.findings
-    assert notice.severity is Severity.NOTICE
+    assert notice.severity is FindingSeverity.NOTICE
     assert notice.remedy == ("kubectl auth can-i list nodes -A",)
 
 

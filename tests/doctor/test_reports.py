@@ -9,7 +9,7 @@ from koordinator.api.device import Device
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.slo import NodeSLO
-from koordinator.doctor.finding import Severity
+from koordinator.doctor.finding import FindingSeverity
 from tests.doctor import builders
 from tests.doctor.builders import config, decoded, findings, healthy, node, node_metric, only, snapshot
 
@@ -88,7 +88,7 @@ def test_withdrawn_batch_resources_tell_the_limit() -> None:
 
     found = only("batch", snapshot(objects))
 
-    assert found.severity is Severity.ERROR
+    assert found.severity is FindingSeverity.ERROR
     assert found.problem == (
         "Batch resources withdrawn: no report for more than 15 minutes (degradeTimeMinutes)"
     )

@@ -12,7 +12,7 @@ from koordinator.api.core import ConfigMap, Node, Pod
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.sigs import ElasticQuota
 from koordinator.doctor.checks.all import examine
-from koordinator.doctor.finding import Finding, Severity
+from koordinator.doctor.finding import Finding, FindingSeverity
 from tests.doctor import builders
 from tests.doctor.builders import healthy, snapshot
 
@@ -60,7 +60,7 @@ def test_any_text_in_the_configuration_is_judged(data: dict[str, str]) -> None:
 
     assert all(is_complete(each) for each in found)
     broken = [key for key, text in data.items() if text and not _is_json(text)]
-    told = " ".join(each.problem for each in found if each.severity is Severity.ERROR)
+    told = " ".join(each.problem for each in found if each.severity is FindingSeverity.ERROR)
     assert all(key in told for key in broken)
 
 

@@ -14,9 +14,9 @@ from koordinator.doctor import access, admission_test
 from koordinator.doctor.access import AccessAnswer
 from koordinator.doctor.admission_test import AdmissionTest, AdmissionTrial, TrialOutcome
 from koordinator.doctor.checks import webhooks
-from koordinator.doctor.finding import Severity
+from koordinator.doctor.finding import FindingSeverity
 from koordinator.doctor.handshake import Handshake
-from koordinator.doctor.installation import Name
+from koordinator.doctor.installation import ComponentName
 from koordinator.manager.webhooks import certificates, configuration
 from tests.doctor import builders
 from tests.doctor.builders import NAMESPACE, NOW_S, findings, healthy, only, snapshot
@@ -71,7 +71,7 @@ def test_a_service_without_ready_pods_is_told_per_configuration_with_the_consequ
 
     found = findings("webhooks", snapshot(objects))
 
-    assert [each.severity for each in found] == [Severity.ERROR] * 2
+    assert [each.severity for each in found] == [FindingSeverity.ERROR] * 2
     assert all("behind which no pod is ready" in each.problem for each in found)
     refused, passed = found[0].why.split("; ")
     assert refused == "changes of elasticquotas are refused (failurePolicy Fail)"
@@ -81,12 +81,12 @@ def test_a_service_without_ready_pods_is_told_per_configuration_with_the_consequ
 @pytest.mark.parametrize(
     ("service", "words"),
     [
-        (configuration.Service(name="other"), "does not exist"),
-        (configuration.Service(namespace="elsewhere"), "outside of the namespace"),
-        (configuration.Service(port=8443), "port 8443"),
+        (configuration.WebhookService(name="other"), "does not exist"),
+        (configuration.WebhookService(namespace="elsewhere"), "outside of the namespace"),
+        (configuration.WebhookService(port=8443), "port 8443"),
     ],
 )
-def test_a_service_that_is_not_ours_is_told(service: configuration.Service, words: str) -> None:
+def test_a_service_that_is_not_ours_is_told(service: configuration.WebhookService, words: str) -> None:
     objects = healthy()
     ca = builders.certificate().ca_cert
     mutating, _ = configuration.configurations(service, ca_cert=ca, paths=["/mutate-pod"])
@@ -151,7 +151,7 @@ def test_fail_for_pods_with_one_replica_stops_pods_at_each_restart() -> None:
     objects[Deployment][0] = builders.workload("koord-manager", replicas=1)
     found = only("webhooks", snapshot(objects))
     assert (found.severity, found.problem) == (
-        Severity.WARNING,
+        FindingSeverity.WARNING,
         "one replica, and failurePolicy Fail for pods",
     )
 
@@ -160,13 +160,13 @@ def test_fail_for_pods_of_kube_system_or_of_the_manager_itself_is_told() -> None
     objects = with_webhooks(policies=FAIL)
     found = only("webhooks", snapshot(objects))
     assert (found.severity, found.problem) == (
-        Severity.WARNING,
+        FindingSeverity.WARNING,
         "failurePolicy Fail for pods of namespace kube-system",
     )
 
     objects[Namespace] = [builders.decoded(Namespace, {}, name=NAMESPACE)]
     found = only("webhooks", snapshot(objects))
-    assert found.severity is Severity.ERROR
+    assert found.severity is FindingSeverity.ERROR
     assert "own pods cannot be created" in found.why
 
 
@@ -279,10 +279,11 @@ async def test_permissions_are_asked_for_once_when_nobody_may_ask() -> None:
 
 
 def test_lacking_permissions_are_one_finding_per_component() -> None:
-    needs = access.needs(Name.MANAGER, NAMESPACE)
+    needs = access.needs(ComponentName.MANAGER, NAMESPACE)
     account = f"system:serviceaccount:{NAMESPACE}:koord-manager"
     answers = [
-        AccessAnswer(Name.MANAGER, account, need, allowed=index > 1) for index, need in enumerate(needs)
+        AccessAnswer(ComponentName.MANAGER, account, need, allowed=index > 1)
+        for index, need in enumerate(needs)
     ]
 
     found = only("access", snapshot(access=answers))

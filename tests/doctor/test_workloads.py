@@ -11,7 +11,7 @@ from koordinator.api.meta import Object
 from koordinator.api.scheduling import PriorityClass
 from koordinator.api.sigs import ElasticQuota
 from koordinator.doctor.checks.all import examine
-from koordinator.doctor.finding import Severity
+from koordinator.doctor.finding import FindingSeverity
 from tests.doctor import builders
 from tests.doctor.builders import decoded, findings, healthy, labelled, node, only, pod, snapshot
 
@@ -57,7 +57,7 @@ def test_a_profile_that_fits_is_fine() -> None:
 def test_a_profile_that_cannot_work_is_an_error_with_its_field(spec: dict[str, Any], words: str) -> None:
     found = only("profiles", snapshot(with_profiles(profile(**spec))))
 
-    assert found.severity is Severity.ERROR
+    assert found.severity is FindingSeverity.ERROR
     assert words in found.problem
 
 
@@ -94,7 +94,7 @@ def test_a_profile_for_all_and_one_for_some_are_mostly_meant_like_that() -> None
     report = examine(snapshot(with_profiles(profile("a", qosClass="LS"), some)), ["profiles"])
 
     (notice,) = report.findings
-    assert notice.severity is Severity.NOTICE
+    assert notice.severity is FindingSeverity.NOTICE
     assert "for pods of namespace default that its selector matches" in notice.problem
 
 
@@ -220,7 +220,7 @@ def test_quotas_that_do_not_fit_are_told(quotas: list[ElasticQuota], words: str)
     found = findings("quotas", snapshot(with_quotas(*quotas)))
 
     assert any(words in each.problem for each in found)
-    assert {each.severity for each in found} == {Severity.ERROR}
+    assert {each.severity for each in found} == {FindingSeverity.ERROR}
 
 
 def test_one_name_in_two_namespaces_is_one_quota_too_many() -> None:

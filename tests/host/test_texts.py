@@ -201,8 +201,8 @@ def test_interfaces_tell_bytes_packets_and_drops_of_both_directions() -> None:
 
 
 def test_load_is_numbers_or_an_error() -> None:
-    assert procfs.loadavg("0.50 1.25 2.00 3/456 789\n") == procfs.Load(0.5, 1.25, 2.0, 3, 456)
-    assert procfs.loadavg("0.50 1.25 2.00 3/456") == procfs.Load(0.5, 1.25, 2.0, 3, 456)
+    assert procfs.loadavg("0.50 1.25 2.00 3/456 789\n") == procfs.LoadAverage(0.5, 1.25, 2.0, 3, 456)
+    assert procfs.loadavg("0.50 1.25 2.00 3/456") == procfs.LoadAverage(0.5, 1.25, 2.0, 3, 456)
     for text in ("", "0.5 1.25 2.0", "0.5 1.25 2.0 3", "a b c 3/4"):
         with pytest.raises(ContentError, match="does not tell the load"):
             procfs.loadavg(text)

@@ -6,7 +6,7 @@ from koordinator.api.admission import MutatingWebhookConfiguration
 from koordinator.api.apps import DaemonSet, Deployment
 from koordinator.cluster.kube import KubeCluster
 from koordinator.doctor.checks.all import examine
-from koordinator.doctor.finding import Severity
+from koordinator.doctor.finding import FindingSeverity
 from koordinator.install import predecessor, steps
 from koordinator.install.api import Api, resource_of_body
 from koordinator.install.steps import ApplyOutcome
@@ -120,7 +120,7 @@ def test_doctor_tells_two_agents_on_a_node_from_a_switch_under_way() -> None:
 
     assert agents.object == f"DaemonSet {NAMESPACE}/koord-koordlet"
     assert agents.remedy[0] == "kubectl -n koordinator-system delete daemonset koord-koordlet"
-    assert config.severity is agents.severity is Severity.ERROR
+    assert config.severity is agents.severity is FindingSeverity.ERROR
     assert config.remedy[0].endswith("koord-mutating-webhook-configuration")
 
     objects = healthy()
@@ -129,5 +129,5 @@ def test_doctor_tells_two_agents_on_a_node_from_a_switch_under_way() -> None:
         *(each for each in objects[Deployment] if each.metadata.name != "koord-scheduler"),
     ]
     (only,) = examine(snapshot(objects), ["predecessor"]).findings
-    assert only.severity is Severity.NOTICE
+    assert only.severity is FindingSeverity.NOTICE
     assert not examine(snapshot(), ["predecessor"]).findings

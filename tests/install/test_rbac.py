@@ -10,7 +10,7 @@ from koordinator.api import crd, defaults, kinds
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.clock import FixedClock, LoopClock
-from koordinator.cluster.leader import ElectionConfig, LeaderElection
+from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.install import configs, rbac
 from koordinator.install.api import resource_of_body
@@ -188,7 +188,7 @@ def test_a_whole_manager_lives_within_its_role() -> None:
             certificates.append,
             rng=random.Random(1),
         )
-        election = LeaderElection(
+        election = LeaderElector(
             RoleCluster(backend, roles),
             ElectionConfig(name=LEASE, namespace=defaults.NAMESPACE, identity="a"),
             rng=random.Random(2),

@@ -15,13 +15,13 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.cluster import errors
 from koordinator.cluster.config import from_url
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import ElectionConfig, LeaderElection
+from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.install import rbac
 from koordinator.install.api import resource_of_body
 from koordinator.local import registry
 from koordinator.local.apiserver import ApiServer
-from koordinator.local.apiserver.auth import Token
+from koordinator.local.apiserver.auth import StaticToken
 from koordinator.local.apiserver.short_requests import AnyRequest
 from koordinator.manager.manager import Manager
 from koordinator.manager.metrics import LEASE
@@ -78,7 +78,7 @@ async def test_manager_and_scheduler_need_no_more_than_their_roles() -> None:
         for body in rbac.objects(component, defaults.NAMESPACE):
             await backend.create(resource_of_body(body), body["metadata"].get("namespace", ""), body)
     server = Recorder(
-        backend, tokens=[Token("admin")], authorizer=backend.authorizer, accounts=backend.tokens
+        backend, tokens=[StaticToken("admin")], authorizer=backend.authorizer, accounts=backend.tokens
     )
     await server.start()
 
@@ -88,7 +88,7 @@ async def test_manager_and_scheduler_need_no_more_than_their_roles() -> None:
 
     tokens = [await token_of(server, component) for component in (rbac.MANAGER, rbac.SCHEDULER)]
     async with client(tokens[0], "manager") as for_manager, client(tokens[1], "scheduler") as for_scheduler:
-        election = LeaderElection(
+        election = LeaderElector(
             for_manager,
             ElectionConfig(name=LEASE, namespace=defaults.NAMESPACE, identity="a"),
             rng=random.Random(2),

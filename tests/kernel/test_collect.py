@@ -17,9 +17,9 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.collect.best_effort_usage import BestEffortUsage
 from koordinator.koordlet.collect.cpi import CPI
 from koordinator.koordlet.collect.group_usage import MEMORY_ROUNDS, GroupScan
-from koordinator.koordlet.collect.known import Known
+from koordinator.koordlet.collect.known import LatestSamples
 from koordinator.koordlet.collect.node_info import NodeInfo
-from koordinator.koordlet.collect.node_usage import NodeUsage
+from koordinator.koordlet.collect.node_usage import NodeUsageCollector
 from koordinator.koordlet.collect.pod_usage import NUMA_ROUNDS, PodUsage
 from koordinator.koordlet.collect.pressure import PressureCollector
 from koordinator.koordlet.config import AgentConfig, CollectConfig
@@ -52,7 +52,7 @@ class CollectingKernel:
         pods = [pod_object("web", qos="LS"), pod_object("batch", qos="BE", kube="BestEffort")]
         self.containers = {pod.metadata.name: self.node.make_pod(pod) for pod in pods}
         self.node.know(*pods)
-        self.known = Known()
+        self.known = LatestSamples()
         cpus = self.node.cpu_count
         self.pods = PodUsage(self.shared, self.known, GroupScan(self.node.host.cgroups, lambda: cpus))
 
@@ -180,7 +180,7 @@ async def test_a_container_made_anew_below_the_same_path_does_not_look_like_a_bu
 async def test_the_node_and_its_parts_add_up(kernel: CollectingKernel, spawn: Spawn) -> None:
     spawn(kernel.place("batch"), HOG)
     NodeInfo(kernel.shared).collect()
-    node = NodeUsage(kernel.shared, kernel.known)
+    node = NodeUsageCollector(kernel.shared, kernel.known)
     best_effort = BestEffortUsage(kernel.shared)
     for _ in range(2):
         node.collect()

@@ -13,7 +13,7 @@ from koordinator.host.errors import UnsupportedError
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.writing.executor import Executor
 from koordinator.koordlet.writing.restore_log import RestoreLog
-from koordinator.koordlet.writing.update_plan import Outcome, Update
+from koordinator.koordlet.writing.update_plan import Update, WriteOutcome
 from tests.kernel.conftest import Spawn, has, make
 
 MIB = 1024 * 1024
@@ -100,10 +100,10 @@ def test_a_knob_takes_a_value_and_is_put_back(real: Cgroups, group: str, spawn: 
 
     results = writer.update([*quota_first, Update(group, knob, value_of(knob))], owner="test")
 
-    assert [result.outcome for result in results] == [Outcome.WRITTEN] * len(results), results
+    assert [result.outcome for result in results] == [WriteOutcome.WRITTEN] * len(results), results
     assert real.files.read(path) != before
     back = writer.restore("test")
-    assert {each.outcome for each in back} <= {Outcome.WRITTEN, Outcome.UNCHANGED}, back
+    assert {each.outcome for each in back} <= {WriteOutcome.WRITTEN, WriteOutcome.UNCHANGED}, back
     if knob is Knob.CPUSET and before is not None and not before.strip():
         assert real.cpus(group) == real.cpus(
             ""
@@ -184,12 +184,16 @@ def test_parents_are_narrowed_after_and_widened_before_their_children(
     for wanted in (str(cpus[0]), str(cpus[1]), both, str(cpus[0])):
         levels = [[Update(group, Knob.CPUSET, wanted)], [Update(child, Knob.CPUSET, wanted)]]
         results = writer.update_leveled(levels, owner="suppress")
-        assert {result.outcome for result in results} <= {Outcome.WRITTEN, Outcome.UNCHANGED}, results
+        assert {result.outcome for result in results} <= {WriteOutcome.WRITTEN, WriteOutcome.UNCHANGED}, (
+            results
+        )
         assert real.cpus(group) == real.cpus(child) == frozenset(int(each) for each in wanted.split(","))
     for wanted in (30_000, 90_000, 20_000, -1):
         levels = [[Update(each, Knob.CPU_QUOTA, str(wanted))] for each in (group, child)]
         results = writer.update_leveled(levels, owner="suppress")
-        assert {result.outcome for result in results} <= {Outcome.WRITTEN, Outcome.UNCHANGED}, results
+        assert {result.outcome for result in results} <= {WriteOutcome.WRITTEN, WriteOutcome.UNCHANGED}, (
+            results
+        )
         assert real.quota_us(group) == real.quota_us(child) == wanted
 
 
@@ -250,5 +254,5 @@ def test_a_value_that_the_kernel_refuses_is_a_reason_and_no_crash(real: Cgroups,
 
     (result,) = writer.update([Update(child, Knob.CPUSET, "0-1")], owner="a")
 
-    assert result.outcome is Outcome.FAILED
+    assert result.outcome is WriteOutcome.FAILED
     assert "cpuset.cpus" in result.problem

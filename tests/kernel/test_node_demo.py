@@ -7,7 +7,7 @@ import pytest
 
 from koordinator.host.cgroups import Cgroups
 from koordinator.node_demo import manifests, own_groups, show
-from koordinator.node_demo.plan import DemoMode, Hog, Scenario
+from koordinator.node_demo.plan import DemoMode, DemoScenario, Hog
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -16,7 +16,9 @@ async def test_a_short_demonstration_measures_all_modes_and_leaves_nothing_behin
     real: Cgroups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    prepared = show.prepare([Scenario(2, Hog.CPU)], repeats=1, seconds=1.0, disk_dir=tmp_path, by_hand=True)
+    prepared = show.prepare(
+        [DemoScenario(2, Hog.CPU)], repeats=1, seconds=1.0, disk_dir=tmp_path, by_hand=True
+    )
 
     shown = await show.show(prepared, lambda number, run: None)
 
@@ -41,7 +43,7 @@ async def test_on_a_cluster_the_node_agent_makes_best_effort_pods_yield(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(manifests, "BATCH_REQUEST_MILLI", 0)  # batch is placed on a busy machine, too
-    prepared = show.prepare([Scenario(2, Hog.CPU)], repeats=1, seconds=1.0, disk_dir=tmp_path)
+    prepared = show.prepare([DemoScenario(2, Hog.CPU)], repeats=1, seconds=1.0, disk_dir=tmp_path)
 
     shown = await show.show(prepared, lambda number, run: None)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import SampleError
-from koordinator.koordlet.series import LATE_MS_MAX, Aggregation, Sample, SeriesStore
+from koordinator.koordlet.series import LATE_MS_MAX, Aggregation, SeriesSample, SeriesStore
 
 VALUES = st.lists(st.floats(0, 1e12), min_size=1, max_size=200)
 EVERYTHING = (-(2**40), 2**40)
@@ -17,7 +17,7 @@ EVERYTHING = (-(2**40), 2**40)
 
 def filled(values: list[float], points_max: int = 4096) -> SeriesStore:
     store = SeriesStore(points_max)
-    store.append(Sample(kinds.NODE_CPU, 1000 * index, value) for index, value in enumerate(values))
+    store.append(SeriesSample(kinds.NODE_CPU, 1000 * index, value) for index, value in enumerate(values))
     return store
 
 
@@ -51,13 +51,13 @@ def test_a_window_holds_the_points_between_its_ends(values: list[float], start: 
 
 def test_one_bad_sample_rolls_back_its_batch() -> None:
     store = SeriesStore()
-    good = Sample(kinds.NODE_CPU, 0, 1.0)
+    good = SeriesSample(kinds.NODE_CPU, 0, 1.0)
 
     for bad in (
-        Sample("no_such_kind", 0, 1.0),
-        Sample(kinds.POD_CPU, 0, 1.0),
-        Sample(kinds.NODE_CPU, 0, math.nan),
-        Sample(kinds.NODE_CPU, 0, 1.0, {"pod_uid": "x"}),
+        SeriesSample("no_such_kind", 0, 1.0),
+        SeriesSample(kinds.POD_CPU, 0, 1.0),
+        SeriesSample(kinds.NODE_CPU, 0, math.nan),
+        SeriesSample(kinds.NODE_CPU, 0, 1.0, {"pod_uid": "x"}),
     ):
         with pytest.raises(SampleError):
             store.append([good, bad])
@@ -69,9 +69,9 @@ def test_points_may_come_late_but_not_too_late() -> None:
     store = filled([1.0] * 200)
     newest_ms = 199_000
 
-    store.append([Sample(kinds.NODE_CPU, newest_ms - LATE_MS_MAX, 5.0)])
+    store.append([SeriesSample(kinds.NODE_CPU, newest_ms - LATE_MS_MAX, 5.0)])
     with pytest.raises(SampleError, match="late"):
-        store.append([Sample(kinds.NODE_CPU, newest_ms - LATE_MS_MAX - 1, 5.0)])
+        store.append([SeriesSample(kinds.NODE_CPU, newest_ms - LATE_MS_MAX - 1, 5.0)])
 
     assert store.query(kinds.NODE_CPU, *EVERYTHING).aggregate(Aggregation.LAST) == 1.0
 
@@ -80,7 +80,7 @@ def test_a_query_for_less_joins_series_and_unknown_properties_are_refused() -> N
     store = SeriesStore()
     for minor in ("0", "1"):
         at = {kinds.GPU_MINOR: minor, kinds.GPU_UUID: f"u{minor}"}
-        store.append([Sample(kinds.NODE_GPU_CORE, 0, 10.0, at)])
+        store.append([SeriesSample(kinds.NODE_GPU_CORE, 0, 10.0, at)])
 
     assert store.query(kinds.NODE_GPU_CORE, *EVERYTHING).count == 2
     assert store.query(kinds.NODE_GPU_CORE, *EVERYTHING, {kinds.GPU_MINOR: "1"}).count == 1
@@ -90,7 +90,9 @@ def test_a_query_for_less_joins_series_and_unknown_properties_are_refused() -> N
 
 def test_series_of_vanished_pods_are_dropped() -> None:
     store = SeriesStore()
-    store.append([Sample(kinds.POD_CPU, at_ms, 1.0, {kinds.POD_UID: f"p{at_ms}"}) for at_ms in (0, 9_000)])
+    store.append(
+        [SeriesSample(kinds.POD_CPU, at_ms, 1.0, {kinds.POD_UID: f"p{at_ms}"}) for at_ms in (0, 9_000)]
+    )
 
     assert store.expire(before_ms=5_000) == 1
     assert store.query(kinds.POD_CPU, *EVERYTHING).count == 1

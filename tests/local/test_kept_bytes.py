@@ -12,7 +12,7 @@ from koordinator.cluster.backend import ListOptions, ObjectRecord, PackedRecord
 from koordinator.local import change_log, registry
 from koordinator.local.registry import ObjectRegistry, kinds
 from koordinator.local.registry.kinds import EVENTS_MAX
-from koordinator.local.store import PAST_S, SETTLE_S, Store, Table
+from koordinator.local.store import PAST_S, SETTLE_S, ObjectStore, Table
 from tests.local.registry_builders import create
 
 
@@ -48,7 +48,7 @@ def test_old_changes_are_kept_as_text_and_replayed_as_they_were(monkeypatch: pyt
     monkeypatch.setattr(change_log, "RECENT", 10)
     seen: dict[bool, list[Any]] = {}
     for packs in (False, True):
-        store = Store(packs=packs)
+        store = ObjectStore(packs=packs)
         table = store.table("t")
         filled(table, 200)
         table.remove("ns", "o3")
@@ -63,7 +63,7 @@ def test_old_changes_are_kept_as_text_and_replayed_as_they_were(monkeypatch: pyt
 
 def test_a_list_at_an_earlier_version_reads_packed_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_log, "RECENT", 5)
-    table = Store().table("t")
+    table = ObjectStore().table("t")
     filled(table, 60)
     was = {record.obj["metadata"]["name"]: record.obj["n"] for record in table.records(version=31)}
 
@@ -77,7 +77,7 @@ def packed_bytes(table: Table) -> int:
 def test_history_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_log, "RECENT", 10)
     monkeypatch.setattr(change_log, "BYTES_MAX", 50_000)
-    store = Store()
+    store = ObjectStore()
     table = store.table("t")
     filled(table, 2_000, "x" * 1_000)
 
@@ -95,7 +95,7 @@ def test_the_bound_is_one_for_all_tables_and_the_busiest_forgets_first(
 ) -> None:
     monkeypatch.setattr(change_log, "RECENT", 10)
     monkeypatch.setattr(change_log, "BYTES_MAX", 100_000)
-    store = Store()
+    store = ObjectStore()
     quiet, busy = store.table("quiet"), [store.table(f"busy-{number}") for number in range(5)]
     filled(quiet, 20)
     with_version = store.version
@@ -119,7 +119,7 @@ def test_the_bound_is_one_for_all_tables_and_the_busiest_forgets_first(
 
 
 def test_what_changed_last_is_kept_as_text_too_when_it_has_been_read() -> None:
-    store = Store()
+    store = ObjectStore()
     table = store.table("t")
     filled(table, 20)
     watch = table.watch(1)
@@ -137,7 +137,7 @@ def test_what_changed_last_is_kept_as_text_too_when_it_has_been_read() -> None:
 
 
 def test_the_past_ends_after_five_minutes() -> None:
-    store = Store()
+    store = ObjectStore()
     table = store.table("t")
     filled(table, 20)
     then, calls = store.version, int(PAST_S / SETTLE_S)

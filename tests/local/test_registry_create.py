@@ -7,7 +7,7 @@ import pytest
 
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
-from koordinator.cluster.backend import DeleteOptions, WriteOptions
+from koordinator.cluster.backend import DeleteRequest, WriteOptions
 from tests.local.registry_builders import NOW, backend, create, definition, merge, names, pod
 
 
@@ -159,7 +159,7 @@ async def test_a_dry_run_is_refused_like_a_real_one() -> None:
 
     with pytest.raises(errors.AlreadyExists):
         await api.create(pods, "default", pod("web-0"), WriteOptions(dry_run=True))
-    await api.delete(pods, "default", "web-0", DeleteOptions(dry_run=True))
+    await api.delete(pods, "default", "web-0", DeleteRequest(dry_run=True))
     assert names(api, "pods") == ["web-0"]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from koordinator.cluster import errors
-from koordinator.cluster.backend import DeleteOptions, ListOptions
+from koordinator.cluster.backend import DeleteRequest, ListOptions
 from koordinator.local.registry import ObjectRegistry, deletion
 from koordinator.local.registry.deletion import DeletionFate
 from tests.local.registry_builders import NOW, backend, create, merge, names, pod
@@ -18,7 +18,7 @@ async def delete(
     api: ObjectRegistry, plural: str, name: str, namespace: str = "default", **options: Any
 ) -> tuple[dict[str, Any], bool]:
     record, is_gone = await api.delete(
-        api.resolve("", "v1", plural), namespace, name, DeleteOptions(**options)
+        api.resolve("", "v1", plural), namespace, name, DeleteRequest(**options)
     )
     return record.obj, is_gone
 
@@ -234,7 +234,7 @@ async def test_a_collection_is_deleted_by_selector() -> None:
         await create(api, "pods", pod(name, labels={"app": app}), "default")
     chosen = ListOptions(label_selector="app=web")
 
-    deleted = await api.delete_collection(api.resolve("", "v1", "pods"), "default", chosen, DeleteOptions())
+    deleted = await api.delete_collection(api.resolve("", "v1", "pods"), "default", chosen, DeleteRequest())
 
     assert [record.obj["metadata"]["name"] for record in deleted] == ["a", "c"]
     assert names(api, "pods") == ["b"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from koordinator.api.kinds import BUILT_IN
 from koordinator.clock import FixedClock
-from koordinator.cluster.backend import DeleteOptions, ListOptions, WriteOptions
+from koordinator.cluster.backend import DeleteRequest, ListOptions, WriteOptions
 from koordinator.cluster.errors import ApiError
 from koordinator.cluster.protocol import PatchType
 from koordinator.local import registry
@@ -143,7 +143,7 @@ async def send(api: ObjectRegistry, data: st.DataObject) -> None:
             grace_s = data.draw(st.sampled_from([None, 0, 5, -1]))
             policy = data.draw(st.sampled_from(["", "Foreground", "Orphan", "x"]))
             await api.delete(
-                resource, namespace, name, DeleteOptions(grace_period_s=grace_s, propagation=policy)
+                resource, namespace, name, DeleteRequest(grace_period_s=grace_s, propagation=policy)
             )
         case _:
             action = data.draw(st.sampled_from(["binding", "eviction", "exec"]))

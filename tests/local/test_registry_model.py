@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from koordinator.cluster import errors
-from koordinator.cluster.backend import DeleteOptions, ListOptions, Subscription
+from koordinator.cluster.backend import DeleteRequest, ListOptions, Subscription
 from koordinator.cluster.protocol import EventType, PatchType
 from koordinator.local.registry import ObjectRegistry
 from tests.local.registry_builders import backend
@@ -85,7 +85,7 @@ class RegistryMachine(RuleBasedStateMachine):
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
         try:
-            _, is_gone = asyncio.run(self.api.delete(self.configs, "default", name, DeleteOptions()))
+            _, is_gone = asyncio.run(self.api.delete(self.configs, "default", name, DeleteRequest()))
         except errors.NotFound:
             assert name not in self.model
         else:

@@ -12,7 +12,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import ObjectRecord, RecordEvent
 from koordinator.cluster.protocol import EventType
 from koordinator.local.selectors import text_at
-from koordinator.local.store import CHANNEL_MAX, Store, Table, Watch
+from koordinator.local.store import CHANNEL_MAX, ObjectStore, StoreWatch, Table
 
 
 def obj(name: str, namespace: str = "shop", node: str = "", **labels: str) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def put(table: Table, name: str, namespace: str = "shop", node: str = "", **labe
 
 
 def table(history_max: int = 100) -> Table:
-    store = Store(history_max=history_max)
+    store = ObjectStore(history_max=history_max)
     return store.table("pods", {"spec.nodeName": text_at("spec.nodeName")})
 
 
@@ -33,7 +33,7 @@ def names(records: Any) -> list[str]:
     return [record.obj["metadata"]["name"] for record in records]
 
 
-async def drained(watch: Watch) -> list[RecordEvent]:
+async def drained(watch: StoreWatch) -> list[RecordEvent]:
     """All events up to now."""
     events: list[RecordEvent] = []
     while True:
@@ -53,7 +53,7 @@ def is_web(record: ObjectRecord) -> bool:
 
 
 def test_every_write_gets_the_next_version_of_one_counter_for_all_tables() -> None:
-    store = Store()
+    store = ObjectStore()
     first = store.table("pods").put("shop", "a", obj("a"))
     second = store.table("nodes").put("", "n", obj("n", ""))
     gone = store.table("pods").remove("shop", "a")

@@ -12,7 +12,7 @@ import pytest
 
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
-from koordinator.cluster.backend import DeleteOptions, ListOptions, ObjectRecord
+from koordinator.cluster.backend import DeleteRequest, ListOptions, ObjectRecord
 from koordinator.local import registry
 from koordinator.local.persistence import FILE_NAME, SqliteJournal, StorageError
 from koordinator.local.registry import ObjectRegistry
@@ -35,7 +35,7 @@ async def test_objects_survive_a_restart_as_they_were(tmp_path: Path) -> None:
     kept = await create(api, "configmaps", config("kept", x="1"), "default")
     await create(api, "configmaps", config("gone"), "default")
     await merge(api, "configmaps", "kept", {"data": {"x": "2"}})
-    await api.delete(api.resolve("", "v1", "configmaps"), "default", "gone", DeleteOptions())
+    await api.delete(api.resolve("", "v1", "configmaps"), "default", "gone", DeleteRequest())
     await api.close()
 
     again = start(tmp_path)

@@ -3,12 +3,12 @@
 import msgspec
 import numpy as np
 
-from koordinator.node_demo.measure import Latency, Measured, Records
+from koordinator.node_demo.measure import ClientLatency, Measured, Records
 from koordinator.node_demo.observe import Use
-from koordinator.node_demo.plan import DemoMode, Hog, Run, Scenario
+from koordinator.node_demo.plan import DemoMode, DemoRun, DemoScenario, Hog
 
 WINDOW_S = 5.0
-_LATENCY = Latency(
+_LATENCY = ClientLatency(
     requests=1_000,
     unanswered=0,
     answered_per_s=200.0,
@@ -48,7 +48,7 @@ def measured(
     **use: float,
 ) -> Measured:
     return Measured(
-        run=Run(Scenario(load_percent, hog), mode, repeat),
+        run=DemoRun(DemoScenario(load_percent, hog), mode, repeat),
         window_s=WINDOW_S,
         latency=msgspec.structs.replace(_LATENCY, p99_ms=p99_ms),
         use=msgspec.structs.replace(_USE, **use),

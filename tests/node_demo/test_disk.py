@@ -5,7 +5,7 @@ from pathlib import Path
 
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.node_demo import disk
-from koordinator.node_demo.disk import Disk
+from koordinator.node_demo.disk import WholeDisk
 
 
 def sys_tree(root: Path, number: int, is_partition: bool) -> str:
@@ -27,13 +27,13 @@ def sys_tree(root: Path, number: int, is_partition: bool) -> str:
 def test_a_folder_on_a_partition_is_on_the_whole_disk(tmp_path: Path) -> None:
     sys = sys_tree(tmp_path / "sys", os.stat(tmp_path).st_dev, is_partition=True)
 
-    assert disk.disk_of(tmp_path, sys) == Disk("/dev/vda", "254:0")
+    assert disk.disk_of(tmp_path, sys) == WholeDisk("/dev/vda", "254:0")
 
 
 def test_a_folder_on_a_whole_disk_is_on_that(tmp_path: Path) -> None:
     sys = sys_tree(tmp_path / "sys", os.stat(tmp_path).st_dev, is_partition=False)
 
-    assert disk.disk_of(tmp_path, sys) == Disk("/dev/vda", "254:0")
+    assert disk.disk_of(tmp_path, sys) == WholeDisk("/dev/vda", "254:0")
 
 
 def test_a_folder_in_memory_is_on_no_disk(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_a_folder_in_memory_is_on_no_disk(tmp_path: Path) -> None:
 
 
 def test_batch_pods_share_the_limits() -> None:
-    limits = Disk("/dev/vda", "254:0").limits(2)
+    limits = WholeDisk("/dev/vda", "254:0").limits(2)
 
     assert limits[Knob.BLKIO_WRITE_BPS] == f"254:0 {disk.LIMIT_BPS // 2}"
     assert limits[Knob.BLKIO_READ_IOPS] == f"254:0 {disk.LIMIT_IOPS // 2}"

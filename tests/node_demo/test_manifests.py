@@ -11,10 +11,10 @@ from koordinator.api.qos import KubeQoS
 from koordinator.local.processes import amounts
 from koordinator.manager.config import colocation_config, node_slo_spec
 from koordinator.node_demo import manifests
-from koordinator.node_demo.disk import LIMIT_BPS, Disk
+from koordinator.node_demo.disk import LIMIT_BPS, WholeDisk
 from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, DemoMode
 
-DISK = Disk("/dev/vda", "254:0")
+DISK = WholeDisk("/dev/vda", "254:0")
 
 
 def pod(body: dict[str, object]) -> Pod:

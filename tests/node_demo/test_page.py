@@ -2,7 +2,7 @@
 
 from koordinator.node_demo import page, results
 from koordinator.node_demo.plan import DemoMode
-from koordinator.node_demo.show import Shown
+from koordinator.node_demo.show import ShownResults
 from tests.node_demo.measurements import measured
 
 
@@ -12,7 +12,7 @@ def test_the_page_says_what_was_promised_what_came_out_and_whether_the_machine_w
         measured(DemoMode.UNMANAGED, p99_ms=30.0),
         measured(DemoMode.MANAGED, other_ratio=0.2),
     ]
-    shown = Shown(
+    shown = ShownResults(
         runs,
         cpus=2,
         request_cpu_ms=1.1,

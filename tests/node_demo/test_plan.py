@@ -3,9 +3,14 @@
 import pytest
 
 from koordinator.node_demo import plan
-from koordinator.node_demo.plan import MODES, DemoMode, Hog, Scenario
+from koordinator.node_demo.plan import MODES, DemoMode, DemoScenario, Hog
 
-SCENARIOS = [Scenario(40, Hog.CPU), Scenario(40, Hog.DISK), Scenario(40, Hog.MEMORY), Scenario(60, Hog.CPU)]
+SCENARIOS = [
+    DemoScenario(40, Hog.CPU),
+    DemoScenario(40, Hog.DISK),
+    DemoScenario(40, Hog.MEMORY),
+    DemoScenario(60, Hog.CPU),
+]
 
 
 def test_the_rate_makes_the_service_use_its_share_of_all_cpus() -> None:
@@ -24,11 +29,11 @@ def test_being_alone_is_measured_once_for_scenarios_with_the_same_requests() -> 
     runs = plan.runs(SCENARIOS, repeats=1)
 
     alone = [run.scenario for run in runs if run.mode is DemoMode.ALONE]
-    assert alone == [Scenario(40, Hog.CPU), Scenario(40, Hog.DISK), Scenario(60, Hog.CPU)]
+    assert alone == [DemoScenario(40, Hog.CPU), DemoScenario(40, Hog.DISK), DemoScenario(60, Hog.CPU)]
 
 
 def test_repetitions_are_interleaved_so_that_drift_meets_all_modes() -> None:
-    runs = plan.runs([Scenario(40, Hog.CPU)], repeats=2)
+    runs = plan.runs([DemoScenario(40, Hog.CPU)], repeats=2)
 
     assert [run.mode for run in runs] == [*MODES, *MODES]
 

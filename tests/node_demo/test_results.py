@@ -3,7 +3,7 @@
 import pytest
 
 from koordinator.node_demo import results, texts
-from koordinator.node_demo.plan import DemoMode, Hog, Scenario
+from koordinator.node_demo.plan import DemoMode, DemoScenario, Hog
 from koordinator.node_demo.stage import Written
 from tests.node_demo.measurements import measured
 
@@ -31,7 +31,7 @@ def test_p99_is_compared_with_the_service_alone_at_the_same_load() -> None:
 def test_a_memory_hog_is_compared_with_the_same_service_alone_as_a_cpu_hog() -> None:
     rows = results.summarise([measured(p99_ms=2.0), measured(DemoMode.MANAGED, hog=Hog.MEMORY, p99_ms=3.0)])
 
-    assert rows[-1].scenario == Scenario(40, Hog.MEMORY)
+    assert rows[-1].scenario == DemoScenario(40, Hog.MEMORY)
     assert rows[-1].p99_to_alone == 1.5
 
 

@@ -9,7 +9,7 @@ import sys
 
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
-from koordinator.local.nodes.fleet import Fleet, FleetPolicy, alike
+from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet, alike
 from koordinator.local.nodes.hollow import HollowConfig, HollowNodes
 
 MEMORY_GIB = 128
@@ -20,7 +20,7 @@ async def main(kubeconfig: str, count: int, cpus: int) -> None:
     rng = random.Random(0)
     client = connect.load(kubeconfig_file=kubeconfig)
     async with KubeCluster(client, rng=rng, component="hollow-nodes") as cluster:
-        fleet = Fleet(alike(count, cpus, MEMORY_GIB), FleetPolicy())
+        fleet = HollowFleet(alike(count, cpus, MEMORY_GIB), FleetPolicy())
         await HollowNodes(cluster, fleet, HollowConfig(pod_events=True), rng=rng).run()
 
 

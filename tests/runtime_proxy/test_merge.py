@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from koordinator.runtime_proxy import dispatch, docker, merge
 from koordinator.runtime_proxy.dispatch import Checkpoint, FailurePolicy
-from koordinator.runtime_proxy.merge import ContainerResources
+from koordinator.runtime_proxy.merge import LinuxContainerResources
 
 numbers = st.sampled_from([-1, 0, 1, 1000, 1001])
 texts = st.sampled_from(["", "0", "0-3"])
 resources = st.builds(
-    ContainerResources,
+    LinuxContainerResources,
     cpu_period=numbers,
     cpu_quota=numbers,
     cpu_shares=numbers,
@@ -35,24 +35,26 @@ def test_merging_the_same_again_changes_nothing(merging, old, new) -> None:
 @pytest.mark.parametrize("merging", [merge.with_update, merge.with_docker_update])
 @given(old=resources)
 def test_an_empty_update_changes_nothing(merging, old) -> None:
-    assert merging(old, ContainerResources()) == old
+    assert merging(old, LinuxContainerResources()) == old
 
 
 @given(old=resources, new=resources)
-def test_an_update_never_touches_the_oom_score(old: ContainerResources, new: ContainerResources) -> None:
+def test_an_update_never_touches_the_oom_score(
+    old: LinuxContainerResources, new: LinuxContainerResources
+) -> None:
     updated = merge.with_update(old, new)
     assert updated is not None
     assert updated.oom_score_adj == old.oom_score_adj
 
 
 def test_an_empty_cpuset_of_an_answer_clears_the_cpuset() -> None:
-    merged = merge.with_answer(ContainerResources(cpuset_cpus="0-3"), ContainerResources())
-    assert merged == ContainerResources()
+    merged = merge.with_answer(LinuxContainerResources(cpuset_cpus="0-3"), LinuxContainerResources())
+    assert merged == LinuxContainerResources()
 
 
 def test_docker_does_not_lift_a_quota_by_minus_one() -> None:
-    lifted = ContainerResources(cpu_quota=-1)
-    assert merge.with_docker_update(ContainerResources(cpu_quota=30), lifted) == ContainerResources(
+    lifted = LinuxContainerResources(cpu_quota=-1)
+    assert merge.with_docker_update(LinuxContainerResources(cpu_quota=30), lifted) == LinuxContainerResources(
         cpu_quota=30
     )
 

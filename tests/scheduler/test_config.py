@@ -6,7 +6,7 @@ import pytest
 
 from koordinator.install import configs as installed_configs
 from koordinator.scheduler.config import config, default_plugins
-from koordinator.scheduler.config.config import ConfigError, PluginRef, Plugins, PluginSet
+from koordinator.scheduler.config.config import PluginRef, Plugins, PluginSet, SchedulerConfigError
 from koordinator.scheduler.engine.profile import merge_plugins, missing_plugins, read_args, read_plugins
 from koordinator.scheduler.plugin.framework import FilterPlugin
 from koordinator.scheduler.plugins import built_in
@@ -85,7 +85,7 @@ def enabled(*refs: tuple[str, int], disabled: tuple[str, ...] = ()) -> PluginSet
     ],
 )
 def test_a_wrong_file_is_refused_with_the_place_and_the_reason(text: str, complaint: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(SchedulerConfigError) as caught:
         config.parse(text)
     assert complaint in str(caught.value)
 
@@ -93,7 +93,7 @@ def test_a_wrong_file_is_refused_with_the_place_and_the_reason(text: str, compla
 def test_all_mistakes_of_a_file_are_told_at_once() -> None:
     text = HEAD + "parallelism: 0\nprofiles:\n- schedulerName: a\n  plugin: {}\n- schedulerName: 3\n"
 
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(SchedulerConfigError) as caught:
         config.parse(text)
 
     assert [problem.field for problem in caught.value.problems] == [
@@ -116,7 +116,7 @@ def test_mistakes_in_arguments_are_found_at_their_place_in_the_file() -> None:
         {"profiles": [{}, {"schedulerName": "b", "pluginConfig": [fit, spread, gang, unknown]}]}
     )
 
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(SchedulerConfigError) as caught:
         read_args(settings.profiles, built_in.PLUGINS)
 
     assert [problem.field for problem in caught.value.problems] == [
@@ -133,7 +133,7 @@ def test_mistakes_in_plugin_lists_are_found_at_their_place_in_the_file() -> None
     fit = {"pluginConfig": [{"name": "NodeResourcesFit", "args": {"ignored": []}}]}
     bodies = [{"schedulerName": name, **body} for name, body in (("a", wrong), ("b", double), ("c", fit))]
 
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(SchedulerConfigError) as caught:
         read_plugins(config.decode({"profiles": bodies}).profiles, built_in.PLUGINS)
 
     assert [problem.field for problem in caught.value.problems] == [
@@ -175,7 +175,7 @@ def test_requests_are_limited_when_the_file_says_so(qps: float | None, limit: fl
     ],
 )
 def test_wrong_arguments_name_the_plugin(plugin: str, args: dict[str, object], complaint: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(SchedulerConfigError) as caught:
         config.decode_args(plugin, args, built_in.PLUGINS[plugin].args)
     assert f"pluginConfig[{plugin}].args" in str(caught.value)
     assert complaint in str(caught.value)
@@ -282,6 +282,6 @@ def test_a_star_takes_all_defaults_out_of_a_point() -> None:
     ],
 )
 def test_plugin_lists_that_cannot_work_are_refused(plugins: Plugins, complaint: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(SchedulerConfigError) as caught:
         merge_plugins(plugins, built_in.PLUGINS)
     assert complaint in str(caught.value)

@@ -263,7 +263,7 @@ def test_profiles_need_the_same_arguments_of_the_queue_sort_plugin() -> None:
         )
         for name in ("a", "b")
     ]
-    with pytest.raises(config.ConfigError, match="same arguments of the QueueSort plugin"):
+    with pytest.raises(config.SchedulerConfigError, match="same arguments of the QueueSort plugin"):
         Engine(
             SchedulerConfig(profiles=profiles),
             FixedClock(),
@@ -278,7 +278,7 @@ def test_profiles_need_the_same_queue_sort_plugin() -> None:
         config.ProfileConfig(),
         config.ProfileConfig(scheduler_name="b", plugins=config.Plugins(queue_sort=sort)),
     ]
-    with pytest.raises(config.ConfigError, match="all profiles need the same QueueSort plugin"):
+    with pytest.raises(config.SchedulerConfigError, match="all profiles need the same QueueSort plugin"):
         Engine(
             SchedulerConfig(profiles=profiles),
             FixedClock(),

@@ -401,7 +401,7 @@ def test_a_resource_that_the_api_does_not_serve_does_not_hold_up_the_start() -> 
 
 
 def test_plugins_have_arguments_only_if_they_say_so() -> None:
-    with pytest.raises(config.ConfigError, match=r"pluginConfig\[0\].args.ink: unknown field"):
+    with pytest.raises(config.SchedulerConfigError, match=r"pluginConfig\[0\].args.ink: unknown field"):
         play(
             None,  # type: ignore[arg-type]
             config.decode({"profiles": [{"pluginConfig": [{"name": "Stamp", "args": {"ink": "blue"}}]}]}),

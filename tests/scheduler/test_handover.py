@@ -11,7 +11,7 @@ import pytest
 from koordinator.api.core import Node, Pod
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
-from koordinator.cluster.leader import ElectionConfig, LeaderElection, LeaseLost
+from koordinator.cluster.leader import ElectionConfig, LeaderElector, LeaseLost
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local.registry import in_memory
 from koordinator.scheduler.loop import sync_barrier
@@ -58,7 +58,7 @@ class Instance:
         self.cluster = cluster
         self.scheduler = Scheduler(cluster, seed=seed)
         config = ElectionConfig(name="koord-scheduler", namespace="koordinator-system", identity=who)
-        self.election = LeaderElection(cluster, config, rng=random.Random(seed))
+        self.election = LeaderElector(cluster, config, rng=random.Random(seed))
         self.task = asyncio.create_task(self._run(), name=who)
 
     async def _run(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config, default_plugins
-from koordinator.scheduler.config.config import ConfigError, PluginRef, PluginSet, SchedulerConfig
+from koordinator.scheduler.config.config import PluginRef, PluginSet, SchedulerConfig, SchedulerConfigError
 from koordinator.scheduler.engine import registry
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.registry import PluginRegistry
@@ -85,7 +85,7 @@ def test_a_broken_plugin_is_a_warning_unless_it_is_asked_for(
     assert why in caplog.text
 
     Engine(default_plugins.shipped_config(), FixedClock(), plugins=found)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(SchedulerConfigError) as caught:
         Engine(asking_for(name), FixedClock(), plugins=found)
     assert f"plugin {name!r} is installed and cannot be used" in str(caught.value)
     assert why in str(caught.value)
@@ -116,7 +116,7 @@ def test_of_two_packages_with_one_name_neither_is_used() -> None:
     ],
 )
 def test_an_unknown_name_is_refused_with_what_was_probably_meant(name: str, hint: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(SchedulerConfigError) as caught:
         Engine(asking_for(name), FixedClock(), plugins=built_in.PLUGINS)
     assert f"plugins.score.enabled: no plugin is called {name!r}" in str(caught.value)
     assert hint in str(caught.value)

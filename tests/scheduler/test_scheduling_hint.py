@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from koordinator.scheduler.config import config
-from koordinator.scheduler.config.config import ConfigError
+from koordinator.scheduler.config.config import SchedulerConfigError
 from koordinator.scheduler.plugins.scheduling_hint import SchedulingHint, SchedulingHintArgs
 from tests.scheduler.extending import Desk
 from tests.scheduler.world import pod
@@ -79,5 +79,5 @@ def test_pods_without_a_hint_share_one_evaluation() -> None:
 
 @pytest.mark.parametrize("nodes", [0, -1])
 def test_the_number_of_hint_nodes_must_be_positive(nodes: int) -> None:
-    with pytest.raises(ConfigError, match="maxHintNodes"):
+    with pytest.raises(SchedulerConfigError, match="maxHintNodes"):
         config.decode_args(SchedulingHint.name, {"maxHintNodes": nodes}, SchedulingHintArgs)

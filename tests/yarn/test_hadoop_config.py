@@ -4,7 +4,7 @@ import pytest
 
 from koordinator.yarn import hadoop_config
 from koordinator.yarn.amounts import DEFAULT_CLUSTER
-from koordinator.yarn.hadoop_config import ConfigError, Dialect
+from koordinator.yarn.hadoop_config import Dialect, HadoopConfigError
 
 
 def site(**properties: str) -> str:
@@ -53,7 +53,7 @@ def test_variables_in_a_circle_are_an_error_of_their_cluster_only() -> None:
 
 @pytest.mark.parametrize("text", ["", "<configuration>", "<other/>", "x"])
 def test_a_file_that_is_no_configuration_is_named(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"yarn-site\.xml"):
+    with pytest.raises(HadoopConfigError, match=r"yarn-site\.xml"):
         address(text)
 
 
@@ -64,5 +64,5 @@ def test_kerberos_is_refused_with_what_to_do() -> None:
 
 
 def test_no_active_manager_is_an_error_with_every_state() -> None:
-    with pytest.raises(ConfigError, match=r"rm1 \(STANDBY\), rm2 \(UNREACHABLE\)"):
+    with pytest.raises(HadoopConfigError, match=r"rm1 \(STANDBY\), rm2 \(UNREACHABLE\)"):
         hadoop_config.active([("rm1", "STANDBY"), ("rm2", "UNREACHABLE")])

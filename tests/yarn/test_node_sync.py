@@ -9,11 +9,11 @@ from koordinator.api.annotations.node import ThirdPartyAllocation
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.yarn import allocation, amounts, node_sync
-from koordinator.yarn.amounts import Batch, Rounding, YarnResource
+from koordinator.yarn.amounts import BatchAmount, Rounding, YarnResource
 from koordinator.yarn.node_sync import NodeId, NodeManagerReport, Policy, SyncOutcome
 
 numbers = st.integers(0, 2**50)
-batches = st.builds(Batch, numbers, numbers)
+batches = st.builds(BatchAmount, numbers, numbers)
 
 
 def node(**allocatable: str) -> Node:
@@ -41,7 +41,7 @@ def test_overbooked_schedulers_get_no_more_than_they_have(origin: int, requested
 
 
 @given(batch=batches)
-def test_exact_rounding_never_promises_more_than_there_is(batch: Batch) -> None:
+def test_exact_rounding_never_promises_more_than_there_is(batch: BatchAmount) -> None:
     back = amounts.to_batch(amounts.to_yarn(batch, Rounding.EXACT))
     assert back.cpu_milli <= batch.cpu_milli
     assert back.memory_bytes <= batch.memory_bytes
@@ -50,7 +50,7 @@ def test_exact_rounding_never_promises_more_than_there_is(batch: Batch) -> None:
 @given(
     used=batches, foreign=st.lists(st.sampled_from(["slurm", "flux", amounts.ALLOCATION_NAME]), max_size=4)
 )
-def test_recording_twice_writes_once_and_keeps_foreign_entries(used: Batch, foreign: list[str]) -> None:
+def test_recording_twice_writes_once_and_keeps_foreign_entries(used: BatchAmount, foreign: list[str]) -> None:
     entries = [ThirdPartyAllocation(name=name, priority="koord-batch") for name in foreign]
 
     merged = allocation.with_entry(entries, used)
@@ -63,7 +63,7 @@ def test_recording_twice_writes_once_and_keeps_foreign_entries(used: Batch, fore
 
 
 def test_a_node_that_never_had_yarn_gets_no_annotation() -> None:
-    assert allocation.new_text(None, Batch()) is None
+    assert allocation.new_text(None, BatchAmount()) is None
 
 
 def test_a_manager_that_is_not_ready_gives_way_to_one_that_is() -> None:
@@ -107,11 +107,19 @@ LOST = NodeManagerReport(NodeId("nm", 1), "LOST")
     [
         pytest.param(None, None, False, None, id="nothing is written before the first poll"),
         pytest.param(
-            None, node_sync.Held(USED, 0.0), False, USED, id="before the first poll the last figure counts"
+            None,
+            node_sync.HeldFigure(USED, 0.0),
+            False,
+            USED,
+            id="before the first poll the last figure counts",
         ),
-        pytest.param(LOST, node_sync.Held(USED, 0.0), True, USED, id="a lost manager keeps its figure"),
+        pytest.param(LOST, node_sync.HeldFigure(USED, 0.0), True, USED, id="a lost manager keeps its figure"),
         pytest.param(
-            LOST, node_sync.Held(USED, -1.0), True, YarnResource(), id="and loses it after the hold time"
+            LOST,
+            node_sync.HeldFigure(USED, -1.0),
+            True,
+            YarnResource(),
+            id="and loses it after the hold time",
         ),
         pytest.param(
             NodeManagerReport(NodeId("nm", 1), used=USED), None, True, USED, id="a running one says it itself"
@@ -127,7 +135,7 @@ LOST = NodeManagerReport(NodeId("nm", 1), "LOST")
 )
 def test_what_yarn_is_believed_to_use(
     report: NodeManagerReport | None,
-    held: node_sync.Held | None,
+    held: node_sync.HeldFigure | None,
     has_polled: bool,
     expected: YarnResource | None,
 ) -> None:

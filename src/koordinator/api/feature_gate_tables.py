@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 
-class Stage(enum.Enum):
+class FeatureStage(enum.Enum):
     """The maturity of a feature."""
 
     ALPHA = "alpha"
@@ -14,22 +14,22 @@ class Stage(enum.Enum):
     GA = "GA"
 
 
-class Gate(msgspec.Struct, frozen=True):
+class FeatureGate(msgspec.Struct, frozen=True):
     """A feature that can be switched."""
 
     default: bool
-    stage: Stage
+    stage: FeatureStage
     effect: str
 
 
-def _table(**gates: tuple[bool, Stage, str]) -> Mapping[str, Gate]:
-    return {name: Gate(*gate) for name, gate in gates.items()}
+def _table(**gates: tuple[bool, FeatureStage, str]) -> Mapping[str, FeatureGate]:
+    return {name: FeatureGate(*gate) for name, gate in gates.items()}
 
 
 ON, OFF = True, False
-A, B, GA = Stage.ALPHA, Stage.BETA, Stage.GA
+A, B, GA = FeatureStage.ALPHA, FeatureStage.BETA, FeatureStage.GA
 
-SHARED: Mapping[str, Gate] = _table(
+SHARED: Mapping[str, FeatureGate] = _table(
     PriorityTransformer=(OFF, A, "set the priority number of pods that have none from their class"),
     PreemptionPolicyTransformer=(OFF, A, "override the preemption policy of pods by their label"),
     ReplaceResourcesTransformer=(OFF, A, "apply the annotation replace-resources to pods"),
@@ -98,10 +98,10 @@ _SCHEDULER_ONLY = _table(
     EnableBatchScheduleNodeSnapshot=(ON, B, "per-node snapshots when scheduling whole jobs"),
 )
 
-MANAGER: Mapping[str, Gate] = {**SHARED, **_MANAGER_ONLY}
-SCHEDULER: Mapping[str, Gate] = {**SHARED, **_SCHEDULER_ONLY}
+MANAGER: Mapping[str, FeatureGate] = {**SHARED, **_MANAGER_ONLY}
+SCHEDULER: Mapping[str, FeatureGate] = {**SHARED, **_SCHEDULER_ONLY}
 
-KOORDLET: Mapping[str, Gate] = _table(
+KOORDLET: Mapping[str, FeatureGate] = _table(
     BECPUSuppress=(ON, B, "suppress the CPU of best-effort pods"),
     CPUBurst=(ON, B, "let pods burst above their CPU limit"),
     RdtResctrl=(ON, B, "resctrl groups by QoS"),

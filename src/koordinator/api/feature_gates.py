@@ -13,7 +13,14 @@ import msgspec
 
 from koordinator.api import scalars
 from koordinator.api.errors import KoordinatorError
-from koordinator.api.feature_gate_tables import KOORDLET, MANAGER, NODE_SLO_SWITCHED, SCHEDULER, Gate, Stage
+from koordinator.api.feature_gate_tables import (
+    KOORDLET,
+    MANAGER,
+    NODE_SLO_SWITCHED,
+    SCHEDULER,
+    FeatureGate,
+    FeatureStage,
+)
 
 
 class Component(enum.StrEnum):
@@ -25,7 +32,7 @@ class Component(enum.StrEnum):
     KOORDLET = "koordlet"
 
 
-REGISTRIES: Mapping[Component, Mapping[str, Gate]] = {
+REGISTRIES: Mapping[Component, Mapping[str, FeatureGate]] = {
     Component.MANAGER: MANAGER,
     Component.SCHEDULER: SCHEDULER,
     Component.DESCHEDULER: MANAGER,  # the descheduler shares the manager's registry
@@ -34,7 +41,7 @@ REGISTRIES: Mapping[Component, Mapping[str, Gate]] = {
 
 ALL_ALPHA = "AllAlpha"
 ALL_BETA = "AllBeta"
-_STAGE_SWITCHES = {ALL_ALPHA: Stage.ALPHA, ALL_BETA: Stage.BETA}
+_STAGE_SWITCHES = {ALL_ALPHA: FeatureStage.ALPHA, ALL_BETA: FeatureStage.BETA}
 
 
 class FeatureGateError(KoordinatorError, ValueError):
@@ -52,11 +59,14 @@ class FeatureGates(msgspec.Struct, frozen=True):
     """The gates of one component, each on or off, and how mature each is."""
 
     states: Mapping[str, bool]
-    stages: Mapping[str, Stage] = {}
+    stages: Mapping[str, FeatureStage] = {}
 
     @classmethod
     def of(
-        cls, component: Component, flag: str = "", added: Mapping[str, Gate] = types.MappingProxyType({})
+        cls,
+        component: Component,
+        flag: str = "",
+        added: Mapping[str, FeatureGate] = types.MappingProxyType({}),
     ) -> Self:
         """Return the defaults of the component's gates, changed by the flag's text (`A=true,B=false`).
 
@@ -103,13 +113,13 @@ def node_switch(gate: str, threshold_enable: bool | None) -> NodeSwitch:
     return NodeSwitch.ON if threshold_enable else NodeSwitch.OFF
 
 
-def _unknown(name: str, registry: Mapping[str, Gate]) -> str:
+def _unknown(name: str, registry: Mapping[str, FeatureGate]) -> str:
     alike = difflib.get_close_matches(name, registry, n=1)
     hint = f"did you mean {alike[0]}?" if alike else f"there are {', '.join(sorted(registry))}"
     return f"no such gate; {hint}"
 
 
-def _parse(flag: str, registry: Mapping[str, Gate]) -> dict[str, bool]:
+def _parse(flag: str, registry: Mapping[str, FeatureGate]) -> dict[str, bool]:
     """Name → state for each entry of the flag; the last one wins."""
     named: dict[str, bool] = {}
     for entry in filter(None, flag.split(",")):

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Mapping
 from aiohttp import web
 
 from koordinator import __version__
-from koordinator.api.feature_gate_tables import Stage
+from koordinator.api.feature_gate_tables import FeatureStage
 from koordinator.api.feature_gates import FeatureGates
-from koordinator.prometheus import Gauge, Labels, MetricsRegistry, Reading
+from koordinator.prometheus import Gauge, GaugeReading, Labels, MetricsRegistry
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +43,14 @@ def add_to(registry: MetricsRegistry, started_s: float) -> None:
         return {(): resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
 
     registry.add(
-        Reading(
+        GaugeReading(
             "process_cpu_seconds_total", "Total user and system CPU time in seconds.", (), cpu, kind="counter"
         ),
-        Reading("process_resident_memory_bytes", "Resident memory size in bytes.", (), resident),
-        Reading("process_virtual_memory_bytes", "Virtual memory size in bytes.", (), virtual),
-        Reading("process_open_fds", "Number of open file descriptors.", (), files),
-        Reading("process_max_fds", "Maximum number of open file descriptors.", (), files_max),
-        Reading(
+        GaugeReading("process_resident_memory_bytes", "Resident memory size in bytes.", (), resident),
+        GaugeReading("process_virtual_memory_bytes", "Virtual memory size in bytes.", (), virtual),
+        GaugeReading("process_open_fds", "Number of open file descriptors.", (), files),
+        GaugeReading("process_max_fds", "Maximum number of open file descriptors.", (), files_max),
+        GaugeReading(
             "process_start_time_seconds",
             "Start time of the process since unix epoch in seconds.",
             (),
@@ -62,7 +62,7 @@ def add_to(registry: MetricsRegistry, started_s: float) -> None:
 def add_gates(registry: MetricsRegistry, gates: FeatureGates) -> None:
     """Add a metric for each feature gate, and one for the version."""
     # As upstream: features that are generally available have no stage.
-    stages = {name: "" if stage is Stage.GA else stage.name for name, stage in gates.stages.items()}
+    stages = {name: "" if stage is FeatureStage.GA else stage.name for name, stage in gates.stages.items()}
     states = {(name, stages[name]): float(is_on) for name, is_on in gates.states.items()}
     build = Gauge(
         "kubernetes_build_info",
@@ -72,7 +72,7 @@ def add_gates(registry: MetricsRegistry, gates: FeatureGates) -> None:
     build.set(1, __version__, f"{sys.platform}/python{sys.version_info.major}.{sys.version_info.minor}")
     registry.add(
         build,
-        Reading(
+        GaugeReading(
             "kubernetes_feature_enabled",
             "[BETA] This metric records the data about the stage and enablement of a k8s feature.",
             ("name", "stage"),

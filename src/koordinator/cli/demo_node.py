@@ -13,9 +13,9 @@ from koordinator.cli import logs, options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from koordinator.node_demo.plan import Scenario
+    from koordinator.node_demo.plan import DemoScenario
     from koordinator.node_demo.results import ResultRow
-    from koordinator.node_demo.show import Prepared, Shown
+    from koordinator.node_demo.show import Prepared, ShownResults
 
 SECONDS_MIN, SECONDS_MAX = 1.0, 600.0
 REPEATS_MAX = 100
@@ -150,16 +150,16 @@ def demo_node(
         notes.print(f"The report is in {report}: open it in a browser.", highlight=False)
 
 
-def _scenarios(loads: tuple[int, ...], hogs: tuple[str, ...]) -> "list[Scenario]":
-    from koordinator.node_demo.plan import Hog, Scenario
+def _scenarios(loads: tuple[int, ...], hogs: tuple[str, ...]) -> "list[DemoScenario]":
+    from koordinator.node_demo.plan import DemoScenario, Hog
 
     wanted = {
-        Scenario(load, Hog(hog)) for load in loads for hog in hogs if hog == Hog.CPU or load == min(loads)
+        DemoScenario(load, Hog(hog)) for load in loads for hog in hogs if hog == Hog.CPU or load == min(loads)
     }
     return sorted(wanted)
 
 
-def _show(prepared: "Prepared", notes: "Console", quiet: bool) -> "Shown":
+def _show(prepared: "Prepared", notes: "Console", quiet: bool) -> "ShownResults":
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from koordinator.node_demo import plan, show, texts
@@ -183,7 +183,7 @@ def _show(prepared: "Prepared", notes: "Console", quiet: bool) -> "Shown":
         )
 
 
-def _tell(console: "Console", rows: "list[ResultRow]", shown: "Shown") -> None:
+def _tell(console: "Console", rows: "list[ResultRow]", shown: "ShownResults") -> None:
     from rich.table import Table
 
     from koordinator.node_demo import results, texts

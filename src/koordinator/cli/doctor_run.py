@@ -23,8 +23,8 @@ from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
 from koordinator.doctor import gather
 from koordinator.doctor.checks.all import BY_NAME, CHECKS, DoctorReport, examine
-from koordinator.doctor.finding import Finding, Severity, some_of
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, some_of
+from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.simulate import dump as dumps
 
 NO_ANSWER = 3
@@ -60,12 +60,14 @@ def main(
 
 def exit_code(report: DoctorReport) -> int:
     """By the worst finding."""
-    if report.count(Severity.ERROR):
+    if report.count(FindingSeverity.ERROR):
         return 2
-    return 1 if report.count(Severity.WARNING) else 0
+    return 1 if report.count(FindingSeverity.WARNING) else 0
 
 
-async def _from_cluster(namespace: str, kubeconfig: str, context: str, chosen: frozenset[str]) -> Snapshot:
+async def _from_cluster(
+    namespace: str, kubeconfig: str, context: str, chosen: frozenset[str]
+) -> ClusterSnapshot:
     """Return what the chosen checks look at; requests that only other checks need are not sent."""
     client = connect.load(kubeconfig_file=kubeconfig, context=context)
     console = Console(stderr=True)
@@ -105,7 +107,7 @@ def _write(report: DoctorReport, output: str) -> None:
 def as_json(report: DoctorReport) -> dict[str, Any]:
     """The report for tools: counts, findings (worst first), names of checks."""
     return {
-        "counts": {severity.value: report.count(severity) for severity in Severity},
+        "counts": {severity.value: report.count(severity) for severity in FindingSeverity},
         "findings": [msgspec.to_builtins(each) for each in report.findings],
         "passed": list(report.passed),
         "notDone": list(report.not_done),
@@ -113,7 +115,11 @@ def as_json(report: DoctorReport) -> dict[str, Any]:
 
 
 WIDTH_SEVERITY, WIDTH_CHECK = 9, 18
-_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
+_STYLES = {
+    FindingSeverity.ERROR: "bold red",
+    FindingSeverity.WARNING: "yellow",
+    FindingSeverity.NOTICE: "cyan",
+}
 
 
 def plain(report: DoctorReport) -> str:
@@ -157,7 +163,7 @@ def _words(finding: Finding, style: str) -> Text:
 def _summary(report: DoctorReport) -> Text:
     counts = [
         f"{count} {severity.value}{'s' if count > 1 else ''}"
-        for severity in Severity
+        for severity in FindingSeverity
         if (count := report.count(severity))
     ]
     passed = len(report.passed)
@@ -166,7 +172,7 @@ def _summary(report: DoctorReport) -> Text:
         text.append(f", {len(report.not_done)} not done ({', '.join(report.not_done)})")
     text.append("; ")
     worst = report.findings[0].severity if report.findings else None
-    if worst in (None, Severity.NOTICE):
+    if worst in (None, FindingSeverity.NOTICE):
         text.append("nothing is wrong", style="bold green")
         if counts:
             text.append(f", {counts[0]}")

@@ -173,7 +173,7 @@ def _selector_of(owner: Object) -> Predicate:
     return compile_selector(selector or LabelSelector(match_labels={JOB_UID: owner.metadata.uid}))
 
 
-def _refresh(found: dumps.Snapshot) -> None:
+def _refresh(found: dumps.DumpSnapshot) -> None:
     for profile in found.engine.profiles.values():
         found.engine.refresh(profile, found.now_s)
 

@@ -32,7 +32,7 @@ class DurationText(click.ParamType):  # type: ignore[type-arg] # generic in newe
         return str(value)
 
 
-class Listed(click.ParamType):  # type: ignore[type-arg] # generic in newer releases only
+class CommaList(click.ParamType):  # type: ignore[type-arg] # generic in newer releases only
     """Texts separated by commas."""
 
     name = "list"
@@ -102,7 +102,9 @@ def time(name: str, default: str | None, words: str) -> Decorate:
 
 def listed(name: str, default: str, words: str) -> Decorate:
     """A list in one text."""
-    return click.option(f"--{name}", type=Listed(), default=default, show_default=bool(default), help=words)
+    return click.option(
+        f"--{name}", type=CommaList(), default=default, show_default=bool(default), help=words
+    )
 
 
 def file(name: str, words: str) -> Decorate:

@@ -17,7 +17,7 @@ from koordinator.cli.manager_flags import ManagerSettings
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import LeaderElection
+from koordinator.cluster.leader import LeaderElector
 from koordinator.manager import http
 from koordinator.manager.manager import Manager
 from koordinator.manager.webhooks.serving import DRAIN_S, Webhooks
@@ -76,12 +76,12 @@ async def _main(settings: ManagerSettings, where: WebhookSettings, client: Clien
             metrics.client.count(each.transport, client.server)
         component.add_to(metrics.runtime, cluster.clock.now())
         component.add_gates(metrics.runtime, settings.gates)
-        election: LeaderElection | None = None
+        election: LeaderElector | None = None
         if settings.election is not None:
             # Two processes may have the same host name and number, in containers.
             identity = f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}"
             config = msgspec.structs.replace(settings.election, identity=identity)
-            election = LeaderElection(lease_cluster, config, rng=random.Random(rng.getrandbits(64)))
+            election = LeaderElector(lease_cluster, config, rng=random.Random(rng.getrandbits(64)))
         async with served(manager, webhooks, election, settings), asyncio.TaskGroup() as group:
             beside = [
                 group.create_task(_tidy(manager), name="garbage"),
@@ -103,7 +103,7 @@ async def _tidy(manager: Manager) -> None:
 
 @contextlib.asynccontextmanager
 async def served(
-    manager: Manager, webhooks: Webhooks, election: LeaderElection | None, settings: ManagerSettings
+    manager: Manager, webhooks: Webhooks, election: LeaderElector | None, settings: ManagerSettings
 ) -> AsyncIterator[None]:
     """Serve metrics, health and profiles, where they are asked for. Raises: OSError for an address that is taken."""
     alive, ready = health_checks(manager, webhooks, election)
@@ -122,7 +122,7 @@ async def served(
 
 
 def health_checks(
-    manager: Manager, webhooks: Webhooks, election: LeaderElection | None
+    manager: Manager, webhooks: Webhooks, election: LeaderElector | None
 ) -> tuple[Mapping[str, http.Check], Mapping[str, http.Check]]:
     """Return the checks by name: why the process should be restarted, and why it should not be asked."""
 

@@ -33,7 +33,7 @@ REDRAW_S = 0.5
 """Changes that come within this time are drawn together."""
 
 
-class Shown:
+class ShownTrees:
     """The part of the trees that is asked for."""
 
     def __init__(self, root: str, tree_id: str | None, options: TreeDrawing) -> None:
@@ -82,7 +82,7 @@ def tree(
         raise click.UsageError("--watch follows a cluster: it goes without --dump")
     if watch and output != "table":
         raise click.UsageError(f"--watch draws tables: it goes without -o {output}")
-    shown = Shown(root, tree_id, TreeDrawing(resources=names, depth=depth, glyphs=_glyphs()))
+    shown = ShownTrees(root, tree_id, TreeDrawing(resources=names, depth=depth, glyphs=_glyphs()))
     if dump_files:
         dump = dumps.read(dump_files)
         _write(forest(dump.views(ElasticQuota), dump.views(Node)), shown, output)
@@ -102,7 +102,7 @@ def _glyphs() -> Glyphs:
     return Glyphs()
 
 
-def _write(found: Forest, shown: Shown, output: str) -> None:
+def _write(found: Forest, shown: ShownTrees, output: str) -> None:
     if output != "table":
         trees = shown.of(found)
         body = to_json(Forest(trees=trees, strays=found.strays if len(trees) == len(found.trees) else []))
@@ -119,7 +119,7 @@ def _write(found: Forest, shown: Shown, output: str) -> None:
             click.echo(line.plain)
 
 
-def _drawn(found: Forest, shown: Shown, width: int | None) -> list[Text]:
+def _drawn(found: Forest, shown: ShownTrees, width: int | None) -> list[Text]:
     return tree_lines(found, shown.of(found), msgspec.structs.replace(shown.options, width=width))
 
 
@@ -138,7 +138,7 @@ async def _nodes(cluster: Cluster) -> Sequence[Node]:
         return ()
 
 
-async def _watch(shown: Shown, kubeconfig: str, context: str) -> None:
+async def _watch(shown: ShownTrees, kubeconfig: str, context: str) -> None:
     """Draw after each change, on a terminal in place, else one table below the other."""
     client = connect.load(kubeconfig_file=kubeconfig, context=context)
     changed = asyncio.Event()
@@ -159,7 +159,7 @@ async def _watch(shown: Shown, kubeconfig: str, context: str) -> None:
 
 
 async def _draw_for_ever(
-    cluster: Cluster, quotas: Informer[ElasticQuota], changed: asyncio.Event, shown: Shown
+    cluster: Cluster, quotas: Informer[ElasticQuota], changed: asyncio.Event, shown: ShownTrees
 ) -> None:
     loop, console = asyncio.get_running_loop(), Console(highlight=False)
     nodes, asked_s, last = await _nodes(cluster), loop.time(), ""

@@ -19,12 +19,12 @@ from koordinator.cluster import connect, garbage
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.gatekeeper import guarded
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import ElectionConfig, LeaderElection
+from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.cluster.rate_limit import Rate
 from koordinator.scheduler.auditor.auditor import AuditOptions, LabelClash, label_names
 from koordinator.scheduler.auditor.history import AuditLimits
 from koordinator.scheduler.config import config, default_plugins, plugin_args
-from koordinator.scheduler.config.config import ConfigError, SchedulerConfig
+from koordinator.scheduler.config.config import SchedulerConfig, SchedulerConfigError
 from koordinator.scheduler.engine.registry import PluginRegistry
 from koordinator.scheduler.loop import sync_barrier
 from koordinator.scheduler.observe.debugging import DebugOptions, DumpOptions
@@ -74,7 +74,7 @@ def read_config(flags: Flags) -> SchedulerConfig:
 
     As upstream, leader election by flags wins over the file; the deprecated flags count without a file only.
 
-    Raises: ConfigError.
+    Raises: SchedulerConfigError.
     """
     settings = default_plugins.shipped_config()
     old = {
@@ -104,7 +104,7 @@ def read_config(flags: Flags) -> SchedulerConfig:
     }
     elected = msgspec.structs.replace(settings.leader_election, **election)
     if problems := list(config.election_problems(elected)):
-        raise ConfigError.of(problems)
+        raise SchedulerConfigError.of(problems)
     return msgspec.structs.replace(settings, leader_election=elected)
 
 
@@ -239,7 +239,7 @@ async def serve_and_schedule(
             garbage.set_aside()
             await scheduler.schedule()
         return
-    election = LeaderElection(
+    election = LeaderElector(
         cluster,
         _election_config(elected, rng),
         rng=random.Random(rng.getrandbits(64)),

@@ -242,7 +242,7 @@ def _cluster_options(asked: UpOptions, clock: SystemClock) -> "ClusterOptions":
     tokens = tuple(auth.read_token_file(asked.token_file)) if asked.token_file is not None else ()
     # Without a token any user of this machine could run commands as root on a process node.
     if asked.token or (asked.process_node and not tokens):
-        tokens = (auth.Token(secrets.token_urlsafe(24)), *tokens)
+        tokens = (auth.StaticToken(secrets.token_urlsafe(24)), *tokens)
     process_node = None
     if asked.process_node:
         process_node = process_nodes.options(

@@ -104,7 +104,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[str, ...] = ("system:masters", "system:authenticated")
 
 
-class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True):
+class DeleteRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Body and query of a delete."""
 
     grace_period_s: int | None = None
@@ -183,13 +183,13 @@ class Backend(Protocol):
     ) -> ObjectRecord: ...
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, options: DeleteOptions = DeleteOptions()
+        self, resource: Resource, namespace: str, name: str, options: DeleteRequest = DeleteRequest()
     ) -> tuple[ObjectRecord, bool]:
         """The object and whether it is gone now (False: it waits for grace or finalizers)."""
         ...
 
     async def delete_collection(
-        self, resource: Resource, namespace: str, selection: ListOptions, options: DeleteOptions
+        self, resource: Resource, namespace: str, selection: ListOptions, options: DeleteRequest
     ) -> Sequence[ObjectRecord]: ...
 
     async def connect(

@@ -15,7 +15,7 @@ from koordinator.api.errors import KoordinatorError
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-class ConfigError(KoordinatorError, ValueError):
+class ClusterConfigError(KoordinatorError, ValueError):
     """The way to a cluster is not or badly described: `source` (file, variable), `field`, `reason`."""
 
     def __init__(self, source: str, field: str, reason: str) -> None:
@@ -32,7 +32,7 @@ class Credentials(Protocol):
     async def authorization(self) -> str:
         """The header's value for a request now; empty without one.
 
-        Raises: ConfigError when none can be had (the plugin fails, the token file is unreadable).
+        Raises: ClusterConfigError when none can be had (the plugin fails, the token file is unreadable).
         """
         ...
 
@@ -85,7 +85,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
 def from_url(server: str, *, token: str = "", ca_file: str = "", insecure: bool = False) -> ClientConfig:
     """A server by its address, with a bearer token and its certificate authority where it needs them.
 
-    Raises: ConfigError when the address is none or the file unreadable.
+    Raises: ClusterConfigError when the address is none or the file unreadable.
     """
     return ClientConfig(
         server=checked_server(server, "--server"),
@@ -95,10 +95,10 @@ def from_url(server: str, *, token: str = "", ca_file: str = "", insecure: bool 
 
 
 def checked_server(server: str, source: str) -> str:
-    """The address without a trailing slash. Raises: ConfigError when it is none."""
+    """The address without a trailing slash. Raises: ClusterConfigError when it is none."""
     scheme, separator, rest = server.partition("://")
     if scheme not in ("http", "https") or not separator or not rest:
-        raise ConfigError(source, "server", f"{server!r} is not an http:// or https:// address")
+        raise ClusterConfigError(source, "server", f"{server!r} is not an http:// or https:// address")
     return server.rstrip("/")
 
 
@@ -107,14 +107,14 @@ def tls_context(
 ) -> ssl.SSLContext | None:
     """The trust for a server: the system's authorities unless others are given; None for plain HTTP.
 
-    `ca_data` is PEM text. Raises: ConfigError.
+    `ca_data` is PEM text. Raises: ClusterConfigError.
     """
     if not server.startswith("https://"):
         return None
     try:
         context = ssl.create_default_context(cafile=ca_file or None, cadata=ca_data or None)
     except (OSError, ValueError) as error:
-        raise ConfigError(source, "certificate-authority", f"{ca_file or 'data'}: {error}") from error
+        raise ClusterConfigError(source, "certificate-authority", f"{ca_file or 'data'}: {error}") from error
     if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -122,7 +122,7 @@ def tls_context(
 
 
 def load_certificate(tls: ssl.SSLContext, certificate: bytes, key: bytes, source: str) -> None:
-    """Present a client certificate (PEM) on new connections. Raises: ConfigError."""
+    """Present a client certificate (PEM) on new connections. Raises: ClusterConfigError."""
     # OpenSSL reads files only; ours is readable by nobody else and gone at once.
     with tempfile.NamedTemporaryFile(prefix="koordinator-") as file:
         file.write(certificate + b"\n" + key)
@@ -130,7 +130,7 @@ def load_certificate(tls: ssl.SSLContext, certificate: bytes, key: bytes, source
         try:
             tls.load_cert_chain(file.name)
         except (OSError, ValueError) as error:
-            raise ConfigError(source, "client-certificate", str(error)) from error
+            raise ClusterConfigError(source, "client-certificate", str(error)) from error
 
 
 class TokenFile:
@@ -142,7 +142,7 @@ class TokenFile:
         self._header = ""
 
     async def authorization(self) -> str:
-        """Return the header, read again when the file has changed. Raises: ConfigError when the file cannot be
+        """Return the header, read again when the file has changed. Raises: ClusterConfigError when the file cannot be
         read.
         """
         try:
@@ -152,7 +152,7 @@ class TokenFile:
                 self._header = f"Bearer {user_files.read_text(self._path).strip()}"
                 self._stamp = stamp
         except (OSError, user_files.FileError) as error:
-            raise ConfigError(str(self._path), "token", str(error)) from error
+            raise ClusterConfigError(str(self._path), "token", str(error)) from error
         return self._header
 
     async def renew(self) -> bool:
@@ -163,11 +163,11 @@ class TokenFile:
 def in_cluster(account: Path = SERVICE_ACCOUNT) -> ClientConfig:
     """The API of the cluster whose pod we are, with its service account.
 
-    Raises: ConfigError when this is no pod.
+    Raises: ClusterConfigError when this is no pod.
     """
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
-        raise ConfigError(
+        raise ClusterConfigError(
             "in-cluster", "KUBERNETES_SERVICE_HOST", "not set: this is no pod; give a kubeconfig or a URL"
         )
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

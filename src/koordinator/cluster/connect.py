@@ -33,7 +33,7 @@ def load(
     if not named and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return config.in_cluster()
     looked_for = ", ".join(str(path) for path in candidates)
-    raise config.ConfigError(
+    raise config.ClusterConfigError(
         "kubeconfig",
         "",
         f"no cluster is configured: {looked_for} not found; name its kubeconfig with --kubeconfig FILE, "

@@ -51,7 +51,7 @@ MESSAGE_BYTES_MAX = 1024
 DEFAULT_NAMESPACE = "default"
 
 
-class Severity(enum.Enum):
+class EventSeverity(enum.Enum):
     """The `type` of an event."""
 
     NORMAL = "Normal"
@@ -103,7 +103,7 @@ class EventRecorder:
     def event(
         self,
         obj: Object | ObjectReference,
-        severity: Severity,
+        severity: EventSeverity,
         reason: str,
         message: str,
         *,
@@ -138,10 +138,10 @@ class EventRecorder:
             lane.parked.set_result(None)
 
     def normal(self, obj: Object | ObjectReference, reason: str, message: str, *, action: str = "") -> None:
-        self.event(obj, Severity.NORMAL, reason, message, action=action)
+        self.event(obj, EventSeverity.NORMAL, reason, message, action=action)
 
     def warning(self, obj: Object | ObjectReference, reason: str, message: str, *, action: str = "") -> None:
-        self.event(obj, Severity.WARNING, reason, message, action=action)
+        self.event(obj, EventSeverity.WARNING, reason, message, action=action)
 
     async def flush(self) -> None:
         """Until nothing is left to be written; needs `run` to be running. Nothing is more urgent meanwhile."""

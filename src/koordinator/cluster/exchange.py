@@ -47,7 +47,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     server_name: str = ""
 
 
-class Pool:
+class ConnectionPool:
     """Connections to one server, at most `connections_max`; more exchanges wait for one.
 
     Idle connections are used for `keep_alive_s`, the one used last first.
@@ -337,4 +337,4 @@ def keep_alive(made: socket.socket) -> None:
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-__all__ = ["HttpResponse", "NoAnswer", "NotReached", "Origin", "Pool", "keep_alive"]
+__all__ = ["ConnectionPool", "HttpResponse", "NoAnswer", "NotReached", "Origin", "keep_alive"]

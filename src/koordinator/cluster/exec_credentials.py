@@ -14,7 +14,7 @@ import msgspec
 
 from koordinator import clock as clocks
 from koordinator.clock import Clock
-from koordinator.cluster.config import ConfigError, load_certificate
+from koordinator.cluster.config import ClusterConfigError, load_certificate
 
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 # People may have to log in in a browser first.
@@ -73,7 +73,7 @@ class ExecCredentials:
     ) -> None:
         if plugin.api_version not in API_VERSIONS:
             known = " or ".join(API_VERSIONS)
-            raise ConfigError(source, "exec.apiVersion", f"{plugin.api_version!r} is not {known}")
+            raise ClusterConfigError(source, "exec.apiVersion", f"{plugin.api_version!r} is not {known}")
         self._plugin = plugin
         self._directory = directory
         self._cluster = cluster
@@ -170,5 +170,5 @@ class ExecCredentials:
         extra = {entry.name: entry.value for entry in self._plugin.env}
         return extra | {"KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode()}
 
-    def _error(self, reason: str) -> ConfigError:
-        return ConfigError(self._source, f"exec plugin {self._plugin.command}", reason)
+    def _error(self, reason: str) -> ClusterConfigError:
+        return ClusterConfigError(self._source, f"exec plugin {self._plugin.command}", reason)

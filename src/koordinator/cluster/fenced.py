@@ -10,7 +10,7 @@ from typing import TypeVar
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.transport import BEFORE_SENDING
-from koordinator.cluster.write_through import Write, WriteThrough
+from koordinator.cluster.write_through import ClusterWrite, WriteThrough
 
 R = TypeVar("R")
 
@@ -30,7 +30,7 @@ class FencedCluster(WriteThrough):
         super().__init__(inner)
         self._may_write = may_write
 
-    async def _send(self, write: Write, effect: Callable[[], Awaitable[R]]) -> R:
+    async def _send(self, write: ClusterWrite, effect: Callable[[], Awaitable[R]]) -> R:
         def check() -> None:
             if not self._may_write():
                 raise NotLeading(f"{write}: the lease was not renewed in time; another instance may lead")

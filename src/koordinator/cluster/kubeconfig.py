@@ -15,7 +15,7 @@ from koordinator.clock import Clock
 from koordinator.cluster.config import (
     Anonymous,
     ClientConfig,
-    ConfigError,
+    ClusterConfigError,
     Credentials,
     StaticHeader,
     TokenFile,
@@ -104,13 +104,13 @@ class _File(msgspec.Struct, frozen=True, rename="kebab"):
 def load(paths: Sequence[Path], *, context: str = "", clock: Clock) -> ClientConfig:
     """The cluster of `context` (the current one by default), as the files say.
 
-    Relative names in a file are relative to it. Raises: ConfigError.
+    Relative names in a file are relative to it. Raises: ClusterConfigError.
     """
     files = [(path, _read(path)) for path in paths]
     where = ", ".join(map(str, paths))
     wanted = context or next((file.current_context for _, file in files if file.current_context), "")
     if not wanted:
-        raise ConfigError(where, "current-context", "not set; choose a context")
+        raise ClusterConfigError(where, "current-context", "not set; choose a context")
     _, named_context = _find([(p, f.contexts) for p, f in files], wanted, where, "contexts")
     chosen = named_context.context or ContextEntry()
     cluster_path, named_cluster = _find(
@@ -135,7 +135,7 @@ def _config(
     source = f"{cluster_path} clusters[{context.cluster}]"
     server = checked_server(cluster.server, source)
     if cluster.proxy_url and not cluster.proxy_url.startswith(("http://", "https://")):
-        raise ConfigError(
+        raise ClusterConfigError(
             source, "proxy-url", f"{cluster.proxy_url!r}: only http and https proxies are supported"
         )
     ca_data = cluster.certificate_authority_data
@@ -192,7 +192,7 @@ def _provider(
     provider: AuthProvider, user_name: str, path: Path, source: str, clock: Clock
 ) -> OidcCredentials:
     if provider.name != "oidc":
-        raise ConfigError(
+        raise ClusterConfigError(
             source, "auth-provider", f"{provider.name!r} is not supported; use its exec plugin instead"
         )
     settings = msgspec.convert(provider.config, OidcProvider)
@@ -222,7 +222,7 @@ def _present_certificate(tls: ssl.SSLContext, user: UserEntry, path: Path, sourc
     )
     key = _bytes(user.client_key_data, user.client_key, path, source, "client-key")
     if certificate and not key:
-        raise ConfigError(source, "client-key", "missing, but there is a client-certificate")
+        raise ClusterConfigError(source, "client-key", "missing, but there is a client-certificate")
     if certificate:
         load_certificate(tls, certificate, key, source)
 
@@ -231,16 +231,16 @@ def _read(path: Path) -> _File:
     try:
         parsed: Any = yaml_text.load(user_files.read_text(path))
     except user_files.FileError as error:
-        raise ConfigError(str(path), error.place, error.reason) from error
+        raise ClusterConfigError(str(path), error.place, error.reason) from error
     except OSError as error:
-        raise ConfigError(str(path), "", (error.strerror or str(error)).lower()) from error
+        raise ClusterConfigError(str(path), "", (error.strerror or str(error)).lower()) from error
     except yaml_text.YamlError as error:
-        raise ConfigError(str(path), "", f"no YAML: {error}") from error
+        raise ClusterConfigError(str(path), "", f"no YAML: {error}") from error
     try:
         return msgspec.convert(_without_nulls(parsed or {}), _File)
     except msgspec.ValidationError as error:
         why, _, field = str(error).partition(" - at ")
-        raise ConfigError(str(path), field.strip("`"), why) from error
+        raise ClusterConfigError(str(path), field.strip("`"), why) from error
 
 
 def _without_nulls(value: Any) -> Any:
@@ -258,7 +258,7 @@ def _find(files: Sequence[tuple[Path, list[N] | None]], name: str, where: str, f
             if entry.name == name:
                 return path, entry
     known = sorted({entry.name for _, entries in files for entry in entries or ()})
-    raise ConfigError(where, field, f"{name!r} not found; there is {', '.join(known) or 'none'}")
+    raise ClusterConfigError(where, field, f"{name!r} not found; there is {', '.join(known) or 'none'}")
 
 
 def _beside(path: Path, name: str) -> str:
@@ -274,14 +274,14 @@ def _bytes(data: str, name: str, path: Path, source: str, field: str) -> bytes:
     try:
         return user_files.read(_beside(path, name))
     except (OSError, user_files.FileError) as error:
-        raise ConfigError(source, field, str(error)) from error
+        raise ClusterConfigError(source, field, str(error)) from error
 
 
 def _decoded(data: str, source: str, field: str) -> bytes:
     try:
         return base64.b64decode(data, validate=True)
     except binascii.Error as error:
-        raise ConfigError(source, field, f"no base64: {error}") from error
+        raise ClusterConfigError(source, field, f"no base64: {error}") from error
 
 
 def _write_back(path: Path, user_name: str, changes: dict[str, str]) -> None:

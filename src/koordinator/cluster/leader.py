@@ -68,7 +68,7 @@ class LeaseLost(KoordinatorError):
         self.lease, self.identity, self.why = lease, identity, why
 
 
-class LeaderElection:
+class LeaderElector:
     """One candidate. `rng` seeds the jitter of its tries."""
 
     def __init__(

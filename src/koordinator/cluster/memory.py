@@ -10,7 +10,7 @@ from koordinator.api.meta import Object
 from koordinator.cluster import memory_request, pods, views
 from koordinator.cluster.backend import (
     Backend,
-    DeleteOptions,
+    DeleteRequest,
     ListOptions,
     ObjectRecord,
     RecordEvent,
@@ -111,7 +111,7 @@ class MemoryCluster:
         grace_period_s: int | None = None,
         propagation: str = "",
     ) -> None:
-        options = DeleteOptions(
+        options = DeleteRequest(
             grace_period_s=grace_period_s, propagation=propagation, uid=uid, user=self._user
         )
         await self._backend.delete(view.resource, namespace, name, options)

@@ -7,7 +7,7 @@ import msgspec
 
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Backend, DeleteOptions, ListOptions, WriteOptions
+from koordinator.cluster.backend import Backend, DeleteRequest, ListOptions, WriteOptions
 from koordinator.cluster.protocol import PatchType
 
 # Segments after a namespace's name that belong to the Namespace object, not to a resource inside it.
@@ -143,9 +143,9 @@ async def _write(
     raise errors.MethodNotSupported(f"{method} is not supported on {resource.qualified} {name!r} {sub!r}")
 
 
-def _delete_options(body: Mapping[str, Any], options: WriteOptions) -> DeleteOptions:
+def _delete_options(body: Mapping[str, Any], options: WriteOptions) -> DeleteRequest:
     preconditions = body.get("preconditions") or {}
-    return DeleteOptions(
+    return DeleteRequest(
         grace_period_s=body.get("gracePeriodSeconds"),
         propagation=body.get("propagationPolicy", ""),
         uid=preconditions.get("uid", ""),

@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from koordinator.cluster.workqueue import WorkQueue
-from koordinator.prometheus import Counter, Histogram, Labels, MetricsRegistry, Reading, Series, exponential
+from koordinator.prometheus import (
+    Counter,
+    GaugeReading,
+    Histogram,
+    HistogramSeries,
+    Labels,
+    MetricsRegistry,
+    exponential,
+)
 
 if TYPE_CHECKING:  # aiohttp takes a while to import, which a command's --help does not need
     from koordinator.cluster.transport import Transport
@@ -63,17 +71,19 @@ class QueueMetrics:
 
     def _reading(
         self, name: str, description: str, read: "Callable[[WorkQueue[Any], _Observer], float]"
-    ) -> Reading:
+    ) -> GaugeReading:
         def of_all() -> Mapping[Labels, float]:
             return {(each,): read(*watched) for each, watched in self._watched.items()}
 
-        return Reading(name, description, ("name",), of_all)
+        return GaugeReading(name, description, ("name",), of_all)
 
 
 class _Observer:
     """Notes since when each key waits or is worked on."""
 
-    def __init__(self, name: str, adds: Counter, retries: Counter, waits: Series, works: Series) -> None:
+    def __init__(
+        self, name: str, adds: Counter, retries: Counter, waits: HistogramSeries, works: HistogramSeries
+    ) -> None:
         self._name = name
         self._adds, self._retries = adds, retries
         self._waits, self._works = waits, works

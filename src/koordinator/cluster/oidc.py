@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from koordinator.clock import Clock
-from koordinator.cluster.config import ConfigError, tls_context
+from koordinator.cluster.config import ClusterConfigError, tls_context
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class OidcCredentials:
     ) -> None:
         for field in ("idp_issuer_url", "client_id"):
             if not getattr(provider, field):
-                raise ConfigError(source, f"auth-provider.config.{field.replace('_', '-')}", "missing")
+                raise ClusterConfigError(source, f"auth-provider.config.{field.replace('_', '-')}", "missing")
         self._provider = provider
         self._source = source
         self._clock = clock
@@ -123,5 +123,5 @@ class OidcCredentials:
             source=self._source,
         )
 
-    def _error(self, field: str, reason: str) -> ConfigError:
-        return ConfigError(self._source, f"auth-provider.config.{field}", reason)
+    def _error(self, field: str, reason: str) -> ClusterConfigError:
+        return ClusterConfigError(self._source, f"auth-provider.config.{field}", reason)

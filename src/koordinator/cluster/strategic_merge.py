@@ -22,24 +22,24 @@ _UNKNOWN_PATCH_TYPE = "Unknown patch type: {}"
 _MISSING: Any = object()
 
 
-class Shape(Protocol):
+class MergeSchema(Protocol):
     """The schema that the algorithm asks about a value; the API server's schemas have it, and small tables for
     clients.
     """
 
     @property
-    def element(self) -> "Shape | None":
+    def element(self) -> "MergeSchema | None":
         """The shape of the elements of a list."""
 
-    def member(self, key: str) -> "Member":
+    def member(self, key: str) -> "MergeMember":
         """Return how the member `key` of an object merges; also for members that nobody knows."""
 
 
-class Member(Protocol):
+class MergeMember(Protocol):
     """The merge rules of an object's member: `strategies` out of merge, replace, retainKeys."""
 
     @property
-    def type(self) -> Shape: ...
+    def type(self) -> MergeSchema: ...
 
     @property
     def strategies(self) -> Sequence[str]: ...
@@ -48,7 +48,7 @@ class Member(Protocol):
     def merge_key(self) -> str: ...
 
 
-def merge(current: dict[str, Any], patch: Any, shape: Shape) -> dict[str, Any]:
+def merge(current: dict[str, Any], patch: Any, shape: MergeSchema) -> dict[str, Any]:
     """`current` (of `shape`) changed as `patch` says; neither argument is changed.
 
     Raises: BadRequest for a malformed patch or directive, Invalid when a list element lacks its merge key.
@@ -60,7 +60,7 @@ def merge(current: dict[str, Any], patch: Any, shape: Shape) -> dict[str, Any]:
     return _merge_map(current, patch, shape)
 
 
-def _merge_map(current: dict[str, Any], patch: dict[str, Any], shape: Shape) -> dict[str, Any]:
+def _merge_map(current: dict[str, Any], patch: dict[str, Any], shape: MergeSchema) -> dict[str, Any]:
     directive = patch.get(PATCH)
     if directive is not None:
         rest = {key: value for key, value in patch.items() if key != PATCH}
@@ -119,7 +119,7 @@ def _is_directive(key: str) -> bool:
     return key in {PATCH, RETAIN_KEYS} or key.startswith((SET_ORDER, DELETE_FROM_LIST))
 
 
-def _merge_value(old: Any, value: Any, field: Member, order: list[Any] | None) -> Any:
+def _merge_value(old: Any, value: Any, field: MergeMember, order: list[Any] | None) -> Any:
     if isinstance(value, dict):
         if isinstance(old, dict) and "replace" not in field.strategies:
             return _merge_map(old, value, field.type)
@@ -132,7 +132,7 @@ def _merge_value(old: Any, value: Any, field: Member, order: list[Any] | None) -
     return value
 
 
-def _merge_list(old: list[Any], patch: list[Any], field: Member, order: list[Any] | None) -> list[Any]:
+def _merge_list(old: list[Any], patch: list[Any], field: MergeMember, order: list[Any] | None) -> list[Any]:
     if not any(isinstance(item, dict) for item in (*old, *patch)):
         merged = list(old)
         for item in patch:

@@ -23,7 +23,7 @@ from yarl import URL
 
 from koordinator.cluster import errors, exchange, wire
 from koordinator.cluster.backoff import Backoff, BackoffPolicy, retry_after_s
-from koordinator.cluster.config import ClientConfig, ConfigError
+from koordinator.cluster.config import ClientConfig, ClusterConfigError
 from koordinator.cluster.rate_limit import Rate, TokenBucket
 
 # Five tries spread over some two seconds; loops above have longer breath and their own backoff.
@@ -94,7 +94,7 @@ class Transport:
         self._rate = rate
         self._bucket: TokenBucket | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._writes: exchange.Pool | None = None
+        self._writes: exchange.ConnectionPool | None = None
         self._path_prefix = ""
         self._fixed_head = b""
         self._renewing = asyncio.Lock()
@@ -217,7 +217,7 @@ class Transport:
             call.body,
         )
 
-    def _pool_of_writes(self) -> exchange.Pool | None:
+    def _pool_of_writes(self) -> exchange.ConnectionPool | None:
         """Connections for short writes; None where only the general client knows the way."""
         config, url = self._config, URL(self._config.server, encoded=True)
         own = [("User-Agent", self._user_agent), ("Accept", "application/json"), *config.headers]
@@ -232,7 +232,7 @@ class Transport:
         self._path_prefix = url.raw_path.rstrip("/")
         tls = (config.tls or ssl.create_default_context()) if url.scheme == "https" else None
         origin = exchange.Origin(host=url.host, port=url.port, tls=tls, server_name=config.server_name)
-        return exchange.Pool(
+        return exchange.ConnectionPool(
             origin,
             connections_max=CONNECTIONS_MAX,
             connect_timeout_s=CONNECT_TIMEOUT_S,
@@ -267,7 +267,7 @@ class Transport:
         headers = {} if call.body is None else {"Content-Type": call.content_type}
         try:
             authorization = await self._config.credentials.authorization()
-        except ConfigError as error:
+        except ClusterConfigError as error:
             raise errors.Unauthorized(f"no credentials: {error}") from error
         if authorization:
             headers["Authorization"] = authorization
@@ -280,7 +280,7 @@ class Transport:
                 return True
             try:
                 renewed = await self._config.credentials.renew()
-            except ConfigError as error:
+            except ClusterConfigError as error:
                 raise errors.Unauthorized(f"no credentials: {error}") from error
             self._identity += 1
             return renewed

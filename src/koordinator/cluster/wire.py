@@ -32,7 +32,7 @@ class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
     continue_token: str = msgspec.field(name="continue", default="")
 
 
-class Listed(msgspec.Struct, Generic[T], frozen=True):
+class ListPage(msgspec.Struct, Generic[T], frozen=True):
     """A page of a list as sent."""
 
     metadata: ListMeta = ListMeta()
@@ -59,20 +59,20 @@ def read_object(view: type[T], data: bytes) -> T:
         raise _no_json(data, error) from error
 
 
-def read_page(view: type[T], data: bytes) -> tuple[Listed[T], tuple[tuple[str, str], ...]]:
+def read_page(view: type[T], data: bytes) -> tuple[ListPage[T], tuple[tuple[str, str], ...]]:
     """A page, and (namespace, name) of the objects left out because they do not fit (they are logged).
 
     Raises: InternalError when it is no list at all.
     """
     try:
-        return decode.from_json(data, Listed[view]), ()  # type: ignore[valid-type]
+        return decode.from_json(data, ListPage[view]), ()  # type: ignore[valid-type]
     except msgspec.ValidationError:
         return _read_one_by_one(view, data)
     except msgspec.DecodeError as error:
         raise _no_json(data, error) from error
 
 
-def _read_one_by_one(view: type[T], data: bytes) -> tuple[Listed[T], tuple[tuple[str, str], ...]]:
+def _read_one_by_one(view: type[T], data: bytes) -> tuple[ListPage[T], tuple[tuple[str, str], ...]]:
     try:
         page = msgspec.json.decode(data, type=_RawListed)
     except msgspec.ValidationError as error:
@@ -85,7 +85,7 @@ def _read_one_by_one(view: type[T], data: bytes) -> tuple[Listed[T], tuple[tuple
         except errors.Unreadable as error:
             log.warning("object skipped: %s", error)
             unreadable.append(views.key(obj))
-    return Listed(page.metadata, items), tuple(unreadable)
+    return ListPage(page.metadata, items), tuple(unreadable)
 
 
 def read_failure(code: int, data: bytes, retry_after: str = "") -> errors.ApiError:

@@ -61,7 +61,7 @@ class ReadThrough:
         )
 
 
-class Write(msgspec.Struct, frozen=True):
+class ClusterWrite(msgspec.Struct, frozen=True):
     """A change that is about to happen; `verb` is a method of `Cluster`, or that of a raw request, named by its
     path.
     """
@@ -81,12 +81,12 @@ class WriteThrough(ReadThrough, abc.ABC):
     """Base of clusters that treat all writes alike: a subclass says in `_send` how. Reads go through as they are."""
 
     @abc.abstractmethod
-    async def _send(self, write: Write, effect: Callable[[], Awaitable[R]]) -> R:
+    async def _send(self, write: ClusterWrite, effect: Callable[[], Awaitable[R]]) -> R:
         """The answer of `effect`, which makes the write in the inner cluster, or an error instead of it."""
 
     async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
         name = obj.get("metadata", {}).get("name", "")
-        write = Write("create", view.resource.kind, namespace, name, body=obj)
+        write = ClusterWrite("create", view.resource.kind, namespace, name, body=obj)
         return await self._send(write, lambda: self._inner.create(view, obj, namespace))
 
     async def patch(
@@ -101,7 +101,7 @@ class WriteThrough(ReadThrough, abc.ABC):
         field_manager: str = "",
     ) -> T:
         return await self._send(
-            Write("patch", view.resource.kind, namespace, name, subresource, patch),
+            ClusterWrite("patch", view.resource.kind, namespace, name, subresource, patch),
             lambda: self._inner.patch(
                 view,
                 name,
@@ -124,20 +124,20 @@ class WriteThrough(ReadThrough, abc.ABC):
         propagation: str = "",
     ) -> None:
         await self._send(
-            Write("delete", view.resource.kind, namespace, name),
+            ClusterWrite("delete", view.resource.kind, namespace, name),
             lambda: self._inner.delete(
                 view, name, namespace, uid=uid, grace_period_s=grace_period_s, propagation=propagation
             ),
         )
 
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
-        write = Write("bind", "Pod", namespace, pod, "binding")
+        write = ClusterWrite("bind", "Pod", namespace, pod, "binding")
         await self._send(write, lambda: self._inner.bind(namespace, pod, node, uid=uid))
 
     async def evict(
         self, namespace: str, pod: str, *, uid: str = "", grace_period_s: int | None = None
     ) -> None:
-        write = Write("evict", "Pod", namespace, pod, "eviction")
+        write = ClusterWrite("evict", "Pod", namespace, pod, "eviction")
         await self._send(
             write, lambda: self._inner.evict(namespace, pod, uid=uid, grace_period_s=grace_period_s)
         )
@@ -151,5 +151,5 @@ class WriteThrough(ReadThrough, abc.ABC):
     ) -> dict[str, Any]:
         if method == "GET":
             return await self._inner.request(method, path, body, params)
-        write = Write(method, "request", "", path, body=body)
+        write = ClusterWrite(method, "request", "", path, body=body)
         return await self._send(write, lambda: self._inner.request(method, path, body, params))

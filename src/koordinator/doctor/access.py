@@ -7,7 +7,7 @@ import msgspec
 
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
-from koordinator.doctor.installation import Name, Workload
+from koordinator.doctor.installation import ComponentName, ComponentWorkload
 from koordinator.install import rbac
 
 _PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -61,14 +61,14 @@ def needs(component: str, namespace: str) -> list[Need]:
 class AccessAnswer(msgspec.Struct, frozen=True):
     """The answer whether a component's account may do what it needs; `gap` tells why nobody knows."""
 
-    component: Name
+    component: ComponentName
     account: str
     need: Need
     allowed: bool = False
     gap: str = ""
 
 
-async def ask(cluster: Cluster, namespace: str, workloads: Iterable[Workload]) -> list[AccessAnswer]:
+async def ask(cluster: Cluster, namespace: str, workloads: Iterable[ComponentWorkload]) -> list[AccessAnswer]:
     """An answer for every need of the components that have a workload; after the first 403 no more are asked."""
     slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
     questions = [
@@ -77,7 +77,7 @@ async def ask(cluster: Cluster, namespace: str, workloads: Iterable[Workload]) -
         for need in needs(each.component, namespace)
     ]
 
-    async def one(component: Name, account: str, need: Need) -> AccessAnswer:
+    async def one(component: ComponentName, account: str, need: Need) -> AccessAnswer:
         async with slots:
             try:
                 status = await _review(cluster, account, namespace, need)

@@ -13,7 +13,7 @@ OBJECTS_MAX = 100
 """Objects that a finding lists: tools that need all of them ask the API."""
 
 
-class Severity(enum.StrEnum):
+class FindingSeverity(enum.StrEnum):
     """The severity of a finding, worst first."""
 
     ERROR = "error"
@@ -24,7 +24,7 @@ class Severity(enum.StrEnum):
     """Worth knowing, such as what could not be looked at."""
 
 
-_WEIGHTS = {severity: weight for weight, severity in enumerate(Severity)}
+_WEIGHTS = {severity: weight for weight, severity in enumerate(FindingSeverity)}
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,7 +34,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `objects`. `remedy` are the next steps in order, commands where possible.
     """
 
-    severity: Severity
+    severity: FindingSeverity
     check: str = ""
     object: str
     problem: str
@@ -49,7 +49,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def finding(
-    severity: Severity,
+    severity: FindingSeverity,
     about: Object | str,
     problem: str,
     *,
@@ -69,7 +69,7 @@ def finding(
 
 
 def of_many(
-    severity: Severity,
+    severity: FindingSeverity,
     kind: str,
     names: Iterable[str],
     problem: str,

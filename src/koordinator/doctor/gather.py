@@ -19,7 +19,7 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
 from koordinator.doctor import access, admission_test, handshake
-from koordinator.doctor.snapshot import IN_NAMESPACE, KINDS, NOT_SERVED, Listing, Snapshot, seconds
+from koordinator.doctor.snapshot import IN_NAMESPACE, KINDS, NOT_SERVED, ClusterSnapshot, Listing, seconds
 
 T = TypeVar("T", bound=Object)
 
@@ -42,7 +42,7 @@ async def from_cluster(
     tries_admission: bool = True,
     asks_permissions: bool = True,
     progress: Progress = _silent,
-) -> Snapshot:
+) -> ClusterSnapshot:
     """Everything that checks look at; `namespace` is that of the components.
 
     `local_gates` is what the kubeconfig of a `koordinator up` says of its manager. With `tries_admission` two
@@ -61,7 +61,7 @@ async def from_cluster(
             return await _list(cluster, view, namespace if view in IN_NAMESPACE else "")
 
     listings = dict(zip(KINDS, await asyncio.gather(*map(read, KINDS)), strict=True))
-    found = Snapshot(
+    found = ClusterSnapshot(
         now_s=cluster.clock.now(),
         namespace=namespace,
         server_version=version,
@@ -96,7 +96,7 @@ class Objects(Protocol):
         ...
 
 
-def from_objects(objects: Objects, namespace: str) -> Snapshot:
+def from_objects(objects: Objects, namespace: str) -> ClusterSnapshot:
     """A snapshot of a dump; time stands at the newest moment that it mentions.
 
     A kind of which the dump has no object counts as not read, since nobody can tell.
@@ -112,7 +112,7 @@ def from_objects(objects: Objects, namespace: str) -> Snapshot:
         gap = "" if view.resource.kind in kinds else "not in the dump"
         listings[view] = Listing(items, gap)
     listings[Secret] = Listing(gap="not looked for in dumps")
-    return Snapshot(now_s=_newest_s(listings), namespace=namespace, is_live=False, listings=listings)
+    return ClusterSnapshot(now_s=_newest_s(listings), namespace=namespace, is_live=False, listings=listings)
 
 
 def ca_of(webhook: Webhook) -> bytes:
@@ -150,7 +150,7 @@ async def _list(cluster: Cluster, view: type[T], namespace: str, selector: str =
     return Listing(page.items, unreadable=unreadable)
 
 
-def _trial_namespace(found: Snapshot) -> str:
+def _trial_namespace(found: ClusterSnapshot) -> str:
     """A namespace whose pods the webhooks look at, empty when there is none."""
     names = [each.metadata.name for each in found.of(Namespace) if each.status.phase != "Terminating"]
     watched = [name for name in names if found.is_watched(name) and not name.startswith("kube-")]

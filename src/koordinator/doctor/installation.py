@@ -18,7 +18,7 @@ LOCAL_BUILD = "+koordinator"
 WEBHOOK_SECRET = "koordinator-webhook-certs"
 
 
-class Name(enum.StrEnum):
+class ComponentName(enum.StrEnum):
     """Components, by the names of their workloads."""
 
     MANAGER = "koord-manager"
@@ -27,10 +27,10 @@ class Name(enum.StrEnum):
     KOORDLET = "koordlet"
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True):
+class ComponentWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """A component's Deployment or DaemonSet. Counts are pods; `flags` are those of the first container."""
 
-    component: Name
+    component: ComponentName
     obj: Deployment | DaemonSet
     template: PodTemplateSpec
     wanted: int
@@ -60,7 +60,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
 
     is_local: bool = False
     local_gates: str | None = None
-    workloads: Mapping[Name, Workload] = {}
+    workloads: Mapping[ComponentName, ComponentWorkload] = {}
     elsewhere: tuple[str, ...] = ()
 
     @classmethod
@@ -82,9 +82,9 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             if pod.metadata.namespace == namespace:
                 members.setdefault(app, []).append(pod)
-            elif app in list(Name):
+            elif app in list(ComponentName):
                 elsewhere.add(pod.metadata.namespace)
-        found: dict[Name, Workload] = {}
+        found: dict[ComponentName, ComponentWorkload] = {}
         objects: list[Deployment | DaemonSet] = [*deployments, *daemon_sets]
         for obj in objects:
             component = _component(obj)
@@ -97,26 +97,26 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
             elsewhere=tuple(sorted(elsewhere)),
         )
 
-    def get(self, component: Name) -> Workload | None:
+    def get(self, component: ComponentName) -> ComponentWorkload | None:
         """The workload of a component, None when there is none."""
         return self.workloads.get(component)
 
-    def is_in_process(self, component: Name) -> bool:
+    def is_in_process(self, component: ComponentName) -> bool:
         """Return whether the component is a task of `koordinator up`: it works without a workload, and without a
         lease. Pods of a workload that is there nevertheless run nothing, as nodes are hollow.
         """
-        return self.is_local and component is not Name.DESCHEDULER
+        return self.is_local and component is not ComponentName.DESCHEDULER
 
     @property
     def manager_flags(self) -> Mapping[str, str]:
         """Flags of the manager, none when they are not known."""
-        found = self.get(Name.MANAGER)
+        found = self.get(ComponentName.MANAGER)
         return found.flags if found is not None else {}
 
     @property
     def webhook_secret_name(self) -> str:
         """The Secret that holds the certificates of the webhooks, as the manager's environment says."""
-        found = self.get(Name.MANAGER)
+        found = self.get(ComponentName.MANAGER)
         named = [
             variable.value
             for container in (found.template.spec.containers if found is not None else ())
@@ -127,7 +127,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
 
     def manager_gate(self, name: str) -> bool | None:
         """Return whether a feature gate of the manager is on, None when its flags are not known."""
-        found = self.get(Name.MANAGER)
+        found = self.get(ComponentName.MANAGER)
         if self.is_local or found is None:
             flag = self.local_gates  # of the manager that is at work, whatever workloads are there
         else:
@@ -140,15 +140,17 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
             return None  # the manager does not start with them, and its own log says why
 
 
-def _component(obj: Deployment | DaemonSet) -> Name | None:
+def _component(obj: Deployment | DaemonSet) -> ComponentName | None:
     """By label, else by name."""
     for text in (obj.metadata.labels.get(APP_LABEL), obj.metadata.name):
-        if text in list(Name):
-            return Name(text)
+        if text in list(ComponentName):
+            return ComponentName(text)
     return None
 
 
-def _workload(component: Name, obj: Deployment | DaemonSet, pods: Sequence[Pod]) -> Workload:
+def _workload(
+    component: ComponentName, obj: Deployment | DaemonSet, pods: Sequence[Pod]
+) -> ComponentWorkload:
     template = _template(obj.spec.template)
     if isinstance(obj, Deployment):
         counts = (obj.spec.replicas, obj.status.ready_replicas, obj.status.updated_replicas)
@@ -157,7 +159,7 @@ def _workload(component: Name, obj: Deployment | DaemonSet, pods: Sequence[Pod])
         counts = (status.desired_number_scheduled, status.number_ready, status.updated_number_scheduled)
     wanted, ready, updated = counts
     containers = template.spec.containers
-    return Workload(
+    return ComponentWorkload(
         component=component,
         obj=obj,
         template=template,

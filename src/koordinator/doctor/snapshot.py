@@ -88,7 +88,7 @@ class Listing(msgspec.Struct, Generic[T], frozen=True):
     unreadable: tuple[str, ...] = ()
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Everything that checks may look at.
 
     `server_version` is the API server's `gitVersion`, empty when unknown. The answers that only a running cluster

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from koordinator.host import perf_events
 from koordinator.host.cgroup_knobs import V1, Knob
-from koordinator.host.cgroups import Support
+from koordinator.host.cgroups import KernelSupport
 from koordinator.host.host import Host
 
 
@@ -59,7 +59,7 @@ _KNOBS_V2 = {
 """What stands for them on cgroup v2, where that is something else."""
 
 
-def probe(host: Host, kubepods: str) -> Mapping[Feature, Support]:
+def probe(host: Host, kubepods: str) -> Mapping[Feature, KernelSupport]:
     """Each feature with the answer of this host; `kubepods` is the group of all pods."""
     features = _KNOBS if host.cgroups.version == V1 else _KNOBS | _KNOBS_V2
     found = {feature: _knobs(host, kubepods, knobs) for feature, knobs in features.items()}
@@ -71,7 +71,7 @@ def probe(host: Host, kubepods: str) -> Mapping[Feature, Support]:
     return {feature: found[feature] for feature in Feature}
 
 
-def _knobs(host: Host, group: str, knobs: tuple[Knob, ...]) -> Support:
+def _knobs(host: Host, group: str, knobs: tuple[Knob, ...]) -> KernelSupport:
     """Supported when all its knobs are."""
     for knob in knobs:
         if not (support := host.cgroups.support(knob, group)).is_supported:
@@ -79,16 +79,16 @@ def _knobs(host: Host, group: str, knobs: tuple[Knob, ...]) -> Support:
         path = host.cgroups.path(knob, group)
         # Some knobs count as present everywhere; a kernel built without them has no file all the same.
         if not host.files.exists(path) and host.cgroups.exists(group):
-            return Support(False, f"no file {path}")
-    return Support(True)
+            return KernelSupport(False, f"no file {path}")
+    return KernelSupport(True)
 
 
-def _cpi(host: Host) -> Support:
+def _cpi(host: Host) -> KernelSupport:
     counted = perf_events.support(host.syscalls)
     if not counted.is_supported:
         return counted
     root = perf_events.directory(host.cgroups, "")
     if not host.files.exists(root):
         version = "perf_event controller" if host.cgroups.version == V1 else "cgroup2"
-        return Support(False, f"no directory {root}: {version} is not mounted")
-    return Support(True)
+        return KernelSupport(False, f"no directory {root}: {version} is not mounted")
+    return KernelSupport(True)

@@ -77,7 +77,7 @@ class Presence(enum.Enum):
     ROOT_FILE = "the file of the root group exists"
 
 
-class Form(enum.Enum):
+class KnobFormat(enum.Enum):
     """The format of a knob's value."""
 
     TEXT = enum.auto()
@@ -106,7 +106,7 @@ class _File(msgspec.Struct, frozen=True):
     subsystem: str
     v1: str | None
     v2: str | None
-    form: Form = Form.READ_ONLY
+    form: KnobFormat = KnobFormat.READ_ONLY
     allowed: Range = _ANY
     allowed_v2: Range | None = None
     presence: Presence = Presence.ALWAYS
@@ -115,45 +115,53 @@ class _File(msgspec.Struct, frozen=True):
 
 def _own(subsystem: str, knob: Knob, low: int, high: int) -> _File:
     """A vendor kernel's number with the same name on both versions."""
-    return _File(subsystem, knob, knob, Form.NUMBER, (low, high), presence=Presence.OWN_FILE)
+    return _File(subsystem, knob, knob, KnobFormat.NUMBER, (low, high), presence=Presence.OWN_FILE)
 
 
 def _page_cache(knob: Knob, high: int) -> _File:
-    return _File("memory", None, knob, Form.NUMBER, (0, high), presence=Presence.OWN_FILE)
+    return _File("memory", None, knob, KnobFormat.NUMBER, (0, high), presence=Presence.OWN_FILE)
 
 
 def _protected(knob: Knob) -> _File:
     presence = Presence.KUBEPODS_FILE_ON_V1
-    return _File("memory", knob, knob, Form.NUMBER, (0, COUNT_MAX), presence=presence, merge=Merge.LARGER)
+    return _File(
+        "memory", knob, knob, KnobFormat.NUMBER, (0, COUNT_MAX), presence=presence, merge=Merge.LARGER
+    )
 
 
 def _throttle(knob: Knob) -> _File:
     allowed = (0, COUNT_MAX)
-    return _File("blkio", knob, None, Form.DEVICE_NUMBER, allowed, presence=Presence.KUBEPODS_FILE)
+    return _File("blkio", knob, None, KnobFormat.DEVICE_NUMBER, allowed, presence=Presence.KUBEPODS_FILE)
 
 
 _FILES = {
     Knob.CPU_SHARES: _File(
-        "cpu", "cpu.shares", "cpu.weight", Form.NUMBER, (cgroup_units.SHARES_MIN, cgroup_units.SHARES_MAX)
+        "cpu",
+        "cpu.shares",
+        "cpu.weight",
+        KnobFormat.NUMBER,
+        (cgroup_units.SHARES_MIN, cgroup_units.SHARES_MAX),
     ),
-    Knob.CPU_QUOTA: _File("cpu", "cpu.cfs_quota_us", "cpu.max", Form.NUMBER, merge=Merge.LARGER),
-    Knob.CPU_PERIOD: _File("cpu", "cpu.cfs_period_us", "cpu.max", Form.NUMBER),
+    Knob.CPU_QUOTA: _File("cpu", "cpu.cfs_quota_us", "cpu.max", KnobFormat.NUMBER, merge=Merge.LARGER),
+    Knob.CPU_PERIOD: _File("cpu", "cpu.cfs_period_us", "cpu.max", KnobFormat.NUMBER),
     Knob.CPU_BURST: _File(
         "cpu",
         "cpu.cfs_burst_us",
         "cpu.max.burst",
-        Form.NUMBER,
+        KnobFormat.NUMBER,
         (0, 100_000_000),
         allowed_v2=(0, COUNT_MAX),
         presence=Presence.OWN_FILE,
     ),
     Knob.CPU_BVT: _own("cpu", Knob.CPU_BVT, -1, 2),
-    Knob.CPU_IDLE: _File("cpu", "cpu.idle", "cpu.idle", Form.NUMBER, (0, 1), presence=Presence.KUBEPODS_FILE),
-    Knob.TASKS: _File("cpu", "tasks", "cgroup.threads", Form.TEXT),
-    Knob.PROCS: _File("cpu", "cgroup.procs", "cgroup.procs", Form.TEXT),
-    Knob.CPUSET: _File("cpuset", "cpuset.cpus", "cpuset.cpus", Form.CPUS, merge=Merge.UNION),
+    Knob.CPU_IDLE: _File(
+        "cpu", "cpu.idle", "cpu.idle", KnobFormat.NUMBER, (0, 1), presence=Presence.KUBEPODS_FILE
+    ),
+    Knob.TASKS: _File("cpu", "tasks", "cgroup.threads", KnobFormat.TEXT),
+    Knob.PROCS: _File("cpu", "cgroup.procs", "cgroup.procs", KnobFormat.TEXT),
+    Knob.CPUSET: _File("cpuset", "cpuset.cpus", "cpuset.cpus", KnobFormat.CPUS, merge=Merge.UNION),
     Knob.CPUSET_EFFECTIVE: _File("cpuset", None, "cpuset.cpus.effective"),
-    Knob.MEMORY_LIMIT: _File("memory", "memory.limit_in_bytes", "memory.max", Form.NUMBER),
+    Knob.MEMORY_LIMIT: _File("memory", "memory.limit_in_bytes", "memory.max", KnobFormat.NUMBER),
     Knob.MEMORY_USAGE: _File("memory", "memory.usage_in_bytes", "memory.current"),
     Knob.MEMORY_MIN: _protected(Knob.MEMORY_MIN),
     Knob.MEMORY_LOW: _protected(Knob.MEMORY_LOW),
@@ -172,19 +180,26 @@ _FILES = {
     Knob.BLKIO_READ_BPS: _throttle(Knob.BLKIO_READ_BPS),
     Knob.BLKIO_WRITE_BPS: _throttle(Knob.BLKIO_WRITE_BPS),
     Knob.BLKIO_WEIGHT: _File(
-        "blkio", "blkio.cost.weight", None, Form.DEVICE_NUMBER, (1, 100), presence=Presence.KUBEPODS_FILE
+        "blkio",
+        "blkio.cost.weight",
+        None,
+        KnobFormat.DEVICE_NUMBER,
+        (1, 100),
+        presence=Presence.KUBEPODS_FILE,
     ),
-    Knob.BLKIO_QOS: _File("blkio", "blkio.cost.qos", "io.cost.qos", Form.TEXT, presence=Presence.ROOT_FILE),
+    Knob.BLKIO_QOS: _File(
+        "blkio", "blkio.cost.qos", "io.cost.qos", KnobFormat.TEXT, presence=Presence.ROOT_FILE
+    ),
     Knob.BLKIO_MODEL: _File(
-        "blkio", "blkio.cost.model", "io.cost.model", Form.TEXT, presence=Presence.ROOT_FILE
+        "blkio", "blkio.cost.model", "io.cost.model", KnobFormat.TEXT, presence=Presence.ROOT_FILE
     ),
-    Knob.IO_MAX: _File("blkio", None, "io.max", Form.TEXT, presence=Presence.OWN_FILE),
-    Knob.IO_WEIGHT: _File("blkio", None, "io.weight", Form.TEXT, presence=Presence.OWN_FILE),
+    Knob.IO_MAX: _File("blkio", None, "io.max", KnobFormat.TEXT, presence=Presence.OWN_FILE),
+    Knob.IO_WEIGHT: _File("blkio", None, "io.weight", KnobFormat.TEXT, presence=Presence.OWN_FILE),
     Knob.NET_CLASS: _File(
         "net_cls",
         "net_cls.classid",
         "net_cls.classid",
-        Form.CLASS_ID,
+        KnobFormat.CLASS_ID,
         (0, COUNT_MAX),
         presence=Presence.KUBEPODS_FILE,
     ),
@@ -268,22 +283,22 @@ def check(knob: Knob, version: int, value: str) -> None:
     """
     file = _FILES[knob]
     match file.form:
-        case Form.READ_ONLY:
+        case KnobFormat.READ_ONLY:
             raise KnobValueError(knob, value, "the file is only read")
-        case Form.CPUS:
+        case KnobFormat.CPUS:
             try:
                 cpuset.parse(value.strip())
             except CPUSetError as error:
                 raise KnobValueError(knob, value, error.reason) from error
-        case Form.NUMBER:
+        case KnobFormat.NUMBER:
             _check_range(knob, version, value, value)
-        case Form.DEVICE_NUMBER:
+        case KnobFormat.DEVICE_NUMBER:
             if not (form := _DEVICE_NUMBER.fullmatch(value)):
                 raise KnobValueError(knob, value, "expected MAJOR:MINOR NUMBER")
             _check_range(knob, version, value, form[1])
-        case Form.CLASS_ID:
+        case KnobFormat.CLASS_ID:
             _check_range(knob, version, value, str(int(value, 16)) if _HEX.fullmatch(value) else value)
-        case Form.TEXT:
+        case KnobFormat.TEXT:
             pass
 
 

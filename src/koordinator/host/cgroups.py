@@ -28,7 +28,7 @@ _V2_MARK = "cgroup.controllers"
 T = TypeVar("T")
 
 
-class Support(msgspec.Struct, frozen=True):
+class KernelSupport(msgspec.Struct, frozen=True):
     """The kernel's support for something; `reason` tells why it is missing, or what was found."""
 
     is_supported: bool
@@ -57,7 +57,7 @@ class Cgroups:
         self.files = files
         self.where = where
         self.version = where.version
-        self._supports: dict[tuple[Knob, str], Support] = {}
+        self._supports: dict[tuple[Knob, str], KernelSupport] = {}
 
     # Paths
 
@@ -126,7 +126,7 @@ class Cgroups:
             return Driver.CGROUPFS
         return None
 
-    def support(self, knob: Knob, group: str = "") -> Support:
+    def support(self, knob: Knob, group: str = "") -> KernelSupport:
         """Return whether this kernel has a knob, asked of a group as the knob's `Presence` says; remembered once
         true.
 
@@ -138,12 +138,12 @@ class Cgroups:
         try:
             path = self.path(knob, "" if cgroup_knobs.presence(knob) is Presence.ROOT_FILE else group)
         except UnsupportedError as error:
-            return Support(False, str(error))
+            return KernelSupport(False, str(error))
         needs_file = cgroup_knobs.presence(knob) is not Presence.ALWAYS
         if needs_file and not self.files.exists(path):
             where = "" if self.exists(group) else f": group {group or '/'} is not there to look in"
-            return Support(False, f"no file {path}{where}")
-        support = self._supports[knob, group] = Support(True, path)
+            return KernelSupport(False, f"no file {path}{where}")
+        support = self._supports[knob, group] = KernelSupport(True, path)
         return support
 
     # Reading

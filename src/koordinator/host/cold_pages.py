@@ -6,7 +6,7 @@ Source: behaviour/koordlet-observe 5.10; Documentation/admin-guide/mm/damon/usag
 import msgspec
 
 from koordinator.host.cgroup_values import count
-from koordinator.host.cgroups import Support
+from koordinator.host.cgroups import KernelSupport
 from koordinator.host.files import FileProblem, Files
 from koordinator.host.roots import HostRoots
 
@@ -23,12 +23,12 @@ class Kidled:
         self.scan_period_path = f"{base}/scan_period_in_seconds"
         self.use_hierarchy_path = f"{base}/use_hierarchy"
 
-    def support(self) -> Support:
+    def support(self) -> KernelSupport:
         """Return whether this kernel has kidled."""
         for path in (self.scan_period_path, self.use_hierarchy_path):
             if not self._files.exists(path):
-                return Support(False, f"no file {path}")
-        return Support(True)
+                return KernelSupport(False, f"no file {path}")
+        return KernelSupport(True)
 
     def wanted(self) -> dict[str, str]:
         """Path → text that starts it, to be written (and put back) by the executor."""
@@ -59,12 +59,12 @@ class Damon:
         self._files = files
         self._base = f"{roots.sys}/kernel/mm/damon/admin/kdamonds"
 
-    def support(self) -> Support:
+    def support(self) -> KernelSupport:
         """Return whether this kernel has DAMON with its sysfs interface, and whether one runs."""
         if not self._files.exists(f"{self._base}/nr_kdamonds"):
-            return Support(False, f"no file {self._base}/nr_kdamonds")
+            return KernelSupport(False, f"no file {self._base}/nr_kdamonds")
         running = [number for number in self._numbers(self._base) if self.is_running(number)]
-        return Support(True, f"{len(running)} running")
+        return KernelSupport(True, f"{len(running)} running")
 
     def is_running(self, kdamond: int) -> bool:
         """Return whether one of its threads observes something."""

@@ -8,7 +8,7 @@ PR_SCHED_CORE.
 import ctypes
 from collections.abc import Iterable
 
-from koordinator.host.cgroups import Support
+from koordinator.host.cgroups import KernelSupport
 from koordinator.host.files import FileFailure, FileProblem, problem_of
 from koordinator.host.syscalls import Syscalls
 
@@ -20,21 +20,21 @@ _WITHOUT_COOKIE = 2
 NO_COOKIE = 0
 
 
-class CoreSched:
+class CoreSchedCookies:
     """Reads and changes cookies of processes; problems are values."""
 
     def __init__(self, syscalls: Syscalls) -> None:
         self._syscalls = syscalls
 
-    def support(self) -> Support:
+    def support(self) -> KernelSupport:
         """Return whether this kernel and CPU have core scheduling."""
         try:
             self._get(0)
         except OSError as error:
-            return Support(
+            return KernelSupport(
                 False, f"prctl(PR_SCHED_CORE): {error.strerror}: no core scheduling, or one thread per core"
             )
-        return Support(True)
+        return KernelSupport(True)
 
     def cookie(self, pid: int) -> int | FileProblem:
         """The cookie of a thread, `NO_COOKIE` without."""

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from koordinator.host import pci
-from koordinator.host.cgroups import Support
+from koordinator.host.cgroups import KernelSupport
 from koordinator.host.errors import ContentError
 from koordinator.host.files import Files
 from koordinator.host.roots import HostRoots
@@ -135,13 +135,13 @@ class GPUs:
             return ""
 
 
-def open_gpus(files: Files, roots: HostRoots) -> tuple[GPUs | None, Support]:
+def open_gpus(files: Files, roots: HostRoots) -> tuple[GPUs | None, KernelSupport]:
     """The GPUs of this host; None with the reason, which is logged once, where there are none."""
     gpus, reason = _opened(files, roots)
     if gpus is None:
         log.info("no GPUs are collected", extra={"reason": reason})
-        return None, Support(False, reason)
-    return gpus, Support(True, reason)
+        return None, KernelSupport(False, reason)
+    return gpus, KernelSupport(True, reason)
 
 
 def _opened(files: Files, roots: HostRoots) -> tuple[GPUs | None, str]:

@@ -18,7 +18,7 @@ class Host:
         self.machine = machine.Machine(files, roots)
         self.processes = processes.Processes(files, roots.proc)
         self.resctrl = resctrl.ResctrlFs(files, syscalls, roots)
-        self.core_sched = core_sched.CoreSched(syscalls)
+        self.core_sched = core_sched.CoreSchedCookies(syscalls)
         self.kidled = cold_pages.Kidled(files, roots)
         self.damon = cold_pages.Damon(files, roots)
 

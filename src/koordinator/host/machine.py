@@ -13,7 +13,7 @@ from koordinator.host import cpu_sysfs, procfs, sysfs
 from koordinator.host.cpu_topology import HostCPUTopology
 from koordinator.host.errors import ContentError
 from koordinator.host.files import Files
-from koordinator.host.procfs import CPUModel, CPUTicks, DiskCounters, InterfaceCounters, Load, Memory
+from koordinator.host.procfs import CPUModel, CPUTicks, DiskCounters, InterfaceCounters, LoadAverage, Memory
 from koordinator.host.roots import HostRoots
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Machine:
         """Both, from one reading."""
         return self._hot("stat", procfs.cpu_ticks)
 
-    def load(self) -> Load | None:
+    def load(self) -> LoadAverage | None:
         """Runnable and waiting tasks."""
         return self._hot("loadavg", procfs.loadavg)
 

@@ -16,7 +16,7 @@ import msgspec
 
 from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1
-from koordinator.host.cgroups import Cgroups, Support
+from koordinator.host.cgroups import Cgroups, KernelSupport
 from koordinator.host.files import FileProblem, problem_of
 from koordinator.host.syscalls import Syscalls
 
@@ -134,15 +134,15 @@ def directory(cgroups: Cgroups, group: str) -> str:
     return f"{unified}/{group}".rstrip("/") if is_in_v2 else own
 
 
-def support(syscalls: Syscalls, pair: EventPair = CYCLES_AND_INSTRUCTIONS) -> Support:
+def support(syscalls: Syscalls, pair: EventPair = CYCLES_AND_INSTRUCTIONS) -> KernelSupport:
     """Return whether this machine counts these events, asked with our own process."""
     try:
         os.close(_open_event(syscalls, pair.leader, 0, -1, -1, 0))
     except OSError as error:
-        return Support(
+        return KernelSupport(
             False, f"perf_event_open: {error.strerror}: no such counter on this machine, or not for us"
         )
-    return Support(True)
+    return KernelSupport(True)
 
 
 def _open(syscalls: Syscalls, kind: EventKind, directory_fd: int, cpu: int, leader: int) -> int:

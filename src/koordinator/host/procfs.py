@@ -67,7 +67,7 @@ class CPUTicks(msgspec.Struct, frozen=True):
     by_cpu: dict[int, int]
 
 
-class Load(msgspec.Struct, frozen=True):
+class LoadAverage(msgspec.Struct, frozen=True):
     """Runnable and waiting tasks, averaged over 1, 5 and 15 minutes; how many run and exist now."""
 
     avg1: float
@@ -244,7 +244,7 @@ def net_dev(text: str) -> dict[str, InterfaceCounters]:
     return found
 
 
-def loadavg(text: str) -> Load:
+def loadavg(text: str) -> LoadAverage:
     """Return what `/proc/loadavg` says.
 
     Raises: ContentError.
@@ -252,7 +252,7 @@ def loadavg(text: str) -> Load:
     fields = text.split()
     running, _, tasks = (fields[3] if len(fields) > 3 else "").partition("/")
     try:
-        return Load(float(fields[0]), float(fields[1]), float(fields[2]), int(running), int(tasks))
+        return LoadAverage(float(fields[0]), float(fields[1]), float(fields[2]), int(running), int(tasks))
     except (ValueError, IndexError) as error:
         raise ContentError("loadavg", f"{text[:60]!r} does not tell the load") from error
 

@@ -18,7 +18,7 @@ _VARINT_BYTES_MAX = 10
 _FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 
 
-class Field(msgspec.Struct, frozen=True):
+class ProtobufField(msgspec.Struct, frozen=True):
     """A field with its number, its type, its content (bytes; the number of a varint) and all of it as it came."""
 
     number: int
@@ -27,7 +27,7 @@ class Field(msgspec.Struct, frozen=True):
     whole: bytes
 
 
-def fields(message: bytes) -> Iterator[Field]:
+def fields(message: bytes) -> Iterator[ProtobufField]:
     """The fields of a message, in their order.
 
     Raises: ContentError.
@@ -47,7 +47,7 @@ def fields(message: bytes) -> Iterator[Field]:
             raise ContentError("protobuf", f"wire type {wire_type} at byte {at}")
         if end > len(message):
             raise ContentError("protobuf", f"field {tag >> 3} ends after the message")
-        yield Field(tag >> 3, wire_type, message[start:end], message[at:end])
+        yield ProtobufField(tag >> 3, wire_type, message[start:end], message[at:end])
         at = end
 
 

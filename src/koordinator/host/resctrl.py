@@ -10,7 +10,7 @@ import msgspec
 
 from koordinator.host import mounts
 from koordinator.host.cgroup_values import count, ids
-from koordinator.host.cgroups import Support
+from koordinator.host.cgroups import KernelSupport
 from koordinator.host.errors import ContentError
 from koordinator.host.files import FileProblem, Files, problem_of
 from koordinator.host.roots import HostRoots
@@ -39,13 +39,13 @@ class ResctrlFs:
         self._proc = roots.proc
         self.root = f"{roots.sys_fs}/resctrl"
 
-    def support(self) -> Support:
+    def support(self) -> KernelSupport:
         """Return whether it can be used now, and why not."""
         if self.is_mounted():
-            return Support(True, self.root)
+            return KernelSupport(True, self.root)
         if not self._files.exists(self.root):
-            return Support(False, f"no {self.root}: kernel or CPU without resctrl")
-        return Support(False, f"resctrl is not mounted at {self.root}")
+            return KernelSupport(False, f"no {self.root}: kernel or CPU without resctrl")
+        return KernelSupport(False, f"resctrl is not mounted at {self.root}")
 
     def is_mounted(self) -> bool:
         """Return whether the file system is there."""

@@ -70,7 +70,7 @@ def _priority_classes() -> Iterator[Json]:
 
 
 def _webhooks() -> Iterator[Json]:
-    service = configuration.Service(name=WEBHOOK_SERVICE, namespace=_NAMESPACE)
+    service = configuration.WebhookService(name=WEBHOOK_SERVICE, namespace=_NAMESPACE)
     entries = {
         entry["name"]: entry for body in configuration.configurations(service) for entry in body["webhooks"]
     }

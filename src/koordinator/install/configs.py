@@ -97,7 +97,7 @@ def webhook_configurations(values: Values) -> Iterator[Json]:
     (behaviour/manager 12.1); and neither we nor a GitOps tool ever undoes what it wrote.
     """
     settings = values.webhook_configuration
-    service = configuration.Service(name=WEBHOOK_SERVICE, namespace=values.installation.namespace)
+    service = configuration.WebhookService(name=WEBHOOK_SERVICE, namespace=values.installation.namespace)
     for body in configuration.configurations(
         service,
         failure_policies=failure_policies(settings.failure_policy),

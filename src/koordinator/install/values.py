@@ -38,7 +38,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     """Base of all sections."""
 
 
-class Installation(Section, frozen=True):
+class InstallationValues(Section, frozen=True):
     """The place where the components live."""
 
     namespace: Annotated[DNSName, Meta(description="Namespace of all components.")] = defaults.NAMESPACE
@@ -92,7 +92,7 @@ class Image(Section, frozen=True):
     tag: Annotated[str, Meta(description="Empty: that of `image`.")] = ""
 
 
-class Resources(Section, frozen=True):
+class ResourcesValues(Section, frozen=True):
     """The resources that a container requests and may use."""
 
     requests: dict[str, Amount] = {}
@@ -118,7 +118,7 @@ class Placement(Section, frozen=True):
     node_selector: dict[str, str] = {}
 
 
-class Webhook(Section, frozen=True):
+class WebhookValues(Section, frozen=True):
     """The webhook server of koord-manager."""
 
     port: Annotated[Port, Meta(description="On which it listens; the Service has 443.")] = 9876
@@ -130,14 +130,14 @@ class PortSetting(Section, frozen=True):
     port: Port
 
 
-class PodDisruptionBudget(Section, frozen=True):
+class DisruptionBudgetValues(Section, frozen=True):
     """The part of a component that voluntary disruptions, such as draining nodes, leave."""
 
     enabled: bool = True
     max_unavailable: Annotated[int, Meta(ge=0)] = 1
 
 
-class Manager(Placement, frozen=True):
+class ManagerValues(Placement, frozen=True):
     """koord-manager: webhooks on every replica, controllers on the one that leads."""
 
     log: Log = Log()
@@ -149,15 +149,17 @@ class Manager(Placement, frozen=True):
             "control planes with an overlay network)."
         ),
     ] = False
-    webhook: Webhook = Webhook()
+    webhook: WebhookValues = WebhookValues()
     metrics: PortSetting = PortSetting(port=8080)
     health_probe: PortSetting = PortSetting(port=8000)
-    resources: Resources = Resources(requests={"cpu": "500m", "memory": "256Mi"}, limits={"memory": "1Gi"})
+    resources: ResourcesValues = ResourcesValues(
+        requests={"cpu": "500m", "memory": "256Mi"}, limits={"memory": "1Gi"}
+    )
     tolerations: list[dict[str, Any]] = []
-    pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
+    pod_disruption_budget: DisruptionBudgetValues = DisruptionBudgetValues()
 
 
-class Scheduler(Placement, frozen=True):
+class SchedulerValues(Placement, frozen=True):
     """koord-scheduler: one replica places pods, the other keeps its caches warm."""
 
     log: Log = Log()
@@ -171,9 +173,11 @@ class Scheduler(Placement, frozen=True):
             description="A KubeSchedulerConfiguration that replaces the shipped profile; empty: the shipped one."
         ),
     ] = ""
-    resources: Resources = Resources(requests={"cpu": "500m", "memory": "512Mi"}, limits={"memory": "2Gi"})
+    resources: ResourcesValues = ResourcesValues(
+        requests={"cpu": "500m", "memory": "512Mi"}, limits={"memory": "2Gi"}
+    )
     tolerations: list[dict[str, Any]] = []
-    pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
+    pod_disruption_budget: DisruptionBudgetValues = DisruptionBudgetValues()
 
 
 class Koordlet(Placement, frozen=True):
@@ -181,7 +185,9 @@ class Koordlet(Placement, frozen=True):
 
     log: Log = Log()
     image: Image = Image(repository="koordlet")
-    port: Annotated[Port, Meta(description="Metrics, health and audit, on the node's own network.")] = 9316
+    port: Annotated[Port, Meta(description="MetricsValues, health and audit, on the node's own network.")] = (
+        9316
+    )
     feature_gates: Annotated[str, Meta(description="As -feature-gates: A=true,B=false.")] = "AuditEvents=true"
     max_unavailable: Annotated[Amount, Meta(description="How many agents an upgrade may stop at once.")] = (
         "20%"
@@ -192,15 +198,19 @@ class Koordlet(Placement, frozen=True):
             description="Mount the directory by which Terway hears of network limits, for the gate TerwayQoS."
         ),
     ] = False
-    resources: Resources = Resources(requests={"cpu": "50m", "memory": "96Mi"}, limits={"memory": "256Mi"})
+    resources: ResourcesValues = ResourcesValues(
+        requests={"cpu": "50m", "memory": "96Mi"}, limits={"memory": "256Mi"}
+    )
 
 
-class DeviceDaemon(Placement, frozen=True):
+class DeviceDaemonValues(Placement, frozen=True):
     """koord-device-daemon: tells the agent of accelerators that only their vendors' tools know."""
 
     enabled: bool = False
     image: Image = Image(repository="koordlet")
-    resources: Resources = Resources(requests={"cpu": "5m", "memory": "32Mi"}, limits={"memory": "256Mi"})
+    resources: ResourcesValues = ResourcesValues(
+        requests={"cpu": "5m", "memory": "32Mi"}, limits={"memory": "256Mi"}
+    )
 
 
 class FailurePolicies(Section, frozen=True):
@@ -266,7 +276,7 @@ class Dashboards(Section, frozen=True):
     )
 
 
-class Metrics(Section, frozen=True):
+class MetricsValues(Section, frozen=True):
     """Collecting and showing metrics."""
 
     service_monitor: ServiceMonitor = ServiceMonitor()
@@ -276,20 +286,20 @@ class Metrics(Section, frozen=True):
 class Values(Section, frozen=True):
     """An installation."""
 
-    installation: Installation = Installation()
+    installation: InstallationValues = InstallationValues()
     crds: Crds = Crds()
     feature_gates: Annotated[
         str, Meta(description="Of koord-manager, as --feature-gates: A=true,B=false.")
     ] = ""
     image: Images = Images()
-    manager: Manager = Manager()
-    scheduler: Scheduler = Scheduler()
+    manager: ManagerValues = ManagerValues()
+    scheduler: SchedulerValues = SchedulerValues()
     koordlet: Koordlet = Koordlet()
-    device_daemon: DeviceDaemon = DeviceDaemon()
+    device_daemon: DeviceDaemonValues = DeviceDaemonValues()
     webhook_configuration: WebhookConfiguration = WebhookConfiguration()
     slo_controller_config: SloControllerConfig = SloControllerConfig()
     priority_classes: PriorityClasses = PriorityClasses()
-    metrics: Metrics = Metrics()
+    metrics: MetricsValues = MetricsValues()
 
 
 def read(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Values:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from koordinator.install.rbac import KOORDLET, MANAGER, SCHEDULER
-from koordinator.install.values import Placement, Resources, Values
+from koordinator.install.values import Placement, ResourcesValues, Values
 
 Json = dict[str, Any]
 
@@ -369,7 +369,7 @@ def _image(values: Values, own: Placement) -> Json:
     }
 
 
-def _resources(resources: Resources) -> Json:
+def _resources(resources: ResourcesValues) -> Json:
     found: Mapping[str, Mapping[str, Any]] = {"requests": resources.requests, "limits": resources.limits}
     return {name: dict(amounts) for name, amounts in found.items() if amounts}
 

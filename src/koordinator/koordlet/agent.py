@@ -27,7 +27,7 @@ from koordinator.koordlet.collect import all as collect
 from koordinator.koordlet.collect.runner import CollectorRunner
 from koordinator.koordlet.config import AgentConfig
 from koordinator.koordlet.dry_run import DryRunCluster
-from koordinator.koordlet.hooks.all import Hooks
+from koordinator.koordlet.hooks.all import RuntimeHooks
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Kubelet, Reporter, Shared
 from koordinator.koordlet.predict.trainer import Trainer
@@ -193,7 +193,7 @@ class Parts:
         self.collecting = CollectorRunner(collect.collectors(shared), used_interval_s)
         self.reporters: list[Reporter] = [trainer, *report.reporters(shared, trainer)]
         self.strategies = qos.strategies(shared)
-        self.hooks = Hooks(shared)
+        self.hooks = RuntimeHooks(shared)
 
 
 def _log_missing(shared: Shared) -> None:

@@ -30,7 +30,7 @@ _ROTATIONS_PER_SECOND_MAX = 9
 _BLOCK_BYTES = 64 * 1024
 
 
-class EventType(enum.StrEnum):
+class AuditEventType(enum.StrEnum):
     """The subject of an event."""
 
     NODE = "node"
@@ -39,11 +39,11 @@ class EventType(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class AuditEvent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One line of the log."""
 
     created_at: str
-    type: EventType = EventType.UNKNOWN
+    type: AuditEventType = AuditEventType.UNKNOWN
     level: int = 0
     namespace: str = ""
     name: str = ""
@@ -53,7 +53,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 _encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder(Event).decode
+decode = msgspec.json.Decoder(AuditEvent).decode
 """An event from its line. Raises: msgspec.MsgspecError."""
 
 
@@ -88,22 +88,24 @@ class AuditLog:
 
     def node(self, level: int, reason: str, message: str) -> None:
         """Something about the whole node."""
-        self._record(Event(self._now(), EventType.NODE, level, reason=reason, message=message))
+        self._record(AuditEvent(self._now(), AuditEventType.NODE, level, reason=reason, message=message))
 
     def pod(
         self, level: int, namespace: str, name: str, reason: str, message: str, *, container: str = ""
     ) -> None:
         """Something about a pod, or one of its containers."""
-        self._record(Event(self._now(), EventType.POD, level, namespace, name, container, reason, message))
+        self._record(
+            AuditEvent(self._now(), AuditEventType.POD, level, namespace, name, container, reason, message)
+        )
 
     def group(self, level: int, name: str, reason: str, message: str) -> None:
         """Something about a group of processes."""
-        self._record(Event(self._now(), EventType.GROUP, level, "", name, "", reason, message))
+        self._record(AuditEvent(self._now(), AuditEventType.GROUP, level, "", name, "", reason, message))
 
     def _now(self) -> str:
         return clock.rfc3339_micro(self._clock.now())
 
-    def _record(self, line: Event) -> None:
+    def _record(self, line: AuditEvent) -> None:
         if not self._is_enabled or line.level > self._verbose:
             return
         data = _encode(line) + b"\n"

@@ -8,7 +8,7 @@ import msgspec
 from koordinator.api.errors import KoordinatorError
 from koordinator.clock import Clock
 from koordinator.koordlet import audit
-from koordinator.koordlet.audit import AuditLog, Event
+from koordinator.koordlet.audit import AuditEvent, AuditLog
 
 SIZE_DEFAULT = 256
 SIZE_MAX = 2_048
@@ -28,11 +28,11 @@ class QueryError(KoordinatorError, ValueError):
         return self.reason
 
 
-class Page(msgspec.Struct, frozen=True):
+class AuditPage(msgspec.Struct, frozen=True):
     """Events, the newest first; the token for the next page is empty at the end."""
 
     next_page_token: str = msgspec.field(name="NextPageToken")
-    events: list[Event] = msgspec.field(name="Events")
+    events: list[AuditEvent] = msgspec.field(name="Events")
 
 
 class _Reader:
@@ -47,8 +47,8 @@ class _Reader:
     def is_at_end(self) -> bool:
         return self._ahead is None
 
-    def take(self, count: int) -> list[Event]:
-        events: list[Event] = []
+    def take(self, count: int) -> list[AuditEvent]:
+        events: list[AuditEvent] = []
         while self._ahead is not None and len(events) < count:
             events.append(self._ahead)
             self._ahead = self._next()
@@ -59,7 +59,7 @@ class _Reader:
         if close is not None:
             close()
 
-    def _next(self) -> Event | None:
+    def _next(self) -> AuditEvent | None:
         for line in self._lines:
             try:
                 return audit.decode(line)
@@ -87,7 +87,7 @@ class AuditQuery:
         self._readers_max = max(readers_max, 1)
         self._readers: dict[str, _Reader] = {}
 
-    def page(self, size: str = "", token: str = "") -> Page:
+    def page(self, size: str = "", token: str = "") -> AuditPage:
         """The newest events, or those after a token. Raises: QueryError."""
         count = self._size(size)
         now_s = self._clock.now()
@@ -108,7 +108,7 @@ class AuditQuery:
         if reader.is_at_end:
             self._readers.pop(token).close()
             token = ""
-        return Page(token, events)
+        return AuditPage(token, events)
 
     def close(self) -> None:
         """Close all readers."""

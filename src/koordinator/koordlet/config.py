@@ -28,7 +28,7 @@ class CollectConfig(msgspec.Struct, frozen=True, kw_only=True):
     xpu_directory: str = "/var/run/koordlet/xpu-device-infos/"
 
 
-class KubeletConfig(msgspec.Struct, frozen=True, kw_only=True):
+class KubeletClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The options for reaching the kubelet."""
 
     address_type: str = "InternalIP"
@@ -109,7 +109,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     node_name: str
     collect: CollectConfig = CollectConfig()
-    kubelet: KubeletConfig = KubeletConfig()
+    kubelet: KubeletClientConfig = KubeletClientConfig()
     predict: PredictConfig = PredictConfig()
     qos: QoSConfig = QoSConfig()
     hooks: HookConfig = HookConfig()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from koordinator.clock import Clock
 from koordinator.cluster.metrics import ClientMetrics
-from koordinator.prometheus import Gauge, Histogram, Labels, MetricsRegistry, Series, exponential
+from koordinator.prometheus import Gauge, Histogram, HistogramSeries, Labels, MetricsRegistry, exponential
 
 PREFIX = "koordlet_"
 TOUCHED_S = 300.0
@@ -77,7 +77,7 @@ class NodeHistogram(Histogram):
         super().__init__(PREFIX + name, description, bounds, ("node", *labels))
         self._node = node
 
-    def of(self, *values: str) -> Series:
+    def of(self, *values: str) -> HistogramSeries:
         """The series with these label values, after the node's."""
         return super().of(self._node, *values)
 

@@ -17,7 +17,7 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.host.errors import LayoutError
 
 
-class ContainerRecord(msgspec.Struct, frozen=True):
+class NodeContainer(msgspec.Struct, frozen=True):
     """One container that has an id."""
 
     name: str
@@ -41,7 +41,7 @@ class PodRecord(msgspec.Struct, frozen=True):
     kube_qos: KubeQoS
     is_active: bool
     """Pending or Running."""
-    containers: tuple[ContainerRecord, ...]
+    containers: tuple[NodeContainer, ...]
     """Normal ones in the order of the status, then init containers; without those that have no id yet."""
 
     @property
@@ -142,14 +142,14 @@ def _readable_amounts(amounts: ResourceList, where: str, problems: list[str]) ->
 
 def _containers(
     statuses: Iterable[ContainerStatus], driver: Driver, group: str, *, is_init: bool
-) -> Iterable[ContainerRecord]:
+) -> Iterable[NodeContainer]:
     for status in statuses:
         try:
             container = cgroup_layout.parse_container_id(status.container_id)
             of_container = cgroup_layout.container_dir(driver, group, container)
         except LayoutError:
             continue
-        yield ContainerRecord(
+        yield NodeContainer(
             name=status.name,
             id=status.container_id,
             group=of_container,

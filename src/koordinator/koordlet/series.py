@@ -41,7 +41,7 @@ class Aggregation(enum.Enum):
     COUNT = "count"
 
 
-class Sample(msgspec.Struct, frozen=True):
+class SeriesSample(msgspec.Struct, frozen=True):
     """One point of a series."""
 
     kind: str
@@ -240,7 +240,7 @@ class SeriesStore:
             found = rings[key] = Ring(self._kinds[kind], key)
         return found
 
-    def append(self, samples: Iterable[Sample]) -> None:
+    def append(self, samples: Iterable[SeriesSample]) -> None:
         """Store a batch of samples, all or none.
 
         Raises: SampleError when one has the wrong properties, is no number or comes too late.

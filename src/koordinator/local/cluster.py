@@ -25,7 +25,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.gatekeeper import guarded
 from koordinator.cluster.informer import InformerFactory
-from koordinator.cluster.leader import ElectionConfig, LeaderElection
+from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.host.host import Host, open_host
@@ -33,7 +33,7 @@ from koordinator.host.roots import HostRoots
 from koordinator.local import registry
 from koordinator.local.admission import AdmissionChain
 from koordinator.local.apiserver import ApiServer, documents
-from koordinator.local.apiserver.auth import Token
+from koordinator.local.apiserver.auth import StaticToken
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.controllers import kubernetes_service, volumes
 from koordinator.local.controllers.cronjob import CronJobController
@@ -56,7 +56,7 @@ from koordinator.local.controllers.role_aggregation import RoleAggregationContro
 from koordinator.local.controllers.statefulset import StatefulSetController
 from koordinator.local.controllers.taint_eviction import TaintEvictionController
 from koordinator.local.controllers.volumes import VolumeController
-from koordinator.local.nodes.fleet import Fleet, FleetPolicy, NodeShape
+from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig, HollowNodes
 from koordinator.local.openapi import OpenApi
 from koordinator.local.patches.patcher import ObjectPatcher
@@ -96,7 +96,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 0
     data_dir: Path | None = None
-    tokens: tuple[Token, ...] = ()
+    tokens: tuple[StaticToken, ...] = ()
     tls: ServerTls | None = None
     hosts: tuple[str, ...] = ()
     scheduler_port: int = 0
@@ -241,7 +241,7 @@ class LocalCluster:
             manager.shared, manager.admission, settings, synced=manager.synced, host=WEBHOOK_HOST
         )
         # Another manager may be started beside this one; only one of them may change anything.
-        election = LeaderElection(
+        election = LeaderElector(
             self._client("koord-manager"),
             ElectionConfig(name=LEASE, namespace=defaults.NAMESPACE, identity=IDENTITY),
             rng=random.Random(self._options.seed),
@@ -258,7 +258,7 @@ class LocalCluster:
     def _start_components(self, group: asyncio.TaskGroup) -> None:
         self._start(group, self.scheduler.run(), "koord-scheduler")
         if self._options.nodes:
-            fleet = Fleet(self._options.nodes, FleetPolicy())
+            fleet = HollowFleet(self._options.nodes, FleetPolicy())
             nodes = HollowNodes(
                 self._client("hollow-nodes"),
                 fleet,
@@ -306,7 +306,7 @@ class LocalCluster:
 
 async def quieten_webhooks(cluster: MemoryCluster) -> None:
     """Both webhook configurations as this version knows them, asking nobody until the manager fills them in."""
-    for wanted in configuration.configurations(configuration.Service()):
+    for wanted in configuration.configurations(configuration.WebhookService()):
         body = configuration.with_template(wanted, is_dormant=True)
         view, metadata = kinds.view_of(_resource(body)), body["metadata"]
         try:

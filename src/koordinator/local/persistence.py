@@ -25,7 +25,7 @@ import msgspec
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster import errors
 from koordinator.cluster.backend import ObjectRecord
-from koordinator.local.store import Store
+from koordinator.local.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class StorageError(KoordinatorError):
 class SqliteJournal:
     """The `store.Journal` in a data directory.
 
-    Open it, make a `Store(journal.version, journal)`, `load_into` it, and `close` at the end.
+    Open it, make a `ObjectStore(journal.version, journal)`, `load_into` it, and `close` at the end.
     Only one process may use a directory at a time.
     """
 
@@ -129,7 +129,7 @@ class SqliteJournal:
             self._db.execute("UPDATE counters SET value = ? WHERE name = 'version_ceiling'", (ceiling,))
             self._ceiling = ceiling
 
-    def load_into(self, store: Store) -> int:
+    def load_into(self, store: ObjectStore) -> int:
         """Put everything that was saved into a store; returns the number of objects. Raises: StorageError."""
         count = 0
         for kind, namespace, name, record in self._rows():

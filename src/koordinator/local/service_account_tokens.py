@@ -13,7 +13,7 @@ import msgspec
 
 from koordinator.api import user_files
 from koordinator.clock import Clock, parse_rfc3339
-from koordinator.local.store import Store
+from koordinator.local.store import ObjectStore
 
 if TYPE_CHECKING:  # read when the first token is asked for or shown
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -76,7 +76,9 @@ class ServiceAccountTokens:
     `key_file` keeps the key, so that tokens outlive a restart; without it the key is gone with the process.
     """
 
-    def __init__(self, store: Store, clock: Clock, rng: random.Random, key_file: Path | None = None) -> None:
+    def __init__(
+        self, store: ObjectStore, clock: Clock, rng: random.Random, key_file: Path | None = None
+    ) -> None:
         self._store = store
         self._clock = clock
         self._rng = rng

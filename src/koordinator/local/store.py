@@ -67,7 +67,7 @@ class Table:
 
     def __init__(
         self,
-        store: "Store",
+        store: "ObjectStore",
         name: str,
         indexes: dict[str, Callable[[dict[str, Any]], str]],
         history_max: int,
@@ -262,7 +262,7 @@ class Table:
         index: IndexKey | None = None,
         first: Sequence[RecordEvent] = (),
         bookmark_s: float | None = None,
-    ) -> "Watch":
+    ) -> "StoreWatch":
         """Changes after `version`, preceded by the events in `first`.
 
         `index` may name an index value, `metadata.namespace` or `metadata.name` that every matching object
@@ -275,7 +275,7 @@ class Table:
         seen = [change.event() if matches is None else change.seen_by(matches) for change in replay]
         pending = [*first, *(event for event in seen if event is not None)]
         channel = self._history if index is None else self._channel(index)
-        return Watch(self._store, channel, matches, pending, bookmark_s, lambda: self._release(index))
+        return StoreWatch(self._store, channel, matches, pending, bookmark_s, lambda: self._release(index))
 
     def _channel(self, index: IndexKey) -> Channel:
         channel = self._channels.get(index)
@@ -312,7 +312,7 @@ def too_old(version: int, oldest: int) -> errors.Gone:
     return errors.Gone(f"too old resource version: {version} ({oldest})")
 
 
-class Watch:
+class StoreWatch:
     """An open watch: iterating yields batches of events (`backend.Subscription`).
 
     Closing it, or being cut off, ends it for good. The position moves only when the subscriber reads.
@@ -320,7 +320,7 @@ class Watch:
 
     def __init__(
         self,
-        store: "Store",
+        store: "ObjectStore",
         channel: Channel,
         matches: Matches | None,
         pending: list[RecordEvent],
@@ -339,7 +339,7 @@ class Watch:
         self._release: Callable[[], None] | None = release
         self._waiter: asyncio.Future[None] | None = None
 
-    def __aiter__(self) -> "Watch":
+    def __aiter__(self) -> "StoreWatch":
         return self
 
     async def __anext__(self) -> Sequence[RecordEvent]:
@@ -407,7 +407,7 @@ class Watch:
             self._waiter.set_result(None)
 
 
-class Store:
+class ObjectStore:
     """Tables that share one version counter.
 
     `version` is the resourceVersion of the last write. `journal`, when given, learns of every change. `packs`: what is

@@ -18,7 +18,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.fenced import FencedCluster
 from koordinator.cluster.informer import InformerFactory
-from koordinator.cluster.leader import LeaderElection, LeaseLost
+from koordinator.cluster.leader import LeaderElector, LeaseLost
 from koordinator.cluster.protocol import Cluster
 from koordinator.manager import caches
 from koordinator.manager.config import addons
@@ -71,7 +71,7 @@ class Manager:
         )
         self.shared.metrics.show_config_problems(lambda: self.shared.configs.problems)
         self.admission = webhooks.admission(self.shared)
-        self._election: LeaderElection | None = None
+        self._election: LeaderElector | None = None
         fenced = FencedCluster(cluster, lambda: self._election is None or self._election.may_act)
         self.controllers = controllers(msgspec.structs.replace(self.shared, cluster=fenced))
         self.synced = asyncio.Event()
@@ -117,7 +117,7 @@ class Manager:
             is_leader.set(0)
 
     async def run(
-        self, election: LeaderElection | None = None, *, linger_s: float = 0.0, stays: bool = False
+        self, election: LeaderElector | None = None, *, linger_s: float = 0.0, stays: bool = False
     ) -> None:
         """Follow, and lead while elected, until cancelled; without an election this is the only instance.
 

@@ -4,7 +4,15 @@ from collections.abc import Callable, Mapping
 
 from koordinator.clock import Clock
 from koordinator.cluster.metrics import ClientMetrics, QueueMetrics
-from koordinator.prometheus import Counter, Gauge, Histogram, Labels, MetricsRegistry, Reading, exponential
+from koordinator.prometheus import (
+    Counter,
+    Gauge,
+    GaugeReading,
+    Histogram,
+    Labels,
+    MetricsRegistry,
+    exponential,
+)
 
 SUCCEEDED, FAILED = "succeeded", "failed"
 ALLOWED, REJECTED = "allowed", "rejected"
@@ -95,7 +103,7 @@ class ManagerMetrics:
         self.is_leader.set(0)
         self.internal.add(self.is_leader)
         self.runtime.add(
-            Reading(
+            GaugeReading(
                 "leader_election_master_status",
                 "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, "
                 "1 indicates master. 'name' is the string used to identify the lease. Please make sure to "
@@ -108,7 +116,7 @@ class ManagerMetrics:
     def show_config_problems(self, problems: Callable[[], Mapping[str, str]]) -> None:
         """Show which keys of the configuration are not in force as they are written; ours, to alert on."""
         self.internal.add(
-            Reading(
+            GaugeReading(
                 "slo_controller_config_problem",
                 "Keys of slo-controller-config that are not in force as they are written.",
                 ("key",),

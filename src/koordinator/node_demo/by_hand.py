@@ -12,16 +12,16 @@ from koordinator.host.cgroups import Cgroups
 from koordinator.local.processes.groups import GroupError, PodGroups
 from koordinator.node_demo import own_groups
 from koordinator.node_demo.commands import DemoCommands
-from koordinator.node_demo.disk import Disk
+from koordinator.node_demo.disk import WholeDisk
 from koordinator.node_demo.errors import DemoError
 from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, DemoMode, Hog
-from koordinator.node_demo.stage import Setting, Written
+from koordinator.node_demo.stage import StageSetting, Written
 
 
 class ByHand:
     """Implements `stage.Stage`."""
 
-    def __init__(self, cgroups: Cgroups, commands: DemoCommands, disk: Disk | None) -> None:
+    def __init__(self, cgroups: Cgroups, commands: DemoCommands, disk: WholeDisk | None) -> None:
         self._cgroups = cgroups
         self._commands = commands
         self._disk = disk
@@ -42,7 +42,7 @@ class ByHand:
         self._set(self._groups.class_group(KubeQoS.BEST_EFFORT), Knob.CPU_SHARES, SHARES_MIN)
         await self._start(self._service, SERVICE_REQUEST_MILLI, self._commands.service())
 
-    async def enter(self, mode: DemoMode, hog: Hog) -> Setting:
+    async def enter(self, mode: DemoMode, hog: Hog) -> StageSetting:
         """Batch as ordinary pods with equal shares, or best-effort with the knobs that protect services."""
         for group in [each for each in self._running if each != self._service]:
             await self._end(group)
@@ -59,7 +59,7 @@ class ByHand:
             if is_managed and hog is Hog.DISK:
                 evidence |= self._limit_disk(group)
             groups.append(group)
-        return Setting(
+        return StageSetting(
             port=self._commands.port,
             service_group=self._service,
             batch_groups=groups,

@@ -21,18 +21,18 @@ from koordinator.host.cgroup_units import shares_of_milli
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import HostError
 from koordinator.local.apiserver import tls
-from koordinator.local.apiserver.auth import Token
+from koordinator.local.apiserver.auth import StaticToken
 from koordinator.local.cluster import ClusterOptions, LocalCluster
 from koordinator.local.processes.kubelet import KubeletOptions
 from koordinator.local.processes.process_node import ProcessNodeConfig
 from koordinator.node_demo import manifests, own_groups
 from koordinator.node_demo.agent_process import AgentProcess
 from koordinator.node_demo.commands import DemoCommands
-from koordinator.node_demo.disk import Disk
+from koordinator.node_demo.disk import WholeDisk
 from koordinator.node_demo.errors import DemoError
 from koordinator.node_demo.manifests import NAMESPACE
 from koordinator.node_demo.plan import BATCH_PODS, DemoMode, Hog
-from koordinator.node_demo.stage import Setting, Written
+from koordinator.node_demo.stage import StageSetting, Written
 
 NODE = "this-machine"
 _WAIT_S, _POLL_S = 120.0, 0.1
@@ -51,7 +51,7 @@ _LIMIT_KNOBS = (
 class OnACluster:
     """Implements `stage.Stage` with pods that are applied, scheduled, run, measured and protected."""
 
-    def __init__(self, cgroups: Cgroups, commands: DemoCommands, disk: Disk | None) -> None:
+    def __init__(self, cgroups: Cgroups, commands: DemoCommands, disk: WholeDisk | None) -> None:
         self._cgroups = cgroups
         self._commands = commands
         self._disk = disk
@@ -66,7 +66,9 @@ class OnACluster:
 
     def _new_cluster(self) -> LocalCluster:
         clock = SystemClock()
-        token = Token(secrets.token_urlsafe(_TOKEN_BYTES))  # pods run as root: nobody else may create any
+        token = StaticToken(
+            secrets.token_urlsafe(_TOKEN_BYTES)
+        )  # pods run as root: nobody else may create any
         node = KubeletOptions(
             node=ProcessNodeConfig(
                 name=NODE,
@@ -102,7 +104,7 @@ class OnACluster:
         )  # once it has reported, batch resources stay for a quarter of an hour without it
         await self._until("batch resources on the node", self._lends)
 
-    async def enter(self, mode: DemoMode, hog: Hog) -> Setting:
+    async def enter(self, mode: DemoMode, hog: Hog) -> StageSetting:
         """Raises: DemoError when the pods of a mode do not run, or the agent does not protect the service."""
         for name in self._batch:
             await self._delete(name)
@@ -129,7 +131,7 @@ class OnACluster:
             if hog is Hog.DISK and self._limits_disks():
                 await self._until("the node agent to limit the disk", lambda: self._is_limited(groups))
         pid = self._agent.pid
-        return Setting(
+        return StageSetting(
             port=self._commands.port,
             service_group=await self._group(manifests.SERVICE),
             batch_groups=groups,

@@ -13,7 +13,7 @@ LIMIT_IOPS = 1_000
 """Operations per second, each way."""
 
 
-class Disk(msgspec.Struct, frozen=True):
+class WholeDisk(msgspec.Struct, frozen=True):
     """A whole disk: its name below /dev, and its number as the kernel writes it."""
 
     name: str
@@ -29,7 +29,7 @@ class Disk(msgspec.Struct, frozen=True):
         }
 
 
-def disk_of(path: Path, sys: str = "/sys") -> Disk | None:
+def disk_of(path: Path, sys: str = "/sys") -> WholeDisk | None:
     """The disk that a directory is on; None when that is no single disk (memory, network, overlay)."""
     number = os.stat(path).st_dev
     device = Path(f"{sys}/dev/block/{os.major(number)}:{os.minor(number)}")
@@ -37,6 +37,6 @@ def disk_of(path: Path, sys: str = "/sys") -> Disk | None:
         device = device.resolve(strict=True)
         if (device / "partition").exists():
             device = device.parent
-        return Disk(f"/dev/{device.name}", (device / "dev").read_text(encoding="utf-8").strip())
+        return WholeDisk(f"/dev/{device.name}", (device / "dev").read_text(encoding="utf-8").strip())
     except OSError:
         return None

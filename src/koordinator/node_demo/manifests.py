@@ -6,7 +6,7 @@ from typing import Any
 from koordinator.api import defaults, labels
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
-from koordinator.node_demo.disk import LIMIT_BPS, LIMIT_IOPS, Disk
+from koordinator.node_demo.disk import LIMIT_BPS, LIMIT_IOPS, WholeDisk
 from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, DemoMode
 
 NAMESPACE = "default"
@@ -26,7 +26,7 @@ _NO_IMAGE = "none"  # the process node runs commands of this machine
 _ANY_CPU_USE = json.dumps({"usageThresholds": {"memory": 95}})  # what is not listed has no threshold
 
 
-def configuration(disk: Disk | None, mode: DemoMode = DemoMode.MANAGED) -> dict[str, str]:
+def configuration(disk: WholeDisk | None, mode: DemoMode = DemoMode.MANAGED) -> dict[str, str]:
     """The data of ConfigMap `slo-controller-config`: lend all that is left, and protect services.
 
     In mode `DEFAULT` services are protected as an installation does that nobody has configured. Both lend the same,

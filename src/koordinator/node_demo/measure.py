@@ -16,8 +16,8 @@ from koordinator.node_demo import observe, plan
 from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.errors import DemoError
 from koordinator.node_demo.observe import Moment, Use
-from koordinator.node_demo.plan import SETTLE_S, WARM_UP_S, DemoMode, Hog, Run
-from koordinator.node_demo.stage import DemoStage, Setting
+from koordinator.node_demo.plan import SETTLE_S, WARM_UP_S, DemoMode, DemoRun, Hog
+from koordinator.node_demo.stage import DemoStage, StageSetting
 
 _START_S_MAX, _START_PAUSE_S = 60.0, 0.1
 _STRAGGLERS_S = 30.0  # start and end of the load generator, generously
@@ -30,7 +30,7 @@ _NS_PER_MS = 1e6
 _NS_PER_S = 1e9
 
 
-class Latency(msgspec.Struct, frozen=True, rename="camel"):
+class ClientLatency(msgspec.Struct, frozen=True, rename="camel"):
     """The latency that clients saw, from the moment that each request was due."""
 
     requests: int
@@ -70,7 +70,7 @@ def percentile(values: I64, percent: float) -> int:
     return int(np.partition(values, rank - 1)[rank - 1])
 
 
-def summarise(records: Records, window_s: float) -> Latency:
+def summarise(records: Records, window_s: float) -> ClientLatency:
     """Figures of a run whose requests were due within `window_s`.
 
     Requests without an answer count with what they had waited: their latency is at least that.
@@ -78,7 +78,7 @@ def summarise(records: Records, window_s: float) -> Latency:
     is_answered = records.latency_ns > 0
     waited = np.abs(records.latency_ns)
     in_time = is_answered & (records.due_ns + waited <= window_s * _NS_PER_S)
-    return Latency(
+    return ClientLatency(
         requests=int(waited.size),
         unanswered=int(waited.size - is_answered.sum()),
         answered_per_s=float(in_time.sum() / window_s),
@@ -93,15 +93,15 @@ def summarise(records: Records, window_s: float) -> Latency:
 class Measured(msgspec.Struct, frozen=True):
     """The result of one run."""
 
-    run: Run
+    run: DemoRun
     window_s: float
-    latency: Latency
+    latency: ClientLatency
     use: Use
     records: Records
     evidence: dict[str, str]
 
 
-class Load(msgspec.Struct, frozen=True):
+class DemoLoad(msgspec.Struct, frozen=True):
     """Requests of one run."""
 
     rate_per_s: float
@@ -123,19 +123,19 @@ class Meter:
         rate = plan.rate_per_s(plan.PILOT_LOAD_PERCENT, cpus, plan.REQUEST_CPU_MS / 1_000)
         setting = await self._stage.enter(DemoMode.ALONE, Hog.CPU)
         await _answers(setting.port)
-        _, use = await self._send(setting, Load(rate, 0, plan.PILOT_S))
+        _, use = await self._send(setting, DemoLoad(rate, 0, plan.PILOT_S))
         return use.service_ratio * cpus / rate
 
-    async def run(self, run: Run, seconds: float, request_cpu_s: float) -> Measured:
+    async def run(self, run: DemoRun, seconds: float, request_cpu_s: float) -> Measured:
         """One measurement. Raises: DemoError."""
         scenario = run.scenario
         rate = plan.rate_per_s(scenario.load_percent, self._commands.cpus, request_cpu_s)
         setting = await self._stage.enter(run.mode, scenario.hog)
         await asyncio.sleep(SETTLE_S)
-        records, use = await self._send(setting, Load(rate, scenario.disk_every, seconds))
+        records, use = await self._send(setting, DemoLoad(rate, scenario.disk_every, seconds))
         return Measured(run, seconds, summarise(records, seconds), use, records, setting.evidence)
 
-    async def _send(self, setting: Setting, load: Load) -> tuple[Records, Use]:
+    async def _send(self, setting: StageSetting, load: DemoLoad) -> tuple[Records, Use]:
         out = self._commands.work_dir / "latencies"
         command = self._commands.loadgen(load.rate_per_s, WARM_UP_S, load.seconds, load.disk_every, out)
         process = await asyncio.create_subprocess_exec(
@@ -157,7 +157,7 @@ class Meter:
         generator_s = told.cpu_seconds * load.seconds / (load.seconds + WARM_UP_S)
         return read(out), observe.use(before, after, self._commands.cpus, generator_s)
 
-    def _look(self, setting: Setting) -> Moment:
+    def _look(self, setting: StageSetting) -> Moment:
         return observe.look(
             self._cgroups, setting.service_group, setting.batch_groups, setting.counters, setting.agents
         )

@@ -7,9 +7,9 @@ import plotly.graph_objects as go
 
 from koordinator.node_demo import results, texts
 from koordinator.node_demo.measure import Measured
-from koordinator.node_demo.plan import DemoMode, Scenario, alone_like
+from koordinator.node_demo.plan import DemoMode, DemoScenario, alone_like
 from koordinator.node_demo.results import ResultRow
-from koordinator.node_demo.show import Shown
+from koordinator.node_demo.show import ShownResults
 from koordinator.report.page import body, div, page, table
 from koordinator.report.page import figure as new_figure
 
@@ -33,7 +33,7 @@ _STYLE = """
 """
 
 
-def render(shown: Shown, rows: list[ResultRow]) -> str:
+def render(shown: ShownResults, rows: list[ResultRow]) -> str:
     """The whole page as HTML text, plotting library included."""
     found = results.disturbances(shown.measured)
     text = body(
@@ -50,7 +50,7 @@ def render(shown: Shown, rows: list[ResultRow]) -> str:
     return page("A service and batch on one machine", text, style=_STYLE)
 
 
-def _facts(shown: Shown) -> str:
+def _facts(shown: ShownResults) -> str:
     window_s = shown.measured[0].window_s
     return (
         f"{shown.cpus} CPUs, Linux {shown.kernel}; one request costs {shown.request_cpu_ms:.2f} ms of CPU time; "
@@ -63,7 +63,7 @@ def _verdict(verdict: texts.PromiseCheck) -> str:
     return f'<li><b class="{word}">{word}</b> {html.escape(verdict.text)}: {html.escape(verdict.found)}</li>'
 
 
-def _scenario(scenario: Scenario, shown: Shown, rows: list[ResultRow]) -> str:
+def _scenario(scenario: DemoScenario, shown: ShownResults, rows: list[ResultRow]) -> str:
     own = [row for row in rows if row.scenario == scenario]
     lines = table(list(texts.HEADER), [list(texts.cells(row)) for row in own])
     return (
@@ -72,7 +72,7 @@ def _scenario(scenario: Scenario, shown: Shown, rows: list[ResultRow]) -> str:
     )
 
 
-def _evidence(shown: Shown) -> str:
+def _evidence(shown: ShownResults) -> str:
     lines = texts.held(shown.measured, shown.written)
     return (
         "<ul>"
@@ -81,12 +81,12 @@ def _evidence(shown: Shown) -> str:
     )
 
 
-def _runs(scenario: Scenario, mode: DemoMode, measured: list[Measured]) -> list[Measured]:
+def _runs(scenario: DemoScenario, mode: DemoMode, measured: list[Measured]) -> list[Measured]:
     wanted = alone_like(scenario) if mode is DemoMode.ALONE else scenario
     return [each for each in measured if each.run.mode is mode and each.run.scenario == wanted]
 
 
-def _tails(scenario: Scenario, measured: list[Measured]) -> go.Figure:
+def _tails(scenario: DemoScenario, measured: list[Measured]) -> go.Figure:
     """Latency by percentile, of all requests of all runs; the axis gives each further nine the same room."""
     figure = new_figure("latency, ms", "percentile")
     for mode in DemoMode:
@@ -105,7 +105,7 @@ def _tails(scenario: Scenario, measured: list[Measured]) -> go.Figure:
     return figure
 
 
-def _over_time(scenario: Scenario, measured: list[Measured]) -> go.Figure:
+def _over_time(scenario: DemoScenario, measured: list[Measured]) -> go.Figure:
     """The slowest one percent in each quarter of a second, run after run."""
     figure = new_figure(
         "p99 of ¼ s, ms", "seconds of the measurement; the runs of a mode one after the other"

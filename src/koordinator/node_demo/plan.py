@@ -52,7 +52,7 @@ class Hog(enum.StrEnum):
     DISK = "disk"
 
 
-class Scenario(msgspec.Struct, frozen=True, order=True):
+class DemoScenario(msgspec.Struct, frozen=True, order=True):
     """One load of the service beside one kind of batch work; `load_percent` is of all CPUs of the machine."""
 
     load_percent: int
@@ -67,10 +67,10 @@ class Scenario(msgspec.Struct, frozen=True, order=True):
         return DISK_EVERY if self.hog is Hog.DISK else 0
 
 
-class Run(msgspec.Struct, frozen=True):
+class DemoRun(msgspec.Struct, frozen=True):
     """One measurement; `scenario.hog` only says which requests are made when the service is alone."""
 
-    scenario: Scenario
+    scenario: DemoScenario
     mode: DemoMode
     repeat: int
 
@@ -80,7 +80,7 @@ def rate_per_s(load_percent: float, cpus: int, request_cpu_s: float) -> float:
     return load_percent / 100 * cpus / request_cpu_s
 
 
-def runs(scenarios: list[Scenario], repeats: int, modes: Sequence[DemoMode] = MODES) -> list[Run]:
+def runs(scenarios: list[DemoScenario], repeats: int, modes: Sequence[DemoMode] = MODES) -> list[DemoRun]:
     """All measurements, interleaved: whatever changes on the machine meanwhile meets all modes alike.
 
     Being alone is measured once for all scenarios whose requests are the same (`alone_like`).
@@ -89,17 +89,17 @@ def runs(scenarios: list[Scenario], repeats: int, modes: Sequence[DemoMode] = MO
     for repeat in range(repeats):
         for mode in modes:
             for scenario in scenarios:
-                run = Run(alone_like(scenario) if mode is DemoMode.ALONE else scenario, mode, repeat)
+                run = DemoRun(alone_like(scenario) if mode is DemoMode.ALONE else scenario, mode, repeat)
                 if run not in planned:
                     planned.append(run)
     return planned
 
 
-def alone_like(scenario: Scenario) -> Scenario:
+def alone_like(scenario: DemoScenario) -> DemoScenario:
     """The scenario that stands for being alone: a CPU or a memory hog that is not there are the same."""
-    return scenario if scenario.hog is Hog.DISK else Scenario(scenario.load_percent, Hog.CPU)
+    return scenario if scenario.hog is Hog.DISK else DemoScenario(scenario.load_percent, Hog.CPU)
 
 
-def expected_s(planned: list[Run], seconds: float) -> float:
+def expected_s(planned: list[DemoRun], seconds: float) -> float:
     """About how long it takes."""
     return _START_S + len(planned) * (SETTLE_S + WARM_UP_S + seconds + _AROUND_A_RUN_S)

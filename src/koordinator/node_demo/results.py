@@ -7,7 +7,7 @@ import msgspec
 
 from koordinator.local.nodes.interference import Interference
 from koordinator.node_demo.measure import Measured
-from koordinator.node_demo.plan import DISK_BLOCK_KIB, DemoMode, Hog, Scenario, alone_like
+from koordinator.node_demo.plan import DISK_BLOCK_KIB, DemoMode, DemoScenario, Hog, alone_like
 
 _UNITS = {Hog.CPU: ("units", 1.0), Hog.MEMORY: ("GiB", 1 / 1024), Hog.DISK: ("MiB", DISK_BLOCK_KIB / 1024)}
 
@@ -20,7 +20,7 @@ SENT_LATE_MS_MAX = 0.5
 class ResultRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Medians of one scenario and mode. Ratios of CPU are of all CPUs of the machine."""
 
-    scenario: Scenario
+    scenario: DemoScenario
     mode: DemoMode
     runs: int
     p50_ms: float
@@ -91,11 +91,11 @@ _DISTURBANCES: tuple[tuple[str, Callable[[Measured], float], float], ...] = (
 )
 
 
-def _of(measured: Sequence[Measured], scenario: Scenario, mode: DemoMode) -> list[Measured]:
+def _of(measured: Sequence[Measured], scenario: DemoScenario, mode: DemoMode) -> list[Measured]:
     return [each for each in measured if each.run.scenario == scenario and each.run.mode is mode]
 
 
-def _row(scenario: Scenario, mode: DemoMode, runs: list[Measured], alone: list[Measured]) -> ResultRow:
+def _row(scenario: DemoScenario, mode: DemoMode, runs: list[Measured], alone: list[Measured]) -> ResultRow:
     p99s = [each.latency.p99_ms for each in runs]
     alone_p99 = median(each.latency.p99_ms for each in alone) if alone else median(p99s)
     alone_service = median(each.use.service_ratio for each in alone) if alone else 0.0

@@ -17,10 +17,10 @@ from koordinator.node_demo.build import Programs
 from koordinator.node_demo.by_hand import ByHand
 from koordinator.node_demo.colocated import OnACluster
 from koordinator.node_demo.commands import DemoCommands
-from koordinator.node_demo.disk import Disk
+from koordinator.node_demo.disk import WholeDisk
 from koordinator.node_demo.errors import DemoError
 from koordinator.node_demo.measure import Measured, Meter
-from koordinator.node_demo.plan import MODES, DemoMode, Hog, Run, Scenario
+from koordinator.node_demo.plan import MODES, DemoMode, DemoRun, DemoScenario, Hog
 from koordinator.node_demo.results import Circumstances
 from koordinator.node_demo.stage import DemoStage, Written
 
@@ -32,14 +32,14 @@ class Prepared(msgspec.Struct, frozen=True):
 
     programs: Programs
     disk_dir: Path
-    disk: Disk | None
-    planned: list[Run]
+    disk: WholeDisk | None
+    planned: list[DemoRun]
     seconds: float
     by_hand: bool
     """Without a cluster and an agent."""
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ShownResults(msgspec.Struct, frozen=True):
     """The measurements shown, and the machine that they come from."""
 
     measured: list[Measured]
@@ -56,7 +56,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 def prepare(
-    scenarios: list[Scenario],
+    scenarios: list[DemoScenario],
     repeats: int,
     seconds: float,
     disk_dir: Path | None = None,
@@ -82,7 +82,7 @@ def prepare(
     return Prepared(programs, folder, device, plan.runs(scenarios, repeats, modes), seconds, by_hand)
 
 
-async def show(prepared: Prepared, on_progress: Callable[[int, Run], None]) -> Shown:
+async def show(prepared: Prepared, on_progress: Callable[[int, DemoRun], None]) -> ShownResults:
     """Measure everything; `on_progress` hears of each run before it starts. Raises: DemoError."""
     clock = SystemClock()
     began_s = clock.now()
@@ -114,7 +114,7 @@ async def show(prepared: Prepared, on_progress: Callable[[int, Run], None]) -> S
             await stage.close()
             files.close()
         written = stage.written()
-    return Shown(
+    return ShownResults(
         measured=measured,
         cpus=made.cpus,
         request_cpu_ms=request_cpu_s * 1_000,
@@ -126,7 +126,7 @@ async def show(prepared: Prepared, on_progress: Callable[[int, Run], None]) -> S
     )
 
 
-def circumstances(shown: Shown) -> Circumstances:
+def circumstances(shown: ShownResults) -> Circumstances:
     """Return what a reader of the figures must know."""
     return Circumstances(
         measured_at=rfc3339(shown.began_s),

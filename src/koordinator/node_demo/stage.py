@@ -8,7 +8,7 @@ import msgspec
 from koordinator.node_demo.plan import DemoMode, Hog
 
 
-class Setting(msgspec.Struct, frozen=True):
+class StageSetting(msgspec.Struct, frozen=True):
     """A stage that is set for a mode."""
 
     port: int
@@ -34,7 +34,7 @@ class DemoStage(Protocol):
     async def open(self) -> None:
         """Start the service."""
 
-    async def enter(self, mode: DemoMode, hog: Hog) -> Setting:
+    async def enter(self, mode: DemoMode, hog: Hog) -> StageSetting:
         """Have the batch pods of a mode running, and nothing else."""
 
     async def close(self) -> None:

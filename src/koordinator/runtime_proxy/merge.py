@@ -19,7 +19,7 @@ class HugepageLimit(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     limit: int = 0
 
 
-class ContainerResources(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class LinuxContainerResources(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """LinuxContainerResources of the hook contract; periods and quotas in µs, a quota of −1 is no limit."""
 
     cpu_period: int = 0
@@ -35,8 +35,8 @@ class ContainerResources(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
 
 def with_answer(
-    current: ContainerResources | None, answer: ContainerResources | None
-) -> ContainerResources | None:
+    current: LinuxContainerResources | None, answer: LinuxContainerResources | None
+) -> LinuxContainerResources | None:
     """Return what goes to the runtime after a hook answered; cpusets are always taken, so empty text clears them.
 
     An answer cannot add resources to a request that has none, and hugepages stay as they are.
@@ -55,8 +55,8 @@ def with_answer(
 
 
 def with_update(
-    cached: ContainerResources | None, request: ContainerResources | None
-) -> ContainerResources | None:
+    cached: LinuxContainerResources | None, request: LinuxContainerResources | None
+) -> LinuxContainerResources | None:
     """The checkpoint after an UpdateContainerResources request: what the hook is then told.
 
     The OOM score is not the request's to change; a hook may.
@@ -73,8 +73,8 @@ def with_update(
 
 
 def with_docker_update(
-    cached: ContainerResources | None, request: ContainerResources | None
-) -> ContainerResources | None:
+    cached: LinuxContainerResources | None, request: LinuxContainerResources | None
+) -> LinuxContainerResources | None:
     """Merge as `with_update` does, for Docker's update call: only positive numbers and cpusets that are not empty."""
     if cached is None or request is None:
         return cached
@@ -91,7 +91,7 @@ def merged(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
     return {**old, **new}
 
 
-def _with_amounts(old: ContainerResources, new: ContainerResources) -> ContainerResources:
+def _with_amounts(old: LinuxContainerResources, new: LinuxContainerResources) -> LinuxContainerResources:
     """The amounts that follow one rule everywhere: taken when positive."""
     return msgspec.structs.replace(
         old,

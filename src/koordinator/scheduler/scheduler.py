@@ -38,7 +38,7 @@ from koordinator.scheduler.plugin.capabilities import NextPodPlugin
 from koordinator.scheduler.plugin.controllers import ControllerFilter
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Plugin
-from koordinator.scheduler.plugin.metrics import Metrics
+from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.network_topology.manager import NetworkTopologyManager
@@ -187,7 +187,7 @@ class Scheduler:
         )
 
     @property
-    def metrics(self) -> Metrics:
+    def metrics(self) -> SchedulerMetrics:
         return self.engine.metrics
 
     @property

@@ -201,7 +201,7 @@ def _decoded(view: type[T], where: str, obj: Json) -> T:
         raise DumpError(where, "", str(error)) from error
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class DumpSnapshot(msgspec.Struct, frozen=True):
     """An engine as it was when the dump was made. `now_s` is the newest moment that the dump mentions:
     reports of usage are as fresh as they were then."""
 
@@ -211,7 +211,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     now_s: float
 
 
-def snapshot(dump: Dump, config: SchedulerConfig, *, seed: int = 0) -> Snapshot:
+def snapshot(dump: Dump, config: SchedulerConfig, *, seed: int = 0) -> DumpSnapshot:
     """An engine that has seen everything in the dump.
 
     Raises: DumpError when there are no nodes or an object cannot be read; ConfigError.
@@ -238,7 +238,7 @@ def snapshot(dump: Dump, config: SchedulerConfig, *, seed: int = 0) -> Snapshot:
                 watch.on_add(obj)
     for pod in pods:
         _enter(engine, pod)
-    return Snapshot(engine, {pod.key: pod for pod in pods}, dump.views(Event), now_s)
+    return DumpSnapshot(engine, {pod.key: pod for pod in pods}, dump.views(Event), now_s)
 
 
 def network(dump: Dump, nodes: Iterable[Node]) -> TopologyTree | None:

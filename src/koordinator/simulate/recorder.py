@@ -6,7 +6,7 @@ import numpy as np
 from koordinator.api import resources
 from koordinator.api.core import Node
 from koordinator.cluster.informer import Informer
-from koordinator.local.nodes.fleet import Fleet
+from koordinator.local.nodes.fleet import HollowFleet
 from koordinator.local.nodes.service_latency import service_latency
 from koordinator.local.nodes.usage import F64, Index, per_node
 
@@ -18,7 +18,7 @@ NODES_SHOWN_MAX = 120
 HOT_BIN = int(HOT_PERCENT * UTILISATION_BINS / 100)
 
 
-class Series(msgspec.Struct):
+class RecordedSeries(msgspec.Struct):
     """One value per sample; CPU in cores, ratios 0–1, latency in milliseconds."""
 
     hour: list[float] = []
@@ -45,8 +45,8 @@ class Series(msgspec.Struct):
 class Recorder:
     """`step` after each step of the fleet, `sample` at each sampling time of the measured day."""
 
-    def __init__(self, fleet: Fleet, nodes: Informer[Node]) -> None:
-        self.series = Series()
+    def __init__(self, fleet: HollowFleet, nodes: Informer[Node]) -> None:
+        self.series = RecordedSeries()
         self.utilisation = np.zeros(UTILISATION_BINS, dtype=np.int64)
         self._fleet = fleet
         self._nodes = nodes
@@ -55,7 +55,7 @@ class Recorder:
         count = len(fleet.shapes)
         self.shown: Index = np.linspace(0, count - 1, min(count, NODES_SHOWN_MAX)).astype(np.int64)
         self._node_p99 = np.zeros((2, count))  # request-weighted p99 and p99 alone of the services of a node
-        self._batch_wanted_cores = 0.0  # in the last step, as `Fleet.batch_used` is of it
+        self._batch_wanted_cores = 0.0  # in the last step, as `HollowFleet.batch_used` is of it
         self._latency = np.zeros(4)  # sums of request-weighted p50, p99, p99 alone; requests
 
     def step(self, elapsed_s: float) -> None:

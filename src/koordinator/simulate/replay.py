@@ -51,7 +51,7 @@ class PodOutcome(msgspec.Struct, frozen=True):
     waited_s: float = 0.0
 
 
-class Sample(msgspec.Struct, frozen=True):
+class ReplaySample(msgspec.Struct, frozen=True):
     """The cluster at one moment of the time line; `allocated` has one share (0 to 1) per resource of
     `ReplayResult.resources`."""
 
@@ -77,7 +77,7 @@ class ReplayResult(msgspec.Struct, frozen=True):
     outcomes: list[PodOutcome]
     cycle_s: list[float]
     resources: tuple[str, ...]
-    samples: list[Sample]
+    samples: list[ReplaySample]
     fullest: Occupancy
 
 
@@ -148,7 +148,7 @@ class _Replay:
         self.progress = progress
         self.outcomes: dict[str, PodOutcome] = {}
         self.cycle_s: list[float] = []
-        self.samples: list[Sample] = []
+        self.samples: list[ReplaySample] = []
         self.fullest: Occupancy | None = None
         self._fullest_share = -1.0
         self._default = next(iter(self.engine.profiles.values()))
@@ -297,7 +297,7 @@ class _Replay:
 
     def sample(self, at_s: float, waiting: int) -> None:
         shares = self.allocated()
-        self.samples.append(Sample(at_s, shares, int(self.engine.table.pod_count.sum()), waiting))
+        self.samples.append(ReplaySample(at_s, shares, int(self.engine.table.pod_count.sum()), waiting))
         if max(shares, default=0.0) > self._fullest_share:
             self._fullest_share = max(shares, default=0.0)
             self.fullest = self.occupancy()

@@ -10,7 +10,7 @@ from koordinator.scheduler.plugin.handle import Actions
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldPod(msgspec.Struct, frozen=True):
     """One such pod; `open` are the plugins that have not allowed it yet."""
 
     placed: Placed
@@ -23,13 +23,13 @@ class ReplayActions(Actions):
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldPod] = {}
         self._decided: deque[tuple[Placed, Status]] = deque()
         self._woken: list[str] = []
 
     def hold(self, placed: Placed) -> None:
         """The pod has a place, and has to wait."""
-        self._held[placed.pod.uid] = Held(placed, set(placed.waits))
+        self._held[placed.pod.uid] = HeldPod(placed, set(placed.waits))
 
     def activate(self, uids: Iterable[str], *, at_once: bool = True) -> None:
         self._woken.extend(uids)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from koordinator.api import resource_vector
 from koordinator.api.resource_vector import I64
-from koordinator.simulate.replay import PodOutcome, ReplayResult, Sample
+from koordinator.simulate.replay import PodOutcome, ReplayResult, ReplaySample
 from koordinator.simulate.replay_input import ReplayInput
 
 BINS = 10
@@ -107,7 +107,7 @@ class ReplayReport(ReportPart, frozen=True, kw_only=True):
     peak: dict[str, float] = {}
     mean: dict[str, float] = {}
     """Share allocated at most at any moment, and over time (time line only)."""
-    samples: list[Sample] = []
+    samples: list[ReplaySample] = []
 
 
 def report(given: ReplayInput, result: ReplayResult, reading_s: float, placing_s: float) -> ReplayReport:

@@ -22,7 +22,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.supervise import strictly
 from koordinator.local.admission import WebhookAdmission
 from koordinator.local.admission.client import INPROC
-from koordinator.local.nodes.fleet import Fleet
+from koordinator.local.nodes.fleet import HollowFleet
 from koordinator.local.nodes.hollow import HollowNodes
 from koordinator.local.nodes.usage import read_trace
 from koordinator.local.registry import ObjectRegistry, in_memory
@@ -33,7 +33,7 @@ from koordinator.scheduler.config.config import PluginSet, SchedulerConfig
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.simulate import batch_jobs, batch_platform, services
 from koordinator.simulate.batch_platform import BatchPlatform
-from koordinator.simulate.recorder import Recorder, Series
+from koordinator.simulate.recorder import RecordedSeries, Recorder
 from koordinator.simulate.scenario import (
     HEADROOM_RATIO,
     PENDING_PODS_MAX,
@@ -60,7 +60,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     colocation: bool
     cores: float
     means: dict[str, float]
-    series: Series
+    series: RecordedSeries
     utilisation: list[int]
     waits_s: list[float]
     jobs_arrived: int
@@ -72,7 +72,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     memory_gib: float
     """Memory of all nodes."""
     shown_nodes: list[str]
-    """Names of the columns of `Series.node_percent`."""
+    """Names of the columns of `RecordedSeries.node_percent`."""
     slowed_nodes: dict[str, float]
     """See `Recorder.slowed_nodes`."""
 
@@ -108,7 +108,7 @@ class _Day:
         trace = None
         if scenario.trace is not None:
             trace = read_trace(scenario.trace).sample(len(self.shapes), trace_rng)
-        self.fleet = Fleet(self.shapes, policy, trace)
+        self.fleet = HollowFleet(self.shapes, policy, trace)
         self.registry: ObjectRegistry = in_memory(
             clock, seed=scenario.seed, checks=False, history_max=HISTORY_MAX
         )

@@ -6,12 +6,12 @@ from koordinator.api.annotations.node import ThirdPartyAllocation, ThirdPartyAll
 from koordinator.api.errors import ProtocolError
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import Family, ResourceList
-from koordinator.yarn.amounts import ALLOCATION_NAME, Batch
+from koordinator.yarn.amounts import ALLOCATION_NAME, BatchAmount
 
 _CODEC = node_annotations.THIRD_PARTY_ALLOCATIONS
 
 
-def entry(used: Batch) -> ThirdPartyAllocation:
+def entry(used: BatchAmount) -> ThirdPartyAllocation:
     """Return what the operator records of a node."""
     amounts: ResourceList = {
         resources.BATCH_CPU: quantity.text_of_value(used.cpu_milli),
@@ -30,7 +30,7 @@ def read(text: str | None) -> list[ThirdPartyAllocation]:
         return []
 
 
-def with_entry(existing: list[ThirdPartyAllocation], used: Batch) -> list[ThirdPartyAllocation]:
+def with_entry(existing: list[ThirdPartyAllocation], used: BatchAmount) -> list[ThirdPartyAllocation]:
     """The entries with ours in place of its first; further ones of our name, made by hand, are dropped."""
     ours = entry(used)
     at = next((i for i, each in enumerate(existing) if each.name == ALLOCATION_NAME), len(existing))
@@ -38,14 +38,14 @@ def with_entry(existing: list[ThirdPartyAllocation], used: Batch) -> list[ThirdP
     return [*existing[:at], ours, *others]
 
 
-def new_text(text: str | None, used: Batch) -> str | None:
+def new_text(text: str | None, used: BatchAmount) -> str | None:
     """Return what the annotation must become, None when it already says so.
 
     A node that never had YARN gets no entry of zeros.
     """
     existing = read(text)
     is_unknown = all(each.name != ALLOCATION_NAME for each in existing)
-    if is_unknown and used == Batch():
+    if is_unknown and used == BatchAmount():
         return None
     wanted = with_entry(existing, used)
     return None if _same(existing, wanted) else _CODEC.encode(ThirdPartyAllocations(allocations=wanted))

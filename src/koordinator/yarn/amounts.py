@@ -26,7 +26,7 @@ class Rounding(enum.Enum):
     REFERENCE = "reference"  # as the Go operator: up, and 4.86 % too much memory
 
 
-class Batch(msgspec.Struct, frozen=True):
+class BatchAmount(msgspec.Struct, frozen=True):
     """An amount of batch resources."""
 
     cpu_milli: int = 0
@@ -56,16 +56,16 @@ def overbooked(origin: I64, requested: I64, used: I64) -> I64:
     return excess
 
 
-def to_yarn(batch: Batch, rounding: Rounding) -> YarnResource:
+def to_yarn(batch: BatchAmount, rounding: Rounding) -> YarnResource:
     """The node's total in YARN's units."""
     if rounding is Rounding.EXACT:
         return YarnResource(min(batch.cpu_milli // MILLI, VCORES_MAX), batch.memory_bytes // MEBIBYTE)
     return YarnResource(min(-(-batch.cpu_milli // MILLI), VCORES_MAX), -(-batch.memory_bytes // MEGABYTE))
 
 
-def to_batch(used: YarnResource) -> Batch:
+def to_batch(used: YarnResource) -> BatchAmount:
     """Return what YARN uses in the units of Kubernetes; always exact."""
-    return Batch(used.vcores * MILLI, used.memory_mb * MEBIBYTE)
+    return BatchAmount(used.vcores * MILLI, used.memory_mb * MEBIBYTE)
 
 
 COMPONENT_LABEL = "app.kubernetes.io/component"

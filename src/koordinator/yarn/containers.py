@@ -47,7 +47,7 @@ class NMContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.state in FINAL_STATES
 
 
-class ContainerResources(msgspec.Struct, frozen=True):
+class YarnContainerResources(msgspec.Struct, frozen=True):
     """Requests and limits: what YARN gave the container, both the same."""
 
     requests: dict[str, str]
@@ -66,7 +66,7 @@ class ContainerInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     create_timestamp: str = "0001-01-01T00:00:00Z"
     cgroup_dir: str
     host_network: bool = True
-    resources: ContainerResources
+    resources: YarnContainerResources
 
 
 def parse(body: Any) -> list[NMContainer]:
@@ -95,7 +95,7 @@ def info(container: NMContainer, cgroup_path: str) -> ContainerInfo:
         name=container.id,
         uid=container.id,
         cgroup_dir=f"{cgroup_path.rstrip('/')}/{container.id}",
-        resources=ContainerResources(amounts, amounts),
+        resources=YarnContainerResources(amounts, amounts),
     )
 
 

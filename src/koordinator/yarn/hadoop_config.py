@@ -35,7 +35,7 @@ _VARIABLE = re.compile(r"\$\{([^${}\s]+)\}")
 _EXPANSIONS_MAX = 20  # as Hadoop: more means that variables name each other in a circle
 
 
-class ConfigError(KoordinatorError, ValueError):
+class HadoopConfigError(KoordinatorError, ValueError):
     """A cluster's configuration cannot be used."""
 
     def __init__(self, cluster: str, field: str, reason: str) -> None:
@@ -62,7 +62,7 @@ class ResourceManager(msgspec.Struct, frozen=True):
     web: str
 
 
-class Cluster(msgspec.Struct, frozen=True):
+class YarnCluster(msgspec.Struct, frozen=True):
     """A YARN cluster; `managers` in the order in which they are asked who is active."""
 
     id: str
@@ -74,8 +74,8 @@ class Cluster(msgspec.Struct, frozen=True):
 class Loaded(msgspec.Struct, frozen=True):
     """All clusters of a folder, and what is wrong with the others."""
 
-    clusters: dict[str, Cluster]
-    errors: dict[str, ConfigError]
+    clusters: dict[str, YarnCluster]
+    errors: dict[str, HadoopConfigError]
 
 
 def load(
@@ -88,7 +88,7 @@ def load(
     for cluster_id in (DEFAULT_CLUSTER, *sorted(found - {"", DEFAULT_CLUSTER})):
         try:
             loaded.clusters[cluster_id] = _load_one(cluster_id, files, environment, dialect)
-        except ConfigError as error:
+        except HadoopConfigError as error:
             loaded.errors[cluster_id] = error
     return loaded
 
@@ -98,7 +98,7 @@ def start_fails(loaded: Loaded, dialect: Dialect) -> bool:
     return not loaded.clusters if dialect is Dialect.HADOOP else bool(loaded.errors)
 
 
-def refusal(cluster: Cluster) -> str:
+def refusal(cluster: YarnCluster) -> str:
     """Return why the cluster cannot be talked to, or empty."""
     if cluster.authentication.strip().lower() == "kerberos":
         return f"{AUTHENTICATION} is kerberos, which is not supported: use simple authentication"
@@ -108,13 +108,13 @@ def refusal(cluster: Cluster) -> str:
 def active(statuses: Sequence[tuple[str, str]]) -> str:
     """The id of the first ResourceManager that says it is active, of (id, state) in configured order.
 
-    Raises: ConfigError.
+    Raises: HadoopConfigError.
     """
     for manager_id, state in statuses:
         if state == "ACTIVE":
             return manager_id
     asked = ", ".join(f"{manager_id} ({state})" for manager_id, state in statuses)
-    raise ConfigError("", RM_IDS, f"active rm not found in [{asked}]")
+    raise HadoopConfigError("", RM_IDS, f"active rm not found in [{asked}]")
 
 
 def is_controller_enabled(name: str, listed: Sequence[str]) -> bool:
@@ -149,7 +149,7 @@ class _Properties:
         if not self._is_literal:
             return text.lower() == "true"
         if text not in _TRUE + _FALSE:
-            raise ConfigError(self._cluster, key, f"{text!r} is neither true nor false")
+            raise HadoopConfigError(self._cluster, key, f"{text!r} is neither true nor false")
         return text in _TRUE
 
     def items(self, key: str) -> list[str]:
@@ -172,7 +172,7 @@ class _Properties:
             if found is None:
                 return text
             text = f"{text[: found.start()]}{self._variable(found[1])}{text[found.end() :]}"
-        raise ConfigError(
+        raise HadoopConfigError(
             self._cluster, key, f"more than {_EXPANSIONS_MAX} variables: do they name each other?"
         )
 
@@ -190,10 +190,10 @@ class _Properties:
 
 def _load_one(
     cluster: str, files: Mapping[str, str], environment: Mapping[str, str], dialect: Dialect
-) -> Cluster:
+) -> YarnCluster:
     prefix = "" if cluster == DEFAULT_CLUSTER else f"{cluster}."
     if prefix + SITE_FILE not in files:
-        raise ConfigError(cluster, prefix + SITE_FILE, "the file is missing")
+        raise HadoopConfigError(cluster, prefix + SITE_FILE, "the file is missing")
     values: dict[str, str] = {}
     for name in FILES:
         if prefix + name in files:
@@ -210,7 +210,7 @@ def _load_one(
         )
         for manager_id in ids
     )
-    return Cluster(cluster, is_ha, tuple(managers), properties.text(AUTHENTICATION, "simple"))
+    return YarnCluster(cluster, is_ha, tuple(managers), properties.text(AUTHENTICATION, "simple"))
 
 
 def _parse(cluster: str, file: str, text: str) -> dict[str, str]:
@@ -218,9 +218,9 @@ def _parse(cluster: str, file: str, text: str) -> dict[str, str]:
     try:
         root = ElementTree.fromstring(text.encode())
     except ElementTree.ParseError as error:
-        raise ConfigError(cluster, file, f"not XML: {error}") from error
+        raise HadoopConfigError(cluster, file, f"not XML: {error}") from error
     if root.tag != "configuration":
-        raise ConfigError(cluster, file, f"the root element is {root.tag!r}, not 'configuration'")
+        raise HadoopConfigError(cluster, file, f"the root element is {root.tag!r}, not 'configuration'")
     return {
         (each.findtext("name") or "").strip(): each.findtext("value") or ""
         for each in root.findall("property")

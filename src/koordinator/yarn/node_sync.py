@@ -21,7 +21,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import ResourceList
 from koordinator.api.resource_vector import AMOUNT_MAX
 from koordinator.yarn import amounts
-from koordinator.yarn.amounts import Batch, Rounding, YarnResource
+from koordinator.yarn.amounts import BatchAmount, Rounding, YarnResource
 
 PORT_MAX = 65_535
 
@@ -78,7 +78,7 @@ class SyncPlan(msgspec.Struct, frozen=True):
 
     outcome: SyncOutcome
     total: NodeTotal | None = None
-    allocation: Batch | None = None
+    allocation: BatchAmount | None = None
     retry: bool = False
     reason: str = ""
 
@@ -103,7 +103,9 @@ def plan(node: Node | None, pods: Sequence[Pod], reports: Reports, policy: Polic
     manager = node_manager(here)
     if manager is None:
         return SyncPlan(
-            SyncOutcome.NO_NODE_MANAGER, allocation=Batch(), reason="no NodeManager pod runs on the node"
+            SyncOutcome.NO_NODE_MANAGER,
+            allocation=BatchAmount(),
+            reason="no NodeManager pod runs on the node",
         )
     try:
         node_id = node_id_of(manager)
@@ -111,13 +113,13 @@ def plan(node: Node | None, pods: Sequence[Pod], reports: Reports, policy: Polic
         return SyncPlan(SyncOutcome.BAD_NODE_ID, reason=str(error))
     if node_id is None:
         return SyncPlan(
-            SyncOutcome.NO_NODE_MANAGER, allocation=Batch(), reason="the NodeManager has no address yet"
+            SyncOutcome.NO_NODE_MANAGER, allocation=BatchAmount(), reason="the NodeManager has no address yet"
         )
     try:
         pool = origin(node)
     except (ProtocolError, quantity.QuantityError) as error:
         return SyncPlan(SyncOutcome.BAD_ORIGIN, retry=True, reason=str(error))
-    taken = kube_requested(here) if policy.is_kube_subtracted else Batch()
+    taken = kube_requested(here) if policy.is_kube_subtracted else BatchAmount()
     cluster = cluster_of(manager)
     total = NodeTotal(cluster, node_id, amounts.to_yarn(yarn_pool(pool, taken), policy.rounding))
     report = reports.get(cluster, {}).get(node_id)
@@ -158,7 +160,7 @@ def cluster_of(pod: Pod) -> str:
     return pod.metadata.annotations.get(amounts.CLUSTER_ID_ANNOTATION) or amounts.DEFAULT_CLUSTER
 
 
-def origin(node: Node) -> Batch:
+def origin(node: Node) -> BatchAmount:
     """The batch pool of a node before anyone took from it.
 
     An older manager writes no annotation: then what the node says is all there is.
@@ -169,26 +171,26 @@ def origin(node: Node) -> Batch:
     amounts_of = found.resources if found is not None else None
     if amounts_of is None:
         amounts_of = node.status.allocatable
-    return Batch(_amount(amounts_of, resources.BATCH_CPU), _amount(amounts_of, resources.BATCH_MEMORY))
+    return BatchAmount(_amount(amounts_of, resources.BATCH_CPU), _amount(amounts_of, resources.BATCH_MEMORY))
 
 
-def kube_requested(pods: Sequence[Pod]) -> Batch:
+def kube_requested(pods: Sequence[Pod]) -> BatchAmount:
     """Batch resources that pods of a node request, overhead of the NodeManager pod included."""
     cpu_milli = memory_bytes = 0
     for pod in pods:
         requests = pod_resources.requests(pod)
         cpu_milli += requests.get(resources.BATCH_CPU, quantity.ZERO).value
         memory_bytes += requests.get(resources.BATCH_MEMORY, quantity.ZERO).value
-    return Batch(min(cpu_milli, AMOUNT_MAX), min(memory_bytes, AMOUNT_MAX))
+    return BatchAmount(min(cpu_milli, AMOUNT_MAX), min(memory_bytes, AMOUNT_MAX))
 
 
-def yarn_pool(pool: Batch, taken: Batch) -> Batch:
+def yarn_pool(pool: BatchAmount, taken: BatchAmount) -> BatchAmount:
     """Return what is left of a node's pool for YARN (`amounts.view_total` for one node)."""
     left = amounts.view_total(
         np.array([pool.cpu_milli, pool.memory_bytes], np.int64),
         np.array([taken.cpu_milli, taken.memory_bytes], np.int64),
     )
-    return Batch(*left.tolist())
+    return BatchAmount(*left.tolist())
 
 
 def used_now(report: NodeManagerReport | None) -> YarnResource:
@@ -216,7 +218,7 @@ HOLD_S = 600.0
 _KNOWN_STATES = ("RUNNING", "DECOMMISSIONING")
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldFigure(msgspec.Struct, frozen=True):
     """The last good figure of a NodeManager, and when it was read (seconds since 1970)."""
 
     used: YarnResource
@@ -227,13 +229,13 @@ class Belief(msgspec.Struct, frozen=True):
     """The figures to count with; `used` None: nothing is known, so nothing may be written."""
 
     used: YarnResource | None
-    held: Held | None
+    held: HeldFigure | None
     reason: str
 
 
 def believe(
     report: NodeManagerReport | None,
-    held: Held | None,
+    held: HeldFigure | None,
     has_polled: bool,
     now_s: float,
     hold_s: float = HOLD_S,
@@ -246,7 +248,7 @@ def believe(
         return Belief(held.used if held is not None else None, held, "no report of this cluster was read yet")
     if report is not None and report.state in _KNOWN_STATES:
         used = report.used or YarnResource()
-        return Belief(used, Held(used, now_s), f"the NodeManager is {report.state}")
+        return Belief(used, HeldFigure(used, now_s), f"the NodeManager is {report.state}")
     state = report.state if report is not None else "not reported"
     if held is not None and now_s - held.at_s < hold_s:
         return Belief(held.used, held, f"the NodeManager is {state}: its last figure is held")

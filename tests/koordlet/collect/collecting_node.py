@@ -26,7 +26,7 @@ from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.collect.group_usage import GroupScan
-from koordinator.koordlet.collect.known import Known
+from koordinator.koordlet.collect.known import LatestSamples
 from koordinator.koordlet.config import AgentConfig, CollectConfig
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Collector, Shared
@@ -97,7 +97,7 @@ class CollectingNode:
             cluster=nobody,
             events=nobody,
         )
-        self.known = Known()
+        self.known = LatestSamples()
         self.scan = GroupScan(host.cgroups, lambda: CPUS)
 
     def machine(self, busy_ticks: int, *, total_kib: int = 1000, available_kib: int = 600) -> None:

@@ -12,9 +12,9 @@ from koordinator.host.cgroup_knobs import V1
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.collect.best_effort_usage import BestEffortUsage
 from koordinator.koordlet.collect.host_application_usage import HostApplicationUsages
-from koordinator.koordlet.collect.known import Known, NumaValues, Total
+from koordinator.koordlet.collect.known import LatestSamples, NumaValues, Total
 from koordinator.koordlet.collect.node_info import NodeInfo
-from koordinator.koordlet.collect.node_usage import NodeUsage
+from koordinator.koordlet.collect.node_usage import NodeUsageCollector
 from koordinator.koordlet.collect.system_usage import SystemUsage
 from koordinator.koordlet.view import Topic
 from tests.host import host_tree
@@ -39,7 +39,7 @@ def test_the_node_shows_cpu_and_memory_from_the_second_round_on(tmp_path: Path) 
         NodeInfo(node.shared).collect()
 
         found = await rounds(
-            NodeUsage(node.shared, node.known),
+            NodeUsageCollector(node.shared, node.known),
             lambda: node.machine(400),
             lambda: node.machine(600, available_kib=500),
         )
@@ -67,7 +67,8 @@ def test_a_reset_of_the_ticks_gives_no_sample(tmp_path: Path, ticks: list[int], 
         node = CollectingNode(tmp_path, clock)
 
         await rounds(
-            NodeUsage(node.shared, node.known), *[lambda each=each: node.machine(each) for each in ticks]
+            NodeUsageCollector(node.shared, node.known),
+            *[lambda each=each: node.machine(each) for each in ticks],
         )
 
         assert node.values(kinds.NODE_CPU) == pytest.approx(values)
@@ -119,7 +120,7 @@ def test_a_round_of_usage_ends_with_its_topic_also_when_nothing_could_be_told(tm
         told: list[str] = []
         node.shared.view.listen(Topic.USAGE, "test", lambda: told.append("usage"))
 
-        assert SystemUsage(node.shared, Known()).collect() is False
+        assert SystemUsage(node.shared, LatestSamples()).collect() is False
 
         assert told == ["usage"]
 

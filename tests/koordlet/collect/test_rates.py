@@ -7,10 +7,10 @@ from koordinator.host import perf_events
 from koordinator.host.cgroup_values import Throttling
 from koordinator.koordlet.collect import gpu, rates
 from koordinator.koordlet.collect.gpu import GPUUsage
-from koordinator.koordlet.collect.rates import Aged, Usage
+from koordinator.koordlet.collect.rates import Aged, MeasuredUsage
 
 COUNTERS = st.integers(0, 2**63)
-USAGES = st.builds(Usage, st.floats(0, 1e3), st.integers(0, 2**50), st.integers(0, 20_000))
+USAGES = st.builds(MeasuredUsage, st.floats(0, 1e3), st.integers(0, 2**50), st.integers(0, 20_000))
 
 
 @given(COUNTERS, COUNTERS, st.integers(-5_000, 5_000))
@@ -29,7 +29,7 @@ def test_a_counter_that_went_backwards_gives_no_node_usage() -> None:
 
 @given(USAGES, st.lists(USAGES, max_size=5), USAGES)
 def test_system_usage_is_fresh_or_unknown_and_never_negative(
-    node: Usage, pods: list[Usage], applications: Usage
+    node: MeasuredUsage, pods: list[MeasuredUsage], applications: MeasuredUsage
 ) -> None:
     system = rates.system_usage(node, pods, applications)
 

@@ -22,7 +22,7 @@ from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig, HookConfig
-from koordinator.koordlet.hooks.all import Hooks
+from koordinator.koordlet.hooks.all import RuntimeHooks
 from koordinator.koordlet.hooks.commands import Runner
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Shared
@@ -167,7 +167,7 @@ class HookNode:
             cluster=cluster,
             events=self.events,
         )
-        self.hooks = Hooks(self.shared, runner)
+        self.hooks = RuntimeHooks(self.shared, runner)
 
     @property
     def files(self) -> TreeFiles:

@@ -14,7 +14,7 @@ from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.koordlet.hooks import batch_resource, cpuset_allocator, group_identity
 from koordinator.koordlet.hooks.batch_resource import BatchRule
-from koordinator.koordlet.hooks.cpuset_allocator import CPUSetReason, SharedPools
+from koordinator.koordlet.hooks.cpuset_allocator import CPUSetSource, NodeCPUPools
 from koordinator.koordlet.hooks.group_identity import Kernel
 from koordinator.koordlet.qos import cpu_normalization
 
@@ -69,7 +69,7 @@ def test_recovery_zeros_are_written_unless_the_kernels_switch_is_off_too() -> No
     assert not group_identity.is_written(off, Kernel(False, 1))
 
 
-POOLS = SharedPools(
+POOLS = NodeCPUPools(
     shared=(CPUSharedPool(socket=0, node=0, cpuset="1-3"), CPUSharedPool(socket=0, node=1, cpuset="")),
     best_effort=(CPUSharedPool(socket=0, node=0, cpuset="0-3"),),
     system_cpus="7",
@@ -79,14 +79,14 @@ POOLS = SharedPools(
 def test_pools_without_cpus_leave_no_empty_items() -> None:
     decision = cpuset_allocator.decide(LS, {}, "kubepods/burstable/p/c", POOLS, has_be_manager=False)
 
-    assert (decision.cpus, decision.reason) == ("1-3", CPUSetReason.SHARED_POOL)
+    assert (decision.cpus, decision.reason) == ("1-3", CPUSetSource.SHARED_POOL)
 
 
 def test_system_pods_get_their_own_cpus() -> None:
     system = {labels.QOS_CLASS: "SYSTEM"}
     decision = cpuset_allocator.decide(system, {}, "kubepods/burstable/p/c", POOLS, has_be_manager=False)
 
-    assert (decision.cpus, decision.reason) == ("7", CPUSetReason.SYSTEM)
+    assert (decision.cpus, decision.reason) == ("7", CPUSetSource.SYSTEM)
 
 
 def test_a_malformed_allocation_is_an_error_and_never_an_empty_list() -> None:

@@ -11,7 +11,7 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.config import HookConfig
 from koordinator.koordlet.hooks import pod_contexts
-from koordinator.koordlet.hooks.contexts import ContainerContext, Device, Mount, PodContext, Stage
+from koordinator.koordlet.hooks.contexts import BindMount, ContainerContext, DeviceNode, HookStage, PodContext
 from tests.host import host_tree
 from tests.koordlet.hooks.hook_node import BURSTABLE, LS_ON, HookNode, classes, native, pod
 
@@ -195,7 +195,7 @@ def test_a_container_is_told_its_gpus(tmp_path: Path) -> None:
     node = HookNode(tmp_path, gates="GPUEnvInject=true")
     container = contexts_of(node, gpus='{"minor":1},{"minor":3}')
 
-    answer = node.hooks.run_stage(Stage.PRE_CREATE_CONTAINER, container).response
+    answer = node.hooks.run_stage(HookStage.PRE_CREATE_CONTAINER, container).response
 
     assert answer.environment == {"NVIDIA_VISIBLE_DEVICES": "1,3"}
     assert answer.mounts == answer.devices == ()
@@ -217,15 +217,15 @@ def test_a_shared_gpu_comes_with_the_isolation_library_and_its_monitor(tmp_path:
     node = HookNode(tmp_path, gates=gates, hooks=HookConfig(hami_core_library="/opt/vgpu/lib.so"))
     container = contexts_of(node, gpus=HALF, **HAMI)
 
-    answer = node.hooks.run_stage(Stage.PRE_CREATE_CONTAINER, container).response
+    answer = node.hooks.run_stage(HookStage.PRE_CREATE_CONTAINER, container).response
 
     assert answer.environment["LD_PRELOAD"] == "/opt/vgpu/lib.so"
     assert answer.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/opt/vgpu/train_c0.cache"
     assert answer.directories == ("/opt/vgpu/containers/train_c0",)
     assert answer.mounts == (
-        Mount("/opt/vgpu/lib.so", "/opt/vgpu/lib.so"),
-        Mount("/tmp/vgpulock", "/tmp/vgpulock"),
-        Mount("/opt/vgpu/containers/train_c0", "/opt/vgpu"),
+        BindMount("/opt/vgpu/lib.so", "/opt/vgpu/lib.so"),
+        BindMount("/tmp/vgpulock", "/tmp/vgpulock"),
+        BindMount("/opt/vgpu/containers/train_c0", "/opt/vgpu"),
     )
 
 
@@ -246,11 +246,11 @@ def test_a_container_gets_the_device_files_of_its_virtual_functions(tmp_path: Pa
     node = HookNode(tmp_path, gates="RDMADeviceInject=true")
     container = contexts_of(node, rdma=RDMA)
 
-    answer = node.hooks.run_stage(Stage.PRE_CREATE_CONTAINER, container).response
+    answer = node.hooks.run_stage(HookStage.PRE_CREATE_CONTAINER, container).response
 
     assert answer.devices == (
-        Device("/dev/infiniband/rdma_cm", 10, 58),
-        Device("/dev/infiniband/uverbs2", 231, 194),
+        DeviceNode("/dev/infiniband/rdma_cm", 10, 58),
+        DeviceNode("/dev/infiniband/uverbs2", 231, 194),
     )
 
 
@@ -259,7 +259,7 @@ def test_a_device_that_is_not_there_is_an_error_of_its_hook_alone(tmp_path: Path
     node = HookNode(tmp_path, gates="RDMADeviceInject=true,GPUEnvInject=true")
     container = contexts_of(node, rdma=text)
 
-    result = node.hooks.run_stage(Stage.PRE_CREATE_CONTAINER, container)
+    result = node.hooks.run_stage(HookStage.PRE_CREATE_CONTAINER, container)
 
     assert result.errors
     assert result.response.devices == ()
@@ -279,14 +279,14 @@ def test_hooks_of_a_stage_run_by_name_and_their_answers_add_up(tmp_path: Path) -
     node.node(cpu_normalization_ratio="1.25")
     container = contexts_of(node, gpus='{"minor":1}')
 
-    result = node.hooks.run_stage(Stage.PRE_CREATE_CONTAINER, container)
+    result = node.hooks.run_stage(HookStage.PRE_CREATE_CONTAINER, container)
 
     hooks = [answer.hook for answer in result.answers]
     assert hooks == sorted(hooks)
     assert result.response.quota_us == 80_000
     assert result.response.environment == {"NVIDIA_VISIBLE_DEVICES": "1"}
-    assert Stage.PRE_CREATE_CONTAINER in node.hooks.registry.stages()
-    assert Stage.POST_STOP_CONTAINER not in node.hooks.registry.stages()
+    assert HookStage.PRE_CREATE_CONTAINER in node.hooks.registry.stages()
+    assert HookStage.POST_STOP_CONTAINER not in node.hooks.registry.stages()
 
 
 def test_answers_about_a_pod_are_written_to_its_own_group(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_answers_about_a_pod_are_written_to_its_own_group(tmp_path: Path) -> Non
     node.group(group)
     fresh = msgspec.structs.replace(context, uid="new", group=group)
 
-    node.hooks.deliver(fresh, node.hooks.run_stage(Stage.PRE_RUN_POD_SANDBOX, fresh))
+    node.hooks.deliver(fresh, node.hooks.run_stage(HookStage.PRE_RUN_POD_SANDBOX, fresh))
 
     assert node.says(Knob.CPU_BVT, group) == "2"
 
@@ -317,6 +317,6 @@ def test_with_policy_fail_the_first_failure_stops_the_others(tmp_path: Path) -> 
             kube_qos=KubeQoS.BURSTABLE,
         )
 
-        result = node.hooks.run_stage(Stage.PRE_RUN_POD_SANDBOX, broken)
+        result = node.hooks.run_stage(HookStage.PRE_RUN_POD_SANDBOX, broken)
 
         assert len(result.errors) == count

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from koordinator.api.core import Node, NodeStatus
 from koordinator.api.meta import ObjectMeta
 from koordinator.koordlet.predict import reclaimable
-from koordinator.koordlet.predict.reclaimable import NOTHING, Amount, ProdPod
+from koordinator.koordlet.predict.reclaimable import NOTHING, ProdPod, ReclaimableAmount
 
-AMOUNTS = st.builds(Amount, st.integers(0, 10**6), st.integers(0, 2**45))
+AMOUNTS = st.builds(ReclaimableAmount, st.integers(0, 10**6), st.integers(0, 2**45))
 PODS = st.lists(
     st.builds(ProdPod, AMOUNTS, st.floats(0, 10 * 86_400), st.none() | AMOUNTS, st.booleans(), st.booleans()),
     max_size=8,
@@ -17,7 +17,7 @@ PODS = st.lists(
 
 @given(AMOUNTS, PODS, AMOUNTS)
 def test_nobody_lends_more_than_was_requested_and_is_left(
-    allocatable: Amount, pods: list[ProdPod], peak: Amount
+    allocatable: ReclaimableAmount, pods: list[ProdPod], peak: ReclaimableAmount
 ) -> None:
     requested = sum((pod.request for pod in pods if not pod.is_finished), NOTHING)
     both = reclaimable.cautious(
@@ -31,7 +31,7 @@ def test_nobody_lends_more_than_was_requested_and_is_left(
 
 @given(AMOUNTS, PODS, st.integers(0, 100), st.integers(0, 100))
 def test_a_larger_margin_never_lends_more(
-    allocatable: Amount, pods: list[ProdPod], margin: int, more: int
+    allocatable: ReclaimableAmount, pods: list[ProdPod], margin: int, more: int
 ) -> None:
     small = reclaimable.by_pods(allocatable, pods, margin).reclaimable
     large = reclaimable.by_pods(allocatable, pods, margin + more).reclaimable
@@ -40,10 +40,10 @@ def test_a_larger_margin_never_lends_more(
 
 
 def test_a_pod_without_prediction_keeps_what_it_requested() -> None:
-    request = Amount(1000, 1000)
+    request = ReclaimableAmount(1000, 1000)
     old = ProdPod(request, 10 * 86_400, None)
 
-    found = reclaimable.by_pods(Amount(4000, 4000), [old])
+    found = reclaimable.by_pods(ReclaimableAmount(4000, 4000), [old])
 
     assert found.reclaimable == NOTHING
     assert found.peak == request
@@ -51,13 +51,16 @@ def test_a_pod_without_prediction_keeps_what_it_requested() -> None:
 
 def test_a_young_pod_keeps_what_it_requested_until_it_is_gone() -> None:
     """As the reference does: nobody knows yet what it uses, and it still runs."""
-    request, peak = Amount(1000, 1000), Amount(100, 100)
+    request, peak = ReclaimableAmount(1000, 1000), ReclaimableAmount(100, 100)
     young = ProdPod(request, 60, peak, is_terminating=True)
     old = ProdPod(request, 10 * 86_400, peak, is_terminating=True)
     finished = ProdPod(request, 60, peak, is_finished=True)
 
-    assert reclaimable.by_pods(Amount(4000, 4000), [young, old, finished]).peak == request
-    assert reclaimable.by_class(Amount(4000, 4000), [young, old, finished], NOTHING).reclaimable == NOTHING
+    assert reclaimable.by_pods(ReclaimableAmount(4000, 4000), [young, old, finished]).peak == request
+    assert (
+        reclaimable.by_class(ReclaimableAmount(4000, 4000), [young, old, finished], NOTHING).reclaimable
+        == NOTHING
+    )
 
 
 def test_amplified_nodes_count_with_their_raw_amounts() -> None:
@@ -69,4 +72,4 @@ def test_amplified_nodes_count_with_their_raw_amounts() -> None:
         Node(metadata=ObjectMeta(annotations=dict.fromkeys(annotations, "{")), status=status)
     )
 
-    assert (raw, broken) == (Amount(4000, 1024), Amount(8000, 2048))
+    assert (raw, broken) == (ReclaimableAmount(4000, 1024), ReclaimableAmount(8000, 2048))

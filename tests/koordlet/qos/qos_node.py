@@ -14,7 +14,7 @@ from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.references import ObjectReference
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.clock import FixedClock
-from koordinator.cluster.events import EventRecorder, Severity
+from koordinator.cluster.events import EventRecorder, EventSeverity
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroup_layout import Driver
@@ -76,7 +76,7 @@ class ToldEvents(EventRecorder):
     def event(
         self,
         obj: Object | ObjectReference,
-        severity: Severity,
+        severity: EventSeverity,
         reason: str,
         message: str,
         *,

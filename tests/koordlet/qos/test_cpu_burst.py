@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from koordinator.api import labels
 from koordinator.api.slo import CPUBurstStrategy
 from koordinator.koordlet.qos import cpu_burst, token_bucket
-from koordinator.koordlet.qos.cpu_burst import ContainerQuota, NodeState, Operation
-from koordinator.koordlet.qos.token_bucket import TokenBucket
+from koordinator.koordlet.qos.cpu_burst import BurstNodeState, ContainerQuota, Operation
+from koordinator.koordlet.qos.token_bucket import BurstTokenBucket
 
 POLICIES = st.sampled_from(["none", "auto", "cpuBurstOnly", "cfsQuotaBurstOnly"])
 SETTINGS = st.builds(
@@ -22,15 +22,15 @@ CONTAINERS = st.lists(
         st.integers(1, 64_000),
         st.just(-1) | st.integers(1_000, 10**8),
         st.none() | st.floats(0, 1),
-        st.none() | st.builds(TokenBucket, st.just(1000), st.integers(-1000, 1000)),
+        st.none() | st.builds(BurstTokenBucket, st.just(1000), st.integers(-1000, 1000)),
     ),
     max_size=4,
 )
 
 
-@given(SETTINGS, st.sampled_from(NodeState), CONTAINERS, st.just(-1) | st.integers(10**8, 10**9))
+@given(SETTINGS, st.sampled_from(BurstNodeState), CONTAINERS, st.just(-1) | st.integers(10**8, 10**9))
 def test_quotas_stay_between_limit_and_burst_and_the_pod_moves_along(
-    settings: CPUBurstStrategy, state: NodeState, containers: list[ContainerQuota], pod_us: int
+    settings: CPUBurstStrategy, state: BurstNodeState, containers: list[ContainerQuota], pod_us: int
 ) -> None:
     plan = cpu_burst.plan_pod(settings, state, containers, pod_us)
 
@@ -50,7 +50,7 @@ def test_quotas_stay_between_limit_and_burst_and_the_pod_moves_along(
 def test_an_overloaded_node_never_raises_a_quota_above_its_limit(
     settings: CPUBurstStrategy, containers: list[ContainerQuota]
 ) -> None:
-    plan = cpu_burst.plan_pod(settings, NodeState.OVERLOAD, containers, 10**9)
+    plan = cpu_burst.plan_pod(settings, BurstNodeState.OVERLOAD, containers, 10**9)
 
     for container in containers:
         new_us = plan.containers_us[container.name]
@@ -61,8 +61,8 @@ def test_a_pod_grows_before_its_container_and_shrinks_after_it() -> None:
     settings = CPUBurstStrategy(policy="auto", cfs_quota_burst_percent=300)
     container = ContainerQuota("c", 1_000, 200_000, 0.5, None)
 
-    up = cpu_burst.plan_pod(settings, NodeState.IDLE, [container], 200_000)
-    down = cpu_burst.plan_pod(settings, NodeState.OVERLOAD, [container], 200_000)
+    up = cpu_burst.plan_pod(settings, BurstNodeState.IDLE, [container], 200_000)
+    down = cpu_burst.plan_pod(settings, BurstNodeState.OVERLOAD, [container], 200_000)
 
     assert [write.container for write in up.writes] == ["", "c"]
     assert [write.container for write in down.writes] == ["c", ""]
@@ -70,7 +70,7 @@ def test_a_pod_grows_before_its_container_and_shrinks_after_it() -> None:
 
 def test_switched_off_every_container_returns_to_its_limit() -> None:
     container = ContainerQuota("c", 1_000, 300_000, 0.5, None)
-    plan = cpu_burst.plan_pod(CPUBurstStrategy(policy="none"), NodeState.IDLE, [container], 300_000)
+    plan = cpu_burst.plan_pod(CPUBurstStrategy(policy="none"), BurstNodeState.IDLE, [container], 300_000)
 
     assert plan.operations == {"c": Operation.RESET}
     assert (plan.containers_us["c"], plan.pod_us) == (100_000, 100_000)
@@ -78,7 +78,7 @@ def test_switched_off_every_container_returns_to_its_limit() -> None:
 
 def test_the_limit_is_that_of_normalized_cpus() -> None:
     container = ContainerQuota("c", 1_000, 83_334, None, None)
-    plan = cpu_burst.plan_pod(CPUBurstStrategy(policy="none"), NodeState.IDLE, [container], 83_334, 1.2)
+    plan = cpu_burst.plan_pod(CPUBurstStrategy(policy="none"), BurstNodeState.IDLE, [container], 83_334, 1.2)
 
     assert plan.writes == ()
 
@@ -87,14 +87,14 @@ def test_the_limit_is_that_of_normalized_cpus() -> None:
 def test_a_bucket_stays_within_its_capacity(
     capacity: int, tokens: int, elapsed_s: float, percent: int
 ) -> None:
-    bucket = TokenBucket(capacity, tokens).step(elapsed_s, percent)
+    bucket = BurstTokenBucket(capacity, tokens).step(elapsed_s, percent)
 
     assert -capacity <= bucket.tokens <= capacity
     assert 0 <= bucket.rest_s < 1
 
 
 def test_a_loop_faster_than_a_second_still_pays() -> None:
-    bucket = TokenBucket(10_000, 1_000)
+    bucket = BurstTokenBucket(10_000, 1_000)
     for _ in range(20):
         bucket = bucket.step(0.9, 200)
 
@@ -104,7 +104,7 @@ def test_a_loop_faster_than_a_second_still_pays() -> None:
 def test_a_new_bucket_starts_less_than_half_full_and_an_old_one_stays() -> None:
     rng = random.Random(7)
     starts = {token_bucket.bucket_for(1000, None, rng).tokens for _ in range(200)}
-    old = TokenBucket(1000, 3)
+    old = BurstTokenBucket(1000, 3)
 
     assert min(starts) >= 0 and max(starts) <= 500 and len(starts) > 50
     assert token_bucket.bucket_for(1000, old, rng) is old
@@ -119,5 +119,5 @@ def test_a_malformed_annotation_leaves_the_nodes_settings() -> None:
 
 
 def test_nothing_known_of_the_node_never_raises_quotas() -> None:
-    assert cpu_burst.node_state(None, 8, [], 50) is NodeState.UNKNOWN
-    assert cpu_burst.node_state(1.0, None, [], 50) is NodeState.UNKNOWN
+    assert cpu_burst.node_state(None, 8, [], 50) is BurstNodeState.UNKNOWN
+    assert cpu_burst.node_state(1.0, None, [], 50) is BurstNodeState.UNKNOWN

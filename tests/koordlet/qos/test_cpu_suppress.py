@@ -12,16 +12,16 @@ from koordinator.host.cpu_topology import Processor
 from koordinator.koordlet.qos import cpu_pick, cpu_suppress
 from koordinator.koordlet.qos.cpu_suppress import (
     CPUHolder,
-    CPUSetReason,
     CPUUsage,
-    Mode,
-    NodeCPU,
-    PodClass,
     QuotaReason,
+    SuppressMode,
+    SuppressNodeCPU,
+    SuppressPodClass,
+    SuppressReason,
 )
 
-BE = PodClass(QoSClass.BE, KubeQoS.BEST_EFFORT)
-LS = PodClass(QoSClass.LS, KubeQoS.BURSTABLE)
+BE = SuppressPodClass(QoSClass.BE, KubeQoS.BEST_EFFORT)
+LS = SuppressPodClass(QoSClass.LS, KubeQoS.BURSTABLE)
 CORES = st.floats(0, 128)
 
 
@@ -38,7 +38,7 @@ MACHINES = st.builds(machine, st.integers(1, 16), st.sampled_from([1, 2]), st.sa
 
 @given(CORES, CORES, CORES, st.integers(0, 100))
 def test_busier_services_never_lend_more(calm: float, more: float, batch: float, threshold: int) -> None:
-    node = NodeCPU(capacity_milli=64_000, reserved_milli=0)
+    node = SuppressNodeCPU(capacity_milli=64_000, reserved_milli=0)
 
     def lent(service: float) -> int:
         usage = CPUUsage(service + batch, {"service": service, "batch": batch}, {})
@@ -50,7 +50,7 @@ def test_busier_services_never_lend_more(calm: float, more: float, batch: float,
 
 @given(CORES, CORES)
 def test_best_effort_usage_alone_changes_nothing(batch: float, more: float) -> None:
-    node = NodeCPU(capacity_milli=64_000, reserved_milli=500)
+    node = SuppressNodeCPU(capacity_milli=64_000, reserved_milli=500)
 
     def lent(used: float) -> int:
         return cpu_suppress.suppress_amount(node, CPUUsage(used, {"b": used}, {}), {"b": BE}, [], 65).be_milli
@@ -59,7 +59,7 @@ def test_best_effort_usage_alone_changes_nothing(batch: float, more: float) -> N
 
 
 def test_a_pod_that_nobody_knows_counts_as_a_service() -> None:
-    node = NodeCPU(capacity_milli=10_000, reserved_milli=0)
+    node = SuppressNodeCPU(capacity_milli=10_000, reserved_milli=0)
     amount = cpu_suppress.suppress_amount(node, CPUUsage(4.0, {"ghost": 4.0}, {}), {}, [], 100)
 
     assert (amount.be_milli, amount.non_be_milli) == (6_000, 4_000)
@@ -121,7 +121,7 @@ def test_cpus_that_became_exclusive_are_taken_back_even_when_too_few_are_left() 
     decision = cpu_suppress.decide_cpuset(4_000, frozenset({0, 1, 2, 3}), 4, usable)
 
     assert decision.cpus == frozenset({0})
-    assert decision.reason is CPUSetReason.WITHDRAWN
+    assert decision.reason is SuppressReason.WITHDRAWN
 
 
 def test_growth_is_stepped_and_shrinking_is_not() -> None:
@@ -129,8 +129,8 @@ def test_growth_is_stepped_and_shrinking_is_not() -> None:
     grown = cpu_suppress.decide_cpuset(20_000, cpuset.parse("0-3"), 20, usable)
     shrunk = cpu_suppress.decide_cpuset(1_000, cpuset.parse("0-19"), 20, usable)
 
-    assert (len(grown.cpus or ()), grown.reason) == (6, CPUSetReason.STEPPED)
-    assert (len(shrunk.cpus or ()), shrunk.reason) == (2, CPUSetReason.FITTED)
+    assert (len(grown.cpus or ()), grown.reason) == (6, SuppressReason.STEPPED)
+    assert (len(shrunk.cpus or ()), shrunk.reason) == (2, SuppressReason.FITTED)
 
 
 @given(st.integers(-(10**6), 10**6), st.integers(1_000, 256_000), st.just(-1) | st.integers(0, 10**8))
@@ -157,21 +157,27 @@ def test_services_that_take_everything_leave_only_the_floor() -> None:
 @pytest.mark.parametrize(
     ("strategy", "mode"),
     [
-        pytest.param(None, Mode.UNKNOWN, id="no NodeSLO touches nothing"),
-        pytest.param(ResourceThresholdStrategy(), Mode.UNKNOWN, id="neither on nor off touches nothing"),
-        pytest.param(ResourceThresholdStrategy(enable=False), Mode.OFF, id="off undoes"),
-        pytest.param(ResourceThresholdStrategy(enable=True), Mode.CPUSET, id="CPUs unless said otherwise"),
+        pytest.param(None, SuppressMode.UNKNOWN, id="no NodeSLO touches nothing"),
         pytest.param(
-            ResourceThresholdStrategy(enable=True, cpu_suppress_policy="cfsQuota"), Mode.QUOTA, id="quota"
+            ResourceThresholdStrategy(), SuppressMode.UNKNOWN, id="neither on nor off touches nothing"
+        ),
+        pytest.param(ResourceThresholdStrategy(enable=False), SuppressMode.OFF, id="off undoes"),
+        pytest.param(
+            ResourceThresholdStrategy(enable=True), SuppressMode.CPUSET, id="CPUs unless said otherwise"
+        ),
+        pytest.param(
+            ResourceThresholdStrategy(enable=True, cpu_suppress_policy="cfsQuota"),
+            SuppressMode.QUOTA,
+            id="quota",
         ),
     ],
 )
-def test_the_mode_follows_nodeslo(strategy: ResourceThresholdStrategy | None, mode: Mode) -> None:
+def test_the_mode_follows_nodeslo(strategy: ResourceThresholdStrategy | None, mode: SuppressMode) -> None:
     assert cpu_suppress.mode_of(strategy, has_be_manager=False) is mode
 
 
 def test_the_cpu_manager_for_best_effort_pods_excludes_suppression() -> None:
     on = ResourceThresholdStrategy(enable=True)
 
-    assert cpu_suppress.mode_of(on, has_be_manager=True) is Mode.MANAGER
-    assert cpu_suppress.mode_of(None, has_be_manager=True) is Mode.UNKNOWN
+    assert cpu_suppress.mode_of(on, has_be_manager=True) is SuppressMode.MANAGER
+    assert cpu_suppress.mode_of(None, has_be_manager=True) is SuppressMode.UNKNOWN

@@ -8,9 +8,9 @@ from koordinator.api.meta import ObjectMeta
 from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.koordlet.qos import cpu_evict, eviction, memory_evict, threshold_eviction
 from koordinator.koordlet.qos.cpu_evict import BESample
-from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, Target
+from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, ReleaseTarget
 from koordinator.koordlet.qos.memory_evict import MemoryState
-from koordinator.koordlet.qos.threshold_eviction import Marks, Problem
+from koordinator.koordlet.qos.threshold_eviction import Marks, ThresholdProblem
 
 GIB = 2**30
 
@@ -40,7 +40,7 @@ TASKS = st.lists(
     st.builds(
         EvictionTask,
         st.sampled_from((*cpu_evict.CPUEvict.gates, *memory_evict.MemoryEvict.gates)),
-        st.sampled_from(Target),
+        st.sampled_from(ReleaseTarget),
         AMOUNTS,
         st.permutations(UIDS).map(tuple),
         st.dictionaries(st.sampled_from(UIDS), AMOUNTS),
@@ -158,24 +158,24 @@ def test_without_any_sample_nothing_is_released() -> None:
 
 
 def test_eviction_runs_only_when_it_is_switched_on() -> None:
-    assert threshold_eviction.activity(None) is Problem.NOT_CONFIGURED
-    assert threshold_eviction.activity(ResourceThresholdStrategy()) is Problem.NOT_CONFIGURED
-    assert threshold_eviction.activity(ResourceThresholdStrategy(enable=False)) is Problem.DISABLED
+    assert threshold_eviction.activity(None) is ThresholdProblem.NOT_CONFIGURED
+    assert threshold_eviction.activity(ResourceThresholdStrategy()) is ThresholdProblem.NOT_CONFIGURED
+    assert threshold_eviction.activity(ResourceThresholdStrategy(enable=False)) is ThresholdProblem.DISABLED
     assert threshold_eviction.activity(ResourceThresholdStrategy(enable=True)) is None
 
 
 def test_an_event_names_feature_and_pod() -> None:
-    victim = eviction.Victim("uid", cpu_evict.BE_CPU)
+    victim = eviction.EvictionVictim("uid", cpu_evict.BE_CPU)
 
     assert victim.message("web-0") == "trigger by koordlet feature BECPUEvict, kill pod: web-0"
 
 
 def test_a_target_that_nobody_wants_anything_of_is_not_counted() -> None:
-    idle = EvictionTask(cpu_evict.CPU, Target.USED, {"cpu": 0}, (), {"a": {"cpu": 5}})
-    busy = EvictionTask(cpu_evict.BE_CPU, Target.REQUEST, {"cpu": 1}, ("a",), {"a": {"cpu": 2}})
+    idle = EvictionTask(cpu_evict.CPU, ReleaseTarget.USED, {"cpu": 0}, (), {"a": {"cpu": 5}})
+    busy = EvictionTask(cpu_evict.BE_CPU, ReleaseTarget.REQUEST, {"cpu": 1}, ("a",), {"a": {"cpu": 2}})
     arbitration = Arbitration([busy, idle])
     victim = arbitration.next_victim()
     assert victim is not None
     arbitration.settle(victim, True)
 
-    assert arbitration.released == {Target.REQUEST: {"cpu": 2}}
+    assert arbitration.released == {ReleaseTarget.REQUEST: {"cpu": 2}}

@@ -73,7 +73,7 @@ def test_a_pods_group_needs_a_value_for_every_cache() -> None:
     one = '{"llc":{"schemataPerCache":[{"cacheID":0,"range":[0,50]}]}}'
     both = '{"llc":{"schemataPerCache":[{"cacheID":0,"range":[0,50]},{"cacheID":1,"range":[50,100]}]}}'
 
-    assert resctrl_pod.group_of({labels.RESCTRL: one}, "u", CPU) == resctrl_pod.PodGroup("koordlet-u", "")
+    assert resctrl_pod.group_of({labels.RESCTRL: one}, "u", CPU) == resctrl_pod.ResctrlGroup("koordlet-u", "")
     group = resctrl_pod.group_of({labels.RESCTRL: both}, "u", CPU)
     assert group is not None and group.schemata == "L3:0=3f;1=fc0;\n"
     assert resctrl_pod.group_of({}, "u", CPU) is None

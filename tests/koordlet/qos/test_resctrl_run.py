@@ -12,7 +12,7 @@ from koordinator.api.slo import NodeSLOSpec
 from koordinator.api.slo_qos import ResctrlQOS, ResourceQOS, ResourceQOSStrategy
 from koordinator.host import schemata
 from koordinator.host.files import FileFailure, FileProblem
-from koordinator.koordlet.qos.resctrl_run import ABSENT_S, LOOK_S, Resctrl
+from koordinator.koordlet.qos.resctrl_run import ABSENT_S, LOOK_S, ResctrlStrategy
 from koordinator.koordlet.states import node_slo_defaults
 from tests.cluster import virtual_loop
 from tests.host import host_tree
@@ -71,7 +71,7 @@ def test_a_class_gets_its_share_and_its_threads(tmp_path: Path) -> None:
     async def scenario() -> None:
         node = node_of(tmp_path)
         node.view.slo = policy()
-        strategy = Resctrl(node.shared)
+        strategy = ResctrlStrategy(node.shared)
 
         await strategy.run()
 
@@ -87,7 +87,7 @@ def test_nothing_is_written_again_and_little_is_read(tmp_path: Path) -> None:
     async def scenario() -> None:
         node = node_of(tmp_path)
         node.view.slo = policy(ls=True)
-        strategy = Resctrl(node.shared)
+        strategy = ResctrlStrategy(node.shared)
         await strategy.run()
         written = len(node.files.written)
         for _ in range(30):
@@ -103,7 +103,7 @@ def test_threads_that_enter_from_outside_are_found_in_time(tmp_path: Path) -> No
     async def scenario() -> None:
         node = node_of(tmp_path)
         node.view.slo = policy()
-        strategy = Resctrl(node.shared)
+        strategy = ResctrlStrategy(node.shared)
         for _ in range(5):
             await strategy.run()
             await asyncio.sleep(1)
@@ -119,7 +119,7 @@ def test_threads_that_enter_from_outside_are_found_in_time(tmp_path: Path) -> No
 def test_switching_a_class_off_returns_its_threads_and_neutral_values(tmp_path: Path) -> None:
     async def scenario() -> None:
         node = node_of(tmp_path)
-        strategy = Resctrl(node.shared)
+        strategy = ResctrlStrategy(node.shared)
         node.view.slo = policy(ls=True)
         await strategy.run()
         node.view.slo = policy(ls=False)
@@ -139,7 +139,7 @@ def test_a_pod_with_a_group_of_its_own_is_left_to_it(tmp_path: Path) -> None:
         node.set_pods([make_pod("be", annotations={"node.koordinator.sh/resctrl": "{}"})])
         node.view.slo = policy()
 
-        await Resctrl(node.shared).run()
+        await ResctrlStrategy(node.shared).run()
 
         assert threads(node, "BE") == []
 
@@ -152,7 +152,7 @@ def test_classes_that_are_off_make_no_groups(tmp_path: Path) -> None:
         before = killed.snapshot(tmp_path, "sys/fs/resctrl")
         node.view.slo = policy(be=False)
 
-        await Resctrl(node.shared).run()
+        await ResctrlStrategy(node.shared).run()
 
         assert killed.snapshot(tmp_path, "sys/fs/resctrl") == before
 
@@ -165,7 +165,7 @@ def test_a_machine_without_it_is_asked_once_a_minute(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "sys/fs/resctrl")
         host_tree.write(tmp_path, {"proc/cpuinfo": "flags: fpu\n", "proc/self/mountinfo": ""})
         node.view.slo = policy()
-        strategy = Resctrl(node.shared)
+        strategy = ResctrlStrategy(node.shared)
         await strategy.run()
         make_tree(tmp_path)
         await asyncio.sleep(ABSENT_S / 2)
@@ -187,7 +187,7 @@ def test_a_refusal_of_the_kernel_is_met_again_and_harms_nothing_else(
         path = str(tmp_path / "sys/fs/resctrl/BE/schemata")
         node.files.refusals[path] = [FileProblem(path, failure)] * 2
         node.view.slo = policy()
-        strategy = Resctrl(node.shared)
+        strategy = ResctrlStrategy(node.shared)
         for _ in range(4):
             await strategy.run()
             await asyncio.sleep(1)
@@ -205,7 +205,7 @@ def test_disabling_removes_what_was_made_and_puts_back_what_was_there(tmp_path: 
         before = killed.snapshot(tmp_path, "sys/fs/resctrl")
         node = node_of(tmp_path)
         node.view.slo = policy(ls=True)
-        strategy = Resctrl(node.shared)
+        strategy = ResctrlStrategy(node.shared)
         await strategy.run()
         strategy.disable()
 
@@ -222,7 +222,7 @@ def test_groups_that_others_made_are_not_touched_by_disabling(tmp_path: Path) ->
         host_tree.write(tmp_path, {"sys/fs/resctrl/BE/tasks": "5\n"})
         before = killed.snapshot(tmp_path, "sys/fs/resctrl")
 
-        Resctrl(node_of(tmp_path).shared).disable()
+        ResctrlStrategy(node_of(tmp_path).shared).disable()
 
         assert killed.snapshot(tmp_path, "sys/fs/resctrl") == before
 
@@ -249,7 +249,7 @@ def test_a_kill_at_any_step_of_a_change_is_made_up_for_by_the_next_process(tmp_p
     async def change(root: Path, at: int = 0, after: bool = False) -> ActingNode:
         """Both classes on; then best effort gets less and the services' class goes off."""
         node = node_of(root, at, after=after)
-        strategy = Resctrl(node.shared)
+        strategy = ResctrlStrategy(node.shared)
         node.view.slo = policy(ls=True)
         await strategy.run()
         node.view.slo = policy(ls=False, end_percent=10, mba=20)
@@ -271,13 +271,13 @@ def test_a_kill_at_any_step_of_a_change_is_made_up_for_by_the_next_process(tmp_p
 
             node = node_of(redone)
             node.view.slo = policy(ls=False, end_percent=10, mba=20)
-            await Resctrl(node.shared).run()
+            await ResctrlStrategy(node.shared).run()
             found = killed.snapshot(redone, "sys/fs/resctrl")
             if not (redone / "sys/fs/resctrl/LS").exists():  # not made yet, and not needed any more
                 found |= {path: text for path, text in wanted.items() if "resctrl/LS" in path}
             assert_same(found, wanted)
 
-            Resctrl(node_of(undone).shared).disable()
+            ResctrlStrategy(node_of(undone).shared).disable()
             assert_same(killed.snapshot(undone, "sys/fs/resctrl"), before)
 
     on_virtual_time(scenario())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api.slo import NodeSLOSpec, SystemStrategy
-from koordinator.koordlet.qos.system_config_run import SystemConfig
+from koordinator.koordlet.qos.system_config_run import SystemConfigStrategy
 from koordinator.koordlet.states import node_slo_defaults
 from tests.cluster import virtual_loop
 from tests.host import host_tree
@@ -53,7 +53,7 @@ def says(root: Path) -> dict[str, str]:
 def test_settings_are_written_and_put_back_one_by_one(tmp_path: Path) -> None:
     async def scenario() -> None:
         node = node_of(tmp_path)
-        strategy = SystemConfig(node.shared)
+        strategy = SystemConfigStrategy(node.shared)
         node.view.slo = slo_of(
             min_free_kbytes_factor=100,
             watermark_scale_factor=150,
@@ -86,7 +86,7 @@ def test_settings_are_written_and_put_back_one_by_one(tmp_path: Path) -> None:
 def test_what_somebody_else_set_meanwhile_stays(tmp_path: Path) -> None:
     async def scenario() -> None:
         node = node_of(tmp_path)
-        strategy = SystemConfig(node.shared)
+        strategy = SystemConfigStrategy(node.shared)
         node.view.slo = slo_of(watermark_scale_factor=150)
         await strategy.run()
         (tmp_path / "proc/sys/vm/watermark_scale_factor").write_text("77\n")
@@ -101,7 +101,7 @@ def test_what_somebody_else_set_meanwhile_stays(tmp_path: Path) -> None:
 def test_what_was_undone_by_others_is_set_again_when_the_check_is_due(tmp_path: Path) -> None:
     async def scenario() -> None:
         node = node_of(tmp_path)
-        strategy = SystemConfig(node.shared)
+        strategy = SystemConfigStrategy(node.shared)
         node.view.slo = slo_of(watermark_scale_factor=150)
         await strategy.run()
         (tmp_path / "proc/sys/vm/watermark_scale_factor").write_text("10\n")
@@ -121,7 +121,7 @@ def test_missing_files_and_contradicting_features_harm_nothing_else(tmp_path: Pa
         node.view.slo = slo_of(
             page_cache_limit_enabled=1, watermark_scale_factor=150, sched_features={"A": True}
         )
-        await SystemConfig(node.shared).run()
+        await SystemConfigStrategy(node.shared).run()
 
         assert (tmp_path / "proc/sys/vm/watermark_scale_factor").read_text().strip() == "150"
         assert (tmp_path / "sys/kernel/debug/sched/features").read_text().strip() == "A NO_A"
@@ -150,7 +150,7 @@ def test_missing_files_and_contradicting_features_harm_nothing_else(tmp_path: Pa
 def test_values_never_leave_their_bounds_and_the_end_is_the_beginning(drawn: list[dict[str, Any]]) -> None:
     async def scenario(root: Path) -> None:
         node = node_of(root)
-        strategy = SystemConfig(node.shared)
+        strategy = SystemConfigStrategy(node.shared)
         for fields in drawn:
             node.view.slo = slo_of(**fields)
             await strategy.run()
@@ -172,7 +172,7 @@ def test_a_kill_at_any_step_is_made_up_for_by_the_next_process(tmp_path: Path) -
 
     async def change(root: Path, at: int = 0, after: bool = False) -> ActingNode:
         node = node_of(root, at, after=after)
-        strategy = SystemConfig(node.shared)
+        strategy = SystemConfigStrategy(node.shared)
         for slo in (first, second):
             node.view.slo = slo
             await strategy.run()
@@ -191,10 +191,10 @@ def test_a_kill_at_any_step_is_made_up_for_by_the_next_process(tmp_path: Path) -
 
             node = node_of(redone)
             node.view.slo = second
-            await SystemConfig(node.shared).run()
+            await SystemConfigStrategy(node.shared).run()
             assert says(redone) == wanted
 
-            SystemConfig(node_of(undone).shared).disable()
+            SystemConfigStrategy(node_of(undone).shared).disable()
             assert says(undone) == FILES
 
     on_virtual_time(scenario())

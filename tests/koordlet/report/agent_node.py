@@ -23,7 +23,7 @@ from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
-from koordinator.koordlet.config import AgentConfig, CollectConfig, KubeletConfig, PredictConfig
+from koordinator.koordlet.config import AgentConfig, CollectConfig, KubeletClientConfig, PredictConfig
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Kubelet, Shared
 from koordinator.koordlet.readings import Readings
@@ -100,7 +100,7 @@ class AgentNode:
         clock: clocks.Clock | None = None,
         gates: str = "",
         predict: PredictConfig | None = None,
-        kubelet_config: KubeletConfig | None = None,
+        kubelet_config: KubeletClientConfig | None = None,
         kubelet: Kubelet | None = None,
         collect: CollectConfig | None = None,
         gpus: GPUs | None = None,
@@ -120,7 +120,7 @@ class AgentNode:
             config=AgentConfig(
                 node_name=NAME,
                 predict=predict or PredictConfig(checkpoints=str(root / "checkpoints")),
-                kubelet=kubelet_config or KubeletConfig(),
+                kubelet=kubelet_config or KubeletClientConfig(),
                 collect=collect or CollectConfig(),
             ),
             gates=koordlet_gates.of(gates),

@@ -14,7 +14,7 @@ from koordinator.clock import FixedClock
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.host import protobuf
 from koordinator.host.errors import ContentError
-from koordinator.koordlet.config import KubeletConfig
+from koordinator.koordlet.config import KubeletClientConfig
 from koordinator.koordlet.report import pod_resources
 from koordinator.koordlet.report.pod_resources_proxy import SERVICE, PodResourcesProxy
 from koordinator.local import registry
@@ -133,7 +133,7 @@ class Proxied:
         node = AgentNode(
             root,
             MemoryCluster(registry.in_memory(FixedClock(NOW_S))),
-            kubelet_config=KubeletConfig(pod_resources_proxy=str(root / "proxy")),
+            kubelet_config=KubeletClientConfig(pod_resources_proxy=str(root / "proxy")),
         )
         node.pods(pod_object("train", annotations=ALLOCATED))
         self.kubelet = Kubelet(grpc, root / "var/lib/kubelet/pod-resources/kubelet.sock")
@@ -207,7 +207,7 @@ async def test_a_directory_that_cannot_be_made_is_told_and_tried_again(
     node = AgentNode(
         tmp_path,
         MemoryCluster(registry.in_memory(FixedClock(NOW_S))),
-        kubelet_config=KubeletConfig(pod_resources_proxy=str(tmp_path / "file")),
+        kubelet_config=KubeletClientConfig(pod_resources_proxy=str(tmp_path / "file")),
     )
     proxy = PodResourcesProxy(node.shared)
 

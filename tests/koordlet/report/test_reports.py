@@ -18,7 +18,7 @@ from koordinator.host import cpu_topology, pci
 from koordinator.host.cpu_topology import HostCPUTopology, Processor
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import NodeConfigError
-from koordinator.koordlet.predict.reclaimable import Amount, Prediction
+from koordinator.koordlet.predict.reclaimable import Prediction, ReclaimableAmount
 from koordinator.koordlet.report import (
     device,
     kubelet_state,
@@ -30,9 +30,9 @@ from koordinator.koordlet.report import (
     xpu,
 )
 from koordinator.koordlet.report.device import GPU, Fault
-from koordinator.koordlet.report.node_metric import Known
+from koordinator.koordlet.report.node_metric import ReportSubjects
 from koordinator.koordlet.report.topology import NUMANode
-from koordinator.koordlet.series import Sample, SeriesStore
+from koordinator.koordlet.series import SeriesSample, SeriesStore
 
 GIB = 2**30
 
@@ -217,12 +217,12 @@ def test_only_addresses_are_taken_for_gpus() -> None:
 
 def test_a_report_carries_the_prediction_and_the_real_durations() -> None:
     store = SeriesStore()
-    store.append(Sample(kind, 0, 2.5) for kind in (kinds.NODE_CPU, kinds.NODE_MEMORY))
+    store.append(SeriesSample(kind, 0, 2.5) for kind in (kinds.NODE_CPU, kinds.NODE_MEMORY))
     policy = node_metric.collect_policy(
         NodeMetricSpec(metric_collect_policy=MetricCollectPolicy(aggregate_duration_seconds=1))
     )
-    prediction = Prediction(Amount(1500, GIB), Amount(2000, 2 * GIB))
-    status = node_metric.status_of(store, Known(), policy, 0, "now", prediction)
+    prediction = Prediction(ReclaimableAmount(1500, GIB), ReclaimableAmount(2000, 2 * GIB))
+    status = node_metric.status_of(store, ReportSubjects(), policy, 0, "now", prediction)
 
     assert policy.aggregate_duration_s == node_metric.AGGREGATE_DURATION_S_MIN
     assert status.node_metric is not None
@@ -230,7 +230,7 @@ def test_a_report_carries_the_prediction_and_the_real_durations() -> None:
     assert [each.duration for each in status.node_metric.aggregated_node_usages] == ["5m0s", "10m0s", "30m0s"]
     assert status.prod_reclaimable_metric is not None and status.prod_peak_metric is not None
     assert status.prod_reclaimable_metric.resource.resources == {"cpu": "1500m", "memory": "1Gi"}
-    without = node_metric.status_of(store, Known(), policy, 0, "now")
+    without = node_metric.status_of(store, ReportSubjects(), policy, 0, "now")
     assert without.prod_peak_metric is None and without.prod_reclaimable_metric is not None
 
 

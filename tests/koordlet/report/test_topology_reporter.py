@@ -19,7 +19,7 @@ from koordinator.cluster import errors
 from koordinator.host import cpu_topology
 from koordinator.host.cpu_topology import HostCPUTopology, Processor
 from koordinator.host.kubelet import KubeletError
-from koordinator.koordlet.config import KubeletConfig
+from koordinator.koordlet.config import KubeletClientConfig
 from koordinator.koordlet.dry_run import DryRunCluster
 from koordinator.koordlet.report import topology_object
 from koordinator.koordlet.report.topology_reporter import TopologyReporter
@@ -110,7 +110,7 @@ async def reporting(
     cluster = cluster or await api(FixedClock(NOW_S))
     kubelet = FakeKubelet(config)
     node = AgentNode(
-        root, cluster, gates=gates, kubelet=kubelet, kubelet_config=KubeletConfig(no_config=no_config)
+        root, cluster, gates=gates, kubelet=kubelet, kubelet_config=KubeletClientConfig(no_config=no_config)
     )
     node.view.node = node_object()
     node.view.cpu, node.view.cpu_info = machine(), CPUBasicInfo(cpu_model="X", vendor_id="Y")

@@ -8,10 +8,10 @@ from aiohttp.test_utils import TestServer
 
 from koordinator.api.core import DaemonEndpoint, Node, NodeAddress, NodeDaemonEndpoints, NodeStatus
 from koordinator.clock import FixedClock
-from koordinator.cluster.config import ConfigError
+from koordinator.cluster.config import ClusterConfigError
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.kubelet import KubeletAccess, KubeletClient, KubeletError
-from koordinator.koordlet.config import KubeletConfig
+from koordinator.koordlet.config import KubeletClientConfig
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.states.kubelet import KubeletIdentity, NodeKubelet, access
 from koordinator.koordlet.view import NodeView
@@ -31,7 +31,7 @@ def node(addresses: list[tuple[str, str]], port: int = 0) -> Node:
 
 
 def url(addresses: list[tuple[str, str]], port: int = 0, **config: object) -> str | None:
-    settings = msgspec.convert(config, KubeletConfig)
+    settings = msgspec.convert(config, KubeletClientConfig)
     found = access(node(addresses, port), settings, KubeletIdentity())
     return None if found is None else found.url
 
@@ -59,7 +59,7 @@ async def test_each_request_carries_our_identity_and_follows_the_node() -> None:
     application.add_routes([web.get("/pods/", pods)])
     view, metrics = NodeView(Driver.CGROUPFS), AgentMetrics("n", FixedClock())
     async with TestServer(application) as server:
-        config = KubeletConfig(insecure=True, read_only_port=server.port or 0)
+        config = KubeletClientConfig(insecure=True, read_only_port=server.port or 0)
         kubelet = NodeKubelet(config, view, metrics, KubeletIdentity(authorization=identity))
         assert await _problem(kubelet) == "kubelet: the Node is not known yet"
         view.node = node([])
@@ -86,12 +86,12 @@ async def test_a_token_goes_over_tls_only() -> None:
 
 async def test_credentials_that_cannot_be_had_are_a_problem_of_that_request() -> None:
     async def identity() -> str:
-        raise ConfigError("kubeconfig", "users[0].exec", "the plugin failed")
+        raise ClusterConfigError("kubeconfig", "users[0].exec", "the plugin failed")
 
     view = NodeView(Driver.CGROUPFS)
     view.node = node([("InternalIP", "127.0.0.1")], 1)
     metrics = AgentMetrics("n", FixedClock())
-    kubelet = NodeKubelet(KubeletConfig(), view, metrics, KubeletIdentity(authorization=identity))
+    kubelet = NodeKubelet(KubeletClientConfig(), view, metrics, KubeletIdentity(authorization=identity))
     problem = await _problem(kubelet)
     assert problem == "kubelet: no credentials: kubeconfig: users[0].exec: the plugin failed"
     await kubelet.close()

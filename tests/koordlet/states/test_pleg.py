@@ -13,7 +13,7 @@ from koordinator.host.files import Files
 from koordinator.host.inotify import DirectoryEvent, GroupChange, Inotify
 from koordinator.host.mounts import CgroupMounts
 from koordinator.host.syscalls import LinuxSyscalls
-from koordinator.koordlet.states.pleg import Lifecycle, PodEvent, PodLifecycle
+from koordinator.koordlet.states.pleg import LifecycleEventType, PodEvent, PodLifecycle
 
 ROOT, BURSTABLE, BEST_EFFORT = "kubepods", "kubepods/burstable", "kubepods/besteffort"
 
@@ -34,7 +34,7 @@ class Node:
         for group in groups:
             (self.base / group).rmdir()
 
-    async def events(self, count: int) -> list[tuple[Lifecycle, str]]:
+    async def events(self, count: int) -> list[tuple[LifecycleEventType, str]]:
         found: list[PodEvent] = []
         while len(found) < count:
             found += await asyncio.wait_for(self.lifecycle.next(), 5)
@@ -54,12 +54,15 @@ async def test_a_pod_and_its_container_are_told_from_start_to_end(node: Node) ->
 
     pod = f"{BURSTABLE}/poduid-1"
     node.make(pod)
-    assert await node.events(1) == [(Lifecycle.POD_ADDED, "uid-1")]
+    assert await node.events(1) == [(LifecycleEventType.POD_ADDED, "uid-1")]
     node.make(f"{pod}/abc")
-    assert await node.events(1) == [(Lifecycle.CONTAINER_ADDED, "abc")]
+    assert await node.events(1) == [(LifecycleEventType.CONTAINER_ADDED, "abc")]
     node.remove(f"{pod}/abc", pod)
 
-    assert await node.events(2) == [(Lifecycle.CONTAINER_REMOVED, "abc"), (Lifecycle.POD_REMOVED, "uid-1")]
+    assert await node.events(2) == [
+        (LifecycleEventType.CONTAINER_REMOVED, "abc"),
+        (LifecycleEventType.POD_REMOVED, "uid-1"),
+    ]
     assert len(node.inotify.directories) == 3, "only the classes are watched again"
 
 
@@ -68,18 +71,18 @@ async def test_guaranteed_pods_are_beside_the_classes(node: Node) -> None:
 
     node.make(f"{ROOT}/podg", f"{ROOT}/not-a-pod")
 
-    assert await node.events(1) == [(Lifecycle.POD_ADDED, "g")]
+    assert await node.events(1) == [(LifecycleEventType.POD_ADDED, "g")]
 
 
 async def test_pods_that_were_there_before_are_watched_inside(node: Node) -> None:
     node.make(f"{BEST_EFFORT}/podold/one")
 
     assert [(each.what, each.container or each.pod_uid) for each in node.lifecycle.rescan()] == [
-        (Lifecycle.POD_ADDED, "old"),
-        (Lifecycle.CONTAINER_ADDED, "one"),
+        (LifecycleEventType.POD_ADDED, "old"),
+        (LifecycleEventType.CONTAINER_ADDED, "one"),
     ]
     node.make(f"{BEST_EFFORT}/podold/two")
-    assert await node.events(1) == [(Lifecycle.CONTAINER_ADDED, "two")]
+    assert await node.events(1) == [(LifecycleEventType.CONTAINER_ADDED, "two")]
 
 
 async def test_a_fresh_node_without_class_directories_is_watched_once_they_come(tmp_path: Path) -> None:
@@ -91,7 +94,7 @@ async def test_a_fresh_node_without_class_directories_is_watched_once_they_come(
 
         assert [each.pod_uid for each in node.lifecycle.rescan()] == ["a"]
         node.make(f"{BEST_EFFORT}/podb")
-        assert (Lifecycle.POD_ADDED, "b") in await node.events(1)
+        assert (LifecycleEventType.POD_ADDED, "b") in await node.events(1)
 
 
 async def test_lost_events_are_made_up_for_by_looking(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

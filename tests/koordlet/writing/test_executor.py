@@ -18,7 +18,7 @@ from koordinator.koordlet.writing import update_plan
 from koordinator.koordlet.writing.executor import Executor
 from koordinator.koordlet.writing.file_writer import PlannedWrite
 from koordinator.koordlet.writing.restore_log import RestoreLog
-from koordinator.koordlet.writing.update_plan import Outcome, Result, Update
+from koordinator.koordlet.writing.update_plan import Result, Update, WriteOutcome
 from tests.host import host_tree
 
 BE = "kubepods/besteffort"
@@ -74,7 +74,7 @@ def test_a_value_is_written_once_verified_and_audited(tmp_path: Path, version: i
     first = node.write(Knob.CPU_QUOTA, "50000")
     second = node.write(Knob.CPU_QUOTA, "50000")
 
-    assert (first.outcome, second.outcome) == (Outcome.WRITTEN, Outcome.SKIPPED)
+    assert (first.outcome, second.outcome) == (WriteOutcome.WRITTEN, WriteOutcome.SKIPPED)
     assert node.cgroups.quota_us(BE) == 50_000
     assert len(node.files.written) == 1
     (event,) = map(decode, node.audit.newest_first())
@@ -88,9 +88,9 @@ def test_after_the_forced_time_the_file_is_looked_at_again(tmp_path: Path) -> No
     node.files.write(node.path(Knob.CPU_SHARES), "1024")
 
     node.clock.now_s += 10
-    assert node.write(Knob.CPU_SHARES, "2").outcome is Outcome.SKIPPED
+    assert node.write(Knob.CPU_SHARES, "2").outcome is WriteOutcome.SKIPPED
     node.clock.now_s += 1
-    assert node.write(Knob.CPU_SHARES, "2").outcome is Outcome.WRITTEN
+    assert node.write(Knob.CPU_SHARES, "2").outcome is WriteOutcome.WRITTEN
     assert node.says(Knob.CPU_SHARES) == "2"
 
 
@@ -115,7 +115,7 @@ def test_an_uncached_write_makes_the_next_cached_one_look(tmp_path: Path) -> Non
     node.write(Knob.CPU_QUOTA, "50000")
     node.executor.update([Update(BE, Knob.CPU_QUOTA, "-1")], owner="suppress", cacheable=False)
 
-    assert node.write(Knob.CPU_QUOTA, "50000").outcome is Outcome.WRITTEN
+    assert node.write(Knob.CPU_QUOTA, "50000").outcome is WriteOutcome.WRITTEN
     assert node.says(Knob.CPU_QUOTA) == "50000"
 
 
@@ -127,7 +127,7 @@ def test_a_group_that_is_gone_is_missing_and_stops_nobody_else(tmp_path: Path) -
         [Update(POD, Knob.CPU_SHARES, "2"), Update(BE, Knob.CPU_SHARES, "2")], owner="suppress"
     )
 
-    assert [each.outcome for each in results] == [Outcome.MISSING, Outcome.WRITTEN]
+    assert [each.outcome for each in results] == [WriteOutcome.MISSING, WriteOutcome.WRITTEN]
 
 
 def test_a_group_that_vanishes_between_read_and_write_is_missing(tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ def test_a_group_that_vanishes_between_read_and_write_is_missing(tmp_path: Path)
 
     result = node.write(Knob.CPU_SHARES, "2")
 
-    assert result.outcome is Outcome.MISSING
-    assert node.write(Knob.CPU_SHARES, "2").outcome is Outcome.WRITTEN
+    assert result.outcome is WriteOutcome.MISSING
+    assert node.write(Knob.CPU_SHARES, "2").outcome is WriteOutcome.WRITTEN
 
 
 @pytest.mark.parametrize("failure", [FileFailure.BUSY, FileFailure.INVALID, FileFailure.DENIED])
@@ -148,16 +148,16 @@ def test_what_the_kernel_refuses_is_planned_anew_then_a_reason(
     node = Node(tmp_path)
     path = node.path(Knob.CPU_QUOTA)
     node.files.refusals[path] = [FileProblem(path, failure)]
-    assert node.write(Knob.CPU_QUOTA, "20000").outcome is Outcome.WRITTEN
+    assert node.write(Knob.CPU_QUOTA, "20000").outcome is WriteOutcome.WRITTEN
 
     node.files.refusals[path] = [FileProblem(path, failure)] * 9
     results = [node.write(Knob.CPU_QUOTA, "30000") for _ in range(3)]
 
-    assert {result.outcome for result in results} == {Outcome.FAILED}
+    assert {result.outcome for result in results} == {WriteOutcome.FAILED}
     assert failure.value in results[0].problem
     assert len(caplog.records) == 1, "said once, not every second"
     node.files.refusals.clear()
-    assert node.write(Knob.CPU_QUOTA, "30000").outcome is Outcome.WRITTEN, "a failure is not cached"
+    assert node.write(Knob.CPU_QUOTA, "30000").outcome is WriteOutcome.WRITTEN, "a failure is not cached"
 
 
 def test_a_limit_that_the_kernel_cannot_reclaim_to_is_tried_once_a_round(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_limit_that_the_kernel_cannot_reclaim_to_is_tried_once_a_round(tmp_pat
     path = node.path(Knob.MEMORY_LIMIT)
     node.files.refusals[path] = [FileProblem(path, FileFailure.BUSY)] * 2
 
-    assert node.write(Knob.MEMORY_LIMIT, "8192").outcome is Outcome.FAILED
+    assert node.write(Knob.MEMORY_LIMIT, "8192").outcome is WriteOutcome.FAILED
     assert len(node.files.refusals[path]) == 1
 
 
@@ -193,7 +193,7 @@ def test_a_value_that_does_not_stay_is_told(tmp_path: Path) -> None:
 
     result = node.write(Knob.CPU_SHARES, "2")
 
-    assert result.outcome is Outcome.NOT_HELD
+    assert result.outcome is WriteOutcome.NOT_HELD
     assert "reads '1024'" in result.problem
 
 
@@ -203,7 +203,7 @@ def test_a_memory_limit_rounded_to_pages_counts_as_held(tmp_path: Path) -> None:
     path = node.path(Knob.MEMORY_LIMIT)
     node.files.read = lambda each: "8192\n" if each == path else original(each)  # type: ignore[method-assign]
 
-    assert node.write(Knob.MEMORY_LIMIT, "10000").outcome is Outcome.WRITTEN
+    assert node.write(Knob.MEMORY_LIMIT, "10000").outcome is WriteOutcome.WRITTEN
 
 
 def test_a_period_for_cpu_max_keeps_the_quota(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_leveled_changes_never_meet_a_refusal_of_the_kernel(
     for wanted in steps:
         levels = [[Update(each, Knob.CPUSET, wanted)] for each in (BE, POD)]
         results = node.executor.update_leveled(levels, owner="suppress")
-        assert not [each for each in results if each.outcome in (Outcome.FAILED, Outcome.NOT_HELD)]
+        assert not [each for each in results if each.outcome in (WriteOutcome.FAILED, WriteOutcome.NOT_HELD)]
         assert node.cgroups.cpus(BE) == node.cgroups.cpus(POD)
 
     node.executor.restore("suppress")
@@ -258,7 +258,7 @@ def test_a_dry_run_writes_nothing_and_tells_each_change_once(tmp_path: Path, ver
     outcomes = [node.write(Knob.CPU_QUOTA, value).outcome for value in ("50000", "50000", "40000")]
     node.executor.write_file(node.path(Knob.PROCS), "7", owner="x", restorable=False)
 
-    assert outcomes == [Outcome.WOULD_WRITE, Outcome.SKIPPED, Outcome.WOULD_WRITE]
+    assert outcomes == [WriteOutcome.WOULD_WRITE, WriteOutcome.SKIPPED, WriteOutcome.WOULD_WRITE]
     assert node.files.written == []
     assert node.records.count == 0
     assert [(each.text, each.owner, each.reason) for each in node.told] == [
@@ -334,7 +334,9 @@ def test_whatever_the_kernel_refuses_nothing_raises_and_the_next_calm_round_is_r
         results = node.executor.update_leveled(levels, owner="suppress")
         assert len(results) == 4
         assert all(
-            result.problem for result in results if result.outcome in (Outcome.FAILED, Outcome.NOT_HELD)
+            result.problem
+            for result in results
+            if result.outcome in (WriteOutcome.FAILED, WriteOutcome.NOT_HELD)
         )
         if node.cgroups.exists(POD):
             assert (node.cgroups.cpus(POD) or frozenset()) <= (node.cgroups.cpus(BE) or frozenset())
@@ -372,7 +374,7 @@ def test_what_was_changed_is_put_back_exactly(tmp_path: Path, version: int, knob
     after_restart = Node(tmp_path, version)
     restored = after_restart.executor.restore("suppress")
 
-    assert {each.outcome for each in restored} == {Outcome.WRITTEN} or knob is Knob.CPUSET
+    assert {each.outcome for each in restored} == {WriteOutcome.WRITTEN} or knob is Knob.CPUSET
     assert (node.files.read(node.path(knob)) or "").strip() == (before or "").strip()
     assert after_restart.executor.owners() == []
     assert Node(tmp_path, version).executor.owners() == [], "the journal knows, too"
@@ -385,7 +387,7 @@ def test_what_somebody_else_changed_since_is_left_alone(tmp_path: Path) -> None:
 
     (restored,) = node.executor.restore("suppress")
 
-    assert restored.outcome is Outcome.FOREIGN
+    assert restored.outcome is WriteOutcome.FOREIGN
     assert node.says(Knob.CPU_QUOTA) == "77000"
 
 
@@ -395,10 +397,10 @@ def test_what_another_owner_needs_stays_until_that_one_leaves(tmp_path: Path) ->
     node.write(Knob.CPU_QUOTA, "60000", owner="normalization")
 
     (first,) = node.executor.restore("burst")
-    assert (first.outcome, node.says(Knob.CPU_QUOTA)) == (Outcome.SHARED, "60000")
+    assert (first.outcome, node.says(Knob.CPU_QUOTA)) == (WriteOutcome.SHARED, "60000")
 
     (second,) = node.executor.restore("normalization")
-    assert (second.outcome, node.says(Knob.CPU_QUOTA)) == (Outcome.WRITTEN, "-1")
+    assert (second.outcome, node.says(Knob.CPU_QUOTA)) == (WriteOutcome.WRITTEN, "-1")
 
 
 def test_a_new_group_of_the_same_name_keeps_its_own_values(tmp_path: Path) -> None:
@@ -411,7 +413,7 @@ def test_a_new_group_of_the_same_name_keeps_its_own_values(tmp_path: Path) -> No
 
     (restored,) = node.executor.restore("suppress")
 
-    assert restored.outcome is Outcome.MISSING
+    assert restored.outcome is WriteOutcome.MISSING
     assert node.says(Knob.CPU_QUOTA, POD) == "50000"
 
 
@@ -445,9 +447,9 @@ def test_a_journal_that_cannot_be_written_does_not_stop_protection(tmp_path: Pat
     (tmp_path / "run").write_text("a file where a directory should be")
     node = Node(tmp_path)
 
-    assert node.write(Knob.CPU_QUOTA, "50000").outcome is Outcome.WRITTEN
+    assert node.write(Knob.CPU_QUOTA, "50000").outcome is WriteOutcome.WRITTEN
     assert node.records.problem is not None
-    assert [each.outcome for each in node.executor.restore("suppress")] == [Outcome.WRITTEN]
+    assert [each.outcome for each in node.executor.restore("suppress")] == [WriteOutcome.WRITTEN]
 
 
 def test_the_journal_stays_short_and_keeps_the_first_value(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from koordinator.api import cpuset
 from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.koordlet.writing import update_plan
-from koordinator.koordlet.writing.update_plan import CacheEntry, Outcome, Update, UpdatePlan
+from koordinator.koordlet.writing.update_plan import CacheEntry, Update, UpdatePlan, WriteOutcome
 
 GROUPS = ["be", "be/pod", "be/pod/container"]
 CPUS = st.frozensets(st.integers(0, 7), min_size=1)
@@ -68,7 +68,7 @@ def test_a_plan_for_what_is_so_already_writes_nothing(values: list[int]) -> None
     plan, _ = leveled(Knob.MEMORY_LOW, texts, texts)
 
     assert plan.writes == ()
-    assert {result.outcome for result in plan.results} == {Outcome.UNCHANGED}
+    assert {result.outcome for result in plan.results} == {WriteOutcome.UNCHANGED}
 
 
 def test_lifting_a_quota_on_v2_writes_max_and_compares_the_first_word_only() -> None:
@@ -100,10 +100,10 @@ def test_each_update_has_a_result_that_tells_why_nothing_was_written() -> None:
     plan = update_plan.plan(updates, contents, V1, cache, NOW_S)
 
     assert [result.outcome for result in plan.results] == [
-        Outcome.MISSING,
-        Outcome.REFUSED,
-        Outcome.UNSUPPORTED,
-        Outcome.SKIPPED,
+        WriteOutcome.MISSING,
+        WriteOutcome.REFUSED,
+        WriteOutcome.UNSUPPORTED,
+        WriteOutcome.SKIPPED,
     ]
     assert plan.writes == ()
     assert "not within" in plan.results[1].problem
@@ -112,7 +112,7 @@ def test_each_update_has_a_result_that_tells_why_nothing_was_written() -> None:
 def test_an_unreadable_parent_does_not_stop_its_children() -> None:
     plan, _ = leveled(Knob.CPU_QUOTA, ["what", "1000", "1000"], ["2000"] * 3)
 
-    assert plan.results[0].outcome is Outcome.UNREADABLE
+    assert plan.results[0].outcome is WriteOutcome.UNREADABLE
     assert [write.update.group for write in plan.writes] == GROUPS[1:]
 
 

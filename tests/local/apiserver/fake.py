@@ -8,7 +8,7 @@ from koordinator.api.meta import Resource
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.cluster import errors
 from koordinator.cluster.backend import (
-    DeleteOptions,
+    DeleteRequest,
     ListOptions,
     ObjectRecord,
     RecordEvent,
@@ -142,7 +142,7 @@ class FakeBackend:
         return self._store(resource, namespace, name, merged)
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, options: DeleteOptions = DeleteOptions()
+        self, resource: Resource, namespace: str, name: str, options: DeleteRequest = DeleteRequest()
     ) -> tuple[ObjectRecord, bool]:
         self.calls.append(("delete", resource.plural, namespace, name, options))
         record = self.get(resource, namespace, name)
@@ -150,7 +150,7 @@ class FakeBackend:
         return record, options.grace_period_s != 30
 
     async def delete_collection(
-        self, resource: Resource, namespace: str, selection: ListOptions, options: DeleteOptions
+        self, resource: Resource, namespace: str, selection: ListOptions, options: DeleteRequest
     ) -> Sequence[ObjectRecord]:
         self.calls.append(("delete_collection", resource.plural, namespace, selection, options))
         return self.list(resource, namespace, ListOptions()).records

@@ -12,14 +12,14 @@ import yaml
 from koordinator.clock import FixedClock, SystemClock
 from koordinator.local.apiserver import ApiServer, auth, kubeconfig, tls
 from koordinator.local.apiserver import server as server_module
-from koordinator.local.apiserver.auth import Token
+from koordinator.local.apiserver.auth import StaticToken
 from tests.local.apiserver.fake import FakeBackend
 from tests.local.apiserver.kubectl import Kubectl, needs_kubectl
 from tests.local.apiserver.requests import PODS_PATH, send
 
-ALICE = Token("s3cret", "alice", groups=("staff",))
-BOSS = Token("s3cret", "boss", groups=("staff", "system:masters"))
-ADMIN = Token("adm1n")
+ALICE = StaticToken("s3cret", "alice", groups=("staff",))
+BOSS = StaticToken("s3cret", "boss", groups=("staff", "system:masters"))
+ADMIN = StaticToken("adm1n")
 
 
 async def get(
@@ -138,8 +138,8 @@ def test_a_token_file_is_read_line_by_line(tmp_path: Path) -> None:
     path = tmp_path / "tokens.csv"
     path.write_text('# comment\nabc,alice,1,"a,b"\ndef,bob,2\n')
     assert auth.read_token_file(path) == [
-        Token("abc", "alice", "1", ("a", "b")),
-        Token("def", "bob", "2", ()),
+        StaticToken("abc", "alice", "1", ("a", "b")),
+        StaticToken("def", "bob", "2", ()),
     ]
 
     path.write_text("abc\n")

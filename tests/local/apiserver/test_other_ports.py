@@ -13,12 +13,12 @@ from koordinator.cluster import kubeconfig
 from koordinator.cluster.gatekeeper import guarded
 from koordinator.local import cluster
 from koordinator.local.apiserver import ApiServer
-from koordinator.local.apiserver.auth import Token
+from koordinator.local.apiserver.auth import StaticToken
 from koordinator.local.apiserver.tls import self_signed
 from tests.local.apiserver.fake import FakeBackend
 from tests.local.apiserver.world import real_server
 
-ADMIN, READER = Token("a"), Token("r", user="reader", groups=("readers",))
+ADMIN, READER = StaticToken("a"), StaticToken("r", user="reader", groups=("readers",))
 
 
 async def said(_: web.Request) -> web.Response:
@@ -26,7 +26,7 @@ async def said(_: web.Request) -> web.Response:
 
 
 @contextlib.asynccontextmanager
-async def opened(*tokens: Token) -> AsyncIterator[aiohttp.ClientSession]:
+async def opened(*tokens: StaticToken) -> AsyncIterator[aiohttp.ClientSession]:
     """A port beside a server with these tokens."""
     _, backend = real_server(SystemClock())
     app = web.Application(middlewares=(guarded(ApiServer(backend, tokens=tokens).refusal),))

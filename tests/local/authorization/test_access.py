@@ -9,7 +9,7 @@ import pytest
 from koordinator.clock import FixedClock
 from koordinator.local import registry
 from koordinator.local.apiserver import ApiServer
-from koordinator.local.apiserver.auth import Token
+from koordinator.local.apiserver.auth import StaticToken
 from tests.local.apiserver.requests import send
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -24,7 +24,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
     """A server with the default roles; Bob may view the namespace `team`, and edit roles everywhere."""
     backend = registry.in_memory(FixedClock())
     registry.seed_roles(backend)
-    tokens = [Token("admin", "admin"), Token("bob", "bob", "2", ("dev",))]
+    tokens = [StaticToken("admin", "admin"), StaticToken("bob", "bob", "2", ("dev",))]
     server = ApiServer(backend, tokens=tokens, authorizer=backend.authorizer)
     await server.start()
     async with aiohttp.ClientSession(server.url) as session:

@@ -10,7 +10,7 @@ from koordinator.koordlet.report.node_metric import CollectPolicy
 from koordinator.local.nodes import behaviour, pod_shape, reports
 from koordinator.local.nodes.behaviour import Behaviour
 from koordinator.local.nodes.contention import Protection
-from koordinator.local.nodes.fleet import Fleet, FleetPolicy, NodeShape, alike
+from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet, NodeShape, alike
 from koordinator.local.nodes.service_latency import service_latency
 from koordinator.local.nodes.usage import Trace
 
@@ -18,14 +18,14 @@ GIB = 2**30
 ROWS = np.array([0])
 
 
-def fleet(nodes: int = 1, trace: Trace | None = None, **policy: object) -> Fleet:
+def fleet(nodes: int = 1, trace: Trace | None = None, **policy: object) -> HollowFleet:
     shapes = [NodeShape(name=f"n{i}", cpu_milli=10_000, memory_bytes=40 * GIB) for i in range(nodes)]
     calm = {"system_base_milli": 0.0, "system_share_of_use": 0.0, "system_memory_bytes": 0.0}
-    return Fleet(shapes, msgspec.convert(calm | policy, FleetPolicy), trace)
+    return HollowFleet(shapes, msgspec.convert(calm | policy, FleetPolicy), trace)
 
 
 def add(
-    fleet: Fleet, row: int = 0, *, batch: bool = False, cpu: str = "1", name: str = "p", **does: object
+    fleet: HollowFleet, row: int = 0, *, batch: bool = False, cpu: str = "1", name: str = "p", **does: object
 ) -> int:
     """Start a service pod, or a best-effort one."""
     requests = {"cpu": cpu, "memory": "1Gi"}

@@ -33,8 +33,8 @@ from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.qos import cpu_burst, cpu_evict, cpu_suppress, eviction, memory_evict
 from koordinator.koordlet.qos.cpu_burst import ContainerQuota, PoolPod
 from koordinator.koordlet.qos.cpu_evict import BESample, CPUState
-from koordinator.koordlet.qos.cpu_suppress import CPUUsage, PodClass, UsableCPUs
-from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, Victim
+from koordinator.koordlet.qos.cpu_suppress import CPUUsage, SuppressPodClass, UsableCPUs
+from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, EvictionVictim
 from koordinator.koordlet.qos.memory_evict import MemoryState
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric_reporter import NodeMetricReporter
@@ -42,7 +42,7 @@ from koordinator.local import registry
 from koordinator.local.nodes import behaviour, pod_shape, reports
 from koordinator.local.nodes.behaviour import Behaviour
 from koordinator.local.nodes.evictions import Evictions
-from koordinator.local.nodes.fleet import INSTALLED_STRATEGY, Fleet, FleetPolicy, NodeShape
+from koordinator.local.nodes.fleet import INSTALLED_STRATEGY, FleetPolicy, HollowFleet, NodeShape
 from tests.koordlet.report.agent_node import NAME, NOW_S, AgentNode
 
 GIB = 2**30
@@ -68,7 +68,7 @@ class Ground:
             )
             for row in range(NODES)
         ]
-        self.fleet = Fleet(shapes, policy)
+        self.fleet = HollowFleet(shapes, policy)
         self.pods: list[dict[int, Pod]] = [{} for _ in shapes]
         for row in range(NODES):
             for _ in range(self.rng.randrange(pods + 1)):
@@ -177,9 +177,9 @@ def test_suppression_of_a_row_is_the_agents(seed: int, mode: str) -> None:
         ground.add(step % NODES)
 
 
-def classed(pod: Pod) -> PodClass:
+def classed(pod: Pod) -> SuppressPodClass:
     record = node_pods.record(pod, Driver.CGROUPFS)
-    return PodClass(record.qos, record.kube_qos)
+    return SuppressPodClass(record.qos, record.kube_qos)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -241,7 +241,7 @@ async def evicted(tasks: list[EvictionTask]) -> list[tuple[str, str]]:
 async def evicted_by_fleet(ground: Ground, now_s: float) -> list[list[tuple[str, str]]]:
     found: list[list[tuple[str, str]]] = [[] for _ in ground.pods]
 
-    async def evict(row: int, victim: Victim) -> bool:
+    async def evict(row: int, victim: EvictionVictim) -> bool:
         found[row].append((victim.uid, victim.feature))
         return True
 
@@ -251,7 +251,7 @@ async def evicted_by_fleet(ground: Ground, now_s: float) -> list[list[tuple[str,
     return found
 
 
-async def refuse(row: int, victim: Victim) -> bool:
+async def refuse(row: int, victim: EvictionVictim) -> bool:
     raise AssertionError("nobody is evicted for CPU right after the start")
 
 
@@ -267,7 +267,7 @@ def test_memory_eviction_of_a_row_takes_the_agents_victims_in_its_order(seed: in
     async def found() -> list[list[tuple[str, str]]]:
         of_rows: list[list[tuple[str, str]]] = [[] for _ in ground.pods]
 
-        async def evict(row: int, victim: Victim) -> bool:
+        async def evict(row: int, victim: EvictionVictim) -> bool:
             of_rows[row].append((victim.uid, victim.feature))
             return True
 

@@ -13,7 +13,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.supervise import strictly
 from koordinator.local.nodes import behaviour
 from koordinator.local.nodes.behaviour import Behaviour
-from koordinator.local.nodes.fleet import Fleet, FleetPolicy, NodeShape
+from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig, HollowNodes
 from koordinator.local.registry import in_memory
 
@@ -27,7 +27,7 @@ class World:
         self.clock = clock
         self.registry = in_memory(clock, checks=False)
         self.cluster = MemoryCluster(self.registry)
-        self.fleet = Fleet(shapes, policy)
+        self.fleet = HollowFleet(shapes, policy)
         self.nodes = HollowNodes(self.cluster, self.fleet, config, rng=random.Random(1))
 
     async def crds(self) -> None:

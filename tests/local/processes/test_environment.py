@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.local.processes import environment
-from koordinator.local.processes.environment import ConfigError, EnvironmentSources, NoCommand
+from koordinator.local.processes.environment import ContainerConfigError, EnvironmentSources, NoCommand
 from tests.local.processes.pods import container, pod
 
 AROUND = EnvironmentSources(
@@ -114,7 +114,7 @@ def test_later_variables_win_and_may_refer_to_earlier_ones() -> None:
     ],
 )
 def test_what_is_not_there_is_named(source: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+    with pytest.raises(ContainerConfigError, match=message.replace("(", r"\(")):
         variables(of("X", source))
 
 

@@ -12,7 +12,7 @@ from koordinator.api import defaults, slo_config
 from koordinator.api.affinity import LabelSelector, LabelSelectorRequirement
 from koordinator.manager.config import validation, validation_rules
 from koordinator.manager.config import validation_selectors as selectors
-from koordinator.manager.config.validation import Reason, ValidationOptions
+from koordinator.manager.config.validation import ValidationOptions, ValidationReason
 
 OPTIONS = ValidationOptions()
 
@@ -73,7 +73,7 @@ def test_a_bad_value_is_named_with_its_key_member_and_rule(data: dict[str, Any],
     verdict = validate(data)
 
     (key,) = data
-    assert verdict.reason is Reason.PARAMETER
+    assert verdict.reason is ValidationReason.PARAMETER
     assert verdict.message.startswith(f"{key.replace('_', '-')}: ") and said in verdict.message
     assert verdict.text.startswith('___{"reason":"ConfigParamInvalid","message":')
 
@@ -97,7 +97,7 @@ def test_only_changed_keys_are_checked() -> None:
     broken = {"colocation_config": "{", "cpu_burst_config": {"clusterStrategy": {}}}
 
     assert validate(broken, old={"colocation_config": "{"}).allowed
-    assert validate(broken).reason is Reason.PARSE
+    assert validate(broken).reason is ValidationReason.PARSE
 
 
 def test_overlapping_entries_are_told_with_a_node_that_matches_both() -> None:
@@ -105,7 +105,7 @@ def test_overlapping_entries_are_told_with_a_node_that_matches_both() -> None:
 
     verdict = validate(entries, nodes={"n2": {"x": "1", "y": "1"}, "n1": {"x": "1"}})
 
-    assert verdict.reason is Reason.CONFLICT
+    assert verdict.reason is ValidationReason.CONFLICT
     assert json.loads(verdict.message) == {
         "config": "cpu-burst-config",
         "strategies": ["a", "b"],
@@ -197,10 +197,10 @@ def test_a_node_may_take_labels_that_match_one_entry_only() -> None:
     entries = json.dumps({"nodeStrategies": [entry("a", x="1"), entry("b", y="1")]})
     data = {"cpu-burst-config": entries, "colocation-config": "{"}
 
-    def labelled(old: dict[str, str], new: dict[str, str]) -> Reason:
+    def labelled(old: dict[str, str], new: dict[str, str]) -> ValidationReason:
         return validation.NodeRules(data).check("n1", old, new).reason
 
     both = {"x": "1", "y": "1"}
-    assert labelled({}, {"x": "1"}) is Reason.NONE
-    assert labelled({"x": "1"}, both) is Reason.CONFLICT
-    assert labelled(both, both) is Reason.NONE
+    assert labelled({}, {"x": "1"}) is ValidationReason.NONE
+    assert labelled({"x": "1"}, both) is ValidationReason.CONFLICT
+    assert labelled(both, both) is ValidationReason.NONE

@@ -22,7 +22,7 @@ from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors, write_through
-from koordinator.cluster.leader import ElectionConfig, LeaderElection, LeaseLost
+from koordinator.cluster.leader import ElectionConfig, LeaderElector, LeaseLost
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.manager.manager import Manager
@@ -63,7 +63,7 @@ class SeenCluster(write_through.WriteThrough):
         super().__init__(MemoryCluster(world.backend, user=writer))
         self._world, self._writer = world, writer
 
-    async def _send(self, write: write_through.Write, effect: Callable[[], Awaitable[R]]) -> R:
+    async def _send(self, write: write_through.ClusterWrite, effect: Callable[[], Awaitable[R]]) -> R:
         world = self._world
         if write.kind not in ("Lease", "Event"):
             what = (write.verb, write.kind, write.name, write.body)
@@ -116,7 +116,7 @@ class Instance:
         ]
         cluster, lease_cluster = self.clusters
         self.manager = Manager(cluster)
-        election = LeaderElection(
+        election = LeaderElector(
             lease_cluster,
             ElectionConfig(name=LEASE, namespace=defaults.NAMESPACE, identity=identity),
             rng=rng,

@@ -18,7 +18,7 @@ from koordinator.cluster.informer import InformerFactory
 from koordinator.local import registry
 from koordinator.manager.options import QuotaUpdateOptions
 from koordinator.manager.quota.evaluation import QuotaLookupError
-from koordinator.manager.quota.evaluator import EvaluationError, QuotaEvaluator
+from koordinator.manager.quota.evaluator import QuotaEvaluationError, QuotaEvaluator
 from koordinator.simulate import virtual_time
 from tests.manager.quota.builders import quota_body
 from tests.manager.quota.distant import Cluster
@@ -94,7 +94,7 @@ def test_two_instances_never_admit_more_than_the_limit(
             try:
                 if await world.admit(cpu, instance):
                     admitted.append(cpu)
-            except EvaluationError:
+            except QuotaEvaluationError:
                 assert fault_ratio or len(requests) > 4, "a few pods without faults must get their answer"
 
         await asyncio.gather(*(create(*request) for request in requests))
@@ -167,7 +167,7 @@ def test_who_waits_ten_seconds_is_told_so_and_its_place_is_free_again() -> None:
         (cluster,) = world.clusters
         cluster.delay_s = 1_000.0
         cluster.rng = random.Random(1)  # the first write takes minutes
-        with pytest.raises(EvaluationError, match="elastic quota evaluation timed out"):
+        with pytest.raises(QuotaEvaluationError, match="elastic quota evaluation timed out"):
             await world.admit(6)
 
         cluster.delay_s = 0.0
@@ -198,7 +198,7 @@ def test_a_quota_that_can_never_be_written_fails_its_pods_after_the_retries_and_
     async def scenario(world: World) -> None:
         (cluster,) = world.clusters
         cluster.fault_ratio = 1.0
-        with pytest.raises(EvaluationError, match="quota quotas/web could not be updated: not now"):
+        with pytest.raises(QuotaEvaluationError, match="quota quotas/web could not be updated: not now"):
             await world.admit(1)
         assert len(cluster.patches) == 4, "once, and three retries"
 

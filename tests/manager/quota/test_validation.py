@@ -12,7 +12,7 @@ from koordinator.api.sigs import ElasticQuota
 from koordinator.manager.quota import validation
 from koordinator.manager.quota.pods import PodRefusal
 from koordinator.manager.quota.tree import ROOT, QuotaTree, quota_info
-from koordinator.manager.quota.validation import QuotaRules, Refusal
+from koordinator.manager.quota.validation import QuotaRefusal, QuotaRules
 from tests.manager.quota.builders import quota
 
 RULES = QuotaRules()
@@ -45,7 +45,7 @@ def update(
     *,
     rules: QuotaRules = RULES,
     pods: Pods | None = None,
-) -> Refusal:
+) -> QuotaRefusal:
     return validation.check_update(tree, old, new, rules, pods or Pods()).refusal
 
 
@@ -92,45 +92,49 @@ def test_a_quota_cannot_be_moved_below_itself() -> None:
     top = quota("top", is_parent=True)
     tree = tree_of(top, quota("mid", "top", is_parent=True), quota("low", "mid", is_parent=True))
 
-    assert update(tree, quota("top", "low", is_parent=True), top) is Refusal.CYCLE
-    assert update(tree, quota("top", "top", is_parent=True), top) is Refusal.CYCLE
+    assert update(tree, quota("top", "low", is_parent=True), top) is QuotaRefusal.CYCLE
+    assert update(tree, quota("top", "top", is_parent=True), top) is QuotaRefusal.CYCLE
 
 
 def test_a_quota_with_pods_in_its_old_namespaces_cannot_become_a_parent() -> None:
     old = quota("web", namespaces=["shop"])
     new = quota("web", is_parent=True)
 
-    assert update(tree_of(old), new, old, pods=Pods(namespaces=["shop"])) is Refusal.HAS_PODS
-    assert update(tree_of(old), new, old, pods=Pods(namespaces=["web"])) is Refusal.HAS_PODS
-    assert update(tree_of(old), new, old, pods=Pods({"web": ["p"]})) is Refusal.HAS_PODS
-    assert update(tree_of(old), new, old, pods=Pods(namespaces=["other"])) is Refusal.NONE
+    assert update(tree_of(old), new, old, pods=Pods(namespaces=["shop"])) is QuotaRefusal.HAS_PODS
+    assert update(tree_of(old), new, old, pods=Pods(namespaces=["web"])) is QuotaRefusal.HAS_PODS
+    assert update(tree_of(old), new, old, pods=Pods({"web": ["p"]})) is QuotaRefusal.HAS_PODS
+    assert update(tree_of(old), new, old, pods=Pods(namespaces=["other"])) is QuotaRefusal.NONE
 
 
 def test_an_update_of_other_things_is_not_checked() -> None:
     stranger = quota("nobody-knows")
 
-    assert update(QuotaTree(), stranger, stranger) is Refusal.NONE
+    assert update(QuotaTree(), stranger, stranger) is QuotaRefusal.NONE
 
 
 @pytest.mark.parametrize(
     ("annotation", "text", "refusal"),
     [
-        pytest.param(labels.QUOTA_SHARED_WEIGHT, "{", Refusal.SHARED_WEIGHT, id="a weight that is no JSON"),
+        pytest.param(
+            labels.QUOTA_SHARED_WEIGHT, "{", QuotaRefusal.SHARED_WEIGHT, id="a weight that is no JSON"
+        ),
         pytest.param(
             labels.QUOTA_SHARED_WEIGHT,
             '{"cpu": "-1"}',
-            Refusal.SHARED_WEIGHT_NEGATIVE,
+            QuotaRefusal.SHARED_WEIGHT_NEGATIVE,
             id="a negative weight",
         ),
         pytest.param(
             labels.QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS,
             "cpu",
-            Refusal.STRICT_KEYS,
+            QuotaRefusal.STRICT_KEYS,
             id="keys that are no list",
         ),
     ],
 )
-def test_a_malformed_annotation_of_a_new_quota_is_named(annotation: str, text: str, refusal: Refusal) -> None:
+def test_a_malformed_annotation_of_a_new_quota_is_named(
+    annotation: str, text: str, refusal: QuotaRefusal
+) -> None:
     new = quota("web")
     new.metadata.annotations[annotation] = text
 
@@ -143,11 +147,13 @@ def test_a_malformed_annotation_of_a_new_quota_is_named(annotation: str, text: s
 @pytest.mark.parametrize(
     ("neighbour", "refusal"),
     [
-        pytest.param("11", Refusal.NONE, id="9 for team and 11 for its neighbour are what root guarantees"),
-        pytest.param("12", Refusal.GUARANTEE, id="one more is not"),
+        pytest.param(
+            "11", QuotaRefusal.NONE, id="9 for team and 11 for its neighbour are what root guarantees"
+        ),
+        pytest.param("12", QuotaRefusal.GUARANTEE, id="one more is not"),
     ],
 )
-def test_a_guarantee_is_searched_up_the_tree(neighbour: str, refusal: Refusal) -> None:
+def test_a_guarantee_is_searched_up_the_tree(neighbour: str, refusal: QuotaRefusal) -> None:
     rules = QuotaRules(guarantees_usage=True)
     tree = tree_of(
         quota("root", is_parent=True, tree="t", low={"cpu": "20"}, guaranteed={"cpu": "20"}),
@@ -159,8 +165,8 @@ def test_a_guarantee_is_searched_up_the_tree(neighbour: str, refusal: Refusal) -
     forced = quota("web", "team", tree="t", low={"cpu": "8"}, own=own)
 
     assert validation.check_create(tree, web, rules).refusal is refusal
-    assert validation.check_create(tree, web, RULES).refusal is Refusal.NONE
-    assert validation.check_create(tree, forced, rules).refusal is Refusal.NONE
+    assert validation.check_create(tree, web, RULES).refusal is QuotaRefusal.NONE
+    assert validation.check_create(tree, forced, rules).refusal is QuotaRefusal.NONE
 
 
 def test_deleting_names_at_most_two_of_the_pods_that_are_left() -> None:
@@ -171,7 +177,7 @@ def test_deleting_names_at_most_two_of_the_pods_that_are_left() -> None:
 
 @pytest.mark.parametrize("name", [ROOT, labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME])
 def test_built_in_quotas_stay(name: str) -> None:
-    assert validation.check_delete(tree_of(quota(name)), name, Pods()).refusal is Refusal.FORBIDDEN
+    assert validation.check_delete(tree_of(quota(name)), name, Pods()).refusal is QuotaRefusal.FORBIDDEN
 
 
 def test_an_amount_that_is_none_is_an_error_of_the_request() -> None:
@@ -182,5 +188,5 @@ def test_an_amount_that_is_none_is_an_error_of_the_request() -> None:
 def test_the_documentation_tells_what_to_do_about_each_rule() -> None:
     page = (Path(__file__).parents[3] / "docs" / "quotas.md").read_text()
 
-    rules = {refusal.value for refusal in Refusal} | {refusal.value for refusal in PodRefusal}
+    rules = {refusal.value for refusal in QuotaRefusal} | {refusal.value for refusal in PodRefusal}
     assert [rule for rule in sorted(rules - {""}) if f"`{rule}`" not in page] == []

@@ -8,11 +8,11 @@ from koordinator.api import kinds
 from koordinator.clock import SystemClock
 from koordinator.local import registry
 from koordinator.manager.webhooks import configuration, table
-from koordinator.manager.webhooks.configuration import Service
+from koordinator.manager.webhooks.configuration import WebhookService
 
 
 def test_the_webhooks_are_those_of_the_reference() -> None:
-    mutating, validating = configuration.configurations(Service())
+    mutating, validating = configuration.configurations(WebhookService())
 
     assert mutating["metadata"]["name"] == "koordinator-mutating-webhook-configuration"
     assert [entry["name"] for entry in mutating["webhooks"]] == [
@@ -38,7 +38,7 @@ def test_the_webhooks_are_those_of_the_reference() -> None:
 
 
 def test_a_service_is_named_with_the_path() -> None:
-    mutating, _ = configuration.configurations(Service(name="hooks", namespace="kw"), ca_cert=b"pem")
+    mutating, _ = configuration.configurations(WebhookService(name="hooks", namespace="kw"), ca_cert=b"pem")
 
     assert mutating["webhooks"][0]["clientConfig"] == {
         "service": {"namespace": "kw", "name": "hooks", "path": "/mutate-pod", "port": 443},
@@ -65,7 +65,7 @@ def test_only_served_paths_and_other_policies() -> None:
 @pytest.mark.parametrize("index", [0, 1], ids=["mutating", "validating"])
 async def test_an_api_server_accepts_the_configurations_and_adds_nothing(index: int) -> None:
     backend = registry.in_memory(SystemClock())
-    wanted = configuration.configurations(Service())[index]
+    wanted = configuration.configurations(WebhookService())[index]
     resource = kinds.by_kind("admissionregistration.k8s.io", wanted["kind"])
     assert resource is not None
 

@@ -9,17 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.manager.webhooks import configuration, table
-from koordinator.manager.webhooks.configuration import DesiredWebhooks, Service
+from koordinator.manager.webhooks.configuration import DesiredWebhooks, WebhookService
 
 Json = dict[str, Any]
-SERVICE = Service()
+SERVICE = WebhookService()
 CA = b"-----BEGIN CERTIFICATE-----\nours\n-----END CERTIFICATE-----\n"
 PATHS = (table.MUTATE_POD, table.MUTATE_QUOTA)
 INSTALLED = configuration.configurations(SERVICE)[0]["webhooks"]
 
 
 def wanted(
-    annotations: dict[str, str], present: list[Json], where: Service | str = SERVICE, paths: Any = PATHS
+    annotations: dict[str, str],
+    present: list[Json],
+    where: WebhookService | str = SERVICE,
+    paths: Any = PATHS,
 ) -> DesiredWebhooks:
     return configuration.wanted(annotations, present, where=where, ca_bundle=CA, paths=paths)
 
@@ -53,7 +56,7 @@ def test_the_service_is_ours_and_its_port_the_installations() -> None:
     service = {"namespace": "elsewhere", "name": "other", "path": table.MUTATE_POD, "port": 8443}
     present = [{**INSTALLED[0], "clientConfig": {"service": service, "caBundle": "AAAA"}}]
 
-    (entry,) = wanted({}, present, Service(namespace="kw", name="hooks")).webhooks
+    (entry,) = wanted({}, present, WebhookService(namespace="kw", name="hooks")).webhooks
 
     assert entry["clientConfig"]["service"] == {
         "namespace": "kw",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from koordinator.manager.webhooks.configuration import Service
+from koordinator.manager.webhooks.configuration import WebhookService
 from koordinator.manager.webhooks.settings import CertWriter, SettingsError, WebhookSettings
 
 
@@ -16,7 +16,7 @@ def test_defaults_are_those_of_the_reference() -> None:
         validating_name="koordinator-validating-webhook-configuration",
         host="",
         port=9876,
-        service=Service(name="koordinator-webhook-service", namespace="koordinator-system"),
+        service=WebhookService(name="koordinator-webhook-service", namespace="koordinator-system"),
         secret_name="koordinator-webhook-certs",
         cert_dir=Path("/tmp/koordinator-webhook-certs"),
         writer=CertWriter.SECRET,

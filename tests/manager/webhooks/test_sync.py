@@ -170,7 +170,7 @@ def test_of_two_configurations_the_one_that_is_there_is_kept_right(tmp_path: Pat
     async def scenario(world: World) -> None:
         views = {
             body["metadata"]["name"]: local.kinds.view_of(local._resource(body))
-            for body in configuration.configurations(configuration.Service())
+            for body in configuration.configurations(configuration.WebhookService())
         }
         await world.cluster.delete(views[missing], missing)
         async with world.replica() as sync:

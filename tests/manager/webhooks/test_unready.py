@@ -34,7 +34,7 @@ def test_creating_a_kind_that_nothing_acts_on_is_allowed_with_a_warning(view: ty
 
     (entry,) = [
         entry
-        for entry in configuration.configurations(configuration.Service())[1]["webhooks"]
+        for entry in configuration.configurations(configuration.WebhookService())[1]["webhooks"]
         if entry["rules"][0]["resources"] == [view.resource.plural]
     ]
     assert entry["clientConfig"]["service"]["path"] == table.WARN_UNREADY

@@ -14,14 +14,14 @@ from koordinator.local import cluster as local
 from koordinator.local import registry
 from koordinator.local.admission import AdmissionChain
 from koordinator.manager.webhooks import configuration, table
-from koordinator.manager.webhooks.all import Admission
+from koordinator.manager.webhooks.all import AdmissionHandlers
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, Handler, Page
 from koordinator.manager.webhooks.serving import Webhooks
 from koordinator.manager.webhooks.settings import WebhookSettings
 from tests.manager.shared_parts import shared_parts
 
 HOST = "127.0.0.1"
-SERVICE = configuration.Service()
+SERVICE = configuration.WebhookService()
 
 
 async def labelling(request: AdmissionRequest) -> AdmissionVerdict:
@@ -72,7 +72,7 @@ class World:
         filled = asyncio.Event()
         if synced:
             filled.set()
-        admission = Admission(handlers, pages or {})
+        admission = AdmissionHandlers(handlers, pages or {})
         webhooks = Webhooks(shared, admission, settings, synced=filled, host=HOST, drain_s=drain_s)
         async with asyncio.TaskGroup() as group:
             shared.factory.start(group)

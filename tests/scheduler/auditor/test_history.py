@@ -11,7 +11,7 @@ from koordinator.scheduler.auditor.history import (
     AuditFinding,
     AuditLimits,
     AuditRecord,
-    Measured,
+    MeasuredFinding,
     WorkloadHistory,
     is_new,
     step,
@@ -23,7 +23,7 @@ LIMITS = AuditLimits()
 
 def told(
     *records: tuple[RecordKind, float, str] | tuple[RecordKind, float, str, str],
-) -> tuple[WorkloadHistory, list[Measured]]:
+) -> tuple[WorkloadHistory, list[MeasuredFinding]]:
     """The history after all records, and what the last one told (without intervals)."""
     history, found = WorkloadHistory(), []
     for each in records:
@@ -39,7 +39,7 @@ NOMINATED = (RecordKind.PREEMPT_NOMINATED, 10.0, "n")
     [
         pytest.param(
             [NOMINATED, (RecordKind.PREEMPT_NOMINATED, 20.0, "n")],
-            [Measured(AuditFinding.REPEATED_PREEMPTION, 1, True)],
+            [MeasuredFinding(AuditFinding.REPEATED_PREEMPTION, 1, True)],
             id="room made twice",
         ),
         pytest.param(
@@ -50,28 +50,31 @@ NOMINATED = (RecordKind.PREEMPT_NOMINATED, 10.0, "n")
         pytest.param(
             [NOMINATED, (RecordKind.PREEMPT_FAILED, 14.0, "")],
             [
-                Measured(AuditFinding.PREEMPTION_INVALIDATED, 1, True),
-                Measured(AuditFinding.CYCLE_INTERRUPTED, 4.0),
+                MeasuredFinding(AuditFinding.PREEMPTION_INVALIDATED, 1, True),
+                MeasuredFinding(AuditFinding.CYCLE_INTERRUPTED, 4.0),
             ],
             id="room given up",
         ),
         pytest.param(
             [NOMINATED, (RecordKind.SCHEDULED, 14.0, "elsewhere", "n")],
             [
-                Measured(AuditFinding.EVENTS_BEFORE_OUTCOME, 1),
-                Measured(AuditFinding.PREEMPTION_INVALIDATED, 1, True),
-                Measured(AuditFinding.CYCLE_INTERRUPTED, 4.0),
+                MeasuredFinding(AuditFinding.EVENTS_BEFORE_OUTCOME, 1),
+                MeasuredFinding(AuditFinding.PREEMPTION_INVALIDATED, 1, True),
+                MeasuredFinding(AuditFinding.CYCLE_INTERRUPTED, 4.0),
             ],
             id="placed elsewhere",
         ),
         pytest.param(
             [NOMINATED, (RecordKind.SCHEDULED, 14.0, "n", "n")],
-            [Measured(AuditFinding.EVENTS_BEFORE_OUTCOME, 1)],
+            [MeasuredFinding(AuditFinding.EVENTS_BEFORE_OUTCOME, 1)],
             id="placed where room was made",
         ),
         pytest.param(
             [NOMINATED, (RecordKind.VICTIM_DELETING, 11.0, "n"), (RecordKind.VICTIMS_DELETED, 12.0, "n")],
-            [Measured(AuditFinding.VICTIMS_DELETED, 2.0), Measured(AuditFinding.DELETING_RETRIES, 1)],
+            [
+                MeasuredFinding(AuditFinding.VICTIMS_DELETED, 2.0),
+                MeasuredFinding(AuditFinding.DELETING_RETRIES, 1),
+            ],
             id="victims gone in time",
         ),
         pytest.param(
@@ -81,37 +84,40 @@ NOMINATED = (RecordKind.PREEMPT_NOMINATED, 10.0, "n")
                 (RecordKind.VICTIMS_DELETED, 41.0, "n"),
             ],
             [
-                Measured(AuditFinding.VICTIMS_DELETED, 31.0, True),
-                Measured(AuditFinding.DELETING_RETRIES, 3, True),
+                MeasuredFinding(AuditFinding.VICTIMS_DELETED, 31.0, True),
+                MeasuredFinding(AuditFinding.DELETING_RETRIES, 3, True),
             ],
             id="victims that are slow to go",
         ),
         pytest.param(
             [(RecordKind.EVICTED, 1.0, "n"), (RecordKind.SCHEDULED, 5.0, "m")],
             [
-                Measured(AuditFinding.EVENTS_BEFORE_OUTCOME, 1),
-                Measured(AuditFinding.VICTIM_RESCHEDULED, 4.0, True),
+                MeasuredFinding(AuditFinding.EVENTS_BEFORE_OUTCOME, 1),
+                MeasuredFinding(AuditFinding.VICTIM_RESCHEDULED, 4.0, True),
             ],
             id="a victim that has a node again at once",
         ),
         pytest.param(
             [(RecordKind.EVICTED, 1.0, "n"), (RecordKind.SCHEDULED, 61.0, "m")],
             [
-                Measured(AuditFinding.EVENTS_BEFORE_OUTCOME, 1),
-                Measured(AuditFinding.VICTIM_RESCHEDULED, 60.0),
+                MeasuredFinding(AuditFinding.EVENTS_BEFORE_OUTCOME, 1),
+                MeasuredFinding(AuditFinding.VICTIM_RESCHEDULED, 60.0),
             ],
             id="a victim that waits",
         ),
         pytest.param(
             [NOMINATED, (RecordKind.GONE, 12.0, "")],
-            [Measured(AuditFinding.EVENTS_BEFORE_OUTCOME, 1), Measured(AuditFinding.CYCLE_INTERRUPTED, 2.0)],
+            [
+                MeasuredFinding(AuditFinding.EVENTS_BEFORE_OUTCOME, 1),
+                MeasuredFinding(AuditFinding.CYCLE_INTERRUPTED, 2.0),
+            ],
             id="gone although room was made",
         ),
     ],
 )
 def test_a_record_tells_what_follows_from_those_before(
     records: list[tuple[RecordKind, float, str] | tuple[RecordKind, float, str, str]],
-    measured: list[Measured],
+    measured: list[MeasuredFinding],
 ) -> None:
     assert told(*records)[1] == measured
 
@@ -120,7 +126,7 @@ def test_a_long_silence_is_odd() -> None:
     history, _ = step(WorkloadHistory(), AuditRecord(RecordKind.CREATED, 0.0), LIMITS)
     _, found = step(history, AuditRecord(RecordKind.SCHEDULE_FAILED, 301.0), LIMITS)
 
-    assert found == [Measured(AuditFinding.EVENT_INTERVAL, 301.0, True)]
+    assert found == [MeasuredFinding(AuditFinding.EVENT_INTERVAL, 301.0, True)]
 
 
 @given(kinds=st.lists(st.sampled_from(RecordKind), max_size=60))

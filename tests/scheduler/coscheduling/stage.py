@@ -15,7 +15,7 @@ from koordinator.api.meta import Object
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.cluster.write_through import Write, WriteThrough
+from koordinator.cluster.write_through import ClusterWrite, WriteThrough
 from koordinator.local import registry
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import PluginConfig, PluginRef, SchedulerConfig
@@ -70,7 +70,7 @@ class Line(WriteThrough):
         self.is_cut = False
         self._moment = moment
 
-    async def _send(self, write: Write, effect: Callable[[], Awaitable[R]]) -> R:
+    async def _send(self, write: ClusterWrite, effect: Callable[[], Awaitable[R]]) -> R:
         is_told = write.verb in ("bind", "patch", "delete") and write.kind == "Pod"
         verb = "status" if write.subresource == "status" else write.verb
         what = f"{verb} {write.name}" if is_told else ""

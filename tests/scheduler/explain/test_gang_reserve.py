@@ -36,7 +36,7 @@ def holdings(cluster: Bench) -> list[dict[str, Any]]:
     plugin = next(each for each in profile.plugins if isinstance(each, NodeNUMAResource))
     rows = cluster.engine.table.rows.tolist()
     assert not plugin.books._aside and not plugin.books._reserved
-    return [dict(plugin.books.at(row).ledger.holdings) for row in rows]
+    return [dict(plugin.books.at(row).node_allocation.holdings) for row in rows]
 
 
 def test_members_that_bind_cpus_count_those_that_are_free() -> None:

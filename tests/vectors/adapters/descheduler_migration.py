@@ -30,7 +30,7 @@ def spec_of(raw: dict[str, Any]) -> dict[str, Any]:
 
 def steps(case: dict[str, Any]) -> Any:
     job = job_of(case["job"])
-    controller = state.Controller(case["reconciler_uid"], case["args"]["defaultJobMode"])
+    controller = state.MigrationController(case["reconciler_uid"], case["args"]["defaultJobMode"])
     answer = []
     for one in case["steps"]:
         if "set_spec" in one:
@@ -43,7 +43,7 @@ def steps(case: dict[str, Any]) -> Any:
 
 
 def look(
-    job: PodMigrationJob, world: dict[str, Any], controller: state.Controller, now_s: float
+    job: PodMigrationJob, world: dict[str, Any], controller: state.MigrationController, now_s: float
 ) -> tuple[JobStep, list[str]]:
     pods = {(p.metadata.namespace, p.metadata.name): p for p in pods_of(world.get("pods", []))}
     reservation = None

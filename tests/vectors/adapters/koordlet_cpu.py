@@ -12,9 +12,9 @@ from koordinator.api.qos import KubeQoS
 from koordinator.api.slo import CgroupPath, CPUBurstStrategy, HostApplicationSpec, IOConfig, SystemStrategy
 from koordinator.host.cpu_topology import Processor
 from koordinator.koordlet.qos import blkio, cpu_burst, cpu_pick, cpu_suppress, system_config, token_bucket
-from koordinator.koordlet.qos.cpu_burst import ContainerQuota, NodeState, PoolPod, QuotaPlan
-from koordinator.koordlet.qos.cpu_suppress import CPUHolder, CPUUsage, PodClass
-from koordinator.koordlet.qos.token_bucket import TokenBucket
+from koordinator.koordlet.qos.cpu_burst import BurstNodeState, ContainerQuota, PoolPod, QuotaPlan
+from koordinator.koordlet.qos.cpu_suppress import CPUHolder, CPUUsage, SuppressPodClass
+from koordinator.koordlet.qos.token_bucket import BurstTokenBucket
 
 
 def cpu_suppress_area(case: dict[str, Any]) -> Any:
@@ -39,7 +39,9 @@ def _amount(case: dict[str, Any]) -> int:
     node = case["node"]
     reservation = from_builtins(node.get("reservation", {}), NodeReservation)
     capacity, allocatable = quantity.milli(node["capacityCPU"]), quantity.milli(node["allocatableCPU"])
-    pods = {pod["uid"]: PodClass(qos.of_name(pod["qos"]), KubeQoS(pod["kubeQOS"])) for pod in case["pods"]}
+    pods = {
+        pod["uid"]: SuppressPodClass(qos.of_name(pod["qos"]), KubeQoS(pod["kubeQOS"])) for pod in case["pods"]
+    }
     applications = [_application(raw) for raw in case["hostApps"]]
     usage = CPUUsage(case["nodeUsedCores"], case["podUsedCores"], case["hostAppUsedCores"])
     return cpu_suppress.suppress_amount(
@@ -125,8 +127,8 @@ def _burst_values(case: dict[str, Any]) -> Any:
 
 
 def _bucket(
-    settings: CPUBurstStrategy, old: TokenBucket | None, seconds: float, percent: int
-) -> TokenBucket | None:
+    settings: CPUBurstStrategy, old: BurstTokenBucket | None, seconds: float, percent: int
+) -> BurstTokenBucket | None:
     capacity = token_bucket.capacity_of(settings)
     if capacity is None:
         return None
@@ -142,12 +144,12 @@ def _quota_step(case: dict[str, Any]) -> Any:
         if limit_milli <= 0 or not raw.get("running", True):
             untouched[raw["name"]] = raw["quota"]
             continue
-        old = None if "initialTokens" not in raw else TokenBucket(capacity or 0, raw["initialTokens"])
+        old = None if "initialTokens" not in raw else BurstTokenBucket(capacity or 0, raw["initialTokens"])
         percent = token_bucket.usage_percent(raw.get("usedCores"), limit_milli)
         bucket = _bucket(settings, old, raw.get("secondsSinceLast", 0), percent)
         ratio = raw.get("throttledRatio")
         containers.append(ContainerQuota(raw["name"], limit_milli, raw["quota"], ratio, bucket))
-    plan = cpu_burst.plan_pod(settings, NodeState(case["nodeState"]), containers, case["podQuota"])
+    plan = cpu_burst.plan_pod(settings, BurstNodeState(case["nodeState"]), containers, case["podQuota"])
     return {
         "containers": {**plan.containers_us, **untouched},
         "pod": plan.pod_us,
@@ -167,7 +169,7 @@ def _limiter(case: dict[str, Any]) -> Any:
     capacity = token_bucket.capacity_of(settings)
     if capacity is None:
         return {"allowed": True, "tokens": case["tokens"]}
-    bucket = TokenBucket(capacity, case["tokens"]).step(case["seconds"], case["usagePercent"])
+    bucket = BurstTokenBucket(capacity, case["tokens"]).step(case["seconds"], case["usagePercent"])
     return {"allowed": bucket.allows, "tokens": bucket.tokens}
 
 
@@ -175,13 +177,13 @@ def _sequence(case: dict[str, Any]) -> Any:
     settings = _strategy(case["config"])
     capacity = token_bucket.capacity_of(settings)
     limit_milli, quota, pod_quota = quantity.milli(case["limitCPU"]), case["quota"], case["podQuota"]
-    bucket = None if "initialTokens" not in case else TokenBucket(capacity or 0, case["initialTokens"])
+    bucket = None if "initialTokens" not in case else BurstTokenBucket(capacity or 0, case["initialTokens"])
     rounds = []
     for each in case["rounds"]:
         percent = token_bucket.usage_percent(each.get("usedCores"), limit_milli)
         bucket = _bucket(settings, bucket, each.get("seconds", 1), percent)
         container = ContainerQuota("c", limit_milli, quota, each.get("throttledRatio"), bucket)
-        plan = cpu_burst.plan_pod(settings, NodeState(each["nodeState"]), [container], pod_quota)
+        plan = cpu_burst.plan_pod(settings, BurstNodeState(each["nodeState"]), [container], pod_quota)
         quota, pod_quota = plan.containers_us["c"], plan.pod_us
         found = {"operation": plan.operations["c"].value, "quota": quota, "podQuota": pod_quota}
         rounds.append(found if bucket is None else {**found, "tokens": bucket.tokens})

@@ -10,9 +10,9 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.koordlet.qos import cpu_evict, eviction, memory_evict, threshold_eviction
 from koordinator.koordlet.qos.cpu_evict import BE_CPU, CPU, CPU_ALLOCATABLE, BESample, CPUEvict, CPUState
-from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, Target
+from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, ReleaseTarget
 from koordinator.koordlet.qos.memory_evict import BE_MEMORY, MemoryState
-from koordinator.koordlet.qos.threshold_eviction import Marks, Problem
+from koordinator.koordlet.qos.threshold_eviction import Marks, ThresholdProblem
 from tests.vectors.compare import subset
 
 
@@ -38,7 +38,7 @@ def evict_common(case: dict[str, Any]) -> Any:
 
 def _arbitrate(case: dict[str, Any]) -> Any:
     tasks = [
-        EvictionTask(CPU, Target(raw["target"]), raw["toRelease"], tuple(raw["order"]), raw["counts"])
+        EvictionTask(CPU, ReleaseTarget(raw["target"]), raw["toRelease"], tuple(raw["order"]), raw["counts"])
         for raw in case["tasks"]
     ]
     arbitration = _carry_out(tasks, case.get("alreadyEvicted", []), case.get("evictionFails", []))
@@ -72,7 +72,7 @@ def _config(case: dict[str, Any]) -> Any:
     else:
         rules = cpu_evict if feature in CPUEvict.gates else memory_evict
         marks = rules.marks_of(feature, strategy)
-        problem = marks if isinstance(marks, Problem) else None
+        problem = marks if isinstance(marks, ThresholdProblem) else None
     return {"valid": problem is None, "problem": None if problem is None else problem.value}
 
 

@@ -21,7 +21,7 @@ from koordinator.koordlet.hooks import (
     oom_score,
 )
 from koordinator.koordlet.hooks.batch_resource import BatchLimits, BatchRule
-from koordinator.koordlet.hooks.cpuset_allocator import SharedPools
+from koordinator.koordlet.hooks.cpuset_allocator import NodeCPUPools
 from koordinator.koordlet.hooks.group_identity import Kernel
 from koordinator.koordlet.qos import cpu_normalization
 
@@ -99,10 +99,10 @@ def _pool_list(raw: list[dict[str, Any]]) -> tuple[CPUSharedPool, ...]:
     return tuple(from_builtins(pool, CPUSharedPool) for pool in raw)
 
 
-def _pools(raw: dict[str, Any] | None) -> SharedPools | None:
+def _pools(raw: dict[str, Any] | None) -> NodeCPUPools | None:
     if raw is None:
         return None
-    return SharedPools(
+    return NodeCPUPools(
         _pool_list(raw.get("sharePools", [])),
         _pool_list(raw.get("beSharePools", [])),
         raw.get("kubeletPolicy", ""),

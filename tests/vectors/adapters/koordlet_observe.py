@@ -11,14 +11,14 @@ from koordinator.host import cpu_topology, perf_events
 from koordinator.host.cgroup_values import MemoryStat, Throttling
 from koordinator.host.cpu_topology import HostCPUTopology, Processor
 from koordinator.koordlet.collect import rates
-from koordinator.koordlet.collect.rates import Aged, HostApplicationUsage, Usage
+from koordinator.koordlet.collect.rates import Aged, HostApplicationUsage, MeasuredUsage
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.predict import histogram
 from koordinator.koordlet.predict.histogram import HistogramCheckpoint
 from koordinator.koordlet.predict.histogram_table import HistogramTable
 from koordinator.koordlet.report import reserved_cpus
 from koordinator.koordlet.report.reserved_cpus import KubeletConfig
-from koordinator.koordlet.series import Aggregation, Sample, SeriesStore
+from koordinator.koordlet.series import Aggregation, SeriesSample, SeriesStore
 from tests.koordlet.predict.scalar_histogram import Histogram, linear_buckets
 from tests.vectors.compare import tolerant
 
@@ -78,12 +78,12 @@ def _by_text(values: dict[int, float]) -> dict[str, float]:
     return {str(key): value for key, value in values.items()}
 
 
-def _usage(raw: dict[str, Any] | None) -> Usage | None:
-    return None if raw is None else Usage(raw["cores"], raw["bytes"], raw["ageMs"])
+def _usage(raw: dict[str, Any] | None) -> MeasuredUsage | None:
+    return None if raw is None else MeasuredUsage(raw["cores"], raw["bytes"], raw["ageMs"])
 
 
 def _system_usage(case: dict[str, Any]) -> Any:
-    pods = [Usage(each["cores"], each["bytes"], each["ageMs"]) for each in case["pods"]]
+    pods = [MeasuredUsage(each["cores"], each["bytes"], each["ageMs"]) for each in case["pods"]]
     node, host_apps = _usage(case["node"]), _usage(case["hostApps"])
     found = rates.system_usage(node, pods, host_apps, case["outdatedMs"])
     return None if found is None else {"cores": found.cores, "bytes": found.memory_bytes}
@@ -121,7 +121,7 @@ def series_aggregate(case: dict[str, Any]) -> Any:
     store = SeriesStore()
     for each in case["series"]:
         properties = each.get("properties", {})
-        store.append(Sample(each["kind"], at_ms, value, properties) for at_ms, value in each["points"])
+        store.append(SeriesSample(each["kind"], at_ms, value, properties) for at_ms, value in each["points"])
     query = case["query"]
     points = store.query(query["kind"], query["startMs"], query["endMs"], query.get("properties", {}))
     values = {}

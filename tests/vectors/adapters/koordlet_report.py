@@ -8,10 +8,10 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetricSpec, NodeMetricStatus, ResourceMap
 from koordinator.api.slo import HostApplicationSpec
 from koordinator.koordlet.predict import reclaimable
-from koordinator.koordlet.predict.reclaimable import NOTHING, Amount
+from koordinator.koordlet.predict.reclaimable import NOTHING, ReclaimableAmount
 from koordinator.koordlet.report import node_metric
-from koordinator.koordlet.report.node_metric import CollectPolicy, Known, KnownGPU
-from koordinator.koordlet.series import Sample, SeriesStore
+from koordinator.koordlet.report.node_metric import CollectPolicy, KnownGPU, ReportSubjects
+from koordinator.koordlet.series import SeriesSample, SeriesStore
 
 
 def prod_reclaimable(case: dict[str, Any]) -> Any:
@@ -37,11 +37,11 @@ def prod_reclaimable(case: dict[str, Any]) -> Any:
     }
 
 
-def _peak(raw: dict[str, Any]) -> Amount:
-    return Amount(raw["p95"]["cpuMilli"], raw["p98"]["memoryBytes"])
+def _peak(raw: dict[str, Any]) -> ReclaimableAmount:
+    return ReclaimableAmount(raw["p95"]["cpuMilli"], raw["p98"]["memoryBytes"])
 
 
-def _amount(amount: Amount) -> dict[str, int]:
+def _amount(amount: ReclaimableAmount) -> dict[str, int]:
     return {"cpuMilli": amount.cpu_milli, "memoryBytes": amount.memory_bytes}
 
 
@@ -66,12 +66,12 @@ def _store(case: dict[str, Any]) -> SeriesStore:
     store = SeriesStore()
     for each in case["series"]:
         properties = each.get("properties", {})
-        store.append(Sample(each["kind"], at_ms, value, properties) for at_ms, value in each["points"])
+        store.append(SeriesSample(each["kind"], at_ms, value, properties) for at_ms, value in each["points"])
     return store
 
 
-def _known(case: dict[str, Any]) -> Known:
-    return Known(
+def _known(case: dict[str, Any]) -> ReportSubjects:
+    return ReportSubjects(
         pods=[from_builtins(raw, Pod) for raw in case.get("pods", [])],
         host_applications=[
             from_builtins(raw, HostApplicationSpec) for raw in case.get("hostApplications", [])

@@ -5,11 +5,15 @@ from typing import Any
 from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.koordlet.writing import update_plan
-from koordinator.koordlet.writing.update_plan import CacheEntry, Outcome, Update, UpdatePlan
+from koordinator.koordlet.writing.update_plan import CacheEntry, Update, UpdatePlan, WriteOutcome
 from tests.vectors.adapters.koordlet_hooks import answered, errors_alike
 
 _FAR_S = 1e9
-_RESULTS = {Outcome.WRITTEN: "written", Outcome.UNCHANGED: "unchanged", Outcome.SKIPPED: "skipped"}
+_RESULTS = {
+    WriteOutcome.WRITTEN: "written",
+    WriteOutcome.UNCHANGED: "unchanged",
+    WriteOutcome.SKIPPED: "skipped",
+}
 
 
 def resource_update_order(case: dict[str, Any]) -> Any:

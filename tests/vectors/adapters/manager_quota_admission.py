@@ -185,7 +185,7 @@ def _pod(short: dict[str, Any]) -> Pod:
 
 def _same(expected: Any, actual: Any) -> bool:
     """Rules have names of their own there; those that both know must be the same."""
-    known = {_WHY.get(refusal.value, refusal.value) for refusal in validation.Refusal}
+    known = {_WHY.get(refusal.value, refusal.value) for refusal in validation.QuotaRefusal}
     if expected.get("why", "") not in known:
         expected, actual = ({**side, "why": ""} for side in (expected, actual))
     return compare.quantities(expected, actual)

@@ -6,14 +6,14 @@ import msgspec
 
 from koordinator.api.decode import from_builtins
 from koordinator.runtime_proxy import dispatch, docker, merge
-from koordinator.runtime_proxy.merge import ContainerResources
+from koordinator.runtime_proxy.merge import LinuxContainerResources
 from tests.vectors.compare import subset
 
 Case = dict[str, Any]
 
 
-def _resources(body: Case | None) -> ContainerResources | None:
-    return None if body is None else from_builtins(body, ContainerResources)
+def _resources(body: Case | None) -> LinuxContainerResources | None:
+    return None if body is None else from_builtins(body, LinuxContainerResources)
 
 
 def _calls(case: Case) -> Any:

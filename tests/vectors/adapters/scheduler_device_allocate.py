@@ -79,7 +79,7 @@ def _reservations(flat: list[Case]) -> list[ReservedDevices]:
     ]
 
 
-def _pod(case: Case) -> tuple[PodDevices, request.DeviceRequest]:
+def _pod(case: Case) -> tuple[PodDevices, request.PodDeviceRequest]:
     parsed = request.parse(case["pod"]["requests"])
     annotations = case["pod"].get("annotations", {})
     pod = PodDevices(

@@ -13,8 +13,8 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.manager.noderesource import lending
 from koordinator.yarn import allocation, amounts, containers, eviction, hadoop_config, node_sync
-from koordinator.yarn.amounts import Batch, Rounding, YarnResource
-from koordinator.yarn.hadoop_config import Cluster, ConfigError, Dialect
+from koordinator.yarn.amounts import BatchAmount, Rounding, YarnResource
+from koordinator.yarn.hadoop_config import Dialect, HadoopConfigError, YarnCluster
 from koordinator.yarn.node_sync import NodeId, NodeManagerReport, Policy, SyncPlan
 from koordinator.yarn.rpc import digest, requests, responses
 from tests.vectors.compare import subset
@@ -30,7 +30,7 @@ def config(case: Case) -> Any:
         try:
             statuses = [(manager, state) for manager, state in case["statuses"]]
             return {"active": hadoop_config.active(statuses), "error": False}
-        except ConfigError:
+        except HadoopConfigError:
             return {"active": None, "error": True}
     dialect = Dialect.REFERENCE if case["mode"] == "reference" else Dialect.HADOOP
     loaded = hadoop_config.load(case["files"], case.get("env") or {}, dialect)
@@ -39,7 +39,7 @@ def config(case: Case) -> Any:
     return {"clusters": clusters, "startFails": hadoop_config.start_fails(loaded, dialect)}
 
 
-def _cluster(cluster: Cluster) -> Case:
+def _cluster(cluster: YarnCluster) -> Case:
     managers = [{"id": rm.id, "admin": rm.admin, "client": rm.client} for rm in cluster.managers]
     if cluster.is_ha:
         return {"ha": True, "rms": managers}
@@ -49,7 +49,7 @@ def _cluster(cluster: Cluster) -> Case:
 def node_resource(case: Case) -> Any:
     match case["op"]:
         case "convert":
-            batch = Batch(*(quantity.value(case[name]) for name in BATCH))
+            batch = BatchAmount(*(quantity.value(case[name]) for name in BATCH))
             return {rounding.value: _yarn(amounts.to_yarn(batch, rounding)) for rounding in Rounding}
         case "annotation":
             used = amounts.to_batch(YarnResource(case["usedVcores"], case["usedMemoryMB"]))

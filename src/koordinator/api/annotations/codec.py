@@ -20,7 +20,7 @@ from typing import Annotated, Any, Generic, NoReturn, TypeVar
 import msgspec
 
 from koordinator.api.annotations import codec_types
-from koordinator.api.annotations.codec_types import JSONNumber, Mismatch
+from koordinator.api.annotations.codec_types import CodecMismatch, JSONNumber
 from koordinator.api.errors import ProtocolError
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class Annotation(Generic[T]):
                 return self.nothing()
             decoded: T = self._shape.decode(value)
             return decoded
-        except Mismatch as mismatch:
+        except CodecMismatch as mismatch:
             raise ProtocolError(obj, self.key, str(mismatch)) from mismatch
         except RecursionError as error:
             raise ProtocolError(obj, self.key, _NESTING_REASON) from error

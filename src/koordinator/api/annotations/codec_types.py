@@ -25,7 +25,7 @@ class JSONNumber:
         self.text = text
 
 
-class Mismatch(Exception):
+class CodecMismatch(Exception):
     """A value that does not fit its type; `path` grows on the way up."""
 
     def __init__(self, reason: str) -> None:
@@ -37,7 +37,7 @@ class Mismatch(Exception):
         return f"{self.path.lstrip('.')}: {self.reason}" if self.path else self.reason
 
 
-class Shape(msgspec.Struct, frozen=True):
+class ValueCodec(msgspec.Struct, frozen=True):
     """The treatment of values of one type."""
 
     decode: Callable[[Any], Any]
@@ -47,7 +47,7 @@ class Shape(msgspec.Struct, frozen=True):
     is_nullable_item: bool = True
 
 
-def shape_of(payload: Any) -> Shape:
+def shape_of(payload: Any) -> ValueCodec:
     """The shape of a payload type.
 
     Raises: TypeError for a type that payloads cannot have.
@@ -55,7 +55,7 @@ def shape_of(payload: Any) -> Shape:
     return _shape(inspect.type_info(payload))
 
 
-def _shape(info: inspect.Type) -> Shape:
+def _shape(info: inspect.Type) -> ValueCodec:
     match info:
         case inspect.StructType():
             return _struct(info)
@@ -74,15 +74,15 @@ def _shape(info: inspect.Type) -> Shape:
         case inspect.IntType():
             low = _INT64_MIN if info.ge is None else info.ge
             high = _INT64_MAX if info.le is None else info.le
-            return Shape(lambda value: _decode_int(value, low, high), _same, int)
+            return ValueCodec(lambda value: _decode_int(value, low, high), _same, int)
         case inspect.FloatType():
-            return Shape(_decode_float, _encode_float, float)
+            return ValueCodec(_decode_float, _encode_float, float)
         case inspect.AnyType():
-            return Shape(_decode_any, _encode_any, lambda: None)
+            return ValueCodec(_decode_any, _encode_any, lambda: None)
     raise TypeError(f"payloads cannot have {info}")
 
 
-def _union(info: inspect.UnionType) -> Shape:
+def _union(info: inspect.UnionType) -> ValueCodec:
     members = [member for member in info.types if not isinstance(member, inspect.NoneType)]
     if {type(member) for member in members} == {inspect.StrType, inspect.IntType, inspect.FloatType}:
         shape = _QUANTITY
@@ -95,7 +95,7 @@ def _union(info: inspect.UnionType) -> Shape:
     return msgspec.structs.replace(shape, is_optional=True) if info.includes_none else shape
 
 
-def _annotated(info: inspect.Metadata) -> Shape:
+def _annotated(info: inspect.Metadata) -> ValueCodec:
     match (info.extra or {}).get("json"):
         case "duration":
             return _DURATION
@@ -106,7 +106,7 @@ def _annotated(info: inspect.Metadata) -> Shape:
     return _shape(info.type)
 
 
-def _struct(info: inspect.StructType) -> Shape:
+def _struct(info: inspect.StructType) -> ValueCodec:
     fields = [(field, _shape(field.type)) for field in info.fields]
     exact = {field.encode_name: (field.name, shape.decode) for field, shape in fields}
     folded = {name.casefold(): member for name, member in exact.items()}
@@ -126,7 +126,7 @@ def _struct(info: inspect.StructType) -> Shape:
         try:
             return info.cls(**members)
         except ValueError as error:
-            raise Mismatch(str(error)) from error
+            raise CodecMismatch(str(error)) from error
 
     def encode(value: Any) -> dict[str, Any]:
         written = {}
@@ -136,14 +136,14 @@ def _struct(info: inspect.StructType) -> Shape:
                 written[field.encode_name] = shape.encode(member)
         return written
 
-    return Shape(decode, encode, lambda: decode({}))
+    return ValueCodec(decode, encode, lambda: decode({}))
 
 
 def _is_empty(member: Any) -> bool:
     return not member or (isinstance(member, msgspec.Struct) and member == type(member)())
 
 
-def _list(item: Shape) -> Shape:
+def _list(item: ValueCodec) -> ValueCodec:
     def decode(value: Any) -> list[Any]:
         if not isinstance(value, list):
             raise _expected("a list", value)
@@ -154,10 +154,10 @@ def _list(item: Shape) -> Shape:
             return item.zero()
         return item.decode(value)
 
-    return Shape(decode, lambda value: [item.encode(member) for member in value], list)
+    return ValueCodec(decode, lambda value: [item.encode(member) for member in value], list)
 
 
-def _dict(member: Shape, has_int_keys: bool) -> Shape:
+def _dict(member: ValueCodec, has_int_keys: bool) -> ValueCodec:
     def decode(value: Any) -> dict[Any, Any]:
         if not isinstance(value, dict):
             raise _expected("an object", value)
@@ -170,13 +170,13 @@ def _dict(member: Shape, has_int_keys: bool) -> Shape:
     def encode(value: dict[Any, Any]) -> dict[str, Any]:
         return {name: member.encode(raw) for name, raw in sorted((str(k), v) for k, v in value.items())}
 
-    return Shape(decode, encode, dict)
+    return ValueCodec(decode, encode, dict)
 
 
 def _within(step: str, decode: Callable[[Any], Any], value: Any) -> Any:
     try:
         return decode(value)
-    except Mismatch as mismatch:
+    except CodecMismatch as mismatch:
         mismatch.path = step + mismatch.path
         raise
 
@@ -197,7 +197,7 @@ def _decode_int(value: Any, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise _expected("an integer", value)
     if not low <= value <= high:
-        raise Mismatch(f"expected an integer from {low} to {high}, got {value}")
+        raise CodecMismatch(f"expected an integer from {low} to {high}, got {value}")
     return value
 
 
@@ -208,7 +208,7 @@ def _decode_int_or_text(value: Any) -> int | str:
 def _decode_int_key(name: str) -> int:
     digits = name[1:] if name[:1] in ("+", "-") else name
     if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
-        raise Mismatch("expected an integer as member name")
+        raise CodecMismatch("expected an integer as member name")
     return int(name)
 
 
@@ -220,7 +220,7 @@ def _decode_float(value: Any) -> float:
     else:
         raise _expected("a number", value)
     if not isfinite(number):
-        raise Mismatch("number out of range")
+        raise CodecMismatch("number out of range")
     return number
 
 
@@ -230,7 +230,7 @@ def _decode_quantity(value: Any) -> Any:
         quantity.of(raw)
     except quantity.QuantityError as error:
         if isinstance(raw, str):
-            raise Mismatch(str(error)) from error
+            raise CodecMismatch(str(error)) from error
         raise _expected("a quantity", raw) from error
     return raw
 
@@ -239,7 +239,7 @@ def _decode_duration(value: Any) -> float:
     try:
         return duration.parse(_decode_text(value))
     except ScalarError as error:
-        raise Mismatch(str(error)) from error
+        raise CodecMismatch(str(error)) from error
 
 
 def _decode_time(value: Any) -> str:
@@ -250,7 +250,7 @@ def _decode_time(value: Any) -> str:
             return text
     except ValueError:  # the form is right, the date is none
         pass
-    raise Mismatch(f"{text[:80]!r} is not an RFC 3339 time")
+    raise CodecMismatch(f"{text[:80]!r} is not an RFC 3339 time")
 
 
 def _decode_any(value: Any) -> Any:
@@ -284,8 +284,8 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _expected(what: str, value: Any) -> Mismatch:
-    return Mismatch(f"expected {what}, got {_kind(value)}")
+def _expected(what: str, value: Any) -> CodecMismatch:
+    return CodecMismatch(f"expected {what}, got {_kind(value)}")
 
 
 def _kind(value: Any) -> str:
@@ -303,9 +303,9 @@ def _kind(value: Any) -> str:
     return "an object"
 
 
-_TEXT = Shape(_decode_text, _same, str)
-_BOOLEAN = Shape(_decode_boolean, _same, bool)
-_QUANTITY = Shape(_decode_quantity, quantity.canonical, lambda: "0")
-_INT_OR_TEXT = Shape(_decode_int_or_text, _same, int)
-_DURATION = Shape(_decode_duration, duration.text_of, float)
-_TIME = Shape(_decode_time, _same, str)
+_TEXT = ValueCodec(_decode_text, _same, str)
+_BOOLEAN = ValueCodec(_decode_boolean, _same, bool)
+_QUANTITY = ValueCodec(_decode_quantity, quantity.canonical, lambda: "0")
+_INT_OR_TEXT = ValueCodec(_decode_int_or_text, _same, int)
+_DURATION = ValueCodec(_decode_duration, duration.text_of, float)
+_TIME = ValueCodec(_decode_time, _same, str)

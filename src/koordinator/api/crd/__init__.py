@@ -5,10 +5,10 @@ of definitions.
 from typing import Any
 
 from koordinator.api import schema
-from koordinator.api.crd.definitions import DEFINITIONS, Column, Definition
+from koordinator.api.crd.definitions import DEFINITIONS, Definition, PrinterColumn
 from koordinator.api.meta import Object
 
-__all__ = ["DEFINITIONS", "Column", "Definition", "manifest", "manifests"]
+__all__ = ["DEFINITIONS", "Definition", "PrinterColumn", "manifest", "manifests"]
 
 
 def manifests() -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def manifest(definition: Definition) -> dict[str, Any]:
     }
 
 
-def _version(view: type[Object], columns: tuple[Column, ...], *, is_stored: bool) -> dict[str, Any]:
+def _version(view: type[Object], columns: tuple[PrinterColumn, ...], *, is_stored: bool) -> dict[str, Any]:
     version: dict[str, Any] = {
         "name": view.resource.version,
         "served": True,
@@ -74,7 +74,7 @@ def object_schema(view: type[Object]) -> dict[str, Any]:
     return result
 
 
-def _column(column: Column) -> dict[str, Any]:
+def _column(column: PrinterColumn) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": column.name, "type": column.type, "jsonPath": column.path}
     if column.description:
         entry["description"] = column.description

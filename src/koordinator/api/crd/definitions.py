@@ -20,7 +20,7 @@ from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.api.slo import NodeSLO
 
 
-class Column(msgspec.Struct, frozen=True):
+class PrinterColumn(msgspec.Struct, frozen=True):
     """A column of `kubectl get`. Of several values at a path real API servers show the first one only."""
 
     name: str
@@ -35,12 +35,12 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """One CRD. `views` holds one view per served version; the last one is stored."""
 
     views: tuple[type[Object], ...]
-    columns: tuple[Column, ...] = ()
+    columns: tuple[PrinterColumn, ...] = ()
     approved: str = ""
     """Where the API was approved: the API server asks for it in groups below `k8s.io`."""
 
 
-AGE = Column("Age", ".metadata.creationTimestamp", "date")
+AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "date")
 _QUOTA_KEY = r"quota\.scheduling\.koordinator\.sh/"
 _QUOTA_LABEL = ".metadata.labels." + _QUOTA_KEY
 _QUOTA_ANNOTATION = ".metadata.annotations." + _QUOTA_KEY
@@ -53,37 +53,37 @@ DEFINITIONS: tuple[Definition, ...] = (
     Definition(
         views=(Reservation,),
         columns=(
-            Column("Phase", ".status.phase", description="Phase of the Reservation"),
+            PrinterColumn("Phase", ".status.phase", description="Phase of the Reservation"),
             AGE,
-            Column("Node", ".status.nodeName"),
-            Column("TTL", ".spec.ttl"),
-            Column("Expires", ".spec.expires"),
+            PrinterColumn("Node", ".status.nodeName"),
+            PrinterColumn("TTL", ".spec.ttl"),
+            PrinterColumn("Expires", ".spec.expires"),
         ),
     ),
     Definition(views=(Device,)),
     Definition(
         views=(PodMigrationJob,),
         columns=(
-            Column("Phase", ".status.phase", description="Phase of the job"),
-            Column("Status", ".status.status", description="Step that the job is at"),
+            PrinterColumn("Phase", ".status.phase", description="Phase of the job"),
+            PrinterColumn("Status", ".status.status", description="Step that the job is at"),
             AGE,
-            Column("Node", ".status.nodeName"),
-            Column("Reservation", ".spec.reservationOptions.reservationRef.name"),
-            Column("PodNamespace", ".spec.podRef.namespace"),
-            Column("Pod", ".spec.podRef.name"),
-            Column("NewPod", ".status.podRef.name"),
-            Column("TTL", ".spec.ttl"),
+            PrinterColumn("Node", ".status.nodeName"),
+            PrinterColumn("Reservation", ".spec.reservationOptions.reservationRef.name"),
+            PrinterColumn("PodNamespace", ".spec.podRef.namespace"),
+            PrinterColumn("Pod", ".spec.podRef.name"),
+            PrinterColumn("NewPod", ".status.podRef.name"),
+            PrinterColumn("TTL", ".spec.ttl"),
         ),
     ),
     Definition(
         views=(ClusterNetworkTopology,),
         columns=(
-            Column(
+            PrinterColumn(
                 "Top Layer",
                 ".status.detailStatus[0].childTopologyLayer",
                 description="Layer below the whole cluster; empty until the scheduler has built the tree",
             ),
-            Column(
+            PrinterColumn(
                 "Nodes", ".status.detailStatus[0].nodeNum", "integer", "Nodes that have a place in the tree"
             ),
             AGE,
@@ -94,9 +94,11 @@ DEFINITIONS: tuple[Definition, ...] = (
     Definition(
         views=(ElasticQuotaProfile,),
         columns=(
-            Column("Quota", ".spec.quotaName", description="ElasticQuota that is kept up to date"),
-            Column("Tree", _QUOTA_LABEL + "tree-id", description="Tree of the quota"),
-            Column("Ratio", ".spec.resourceRatio", description="Share of the nodes that the tree gets"),
+            PrinterColumn("Quota", ".spec.quotaName", description="ElasticQuota that is kept up to date"),
+            PrinterColumn("Tree", _QUOTA_LABEL + "tree-id", description="Tree of the quota"),
+            PrinterColumn(
+                "Ratio", ".spec.resourceRatio", description="Share of the nodes that the tree gets"
+            ),
             AGE,
         ),
     ),
@@ -104,32 +106,32 @@ DEFINITIONS: tuple[Definition, ...] = (
         views=(Recommendation,),
         columns=(
             AGE,
-            Column("Type", ".spec.target.type"),
-            Column("Kind", ".spec.target.workload.kind"),
-            Column("Name", ".spec.target.workload.name"),
-            Column("LastUpdateTime", ".status.updateTime", "date"),
+            PrinterColumn("Type", ".spec.target.type"),
+            PrinterColumn("Kind", ".spec.target.workload.kind"),
+            PrinterColumn("Name", ".spec.target.workload.name"),
+            PrinterColumn("LastUpdateTime", ".status.updateTime", "date"),
         ),
     ),
     Definition(
         views=(ElasticQuota,),
         approved=_SCHEDULER_PLUGINS,
         columns=(
-            Column("Parent", _QUOTA_LABEL + "parent", description="Parent in the tree of quotas"),
-            Column("Used CPU", ".status.used.cpu"),
-            Column("Min CPU", ".spec.min.cpu"),
-            Column("Max CPU", ".spec.max.cpu"),
-            Column("Used Memory", ".status.used.memory"),
-            Column("Min Memory", ".spec.min.memory"),
-            Column("Max Memory", ".spec.max.memory"),
+            PrinterColumn("Parent", _QUOTA_LABEL + "parent", description="Parent in the tree of quotas"),
+            PrinterColumn("Used CPU", ".status.used.cpu"),
+            PrinterColumn("Min CPU", ".spec.min.cpu"),
+            PrinterColumn("Max CPU", ".spec.max.cpu"),
+            PrinterColumn("Used Memory", ".status.used.memory"),
+            PrinterColumn("Min Memory", ".spec.min.memory"),
+            PrinterColumn("Max Memory", ".spec.max.memory"),
             AGE,
-            Column("Tree", _QUOTA_LABEL + "tree-id", description="Tree of the quota", is_wide=True),
-            Column(
+            PrinterColumn("Tree", _QUOTA_LABEL + "tree-id", description="Tree of the quota", is_wide=True),
+            PrinterColumn(
                 "Runtime",
                 _QUOTA_ANNOTATION + "runtime",
                 description="Amounts that the quota may use now",
                 is_wide=True,
             ),
-            Column(
+            PrinterColumn(
                 "Request",
                 _QUOTA_ANNOTATION + "request",
                 description="Amounts that its pods and children ask for, up to max",
@@ -141,14 +143,14 @@ DEFINITIONS: tuple[Definition, ...] = (
         views=(PodGroup,),
         approved=_SCHEDULER_PLUGINS,
         columns=(
-            Column("Phase", ".status.phase", description="How far the gang is"),
-            Column("MinMember", ".spec.minMember", "integer", "Pods that must be placed together"),
-            Column("Scheduled", ".status.scheduled", "integer", "Pods that have a node"),
-            Column("Running", ".status.running", "integer", "Pods that run"),
+            PrinterColumn("Phase", ".status.phase", description="How far the gang is"),
+            PrinterColumn("MinMember", ".spec.minMember", "integer", "Pods that must be placed together"),
+            PrinterColumn("Scheduled", ".status.scheduled", "integer", "Pods that have a node"),
+            PrinterColumn("Running", ".status.running", "integer", "Pods that run"),
             AGE,
-            Column("Succeeded", ".status.succeeded", "integer", "Pods that ended well", is_wide=True),
-            Column("Failed", ".status.failed", "integer", "Pods that ended badly", is_wide=True),
-            Column("OccupiedBy", ".status.occupiedBy", description="Owner of the pods", is_wide=True),
+            PrinterColumn("Succeeded", ".status.succeeded", "integer", "Pods that ended well", is_wide=True),
+            PrinterColumn("Failed", ".status.failed", "integer", "Pods that ended badly", is_wide=True),
+            PrinterColumn("OccupiedBy", ".status.occupiedBy", description="Owner of the pods", is_wide=True),
         ),
     ),
     Definition(views=(NodeResourceTopology, NodeResourceTopologyV1Alpha2), approved=_ENHANCEMENTS),

@@ -41,7 +41,7 @@ class ObjectLimiter:
     ) -> None:
         self._allowances = {kind: allowances[kind] for kind in TYPES if kind in allowances}
         self._per_workload = max_migrating_per_workload
-        self._buckets: dict[tuple[str, str], TokenBucket] = {}
+        self._buckets: dict[tuple[str, str], EvictionTokenBucket] = {}
         self._forget_at_s: dict[tuple[str, str], float] = {}
 
     def evicted(self, subject: Subject, now_s: float) -> None:
@@ -55,7 +55,7 @@ class ObjectLimiter:
             rate = most / allowance.duration_s
             bucket = self._buckets.get(key)
             if bucket is None:
-                bucket = self._buckets[key] = TokenBucket(rate, allowance.burst or 1, now_s)
+                bucket = self._buckets[key] = EvictionTokenBucket(rate, allowance.burst or 1, now_s)
             elif bucket.rate != rate:
                 bucket.set_rate(rate, now_s)
             bucket.take(now_s)
@@ -111,7 +111,7 @@ def percent(text: str, field: str = "") -> int:
         raise ProtocolError("", field, str(error)) from error
 
 
-class TokenBucket:
+class EvictionTokenBucket:
     """Holds up to `size` tokens, refilled at `rate` a second; full when made."""
 
     def __init__(self, rate: float, size: int, now_s: float) -> None:

@@ -69,14 +69,16 @@ class JobState(msgspec.Struct, frozen=True):
     is_limited: bool
 
 
-class Controller(msgspec.Struct, frozen=True):
+class MigrationController(msgspec.Struct, frozen=True):
     """The controller that looks: jobs of another one are left alone."""
 
     uid: str
     default_mode: str
 
 
-def reconcile(job: PodMigrationJob, world: JobState, controller: Controller, now_s: float) -> Actions:
+def reconcile(
+    job: PodMigrationJob, world: JobState, controller: MigrationController, now_s: float
+) -> Actions:
     """One look at the job. Raises: ProtocolError for a ttl that is no duration."""
     draft = Draft(job, now_s)
     created_by = job.metadata.annotations.get(labels.JOB_CREATED_BY, controller.uid)

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 from koordinator.api import labels
 from koordinator.doctor.admission_test import AdmissionTest, AdmissionTrial, TrialOutcome
-from koordinator.doctor.finding import Finding, Severity, finding
-from koordinator.doctor.installation import Name
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, finding
+from koordinator.doctor.installation import ComponentName
+from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.webhooks import table
 
 OURS = ".koordinator.sh"
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Yield what became of a good batch pod (must come back with its annotation) and of one against the rules."""
     tried = snapshot.admission
     if tried is None:
@@ -22,14 +22,14 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
     for trial in (tried.good, tried.bad):
         if trial.outcome is TrialOutcome.NOT_ALLOWED:
             yield finding(
-                Severity.NOTICE,
+                FindingSeverity.NOTICE,
                 about,
                 f"not tried: {trial.message}",
                 do=("ask somebody who may create pods to run: koordinator doctor --check admission",),
             )
             return
     if tried.good.outcome is TrialOutcome.REFUSED:
-        severity = Severity.ERROR if tried.good.webhook.endswith(OURS) else Severity.WARNING
+        severity = FindingSeverity.ERROR if tried.good.webhook.endswith(OURS) else FindingSeverity.WARNING
         yield finding(
             severity,
             about,
@@ -41,7 +41,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         yield from _unchanged(snapshot, tried.good, about)
     if tried.bad.outcome is TrialOutcome.CREATED and _expects(snapshot, table.VALIDATE_POD):
         yield finding(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             about,
             "a pod that breaks the rules (batch resources without QoS BE) is accepted",
             why="the validating webhook is not asked, or does not answer and its failurePolicy is Ignore",
@@ -49,12 +49,12 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _expects(snapshot: Snapshot, path: str) -> bool:
+def _expects(snapshot: ClusterSnapshot, path: str) -> bool:
     """Return whether the webhook is configured; when it is missing, the check `webhooks` says so."""
     return path in snapshot.webhook_paths
 
 
-def _unchanged(snapshot: Snapshot, trial: AdmissionTrial, about: str) -> Iterator[Finding]:
+def _unchanged(snapshot: ClusterSnapshot, trial: AdmissionTrial, about: str) -> Iterator[Finding]:
     annotations = (trial.pod.get("metadata") or {}).get("annotations") or {}
     if labels.EXTENDED_RESOURCE_SPEC in annotations:
         return
@@ -63,7 +63,7 @@ def _unchanged(snapshot: Snapshot, trial: AdmissionTrial, about: str) -> Iterato
     if snapshot.installation.manager_gate("DisableExtendedResourceSpec"):
         return
     yield finding(
-        Severity.ERROR,
+        FindingSeverity.ERROR,
         about,
         f"a batch pod does not get annotation {labels.EXTENDED_RESOURCE_SPEC}",
         why="the mutating webhook is not asked, or does not answer and its failurePolicy is Ignore: profiles "
@@ -72,14 +72,14 @@ def _unchanged(snapshot: Snapshot, trial: AdmissionTrial, about: str) -> Iterato
     )
 
 
-def _unreachable(snapshot: Snapshot, tried: AdmissionTest, about: str) -> Iterator[Finding]:
+def _unreachable(snapshot: ClusterSnapshot, tried: AdmissionTest, about: str) -> Iterator[Finding]:
     for webhook in sorted(
         {t.webhook for t in (tried.good, tried.bad) if t.outcome is TrialOutcome.UNREACHABLE}
     ):
         trial = tried.good if tried.good.webhook == webhook else tried.bad
         ours = not webhook or webhook.endswith(OURS)
         yield finding(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             about,
             f"webhook {webhook} cannot be called: {trial.message}"
             if webhook
@@ -91,8 +91,8 @@ def _unreachable(snapshot: Snapshot, tried: AdmissionTest, about: str) -> Iterat
         )
 
 
-def _steps(snapshot: Snapshot) -> tuple[str, ...]:
+def _steps(snapshot: ClusterSnapshot) -> tuple[str, ...]:
     return (
         "koordinator doctor --check webhooks --check components",
-        f"kubectl -n {snapshot.namespace} logs -l koord-app={Name.MANAGER} --tail=50",
+        f"kubectl -n {snapshot.namespace} logs -l koord-app={ComponentName.MANAGER} --tail=50",
     )

@@ -35,11 +35,11 @@ from koordinator.doctor.checks import (
     topology,
     webhooks,
 )
-from koordinator.doctor.finding import Finding, Severity, finding, some_of
-from koordinator.doctor.snapshot import NOT_SERVED, RawDefinition, Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, finding, some_of
+from koordinator.doctor.snapshot import NOT_SERVED, ClusterSnapshot, RawDefinition
 
 
-def _always(_: Snapshot) -> bool:
+def _always(_: ClusterSnapshot) -> bool:
     return True
 
 
@@ -49,9 +49,9 @@ class Check(msgspec.Struct, frozen=True):
 
     name: str
     question: str
-    run: Callable[[Snapshot], Iterable[Finding]]
+    run: Callable[[ClusterSnapshot], Iterable[Finding]]
     needs: tuple[type[Object], ...] = ()
-    was_asked: Callable[[Snapshot], bool] = _always
+    was_asked: Callable[[ClusterSnapshot], bool] = _always
 
 
 _CONFIGURATIONS = (MutatingWebhookConfiguration, ValidatingWebhookConfiguration)
@@ -108,12 +108,12 @@ class DoctorReport(msgspec.Struct, frozen=True):
     passed: Sequence[str]
     not_done: Sequence[str]
 
-    def count(self, severity: Severity) -> int:
+    def count(self, severity: FindingSeverity) -> int:
         """Return how many findings are that bad."""
         return sum(each.severity is severity for each in self.findings)
 
 
-def examine(snapshot: Snapshot, names: Iterable[str] = ()) -> DoctorReport:
+def examine(snapshot: ClusterSnapshot, names: Iterable[str] = ()) -> DoctorReport:
     """Run the named checks, or all."""
     chosen = [BY_NAME[name] for name in names] or list(CHECKS)
     findings: list[Finding] = []
@@ -136,19 +136,19 @@ def examine(snapshot: Snapshot, names: Iterable[str] = ()) -> DoctorReport:
     return DoctorReport(sorted(findings, key=lambda each: each.order), passed, sorted(not_done))
 
 
-def _run(check: Check, snapshot: Snapshot) -> list[Finding]:
+def _run(check: Check, snapshot: ClusterSnapshot) -> list[Finding]:
     """Its findings; an object that it cannot make sense of becomes one."""
     found: list[Finding] = []
     try:
         for each in check.run(snapshot):
             found.append(msgspec.structs.replace(each, check=check.name))
     except KoordinatorError as error:
-        broken = finding(Severity.WARNING, "check", f"not finished: {error}")
+        broken = finding(FindingSeverity.WARNING, "check", f"not finished: {error}")
         found.append(msgspec.structs.replace(broken, check=check.name))
     return found
 
 
-def _gaps(snapshot: Snapshot, blocked: dict[type[Object], list[str]]) -> list[Finding]:
+def _gaps(snapshot: ClusterSnapshot, blocked: dict[type[Object], list[str]]) -> list[Finding]:
     """Return what could not be read, and is missed. A kind that is not served has a finding of its own."""
     missed = {view: names for view, names in blocked.items() if snapshot.gap(view) != NOT_SERVED}
     if not missed:
@@ -159,7 +159,7 @@ def _gaps(snapshot: Snapshot, blocked: dict[type[Object], list[str]]) -> list[Fi
         checks = sorted({name for names in missed.values() for name in names})
         return [
             finding(
-                Severity.NOTICE,
+                FindingSeverity.NOTICE,
                 about,
                 f"the dump has none of: {', '.join(kinds)}",
                 why=f"not checked: {', '.join(checks)}",
@@ -168,7 +168,7 @@ def _gaps(snapshot: Snapshot, blocked: dict[type[Object], list[str]]) -> list[Fi
         ]
     return [
         finding(
-            Severity.NOTICE,
+            FindingSeverity.NOTICE,
             view.resource.qualified,
             f"not read: {snapshot.gap(view)}",
             why=f"not checked: {', '.join(names)}",
@@ -178,10 +178,10 @@ def _gaps(snapshot: Snapshot, blocked: dict[type[Object], list[str]]) -> list[Fi
     ]
 
 
-def _unreadable(snapshot: Snapshot) -> list[Finding]:
+def _unreadable(snapshot: ClusterSnapshot) -> list[Finding]:
     return [
         finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             view.resource.qualified,
             f"objects that do not have the form of their kind: {some_of(keys)}",
             why="components skip them",

@@ -10,8 +10,8 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.quantity import QuantityError
 from koordinator.doctor.checks import config
 from koordinator.doctor.checks.reports import NEW_NODE_S, interval_s
-from koordinator.doctor.finding import Finding, Severity, of_many, some_of
-from koordinator.doctor.snapshot import Snapshot, seconds
+from koordinator.doctor.finding import Finding, FindingSeverity, of_many, some_of
+from koordinator.doctor.snapshot import ClusterSnapshot, seconds
 from koordinator.manager.config import colocation_config
 from koordinator.manager.noderesource import decide, rows
 from koordinator.manager.noderesource.decide import Withdrawal
@@ -23,7 +23,7 @@ _MANAGER = (
 )
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Nodes without Batch resources and why; nodes that still have some although they must not.
 
     Nothing can be said while the configuration is not understood, which is a finding of its own.
@@ -46,7 +46,7 @@ class Lending(msgspec.Struct):
     exhausted: list[str] = []
 
 
-def _lending(snapshot: Snapshot) -> Lending:
+def _lending(snapshot: ClusterSnapshot) -> Lending:
     found = Lending()
     for node in snapshot.nodes:
         name = node.metadata.name
@@ -70,7 +70,7 @@ def _without(lending: Lending) -> Iterator[Finding]:
     """Nodes that should lend and do not."""
     for problem, names in sorted(lending.withdrawn.items()):
         yield of_many(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             "Node",
             names,
             f"Batch resources withdrawn: {problem}",
@@ -82,7 +82,7 @@ def _without(lending: Lending) -> Iterator[Finding]:
         )
     if lending.absent:
         yield of_many(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             "Node",
             lending.absent,
             "no Batch resources although co-location is on and the report is recent",
@@ -95,7 +95,7 @@ def _with(lending: Lending) -> Iterator[Finding]:
     """Nodes that lend what they should not, or nothing."""
     if lending.left_over:
         yield of_many(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             "Node",
             lending.left_over,
             "still offers Batch resources, which the configuration or the age of its report forbids",
@@ -104,7 +104,7 @@ def _with(lending: Lending) -> Iterator[Finding]:
         )
     if exhausted := lending.exhausted:
         yield of_many(
-            Severity.NOTICE,
+            FindingSeverity.NOTICE,
             "Node",
             exhausted,
             "lends nothing now: services and system use more than cpuReclaimThresholdPercent leaves",
@@ -121,19 +121,19 @@ def _offered(node: Node) -> int | None:
         return None
 
 
-def _report_age_s(snapshot: Snapshot, node: Node) -> float | None:
+def _report_age_s(snapshot: ClusterSnapshot, node: Node) -> float | None:
     metric = snapshot.find(NodeMetric, node.metadata.name)
     reported_s = seconds(metric.status.update_time) if metric is not None else None
     return None if reported_s is None else snapshot.now_s - reported_s
 
 
-def _strategy(snapshot: Snapshot, node: Node) -> colocation_config.NodeStrategy:
+def _strategy(snapshot: ClusterSnapshot, node: Node) -> colocation_config.NodeStrategy:
     merged = snapshot.colocation
     assert merged is not None, "the check ends without a configuration"
     return colocation_config.resource_strategy(merged, colocation_config.node_strategy(merged, node))
 
 
-def withdrawal(snapshot: Snapshot, node: Node) -> tuple[Withdrawal, str]:
+def withdrawal(snapshot: ClusterSnapshot, node: Node) -> tuple[Withdrawal, str]:
     """Return why a node must not lend, by the manager's own decision, and in words; NONE when it may."""
     strategy = _strategy(snapshot, node)
     metric = snapshot.find(NodeMetric, node.metadata.name)
@@ -155,32 +155,32 @@ def withdrawal(snapshot: Snapshot, node: Node) -> tuple[Withdrawal, str]:
     return reason, words.get(reason, "")
 
 
-def _is_new(snapshot: Snapshot, node: Node) -> bool:
+def _is_new(snapshot: ClusterSnapshot, node: Node) -> bool:
     metric = snapshot.find(NodeMetric, node.metadata.name)
     return snapshot.age_s(node) < NEW_NODE_S + interval_s(metric)
 
 
-def _is_settled(snapshot: Snapshot, node: Node) -> bool:
+def _is_settled(snapshot: ClusterSnapshot, node: Node) -> bool:
     """Return whether the manager had time since the node came."""
     return snapshot.age_s(node) > NEW_NODE_S + SETTLE_S
 
 
-def _is_overdue(snapshot: Snapshot, node: Node) -> bool:
+def _is_overdue(snapshot: ClusterSnapshot, node: Node) -> bool:
     """Return whether the manager had time since the report became too old."""
     age_s = _report_age_s(snapshot, node)
     return age_s is None or age_s > _strategy(snapshot, node).degrade_s + SETTLE_S
 
 
-def _nobody_lends(snapshot: Snapshot) -> Iterator[Finding]:
+def _nobody_lends(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Switched off altogether: fine, but then batch pods cannot be placed anywhere."""
     off = [node.metadata.name for node in snapshot.nodes if not config.lends(snapshot, node)]
     if off and len(off) == len(snapshot.nodes) and snapshot.slo_config is not None:
         yield of_many(
-            Severity.NOTICE,
+            FindingSeverity.NOTICE,
             "Node",
             off,
             "co-location is off",
             do=('set colocation-config to {"enable": true} in slo-controller-config to lend resources',),
         )
     elif off:
-        yield of_many(Severity.NOTICE, "Node", off, f"co-location is off there: {some_of(off)}")
+        yield of_many(FindingSeverity.NOTICE, "Node", off, f"co-location is off there: {some_of(off)}")

@@ -8,20 +8,20 @@ from koordinator.api.apps import DaemonSet, Deployment
 from koordinator.api.coordination import Lease
 from koordinator.api.core import Pod
 from koordinator.doctor.checks import leases
-from koordinator.doctor.finding import Finding, Severity, finding, some_of
-from koordinator.doctor.installation import Installation, Name, Workload
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, finding, some_of
+from koordinator.doctor.installation import ComponentName, ComponentWorkload, Installation
+from koordinator.doctor.snapshot import ClusterSnapshot
 
 _LOSS = {
-    Name.MANAGER: "Batch resources, node policies and pod admission stand still",
-    Name.SCHEDULER: "pods that name koord-scheduler stay Pending",
-    Name.KOORDLET: "nodes report no usage, so they lend nothing, and services are not protected",
+    ComponentName.MANAGER: "Batch resources, node policies and pod admission stand still",
+    ComponentName.SCHEDULER: "pods that name koord-scheduler stay Pending",
+    ComponentName.KOORDLET: "nodes report no usage, so they lend nothing, and services are not protected",
 }
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
-_KIND = {Name.KOORDLET: DaemonSet}
+_KIND = {ComponentName.KOORDLET: DaemonSet}
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Missing workloads, replicas that are not ready and why, images of different versions."""
     installation = snapshot.installation
     for component, loss in _LOSS.items():
@@ -30,13 +30,13 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             yield from _replicas(workload, loss)
         elif not installation.is_in_process(component):
             yield from _missing(snapshot, component, loss)
-    descheduler = installation.get(Name.DESCHEDULER)
+    descheduler = installation.get(ComponentName.DESCHEDULER)
     if descheduler is not None:
         yield from _replicas(descheduler, "pods stay on hot nodes")
     yield from _versions(installation)
 
 
-def _missing(snapshot: Snapshot, component: Name, loss: str) -> Iterator[Finding]:
+def _missing(snapshot: ClusterSnapshot, component: ComponentName, loss: str) -> Iterator[Finding]:
     view = _KIND.get(component, Deployment)
     if not snapshot.knows(view):
         return
@@ -44,7 +44,7 @@ def _missing(snapshot: Snapshot, component: Name, loss: str) -> Iterator[Finding
     elsewhere = snapshot.installation.elsewhere
     if elsewhere:
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             about,
             f"missing, but components run in namespace {some_of(elsewhere)}",
             do=(f"koordinator doctor --namespace {elsewhere[0]}",),
@@ -53,13 +53,13 @@ def _missing(snapshot: Snapshot, component: Name, loss: str) -> Iterator[Finding
     lease = snapshot.find(Lease, leases.NAMES.get(component, ""), snapshot.namespace)
     if lease is not None and leases.is_fresh(lease, snapshot.now_s):
         yield finding(
-            Severity.NOTICE,
+            FindingSeverity.NOTICE,
             about,
             f"missing, but {lease.spec.holder_identity} holds the lease: it runs outside of the cluster",
         )
         return
     yield finding(
-        Severity.ERROR,
+        FindingSeverity.ERROR,
         about,
         "missing",
         why=loss,
@@ -67,7 +67,7 @@ def _missing(snapshot: Snapshot, component: Name, loss: str) -> Iterator[Finding
     )
 
 
-def _replicas(workload: Workload, loss: str) -> Iterator[Finding]:
+def _replicas(workload: ComponentWorkload, loss: str) -> Iterator[Finding]:
     if workload.ready >= workload.wanted > 0:
         return
     if workload.wanted == 0:
@@ -85,11 +85,11 @@ def _replicas(workload: Workload, loss: str) -> Iterator[Finding]:
             f"kubectl -n {workload.obj.metadata.namespace} describe pods -l koord-app={workload.component}",
             f"kubectl -n {workload.obj.metadata.namespace} logs -l koord-app={workload.component} --tail=50",
         )
-    severity = Severity.ERROR if workload.ready == 0 else Severity.WARNING
+    severity = FindingSeverity.ERROR if workload.ready == 0 else FindingSeverity.WARNING
     yield finding(severity, workload.obj, problem, why=loss if workload.ready == 0 else "", do=steps)
 
 
-def _address(workload: Workload) -> str:
+def _address(workload: ComponentWorkload) -> str:
     kind = workload.obj.resource.singular
     return f"-n {workload.obj.metadata.namespace} {kind} {workload.obj.metadata.name}"
 
@@ -116,7 +116,7 @@ def _versions(installation: Installation) -> Iterator[Finding]:
             tags.setdefault(_tag(image), []).append(component)
         if workload.ready and workload.updated < workload.wanted:
             yield finding(
-                Severity.NOTICE,
+                FindingSeverity.NOTICE,
                 workload.obj,
                 f"a rollout is under way: {workload.updated} of {workload.wanted} pods are of the new version",
                 do=(f"kubectl rollout status {_address(workload)}",),
@@ -124,7 +124,7 @@ def _versions(installation: Installation) -> Iterator[Finding]:
     if len(tags) > 1:
         words = "; ".join(f"{some_of(names)}: {tag or 'no tag'}" for tag, names in sorted(tags.items()))
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             "component versions",
             f"the components' images are of different versions ({words})",
             why="components agree on annotations and CRDs of their own version only",
@@ -133,7 +133,7 @@ def _versions(installation: Installation) -> Iterator[Finding]:
     releases = {tag for tag in tags if _RELEASE.fullmatch(tag)}
     if len(tags) == 1 and releases - {__version__}:
         yield finding(
-            Severity.NOTICE,
+            FindingSeverity.NOTICE,
             "component versions",
             f"components are of version {releases.pop()}, this command is of {__version__}",
             why="what it says of CRDs, permissions and webhooks is measured by its own version",
@@ -141,7 +141,7 @@ def _versions(installation: Installation) -> Iterator[Finding]:
     for workload in installation.workloads.values():
         if workload.images and _tag(workload.images[0]) in ("", "latest"):
             yield finding(
-                Severity.NOTICE,
+                FindingSeverity.NOTICE,
                 workload.obj,
                 f"image {workload.images[0]} has no fixed version",
                 why="nodes may run different builds under one name",

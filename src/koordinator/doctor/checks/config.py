@@ -18,8 +18,8 @@ from koordinator.api.annotations.codec import Annotation
 from koordinator.api.core import ConfigMap, Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import SystemConfig
-from koordinator.doctor.finding import Finding, Severity, finding, some_of
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, finding, some_of
+from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.config import colocation_config, node_slo_spec, validation
 from koordinator.manager.config import validation_selectors as selectors
 from koordinator.manager.config.node_entries import NodeEntry
@@ -54,7 +54,7 @@ _KEYS = (
 _NAMES = tuple(key.codec.key for key in _KEYS)
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Everything about the ConfigMap that can be said without asking whether nodes follow it."""
     found = snapshot.slo_config
     if found is None:
@@ -62,7 +62,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         name = flags.get("slo-config-name", slo_config.CONFIG_NAME)
         namespace = flags.get("config-namespace", snapshot.namespace)
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             f"ConfigMap {namespace}/{name}",
             "missing",
             why="all defaults count: co-location is off, and no node lends Batch resources",
@@ -83,7 +83,7 @@ def _edit(found: ConfigMap) -> str:
     return f"kubectl -n {found.metadata.namespace} edit configmap {found.metadata.name}"
 
 
-def _problem(snapshot: Snapshot, found: ConfigMap, key: str, problem: str) -> Finding:
+def _problem(snapshot: ClusterSnapshot, found: ConfigMap, key: str, problem: str) -> Finding:
     is_checked = table.VALIDATE_CONFIG_MAP in snapshot.webhook_paths
     hint = (
         ()
@@ -91,7 +91,7 @@ def _problem(snapshot: Snapshot, found: ConfigMap, key: str, problem: str) -> Fi
         else ("turn on the manager's feature gate ConfigMapValidatingWebhook: such edits are then refused",)
     )
     return finding(
-        Severity.ERROR,
+        FindingSeverity.ERROR,
         found,
         f"{key}: {problem}",
         why="the manager keeps the last configuration that it understood, and has none after a restart",
@@ -99,7 +99,9 @@ def _problem(snapshot: Snapshot, found: ConfigMap, key: str, problem: str) -> Fi
     )
 
 
-def _key(snapshot: Snapshot, found: ConfigMap, key: _Key, text: str, nodes: NodeLabels) -> Iterator[Finding]:
+def _key(
+    snapshot: ClusterSnapshot, found: ConfigMap, key: _Key, text: str, nodes: NodeLabels
+) -> Iterator[Finding]:
     name = key.codec.key
     try:
         parsed = key.codec.decode(text)
@@ -116,7 +118,7 @@ def _key(snapshot: Snapshot, found: ConfigMap, key: _Key, text: str, nodes: Node
         yield _problem(snapshot, found, name, "; ".join(dict.fromkeys(problems)))
     if unknown := unknown_members(text, key.payload):
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             found,
             f"{name}: nobody reads {some_of(unknown)}",
             why="members that are not known are ignored without a word",
@@ -148,7 +150,7 @@ def _entries(
     """Entries that hide each other, and those that no node ever gets."""
     if overlap := selectors.conflict(entries, nodes):
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             found,
             f"{key.codec.key}: node {overlap.node} matches several entries of {key.entries}: "
             f"{', '.join(name or '(unnamed)' for name in overlap.entries)}",
@@ -168,7 +170,7 @@ def _entries(
         if not selected:
             reason = "has no nodeSelector" if entry.node_selector is None else "matches no node"
             yield finding(
-                Severity.WARNING if entry.node_selector is None else Severity.NOTICE,
+                FindingSeverity.WARNING if entry.node_selector is None else FindingSeverity.NOTICE,
                 found,
                 f"{key.codec.key}: {label} {reason}",
                 why="the entry does nothing",
@@ -181,7 +183,7 @@ def _strangers(found: ConfigMap) -> Iterator[Finding]:
     for name in sorted(found.data.keys() - set(_NAMES)):
         if alike := difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.8):
             yield finding(
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 found,
                 f"nobody reads key {name} (did you mean {alike[0]}?)",
                 why="keys that are not known are ignored without a word",
@@ -189,7 +191,7 @@ def _strangers(found: ConfigMap) -> Iterator[Finding]:
             )
 
 
-def _unprotected(snapshot: Snapshot, found: ConfigMap) -> Iterator[Finding]:
+def _unprotected(snapshot: ClusterSnapshot, found: ConfigMap) -> Iterator[Finding]:
     """Nodes that lend resources without holding batch pods down when services need them back."""
     outcome = node_slo_spec.sync(node_slo_spec.DEFAULT_CONFIG, found.data)
     if slo_config.RESOURCE_THRESHOLD.key in outcome.problems:
@@ -203,7 +205,7 @@ def _unprotected(snapshot: Snapshot, found: ConfigMap) -> Iterator[Finding]:
     if not exposed:
         return
     yield finding(
-        Severity.WARNING,
+        FindingSeverity.WARNING,
         found,
         f"{slo_config.RESOURCE_THRESHOLD.key} is off on nodes that lend resources: {some_of(exposed)}",
         why="node agents neither suppress nor evict batch pods when services need the CPU and memory back",
@@ -217,7 +219,7 @@ def _is_suppressed(config: node_slo_spec.NodeSLOConfig, node: Node) -> bool:
     return strategy is not None and bool(strategy.enable)
 
 
-def lends(snapshot: Snapshot, node: Node) -> bool:
+def lends(snapshot: ClusterSnapshot, node: Node) -> bool:
     """Return whether the configuration lets the node lend Batch resources; False when it is not understood."""
     config = snapshot.colocation
     return config is not None and not colocation_config.is_disabled(

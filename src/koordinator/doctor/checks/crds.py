@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from koordinator.api import crd
-from koordinator.doctor.finding import Finding, Severity, finding, some_of
-from koordinator.doctor.snapshot import RawDefinition, Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, finding, some_of
+from koordinator.doctor.snapshot import ClusterSnapshot, RawDefinition
 
 _OPTIONAL = {
     "recommendations.analysis.koordinator.sh",
@@ -16,7 +16,7 @@ _OPTIONAL = {
 """Those without which the others still do their work."""
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """For each of our definitions: missing, not established, version not served, or members missing."""
     known = {each.metadata.name: each for each in snapshot.of(RawDefinition)}
     missing = []
@@ -27,8 +27,8 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         else:
             missing.append(name)
     for severity, names in (
-        (Severity.ERROR, [name for name in missing if name not in _OPTIONAL]),
-        (Severity.WARNING, [name for name in missing if name in _OPTIONAL]),
+        (FindingSeverity.ERROR, [name for name in missing if name not in _OPTIONAL]),
+        (FindingSeverity.WARNING, [name for name in missing if name in _OPTIONAL]),
     ):
         if names:
             yield finding(
@@ -53,7 +53,7 @@ def _compare(wanted: Mapping[str, Any], found: RawDefinition) -> Iterator[Findin
         accepted = conditions.get("NamesAccepted", {})
         reason = accepted.get("message") or established.get("message") or "no reason is given"
         yield finding(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             found,
             f"not established: {reason}",
             why="the API server does not serve these objects",
@@ -64,7 +64,7 @@ def _compare(wanted: Mapping[str, Any], found: RawDefinition) -> Iterator[Findin
     for version in wanted["spec"]["versions"]:
         if version["name"] not in served:
             yield finding(
-                Severity.ERROR,
+                FindingSeverity.ERROR,
                 found,
                 f"version {version['name']} is not served (there are {some_of(map(str, served)) or 'none'})",
                 why="components speak this version and get 404",
@@ -72,7 +72,7 @@ def _compare(wanted: Mapping[str, Any], found: RawDefinition) -> Iterator[Findin
             )
         elif lacking := list(_lacking(_schema(version), _schema(served[version["name"]]), "")):
             yield finding(
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 found,
                 f"older than this version of Koordinator: it lacks {some_of(lacking)}",
                 why="the API server drops these members from every object, without a word",

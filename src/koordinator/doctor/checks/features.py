@@ -10,14 +10,14 @@ from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.doctor.checks.quotas import BUILT_IN
-from koordinator.doctor.finding import Finding, Severity, finding, of_many, some_of
-from koordinator.doctor.installation import Name
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, finding, of_many, some_of
+from koordinator.doctor.installation import ComponentName
+from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.config import amplification, cpu_normalization
 from koordinator.manager.webhooks import table
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Features that somebody configured and that cannot work as things are."""
     yield from _amplification(snapshot)
     yield from _normalization(snapshot)
@@ -25,13 +25,13 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
     yield from _quotas(snapshot)
 
 
-def _gate_step(snapshot: Snapshot, gate: str) -> tuple[str, ...]:
-    workload = snapshot.installation.get(Name.MANAGER)
+def _gate_step(snapshot: ClusterSnapshot, gate: str) -> tuple[str, ...]:
+    workload = snapshot.installation.get(ComponentName.MANAGER)
     where = f"kubectl -n {snapshot.namespace} edit deployment koord-manager    # --feature-gates={gate}=true"
     return (where if workload is not None else f"start the manager with --feature-gates={gate}=true",)
 
 
-def _amplification(snapshot: Snapshot) -> Iterator[Finding]:
+def _amplification(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     config = amplification.sync(amplification.DEFAULT_CONFIG, snapshot.slo_data).config
     amplified = []
     for node in snapshot.nodes:
@@ -40,7 +40,7 @@ def _amplification(snapshot: Snapshot) -> Iterator[Finding]:
                 amplified.append(node.metadata.name)
         except ProtocolError as error:
             yield finding(
-                Severity.ERROR,
+                FindingSeverity.ERROR,
                 node,
                 f"not amplified: {error.field}: {error.reason}",
                 why="the node keeps its plain allocatable",
@@ -48,7 +48,7 @@ def _amplification(snapshot: Snapshot) -> Iterator[Finding]:
             )
     if amplified and table.MUTATE_NODE_STATUS not in snapshot.webhook_paths:
         yield of_many(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             "Node",
             amplified,
             f"{slo_config.RESOURCE_AMPLIFICATION.key} is on, but no webhook {table.MUTATE_NODE_STATUS} is configured",
@@ -62,7 +62,7 @@ def _amplifies(config: slo_config.ResourceAmplificationConfig, node: Node) -> bo
     return bool(amplification.node_ratios(config, metadata.name, metadata.labels, metadata.annotations))
 
 
-def _normalization(snapshot: Snapshot) -> Iterator[Finding]:
+def _normalization(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     config = cpu_normalization.sync(cpu_normalization.DEFAULT_CONFIG, snapshot.slo_data).config
     if not config.enable or not snapshot.knows(NodeResourceTopology):
         return
@@ -74,7 +74,7 @@ def _normalization(snapshot: Snapshot) -> Iterator[Finding]:
     ]
     if unknown:
         yield of_many(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             "Node",
             unknown,
             f"{slo_config.CPU_NORMALIZATION.key} is on, but nobody reports the CPU model",
@@ -83,11 +83,11 @@ def _normalization(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _profiles(snapshot: Snapshot) -> Iterator[Finding]:
+def _profiles(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     profiles = snapshot.of(ClusterColocationProfile)
     if profiles and table.MUTATE_POD not in snapshot.webhook_paths:
         yield of_many(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             "ClusterColocationProfile",
             [each.metadata.name for each in profiles],
             f"no webhook {table.MUTATE_POD} is configured",
@@ -97,7 +97,7 @@ def _profiles(snapshot: Snapshot) -> Iterator[Finding]:
     managed = [each.metadata.name for each in profiles if labels.CONTROLLER_MANAGED in each.metadata.labels]
     if managed and snapshot.installation.manager_gate("ColocationProfileController") is False:
         yield of_many(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             "ClusterColocationProfile",
             managed,
             f"has label {labels.CONTROLLER_MANAGED}, but feature gate ColocationProfileController is off",
@@ -106,11 +106,11 @@ def _profiles(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _quotas(snapshot: Snapshot) -> Iterator[Finding]:
+def _quotas(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     quotas = [each for each in snapshot.of(ElasticQuota) if each.metadata.name not in BUILT_IN]
     if quotas and table.VALIDATE_QUOTA not in snapshot.webhook_paths:
         yield of_many(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             "ElasticQuota",
             [each.key for each in quotas],
             f"no webhook {table.VALIDATE_QUOTA} is configured",
@@ -124,7 +124,7 @@ def _quotas(snapshot: Snapshot) -> Iterator[Finding]:
         and snapshot.installation.manager_gate("MultiQuotaTree") is False
     ):
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             "quota trees",
             f"quotas belong to trees ({some_of(trees)}), but feature gate MultiQuotaTree is off",
             why="pods are not bound to the nodes of their tree",

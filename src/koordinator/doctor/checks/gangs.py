@@ -17,8 +17,8 @@ from koordinator.api.gang_labels import GangMatchPolicy, GangMode
 from koordinator.api.meta import Object
 from koordinator.api.network_topology import CLUSTER_LAYER, OBJECT_NAME, ClusterNetworkTopology
 from koordinator.api.sigs import PodGroup
-from koordinator.doctor.finding import Finding, Severity, finding, name_of, of_many, some_of
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, finding, name_of, of_many, some_of
+from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.scheduler.plugins.coscheduling.config import (
     GATHER_STRATEGIES,
     GangConfig,
@@ -67,7 +67,7 @@ class Seen(msgspec.Struct):
         return next((found for found in described if found is not None), None)
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Gang by gang, then groups of gangs and what gangs want of the network."""
     gangs = _gangs(snapshot)
     for gang in gangs.values():
@@ -79,7 +79,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
     yield from _groups(gangs)
 
 
-def _gangs(snapshot: Snapshot) -> dict[str, Seen]:
+def _gangs(snapshot: ClusterSnapshot) -> dict[str, Seen]:
     found = {group.key: Seen(group.key, group, []) for group in snapshot.of(PodGroup)}
     for pod in snapshot.of(Pod):
         meta = pod.metadata
@@ -100,7 +100,7 @@ def _edit(gang: Seen) -> str:
 # Members
 
 
-def _members(snapshot: Snapshot, gang: Seen) -> Iterator[Finding]:
+def _members(snapshot: ClusterSnapshot, gang: Seen) -> Iterator[Finding]:
     """Too few of them, or more asked for than there will ever be."""
     config = gang.config
     if config is None:
@@ -109,7 +109,7 @@ def _members(snapshot: Snapshot, gang: Seen) -> Iterator[Finding]:
     group = gang.group
     if group is not None and config.minimum < 1:
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             group,
             f"spec.minMember is {config.minimum}",
             why="without a minimum its pods are placed one by one, as pods without a gang are",
@@ -118,7 +118,7 @@ def _members(snapshot: Snapshot, gang: Seen) -> Iterator[Finding]:
     if group is not None and not gang.pods and group.status.phase not in OVER:
         if snapshot.age_s(group) > WAIT_S:
             yield finding(
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 group,
                 "it has no pods, since it was created or since they were deleted",
                 why="nothing is scheduled for it, and gangs that name it in their group wait for it",
@@ -131,7 +131,7 @@ def _members(snapshot: Snapshot, gang: Seen) -> Iterator[Finding]:
     oldest_s = max((snapshot.age_s(pod) for pod in gang.waiting), default=0.0)
     if len(gang.pods) < config.minimum and oldest_s > WAIT_S:
         yield finding(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             gang.title,
             f"it needs {config.minimum} pods to start, and {len(gang.pods)} exist for {oldest_s / 60:.0f} minutes",
             why="no member is scheduled before all of them are there",
@@ -140,7 +140,7 @@ def _members(snapshot: Snapshot, gang: Seen) -> Iterator[Finding]:
     total = _total_of(gang)
     if 0 < total < config.minimum:
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             gang.title,
             f"it needs {config.minimum} pods to start, and its {labels.GANG_TOTAL_NUMBER} is {total}",
             why="with as many pods as it says it never starts; the number itself is for information only",
@@ -160,7 +160,7 @@ def _total_of(gang: Seen) -> int:
     return 0
 
 
-def _orphans(snapshot: Snapshot, gangs: Mapping[str, Seen]) -> Iterator[Finding]:
+def _orphans(snapshot: ClusterSnapshot, gangs: Mapping[str, Seen]) -> Iterator[Finding]:
     """Pods of a PodGroup that does not exist."""
     for gang in gangs.values():
         if gang.group is not None:
@@ -173,7 +173,7 @@ def _orphans(snapshot: Snapshot, gangs: Mapping[str, Seen]) -> Iterator[Finding]
         if orphans:
             namespace, _, name = gang.gang_id.partition("/")
             yield of_many(
-                Severity.ERROR,
+                FindingSeverity.ERROR,
                 "Pod",
                 orphans,
                 f"its label {labels.POD_GROUP} names PodGroup {gang.gang_id}, which does not exist",
@@ -188,7 +188,7 @@ def _agreement(gang: Seen) -> Iterator[Finding]:
         schedulers = _counted(gang.pods, lambda pod: pod.spec.scheduler_name)
         if len(schedulers) > 1:
             yield finding(
-                Severity.ERROR,
+                FindingSeverity.ERROR,
                 gang.title,
                 f"its pods ask for different schedulers: {_listed(schedulers)}",
                 why="a scheduler places its own pods only, so those of one wait for the others in vain",
@@ -197,7 +197,7 @@ def _agreement(gang: Seen) -> Iterator[Finding]:
     ways = _counted(gang.pods, _way)
     if len(ways) > 1:
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             gang.title,
             f"its pods name it in different ways: {_listed(ways)}",
             why="what pods without the label of the PodGroup say counts or not, as they come sooner or later",
@@ -206,7 +206,7 @@ def _agreement(gang: Seen) -> Iterator[Finding]:
     others = [pod.key for pod in gang.pods if len(set(_names(pod))) > 1]
     if others:
         yield of_many(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             "Pod",
             others,
             f"it names several gangs, of which {gang.gang_id} counts",
@@ -220,7 +220,7 @@ def _agreement(gang: Seen) -> Iterator[Finding]:
         said = _counted(described, lambda pod: pod.metadata.annotations.get(labels.GANG_MIN_AVAILABLE, ""))
         if len(said) > 1:
             yield finding(
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 gang.title,
                 f"its pods say different things of {labels.GANG_MIN_AVAILABLE}: {_listed(said)}",
                 why="the pod that is seen first counts, and that may be another one after a restart",
@@ -261,7 +261,7 @@ def _said(gang: Seen) -> Iterator[Finding]:
     """Annotations that are not understood, each told once per gang."""
     if gang.group is not None:
         for reason in _unreadable(gang.group.metadata.annotations):
-            yield finding(Severity.WARNING, gang.group, reason, why=_IGNORED, do=(_edit(gang),))
+            yield finding(FindingSeverity.WARNING, gang.group, reason, why=_IGNORED, do=(_edit(gang),))
         return
     described = [pod for pod in gang.pods if not pod.metadata.labels.get(labels.POD_GROUP)]
     problems: dict[str, list[str]] = {}
@@ -269,7 +269,7 @@ def _said(gang: Seen) -> Iterator[Finding]:
         for reason in _unreadable(pod.metadata.annotations, waiting_time=True):
             problems.setdefault(reason, []).append(pod.key)
     for reason, pods in sorted(problems.items()):
-        yield of_many(Severity.WARNING, "Pod", pods, reason, why=_IGNORED, do=(_edit(gang),))
+        yield of_many(FindingSeverity.WARNING, "Pod", pods, reason, why=_IGNORED, do=(_edit(gang),))
     unknown: dict[str, list[str]] = {}
     for pod in described if gang.config is None else ():
         try:
@@ -278,7 +278,7 @@ def _said(gang: Seen) -> Iterator[Finding]:
             unknown.setdefault(_reason(error), []).append(pod.key)
     for reason, pods in sorted(unknown.items()):
         yield of_many(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             "Pod",
             pods,
             reason,
@@ -326,7 +326,7 @@ def _groups(gangs: Mapping[str, Seen]) -> Iterator[Finding]:
         missing = [other for other in config.group if other not in gangs]
         if missing:
             yield finding(
-                Severity.ERROR,
+                FindingSeverity.ERROR,
                 gang.title,
                 f"its group names {some_of(missing)}, and there is no such gang",
                 why="the gangs of a group are placed together: none of them before all are there",
@@ -341,7 +341,7 @@ def _groups(gangs: Mapping[str, Seen]) -> Iterator[Finding]:
             different.append(gang_id)
         if different:
             yield finding(
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 gang.title,
                 f"its group is {', '.join(config.group)}, which {some_of(different)} does not say",
                 why="gangs are placed together when each of them names the same gangs, itself included",
@@ -352,7 +352,7 @@ def _groups(gangs: Mapping[str, Seen]) -> Iterator[Finding]:
 # The network
 
 
-def _network(snapshot: Snapshot, gang: Seen) -> Iterator[Finding]:
+def _network(snapshot: ClusterSnapshot, gang: Seen) -> Iterator[Finding]:
     """Layers of the network that do not exist."""
     spec = gang.config.topology if gang.config is not None else None
     if spec is None or not snapshot.knows(ClusterNetworkTopology):
@@ -360,7 +360,7 @@ def _network(snapshot: Snapshot, gang: Seen) -> Iterator[Finding]:
     topology = snapshot.find(ClusterNetworkTopology, OBJECT_NAME)
     if topology is None:
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             gang.title,
             f"it asks for places in the network, and there is no ClusterNetworkTopology {OBJECT_NAME}",
             why="the gang is placed anywhere or, by a scheduler that plans with the network, not at all",
@@ -369,7 +369,7 @@ def _network(snapshot: Snapshot, gang: Seen) -> Iterator[Finding]:
         return
     if odd := sorted({rule.strategy for rule in spec.gather_strategy} - set(GATHER_STRATEGIES)):
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             gang.title,
             f"it asks for places in the network by {', '.join(odd)}, which is no strategy",
             why=f"rules are {' or '.join(GATHER_STRATEGIES)}; others do not count",
@@ -379,7 +379,7 @@ def _network(snapshot: Snapshot, gang: Seen) -> Iterator[Finding]:
     unknown = sorted({rule.layer for rule in spec.gather_strategy} - known)
     if unknown:
         yield finding(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             gang.title,
             f"it asks for layers of the network that do not exist: {', '.join(unknown)}",
             why=f"there are {', '.join(sorted(known))}; no place of another layer holds the gang",

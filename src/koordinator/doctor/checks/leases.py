@@ -3,20 +3,20 @@
 from collections.abc import Iterator
 
 from koordinator.api.coordination import Lease
-from koordinator.doctor.finding import Finding, Severity, finding
-from koordinator.doctor.installation import Name, Workload
-from koordinator.doctor.snapshot import Snapshot, seconds
+from koordinator.doctor.finding import Finding, FindingSeverity, finding
+from koordinator.doctor.installation import ComponentName, ComponentWorkload
+from koordinator.doctor.snapshot import ClusterSnapshot, seconds
 
 NAMES = {
-    Name.MANAGER: "koordinator-manager",
-    Name.SCHEDULER: "koord-scheduler",
-    Name.DESCHEDULER: "koord-descheduler",
+    ComponentName.MANAGER: "koordinator-manager",
+    ComponentName.SCHEDULER: "koord-scheduler",
+    ComponentName.DESCHEDULER: "koord-descheduler",
 }
 """The lease of each component that elects a leader."""
 _FLAGS = {
-    Name.MANAGER: "enable-leader-election",
-    Name.SCHEDULER: "leader-elect",
-    Name.DESCHEDULER: "leader-elect",
+    ComponentName.MANAGER: "enable-leader-election",
+    ComponentName.SCHEDULER: "leader-elect",
+    ComponentName.DESCHEDULER: "leader-elect",
 }
 DURATION_S = 15.0
 """How long a lease holds when it does not say so itself."""
@@ -38,7 +38,7 @@ def _duration_s(lease: Lease) -> float:
     return float(lease.spec.lease_duration_seconds or DURATION_S)
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Leases that nobody holds, or that change hands again and again, or are held by a stranger."""
     for component, name in NAMES.items():
         workload = snapshot.installation.get(component)
@@ -49,7 +49,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         elif workload is not None and workload.ready and _elects(workload):
             yield finding(
-                Severity.ERROR,
+                FindingSeverity.ERROR,
                 f"Lease {snapshot.namespace}/{name}",
                 f"missing although {workload.ready} pods of {component} are ready",
                 why="no instance leads, so its controllers stand still",
@@ -57,16 +57,18 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-def _elects(workload: Workload) -> bool:
+def _elects(workload: ComponentWorkload) -> bool:
     return workload.flags.get(_FLAGS[workload.component], "true") != "false"
 
 
-def _held(snapshot: Snapshot, component: Name, workload: Workload | None, lease: Lease) -> Iterator[Finding]:
+def _held(
+    snapshot: ClusterSnapshot, component: ComponentName, workload: ComponentWorkload | None, lease: Lease
+) -> Iterator[Finding]:
     now_s, spec = snapshot.now_s, lease.spec
     renewed_s = seconds(spec.renew_time)
     if renewed_s is not None and renewed_s - now_s > SKEW_S_MAX:
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             lease,
             f"renewed {renewed_s - now_s:.0f} s in the future by {spec.holder_identity}",
             why="clocks differ: times in reports and leases cannot be compared",
@@ -76,7 +78,9 @@ def _held(snapshot: Snapshot, component: Name, workload: Workload | None, lease:
         return  # given up in good order by an instance that ran outside of the cluster
     elif not is_fresh(lease, now_s):
         # Without a workload it is what an instance outside of the cluster left behind.
-        severity = Severity.ERROR if workload is not None and workload.wanted else Severity.WARNING
+        severity = (
+            FindingSeverity.ERROR if workload is not None and workload.wanted else FindingSeverity.WARNING
+        )
         since = f"{now_s - renewed_s:.0f} s ago" if renewed_s is not None else "never"
         yield finding(
             severity,
@@ -87,7 +91,7 @@ def _held(snapshot: Snapshot, component: Name, workload: Workload | None, lease:
         )
     elif workload is not None and workload.pods and not _is_pod(spec.holder_identity or "", workload):
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             lease,
             f"held by {spec.holder_identity}, which is no pod of {workload.obj.key}",
             why="two installations may be at work on one cluster",
@@ -96,12 +100,12 @@ def _held(snapshot: Snapshot, component: Name, workload: Workload | None, lease:
     yield from _flapping(snapshot, component, lease)
 
 
-def _flapping(snapshot: Snapshot, component: Name, lease: Lease) -> Iterator[Finding]:
+def _flapping(snapshot: ClusterSnapshot, component: ComponentName, lease: Lease) -> Iterator[Finding]:
     changes = lease.spec.lease_transitions or 0
     hours = snapshot.age_s(lease) / 3600.0
     if changes >= CHANGES_MIN and hours > 0 and changes / hours > CHANGES_PER_HOUR_MAX:
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             lease,
             f"leadership changed {changes} times in {hours:.1f} h",
             why="each change costs a pause and a full read of the cluster; instances starve, crash, or fight",
@@ -112,7 +116,7 @@ def _flapping(snapshot: Snapshot, component: Name, lease: Lease) -> Iterator[Fin
         )
 
 
-def _is_pod(holder: str, workload: Workload) -> bool:
+def _is_pod(holder: str, workload: ComponentWorkload) -> bool:
     """Return whether the identity is a pod's name, which components extend by `_` and a random part."""
     host = holder.partition("_")[0]
     return any(host in (pod.metadata.name, pod.spec.node_name) for pod in workload.pods)

@@ -13,8 +13,8 @@ from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.slo import NodeSLO
-from koordinator.doctor.finding import Finding, Severity, finding, of_many
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, finding, of_many
+from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.install.objects import PART_OF, PART_OF_VALUE
 from koordinator.install.predecessor import DOCUMENT, Relic, component_of, is_of_go
 from koordinator.install.workloads import APP_LABEL
@@ -25,7 +25,7 @@ _BY_MANAGER = (NodeMetric, NodeSLO)
 _BY_AGENT = (Device, NodeResourceTopology)
 
 
-def check_nodes(snapshot: Snapshot) -> Iterator[Finding]:
+def check_nodes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """The manager removes its own within seconds; nobody removes those of the node agent."""
     nodes = {each.metadata.name for each in snapshot.of(Node)}
     views: tuple[type[Object], ...] = (*_BY_MANAGER, *_BY_AGENT)
@@ -40,7 +40,7 @@ def check_nodes(snapshot: Snapshot) -> Iterator[Finding]:
         delete = f"kubectl delete {view.resource.plural} {' '.join(sorted(names)[:5])}"
         if view in _BY_MANAGER:
             yield of_many(
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 view.resource.kind,
                 names,
                 "its node is gone",
@@ -49,7 +49,7 @@ def check_nodes(snapshot: Snapshot) -> Iterator[Finding]:
             )
         else:
             yield of_many(
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 view.resource.kind,
                 names,
                 "its node is gone",
@@ -58,7 +58,7 @@ def check_nodes(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-def check_predecessor(snapshot: Snapshot) -> Iterator[Finding]:
+def check_predecessor(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Workloads beside ours are an error; alone they are a switch under way. Webhooks that fail closed refuse."""
     workloads = [*snapshot.of(Deployment), *snapshot.of(DaemonSet)]
     ours = {
@@ -74,7 +74,7 @@ def check_predecessor(snapshot: Snapshot) -> Iterator[Finding]:
         relic = Relic(each.resource.kind, meta.namespace, meta.name, component)
         is_double = component in ours
         yield finding(
-            Severity.ERROR if is_double else Severity.NOTICE,
+            FindingSeverity.ERROR if is_double else FindingSeverity.NOTICE,
             each,
             "is the Go project's" + (", beside ours" if is_double else ""),
             why=relic.why if is_double else "this component has not been switched yet",
@@ -90,7 +90,7 @@ def check_predecessor(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         closed = [each.name for each in webhooks if each.failure_policy != "Ignore"]
         yield finding(
-            Severity.ERROR if closed else Severity.WARNING,
+            FindingSeverity.ERROR if closed else FindingSeverity.WARNING,
             configuration,
             "is the Go project's, and ours does not take it over",
             why=f"{len(closed)} of its webhooks refuse objects when nobody answers"
@@ -104,12 +104,12 @@ def check_predecessor(snapshot: Snapshot) -> Iterator[Finding]:
 _REMEDY = ("wait for the version that does, and keep what did it before until then (docs/switch-from-go.md)",)
 
 
-def check_unready(snapshot: Snapshot) -> Iterator[Finding]:
+def check_unready(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """By the table of what does not run yet (`koordinator.api.unready`)."""
     for view, meaning in unready.KINDS.items():
         if names := [each.key for each in snapshot.of(view)]:
             yield of_many(
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 view.resource.kind,
                 names,
                 "this version of Koordinator does not act on it yet",
@@ -120,7 +120,7 @@ def check_unready(snapshot: Snapshot) -> Iterator[Finding]:
     pods = [each for each in snapshot.of(Pod) if each.status.phase not in ended]
     if names := [each.key for each in pods if unready.devices_of(each)]:
         yield of_many(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             "Pod",
             names,
             "requests a share of a device, which this version of Koordinator does not give out yet",
@@ -130,7 +130,7 @@ def check_unready(snapshot: Snapshot) -> Iterator[Finding]:
     needing = (each for each in pods if labels.RESERVATION_AFFINITY in each.metadata.annotations)
     if names := [each.key for each in needing if not each.spec.node_name]:
         yield of_many(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             "Pod",
             names,
             "requires a reservation, into which this version of Koordinator does not place pods yet",

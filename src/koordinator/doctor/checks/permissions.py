@@ -3,14 +3,14 @@
 import re
 from collections.abc import Iterator
 
-from koordinator.doctor.finding import Finding, Severity, finding
-from koordinator.doctor.installation import Name
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, finding
+from koordinator.doctor.installation import ComponentName
+from koordinator.doctor.snapshot import ClusterSnapshot
 
 SHOWN_MAX = 4
 
 
-def check_access(snapshot: Snapshot) -> Iterator[Finding]:
+def check_access(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """One finding per component, with all that it may not do."""
     answers = snapshot.access
     if not answers:
@@ -18,13 +18,13 @@ def check_access(snapshot: Snapshot) -> Iterator[Finding]:
     gap = next((each.gap for each in answers if each.gap), "")
     if gap:
         yield finding(
-            Severity.NOTICE,
+            FindingSeverity.NOTICE,
             "permissions",
             f"not asked for: {gap}",
             why="we may not create SubjectAccessReviews",
             do=("ask a cluster administrator to run: koordinator doctor --check access",),
         )
-    for component in Name:
+    for component in ComponentName:
         lacking = [
             each for each in answers if each.component is component and not each.allowed and not each.gap
         ]
@@ -34,7 +34,7 @@ def check_access(snapshot: Snapshot) -> Iterator[Finding]:
         words = "; ".join(f"{each.need.words} ({each.need.why})" for each in lacking[:SHOWN_MAX])
         more = f" and {len(lacking) - SHOWN_MAX} more" if len(lacking) > SHOWN_MAX else ""
         yield finding(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             f"ServiceAccount {account.removeprefix('system:serviceaccount:').replace(':', '/')}",
             f"may not {words}{more}",
             why=f"requests of {component} are answered with 403",
@@ -51,20 +51,20 @@ MINOR_MIN = 22  # policy/v1 evictions; CRDs, webhooks and their reviews in v1 ar
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
-def check_version(snapshot: Snapshot) -> Iterator[Finding]:
+def check_version(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """One finding for a server that is too old, or that tells nothing of its version."""
     text = snapshot.server_version
     if not text:
         if snapshot.is_live:
             yield finding(
-                Severity.NOTICE, "API server", "it does not tell its version", do=("kubectl version",)
+                FindingSeverity.NOTICE, "API server", "it does not tell its version", do=("kubectl version",)
             )
         return
     found = _VERSION.match(text)
     if found is None or (int(found[1]), int(found[2])) >= (1, MINOR_MIN):
         return
     yield finding(
-        Severity.ERROR,
+        FindingSeverity.ERROR,
         "API server",
         f"version {text} is older than v1.{MINOR_MIN}",
         why="evictions are sent as policy/v1, which older servers do not know: batch pods cannot be evicted",

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from koordinator.api import labels, pod_resources, quantity, resources
 from koordinator.api.core import Node, Pod
 from koordinator.api.quantity import QuantityError
-from koordinator.doctor.finding import Finding, Severity, of_many
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, of_many
+from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.webhooks import pod_rules
 
 FINISHED = ("Succeeded", "Failed")
@@ -18,7 +18,7 @@ _EXTENDED = {
 }
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Grouped by what is wrong: a workload has the same trouble in all its pods."""
     against: dict[str, list[str]] = {}
     asking: dict[str, list[str]] = {kind: [] for kind in _EXTENDED}
@@ -36,7 +36,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             against.setdefault(str(error), []).append(pod.key)
     for message, pods in sorted(against.items()):
         yield of_many(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             "Pod",
             pods,
             f"breaks a rule of admission: {message}",
@@ -46,7 +46,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
     for kind, pods in asking.items():
         if pods and snapshot.knows(Node) and not _anybody_offers(snapshot, kind):
             yield of_many(
-                Severity.ERROR,
+                FindingSeverity.ERROR,
                 "Pod",
                 pods,
                 f"asks for {kind} resources, and no node offers any",
@@ -77,7 +77,7 @@ def _asks_for(pod: Pod) -> list[str]:
     ]
 
 
-def _anybody_offers(snapshot: Snapshot, kind: str) -> bool:
+def _anybody_offers(snapshot: ClusterSnapshot, kind: str) -> bool:
     for node in snapshot.nodes:
         for name in _EXTENDED[kind]:
             try:

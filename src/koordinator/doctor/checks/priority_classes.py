@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from koordinator.api import priority
 from koordinator.api.priority import BANDS, INSTALLED_NUMBERS
 from koordinator.api.scheduling import PriorityClass
-from koordinator.doctor.finding import Finding, Severity, finding
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, finding
+from koordinator.doctor.snapshot import ClusterSnapshot
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Missing ones, ones outside of their band, and a default that makes ordinary pods batch pods."""
     for name, (lowest, highest) in BANDS.items():
         found = snapshot.find(PriorityClass, name.value)
         if found is None:
             yield finding(
-                Severity.ERROR,
+                FindingSeverity.ERROR,
                 f"PriorityClass {name.value}",
                 "missing",
                 why="pods and profiles that name it are refused",
@@ -24,7 +24,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         elif not lowest <= found.value <= highest:
             means = priority.of_number(found.value)
             yield finding(
-                Severity.ERROR,
+                FindingSeverity.ERROR,
                 found,
                 f"value {found.value} is outside of {lowest} to {highest}",
                 why=f"its pods count as {means.value or 'of no class'}, not as {name.value}: they are placed, "
@@ -38,7 +38,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         means = priority.of_number(each.value)
         if each.global_default and means not in (priority.PriorityClass.NONE, priority.PriorityClass.PROD):
             yield finding(
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 each,
                 f"the default of all pods, with value {each.value} in the band of {means.value}",
                 why=f"every pod without a priority class of its own counts as {means.value}",

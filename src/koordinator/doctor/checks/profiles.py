@@ -14,8 +14,8 @@ from koordinator.api.labels import SKIP_UPDATE_RESOURCES
 from koordinator.api.qos_priority_rules import FORBIDDEN_PRIORITIES
 from koordinator.api.scheduling import PriorityClass
 from koordinator.doctor.checks import schedulers
-from koordinator.doctor.finding import Finding, Severity, finding
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, finding
+from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.profiles import profile_matching
 from koordinator.manager.profiles.profile_matching import Profiles
 
@@ -31,14 +31,14 @@ class _Reach(msgspec.Struct, frozen=True):
     groups: set[int]
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Profiles that refuse every pod, that do nothing, or that contradict each other."""
     sound = []
     running = schedulers.running(snapshot)
     for profile in snapshot.of(ClusterColocationProfile):
         broken = list(_broken(snapshot, profile, running))
         yield from broken
-        if not any(each.severity is Severity.ERROR for each in broken):
+        if not any(each.severity is FindingSeverity.ERROR for each in broken):
             sound.append(profile)
     if not snapshot.knows(Namespace):
         return
@@ -46,7 +46,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
     for reach in reaches:
         if not reach.namespaces:
             yield finding(
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 reach.profile,
                 "namespaceSelector matches no namespace whose pods the webhooks look at",
                 why="the profile does nothing",
@@ -60,17 +60,17 @@ def _edit(profile: ClusterColocationProfile) -> str:
 
 
 def _broken(
-    snapshot: Snapshot, profile: ClusterColocationProfile, running: set[str] | None
+    snapshot: ClusterSnapshot, profile: ClusterColocationProfile, running: set[str] | None
 ) -> Iterator[Finding]:
     spec = profile.spec
     compiled = profile_matching.compile_profile(profile)
     for defect, why in ((compiled.unusable, _REACHES_NOBODY), (compiled.broken, _REFUSES)):
         if defect is not None:
-            yield finding(Severity.ERROR, profile, str(defect), why=why, do=(_edit(profile),))
+            yield finding(FindingSeverity.ERROR, profile, str(defect), why=why, do=(_edit(profile),))
     yield from _priority(snapshot, profile)
     if spec.scheduler_name and running is not None and spec.scheduler_name not in running:
         yield finding(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             profile,
             f"spec.schedulerName: no scheduler runs as {spec.scheduler_name} (there are "
             f"{', '.join(sorted(running))})",
@@ -83,14 +83,14 @@ _REFUSES = "every pod that the profile matches is refused"
 _REACHES_NOBODY = "nobody can tell which pods are meant, so the profile changes none"
 
 
-def _priority(snapshot: Snapshot, profile: ClusterColocationProfile) -> Iterator[Finding]:
+def _priority(snapshot: ClusterSnapshot, profile: ClusterColocationProfile) -> Iterator[Finding]:
     spec = profile.spec
     if not spec.priority_class_name or not snapshot.knows(PriorityClass):
         return
     found = snapshot.find(PriorityClass, spec.priority_class_name)
     if found is None:
         yield finding(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             profile,
             f"spec.priorityClassName: no PriorityClass {spec.priority_class_name} exists",
             why=_REFUSES,
@@ -100,7 +100,7 @@ def _priority(snapshot: Snapshot, profile: ClusterColocationProfile) -> Iterator
     qos_class, means = qos.of_name(spec.qos_class), priority.of_number(found.value)
     if means in FORBIDDEN_PRIORITIES.get(qos_class, ()):
         yield finding(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             profile,
             f"spec: qosClass {qos_class} and priorityClassName {spec.priority_class_name} "
             f"({means or 'no class'}) cannot be used in combination",
@@ -112,7 +112,7 @@ def _priority(snapshot: Snapshot, profile: ClusterColocationProfile) -> Iterator
         and SKIP_UPDATE_RESOURCES in profile.metadata.annotations
     ):
         yield finding(
-            Severity.NOTICE,
+            FindingSeverity.NOTICE,
             profile,
             f"annotation {SKIP_UPDATE_RESOURCES}: its pods keep asking for cpu and memory",
             why=f"they take from what services may request, not from what nodes lend as {means}",
@@ -120,7 +120,7 @@ def _priority(snapshot: Snapshot, profile: ClusterColocationProfile) -> Iterator
 
 
 def _reaches(
-    snapshot: Snapshot, profiles: Sequence[ClusterColocationProfile]
+    snapshot: ClusterSnapshot, profiles: Sequence[ClusterColocationProfile]
 ) -> tuple[list[int], list[_Reach]]:
     """Sizes of the groups of pods (same namespace, same labels: mostly a workload each), and who matches what."""
     watched = {name: found for name, found in snapshot.namespace_labels.items() if snapshot.is_watched(name)}
@@ -151,7 +151,7 @@ def _contradictions(reaches: Sequence[_Reach], sizes: Sequence[int]) -> Iterator
         fields = _differences(one.profile, other.profile)
         if fields and (where := _meet(one, other, sizes)):
             # A profile for all pods of a namespace, and others for some of them, are mostly meant like that.
-            severity = Severity.NOTICE if _is_open(one) != _is_open(other) else Severity.WARNING
+            severity = FindingSeverity.NOTICE if _is_open(one) != _is_open(other) else FindingSeverity.WARNING
             yield finding(
                 severity,
                 other.profile,

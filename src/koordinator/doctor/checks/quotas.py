@@ -9,8 +9,8 @@ from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.quantity import QuantityError
 from koordinator.api.sigs import ElasticQuota
-from koordinator.doctor.finding import Finding, Severity, finding, of_many
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, finding, of_many
+from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.quota import validation
 from koordinator.manager.quota.tree import ROOT, QuotaInfo, QuotaTree, quota_info
 from koordinator.manager.quota.validation import QuotaRules
@@ -23,7 +23,7 @@ _UNFIT = (
 )
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Names that are used twice, circles, and what admission would refuse if it were created today."""
     quotas: dict[str, ElasticQuota] = {}
     tree = QuotaTree()
@@ -31,7 +31,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         name = quota.metadata.name
         if name in quotas:
             yield finding(
-                Severity.ERROR,
+                FindingSeverity.ERROR,
                 quota,
                 f"the name is used by {quotas[name].key}, too",
                 why="quotas are told apart by their name only: one of them replaces the other",
@@ -44,7 +44,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         try:
             tree.put(quota_info(quota))
         except QuantityError as error:
-            yield finding(Severity.ERROR, quota, str(error), why=_UNFIT, do=(_edit(quota),))
+            yield finding(FindingSeverity.ERROR, quota, str(error), why=_UNFIT, do=(_edit(quota),))
             continue
         quotas[name] = quota
     yield from _circles(tree, quotas)
@@ -77,7 +77,7 @@ def _circles(tree: QuotaTree, quotas: dict[str, ElasticQuota]) -> Iterator[Findi
         if circle and name not in reported:
             reported.update(circle)
             yield finding(
-                Severity.ERROR,
+                FindingSeverity.ERROR,
                 quota,
                 f"its parents form a circle: {' → '.join(circle)}",
                 why=_CIRCLE,
@@ -88,7 +88,7 @@ def _circles(tree: QuotaTree, quotas: dict[str, ElasticQuota]) -> Iterator[Findi
             )
 
 
-def _rules(snapshot: Snapshot, tree: QuotaTree, quotas: dict[str, ElasticQuota]) -> Iterator[Finding]:
+def _rules(snapshot: ClusterSnapshot, tree: QuotaTree, quotas: dict[str, ElasticQuota]) -> Iterator[Finding]:
     """Yield what admission says of each quota as if all others were there first; the same objection is told once."""
     rules = QuotaRules(
         child_keys_may_be_fewer=bool(
@@ -113,7 +113,7 @@ def _rules(snapshot: Snapshot, tree: QuotaTree, quotas: dict[str, ElasticQuota])
         tree.put(info)
     for message, found in sorted(objections.items()):
         yield of_many(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             "ElasticQuota",
             [each.key for each in found],
             message,
@@ -122,7 +122,7 @@ def _rules(snapshot: Snapshot, tree: QuotaTree, quotas: dict[str, ElasticQuota])
         )
 
 
-def _pods(snapshot: Snapshot, quotas: dict[str, ElasticQuota]) -> Iterator[Finding]:
+def _pods(snapshot: ClusterSnapshot, quotas: dict[str, ElasticQuota]) -> Iterator[Finding]:
     """Pods whose label names a quota that does not exist."""
     lost: dict[str, list[str]] = {}
     for pod in snapshot.of(Pod):
@@ -131,7 +131,7 @@ def _pods(snapshot: Snapshot, quotas: dict[str, ElasticQuota]) -> Iterator[Findi
             lost.setdefault(name, []).append(pod.key)
     for name, pods in sorted(lost.items()):
         yield of_many(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             "Pod",
             pods,
             f"its label {labels.QUOTA_NAME} names quota {name}, which does not exist",

@@ -8,9 +8,9 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.quantity import QuantityError
 from koordinator.api.slo import NodeSLO
 from koordinator.doctor.checks.components import pod_trouble
-from koordinator.doctor.finding import Finding, Severity, of_many, some_of
-from koordinator.doctor.installation import Name
-from koordinator.doctor.snapshot import Snapshot, seconds
+from koordinator.doctor.finding import Finding, FindingSeverity, of_many, some_of
+from koordinator.doctor.installation import ComponentName
+from koordinator.doctor.snapshot import ClusterSnapshot, seconds
 from koordinator.manager.noderesource import rows
 
 NEW_NODE_S = 120.0
@@ -24,7 +24,7 @@ TIMES_CAPACITY_MAX = 2.0
 _NO_REPORT = "without a recent report a node lends no Batch resources, and load-aware scheduling guesses"
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Nodes without NodeMetric or report, with an old one, with one from the future, with absurd figures."""
     missing, silent, late, early, absurd = [], [], [], [], []
     for node in snapshot.nodes:
@@ -46,18 +46,18 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             absurd.append((name, problem))
     if missing:
         yield of_many(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             "Node",
             missing,
             "no NodeMetric",
             why=_NO_REPORT,
             do=("koordinator doctor --check components --check leases    # the manager creates them",),
         )
-    yield from _by_cause(snapshot, Severity.ERROR, silent, "never reported")
-    yield from _by_cause(snapshot, Severity.WARNING, late, "does not report any more")
+    yield from _by_cause(snapshot, FindingSeverity.ERROR, silent, "never reported")
+    yield from _by_cause(snapshot, FindingSeverity.WARNING, late, "does not report any more")
     if early:
         yield of_many(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             "NodeMetric",
             early,
             "its report is from the future",
@@ -67,7 +67,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         )
     for problem in sorted({problem for _, problem in absurd}):
         yield of_many(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             "NodeMetric",
             [name for name, each in absurd if each == problem],
             problem,
@@ -86,7 +86,7 @@ def interval_s(metric: NodeMetric | None) -> float:
 
 
 def _by_cause(
-    snapshot: Snapshot, severity: Severity, nodes: Iterable[Node], problem: str
+    snapshot: ClusterSnapshot, severity: FindingSeverity, nodes: Iterable[Node], problem: str
 ) -> Iterator[Finding]:
     """One finding per cause, with the remedy of that cause."""
     causes: dict[tuple[str, str], list[str]] = {}
@@ -103,12 +103,12 @@ def _by_cause(
         )
 
 
-def _cause(snapshot: Snapshot, node: Node) -> tuple[str, str]:
+def _cause(snapshot: ClusterSnapshot, node: Node) -> tuple[str, str]:
     """Return why a node does not report, as far as objects tell, and what to do."""
     ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
     if ready is not None and ready.status != "True":
         return "the node is not ready", "kubectl describe node NODE"
-    agents = snapshot.installation.get(Name.KOORDLET)
+    agents = snapshot.installation.get(ComponentName.KOORDLET)
     if agents is None:
         return "", _logs(snapshot)
     here = [pod for pod in agents.pods if pod.spec.node_name == node.metadata.name]
@@ -128,7 +128,7 @@ def _why_no_agent(node: Node) -> str:
     )
 
 
-def _logs(snapshot: Snapshot, pod: Pod | None = None) -> str:
+def _logs(snapshot: ClusterSnapshot, pod: Pod | None = None) -> str:
     which = pod.metadata.name if pod is not None else "-l koord-app=koordlet"
     return f"kubectl -n {snapshot.namespace} logs {which} --tail=50"
 
@@ -151,7 +151,7 @@ def nonsense(metric: NodeMetric, node: Node) -> str:
     return ""
 
 
-def _policies(snapshot: Snapshot) -> Iterator[Finding]:
+def _policies(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     if not snapshot.knows(NodeSLO):
         return
     missing = [
@@ -161,7 +161,7 @@ def _policies(snapshot: Snapshot) -> Iterator[Finding]:
     ]
     if missing:
         yield of_many(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             "Node",
             missing,
             "no NodeSLO",

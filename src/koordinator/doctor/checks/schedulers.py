@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from koordinator.api.core import ConfigMap, Pod
 from koordinator.api.errors import KoordinatorError
-from koordinator.doctor.finding import Finding, Severity, of_many
-from koordinator.doctor.installation import Name
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, of_many
+from koordinator.doctor.installation import ComponentName
+from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.scheduler.config import config
 
 DEFAULT = "default-scheduler"
@@ -16,22 +16,22 @@ WAIT_S = 60.0
 """A pod that waits for less may still be on its way."""
 
 
-def running(snapshot: Snapshot) -> set[str] | None:
+def running(snapshot: ClusterSnapshot) -> set[str] | None:
     """Names that pods can ask for; None when nobody can tell.
 
     Those of our own scheduler's configuration, the default one, and whoever has placed a pod that exists.
     """
     installation = snapshot.installation
     names = {DEFAULT}
-    if installation.is_in_process(Name.SCHEDULER):
+    if installation.is_in_process(ComponentName.SCHEDULER):
         return names | {KOORDINATOR} | _proven(snapshot)
-    if installation.get(Name.SCHEDULER) is None and not snapshot.is_live:
+    if installation.get(ComponentName.SCHEDULER) is None and not snapshot.is_live:
         return None
     return names | _configured(snapshot) | _proven(snapshot)
 
 
-def _configured(snapshot: Snapshot) -> set[str]:
-    workload = snapshot.installation.get(Name.SCHEDULER)
+def _configured(snapshot: ClusterSnapshot) -> set[str]:
+    workload = snapshot.installation.get(ComponentName.SCHEDULER)
     if workload is None or not workload.wanted:
         return set()
     found = snapshot.find(ConfigMap, CONFIG_NAME, snapshot.namespace)
@@ -43,7 +43,7 @@ def _configured(snapshot: Snapshot) -> set[str]:
     return {profile.scheduler_name for profile in profiles} or {KOORDINATOR}
 
 
-def _proven(snapshot: Snapshot) -> set[str]:
+def _proven(snapshot: ClusterSnapshot) -> set[str]:
     return {
         pod.spec.scheduler_name
         for pod in snapshot.of(Pod)
@@ -56,7 +56,7 @@ def _is_daemon(pod: Pod) -> bool:
     return any(owner.kind == "Node" for owner in pod.metadata.owner_references)
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Pods that wait for a scheduler that does not run."""
     names = running(snapshot)
     if names is None:
@@ -69,7 +69,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             waiting.setdefault(name, []).append(pod.key)
     for name, pods in sorted(waiting.items()):
         yield of_many(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             "Pod",
             pods,
             f"waits for scheduler {name}, which does not run (there are {', '.join(sorted(names))})",

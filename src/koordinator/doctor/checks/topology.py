@@ -10,15 +10,15 @@ from koordinator.api.network_topology import (
     ClusterNetworkTopology,
     NetworkTopologySpec,
 )
-from koordinator.doctor.finding import Finding, Severity, finding, of_many, some_of
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.finding import Finding, FindingSeverity, finding, of_many, some_of
+from koordinator.doctor.snapshot import ClusterSnapshot
 
 BUILD_S = 60.0
 """The scheduler builds the tree within seconds."""
 _NO_TREE = "without a tree gangs are not placed by the network; one that was there before stays as it was"
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """The object, its layers, the labels of nodes."""
     others = [
         each.metadata.name
@@ -27,7 +27,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
     ]
     if others:
         yield of_many(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             "ClusterNetworkTopology",
             others,
             f"only the one named {OBJECT_NAME} is looked at",
@@ -41,12 +41,12 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
     specs = found.spec.network_topology_spec
     problems = list(chain_problems(specs))
     for problem in problems:
-        yield finding(Severity.ERROR, found, problem, why=_NO_TREE, do=(edit,))
+        yield finding(FindingSeverity.ERROR, found, problem, why=_NO_TREE, do=(edit,))
     if problems:
         return
     if not found.status.detail_status and snapshot.age_s(found) > BUILD_S:
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             found,
             "its status is empty: no scheduler has built the tree",
             why="the scheduler follows it with --enable-network-topology-manager only",
@@ -100,7 +100,7 @@ def _nodes(nodes: Sequence[Node], specs: Sequence[NetworkTopologySpec], edit: st
         label = f"kubectl label node {min(without)} {spec.label_key[0]}=NAME"
         if spec.topology_layer == lowest:
             yield of_many(
-                Severity.NOTICE,
+                FindingSeverity.NOTICE,
                 "Node",
                 without,
                 f"no label of {lowest} ({some_of(spec.label_key)})",
@@ -109,7 +109,7 @@ def _nodes(nodes: Sequence[Node], specs: Sequence[NetworkTopologySpec], edit: st
             )
         else:
             yield of_many(
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 "Node",
                 without,
                 f"no label of {spec.topology_layer} ({some_of(spec.label_key)})",

@@ -16,11 +16,11 @@ from koordinator.api.admission import ServiceReference, Webhook
 from koordinator.api.core import Pod, Secret, Service
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import Object
-from koordinator.doctor.finding import Finding, Severity, finding, name_of, some_of
+from koordinator.doctor.finding import Finding, FindingSeverity, finding, name_of, some_of
 from koordinator.doctor.gather import ca_of
 from koordinator.doctor.handshake import address
-from koordinator.doctor.installation import Name
-from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.installation import ComponentName
+from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.webhooks import certificates, table
 from koordinator.manager.webhooks import configuration as shipped
 
@@ -38,7 +38,7 @@ LOSSES = {
 """What is lost without the webhooks that are on by default."""
 
 
-def check(snapshot: Snapshot) -> Iterator[Finding]:
+def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Missing webhooks; endpoints, certificates and failure policies of those that are there."""
     yield from _missing(snapshot)
     troubles: dict[tuple[str, str], list[_Trouble]] = {}
@@ -49,7 +49,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         # The webhooks of a configuration share their server: what is wrong with it is told once.
         webhooks = [each.webhook for each in same]
         yield finding(
-            Severity.ERROR if any(map(_refuses, webhooks)) else Severity.WARNING,
+            FindingSeverity.ERROR if any(map(_refuses, webhooks)) else FindingSeverity.WARNING,
             about,
             problem,
             why=_consequences(webhooks),
@@ -75,10 +75,10 @@ class _Trouble(msgspec.Struct, frozen=True):
     steps: tuple[str, ...]
 
 
-def _missing(snapshot: Snapshot) -> Iterator[Finding]:
+def _missing(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     if snapshot.installation.manager_gate(table.FRAMEWORK_GATE) is False:
         yield finding(
-            Severity.NOTICE,
+            FindingSeverity.NOTICE,
             "webhooks",
             "switched off by feature gate WebhookFramework",
             why="pods and quotas are neither changed nor checked",
@@ -88,7 +88,7 @@ def _missing(snapshot: Snapshot) -> Iterator[Finding]:
         is_off = any(snapshot.installation.manager_gate(gate) is False for gate in table.GATES_BY_PATH[path])
         if path not in snapshot.webhook_paths and not is_off:
             yield finding(
-                Severity.ERROR,
+                FindingSeverity.ERROR,
                 f"webhook {path}",
                 "not configured",
                 why=loss,
@@ -118,7 +118,7 @@ def _consequences(webhooks: Sequence[Webhook]) -> str:
     return "; ".join(words)
 
 
-def _troubles(snapshot: Snapshot, configuration: Object, webhook: Webhook) -> Iterator[_Trouble]:
+def _troubles(snapshot: ClusterSnapshot, configuration: Object, webhook: Webhook) -> Iterator[_Trouble]:
     """Yield what keeps the API server from asking the webhook."""
     client, about = webhook.client_config, name_of(configuration)
     if client.service is not None and not client.url:
@@ -144,11 +144,11 @@ def _troubles(snapshot: Snapshot, configuration: Object, webhook: Webhook) -> It
         yield _Trouble(about, webhook, problem, (step, "koordinator doctor --check access"))
 
 
-def _manager_log(snapshot: Snapshot) -> str:
-    return f"kubectl -n {snapshot.namespace} logs -l koord-app={Name.MANAGER} --tail=50"
+def _manager_log(snapshot: ClusterSnapshot) -> str:
+    return f"kubectl -n {snapshot.namespace} logs -l koord-app={ComponentName.MANAGER} --tail=50"
 
 
-def _service_problem(snapshot: Snapshot, reference: ServiceReference) -> tuple[str, str]:
+def _service_problem(snapshot: ClusterSnapshot, reference: ServiceReference) -> tuple[str, str]:
     """Return what is wrong behind a Service, and how to look at it; empty texts when nothing is."""
     where = f"{reference.namespace}/{reference.name}"
     if reference.namespace != snapshot.namespace:
@@ -158,8 +158,10 @@ def _service_problem(snapshot: Snapshot, reference: ServiceReference) -> tuple[s
         )
     service = snapshot.find(Service, reference.name, reference.namespace)
     if service is None:
-        is_own = reference.name == shipped.Service().name
-        if not snapshot.knows(Service) or (is_own and snapshot.installation.is_in_process(Name.MANAGER)):
+        is_own = reference.name == shipped.WebhookService().name
+        if not snapshot.knows(Service) or (
+            is_own and snapshot.installation.is_in_process(ComponentName.MANAGER)
+        ):
             return "", ""  # the API server of `koordinator up` finds its manager without one
         return f"points to Service {where}, which does not exist", "koordinator install --apply"
     port = reference.port or 443
@@ -177,7 +179,7 @@ def _service_problem(snapshot: Snapshot, reference: ServiceReference) -> tuple[s
     )
 
 
-def _ready_pods(snapshot: Snapshot, service: Service) -> int:
+def _ready_pods(snapshot: ClusterSnapshot, service: Service) -> int:
     wanted = service.spec.selector.items()
     return sum(
         pod.metadata.namespace == service.metadata.namespace
@@ -194,12 +196,12 @@ def _part(secret: Secret, key: str) -> bytes:
         return b""
 
 
-def _end(snapshot: Snapshot, about: str, what: str, end_s: float) -> Iterator[Finding]:
+def _end(snapshot: ClusterSnapshot, about: str, what: str, end_s: float) -> Iterator[Finding]:
     days = (end_s - snapshot.now_s) / DAY_S
     if days < RENEWED_DAYS:
         state = f"ended {-days:.0f} days ago" if days < 0 else f"ends in {days:.0f} days"
         yield finding(
-            Severity.ERROR if days < 0 else Severity.WARNING,
+            FindingSeverity.ERROR if days < 0 else FindingSeverity.WARNING,
             about,
             f"{what} {state}",
             why=f"the manager renews certificates {RENEWED_DAYS} days before their end, so it did not get to it",
@@ -207,7 +209,7 @@ def _end(snapshot: Snapshot, about: str, what: str, end_s: float) -> Iterator[Fi
         )
 
 
-def _served_certificate(snapshot: Snapshot) -> Iterator[Finding]:
+def _served_certificate(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """The certificate in the Secret: readable, for the Service's name, not at its end."""
     secret = snapshot.webhook_secret
     services = {
@@ -218,7 +220,7 @@ def _served_certificate(snapshot: Snapshot) -> Iterator[Finding]:
     if secret is None:
         if services and snapshot.knows(Secret):
             yield finding(
-                Severity.ERROR,
+                FindingSeverity.ERROR,
                 f"Secret {snapshot.namespace}/{snapshot.installation.webhook_secret_name}",
                 "missing",
                 why="the manager has made no certificate for its webhooks yet, or may not write it",
@@ -229,7 +231,7 @@ def _served_certificate(snapshot: Snapshot) -> Iterator[Finding]:
     renew = f"kubectl -n {secret.metadata.namespace} delete secret {secret.metadata.name}"
     if found is None:
         yield finding(
-            Severity.ERROR,
+            FindingSeverity.ERROR,
             secret,
             "tls.crt is no certificate",
             why="the webhook server cannot serve with it",
@@ -240,7 +242,7 @@ def _served_certificate(snapshot: Snapshot) -> Iterator[Finding]:
     for host in sorted(services):
         if not covers(found, host):
             yield finding(
-                Severity.ERROR,
+                FindingSeverity.ERROR,
                 secret,
                 f"tls.crt is for {some_of(found.names) or 'nobody'}, not for {host}",
                 why="the API server refuses to speak to the webhook server",
@@ -248,9 +250,9 @@ def _served_certificate(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-def _risks(snapshot: Snapshot) -> Iterator[Finding]:
+def _risks(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Yield what a failure of all managers would stop."""
-    if snapshot.installation.is_in_process(Name.MANAGER):
+    if snapshot.installation.is_in_process(ComponentName.MANAGER):
         return  # it fails with the API server only
     pods = [
         (configuration, webhook)
@@ -261,10 +263,10 @@ def _risks(snapshot: Snapshot) -> Iterator[Finding]:
         return
     configuration = pods[0][0]
     names = [webhook.name for _, webhook in pods]
-    manager = snapshot.installation.get(Name.MANAGER)
+    manager = snapshot.installation.get(ComponentName.MANAGER)
     if manager is not None and manager.wanted == 1:
         yield finding(
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             manager.obj,
             "one replica, and failurePolicy Fail for pods",
             why="while that pod restarts or moves, no pod can be created",
@@ -279,7 +281,7 @@ def _risks(snapshot: Snapshot) -> Iterator[Finding]:
         if not any(_selects(snapshot, webhook, namespace) for _, webhook in pods):
             continue
         yield finding(
-            Severity.ERROR if own else Severity.WARNING,
+            FindingSeverity.ERROR if own else FindingSeverity.WARNING,
             configuration,
             f"failurePolicy Fail for pods of namespace {namespace}",
             why="once all managers are down, their own pods cannot be created any more"
@@ -293,7 +295,7 @@ def _risks(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _selects(snapshot: Snapshot, webhook: Webhook, namespace: str) -> bool:
+def _selects(snapshot: ClusterSnapshot, webhook: Webhook, namespace: str) -> bool:
     labels = snapshot.namespace_labels.get(namespace)
     if labels is None:
         return False

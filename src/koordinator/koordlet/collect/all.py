@@ -9,9 +9,9 @@ from koordinator.koordlet.collect.cpi import CPI
 from koordinator.koordlet.collect.gpu_usage import GPUUsageCollector
 from koordinator.koordlet.collect.group_usage import GroupScan
 from koordinator.koordlet.collect.host_application_usage import HostApplicationUsages
-from koordinator.koordlet.collect.known import Known
+from koordinator.koordlet.collect.known import LatestSamples
 from koordinator.koordlet.collect.node_info import NodeInfo
-from koordinator.koordlet.collect.node_usage import NodeUsage
+from koordinator.koordlet.collect.node_usage import NodeUsageCollector
 from koordinator.koordlet.collect.pod_usage import PodUsage
 from koordinator.koordlet.collect.pressure import PressureCollector
 from koordinator.koordlet.collect.resctrl_monitors import ResctrlMonitors
@@ -34,11 +34,11 @@ def collectors(shared: Shared) -> list[Collector]:
     if config.used_interval_s < INTERVAL_S_MIN:
         log.warning("nothing is collected", extra={"used_interval_s": config.used_interval_s})
         return []
-    known = Known()
+    known = LatestSamples()
     scan = GroupScan(shared.host.cgroups, lambda: _cpu_count(shared))
     found: list[Collector] = [
         NodeInfo(shared),
-        NodeUsage(shared, known),
+        NodeUsageCollector(shared, known),
         PodUsage(shared, known, scan),
         HostApplicationUsages(shared, known, scan),
         BestEffortUsage(shared),

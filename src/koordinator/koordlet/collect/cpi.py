@@ -9,7 +9,7 @@ from koordinator.host import perf_events
 from koordinator.host.errors import ContentError
 from koordinator.host.perf_events import CYCLES_AND_INSTRUCTIONS, EventPair
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.node_pods import ContainerRecord, PodRecord
+from koordinator.koordlet.node_pods import NodeContainer, PodRecord
 from koordinator.koordlet.parts import Shared
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ class _Watched(msgspec.Struct, frozen=True):
     """A container to be watched."""
 
     pod: PodRecord
-    container: ContainerRecord
+    container: NodeContainer
 
 
 class CPI:

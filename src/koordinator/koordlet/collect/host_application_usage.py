@@ -13,7 +13,7 @@ from koordinator.host.errors import ContentError, LayoutError
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.collect import rates
 from koordinator.koordlet.collect.group_usage import GroupRings, GroupScan, MeasuredGroup
-from koordinator.koordlet.collect.known import Known, Total
+from koordinator.koordlet.collect.known import LatestSamples, Total
 from koordinator.koordlet.collect.rates import HostApplicationUsage
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.series import Ring
@@ -33,7 +33,7 @@ class HostApplicationUsages:
 
     name = "HostApplicationCollector"
 
-    def __init__(self, shared: Shared, known: Known, scan: GroupScan) -> None:
+    def __init__(self, shared: Shared, known: LatestSamples, scan: GroupScan) -> None:
         self._shared = shared
         self._known = known
         self._scan = scan

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordinator.koordlet.collect.rates import Aged, Usage
+from koordinator.koordlet.collect.rates import Aged, MeasuredUsage
 
 PAGE_CACHE_POLICY = "usageWithPageCache"
 
@@ -19,9 +19,9 @@ class Total(msgspec.Struct, frozen=True):
     memory_bytes: float
     at_s: float
 
-    def aged(self, now_s: float) -> Usage:
+    def aged(self, now_s: float) -> MeasuredUsage:
         """The same with its age."""
-        return Usage(self.cores, self.memory_bytes, _age_ms(now_s, self.at_s))
+        return MeasuredUsage(self.cores, self.memory_bytes, _age_ms(now_s, self.at_s))
 
 
 class NumaValues(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class NumaValues(msgspec.Struct, frozen=True):
         return {numa: Aged(value, age_ms) for numa, value in self.values.items()}
 
 
-class Known:
+class LatestSamples:
     """The newest of each; None until it was measured once."""
 
     def __init__(self) -> None:

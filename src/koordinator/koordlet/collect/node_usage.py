@@ -7,17 +7,17 @@ from koordinator.host.procfs import CPUTicks
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.collect import rates
 from koordinator.koordlet.collect.group_usage import CORES_TOLERANCE
-from koordinator.koordlet.collect.known import PAGE_CACHE_POLICY, Known, NumaValues, Total
+from koordinator.koordlet.collect.known import PAGE_CACHE_POLICY, LatestSamples, NumaValues, Total
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.series import Ring
 
 
-class NodeUsage:
+class NodeUsageCollector:
     """Reads `/proc/stat` and meminfo; the first round only takes the counters."""
 
     name = "NodeResourceCollector"
 
-    def __init__(self, shared: Shared, known: Known) -> None:
+    def __init__(self, shared: Shared, known: LatestSamples) -> None:
         self._shared = shared
         self._known = known
         self.interval_s = shared.config.collect.used_interval_s

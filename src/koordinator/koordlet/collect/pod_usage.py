@@ -16,9 +16,9 @@ from koordinator.koordlet.collect.group_usage import (
     GroupScan,
     MeasuredGroup,
 )
-from koordinator.koordlet.collect.known import Known, NumaValues, Total
+from koordinator.koordlet.collect.known import LatestSamples, NumaValues, Total
 from koordinator.koordlet.collect.node_usage import wants_page_cache
-from koordinator.koordlet.node_pods import ContainerRecord, PodRecord
+from koordinator.koordlet.node_pods import NodeContainer, PodRecord
 from koordinator.koordlet.parts import Shared
 
 NUMA_ROUNDS = 5
@@ -32,7 +32,7 @@ class PodUsage:
 
     name = "PodResourceCollector"
 
-    def __init__(self, shared: Shared, known: Known, scan: GroupScan) -> None:
+    def __init__(self, shared: Shared, known: LatestSamples, scan: GroupScan) -> None:
         self._shared = shared
         self._known = known
         self._scan = scan
@@ -93,7 +93,7 @@ class PodUsage:
         )
         return self._made(pod.group, rings, 1)
 
-    def _of_container(self, container: ContainerRecord) -> MeasuredGroup:
+    def _of_container(self, container: NodeContainer) -> MeasuredGroup:
         known = self._containers.get(container.id)
         if known is not None and known.group == container.group and self._is_complete(known):
             return known

@@ -21,7 +21,7 @@ MEMORY_WITH_PAGE_CACHE = "usageWithPageCache"
 _NS_PER_MS = 1_000_000
 
 
-class Usage(msgspec.Struct, frozen=True):
+class MeasuredUsage(msgspec.Struct, frozen=True):
     """CPU and memory in use, and how long ago that was measured."""
 
     cores: float
@@ -105,26 +105,31 @@ def be_request_milli(pods: Iterable[Pod]) -> int:
     return sum(pod_resources.batch(pod).request_cpu_milli for pod in pods if qos.raw(pod) is QoSClass.BE)
 
 
-def host_applications_total(applications: Iterable[HostApplicationUsage], memory_policy: str) -> Usage:
+def host_applications_total(
+    applications: Iterable[HostApplicationUsage], memory_policy: str
+) -> MeasuredUsage:
     """Usage of all host applications, their memory counted as the NodeMetric asks for."""
     known = list(applications)
     with_cache = memory_policy == MEMORY_WITH_PAGE_CACHE
-    return Usage(
+    return MeasuredUsage(
         sum(each.cores for each in known),
         sum(each.usage_file_bytes if with_cache else each.stat_bytes for each in known),
     )
 
 
 def system_usage(
-    node: Usage | None, pods: Iterable[Usage], host_applications: Usage | None, outdated_ms: int = OUTDATED_MS
-) -> Usage | None:
+    node: MeasuredUsage | None,
+    pods: Iterable[MeasuredUsage],
+    host_applications: MeasuredUsage | None,
+    outdated_ms: int = OUTDATED_MS,
+) -> MeasuredUsage | None:
     """Return what is neither pods nor host applications, never negative; None unless all inputs are fresh."""
     if node is None or host_applications is None:
         return None
     known = [host_applications, *pods]
     if any(usage.age_ms > outdated_ms for usage in (node, *known)):
         return None
-    return Usage(
+    return MeasuredUsage(
         max(node.cores - sum(usage.cores for usage in known), 0.0),
         max(node.memory_bytes - sum(usage.memory_bytes for usage in known), 0),
     )

@@ -7,8 +7,8 @@ import asyncio
 
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.collect import rates
-from koordinator.koordlet.collect.known import Known
-from koordinator.koordlet.collect.rates import Usage
+from koordinator.koordlet.collect.known import LatestSamples
+from koordinator.koordlet.collect.rates import MeasuredUsage
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.series import Ring
 from koordinator.koordlet.view import Topic
@@ -22,7 +22,7 @@ class SystemUsage:
 
     name = "SystemResourceCollector"
 
-    def __init__(self, shared: Shared, known: Known) -> None:
+    def __init__(self, shared: Shared, known: LatestSamples) -> None:
         self._shared = shared
         self._known = known
         self.interval_s = shared.config.collect.used_interval_s
@@ -56,7 +56,7 @@ class SystemUsage:
         self._collect_numa(found, now_s, at_ms)
         return True
 
-    def _collect_numa(self, system: Usage, now_s: float, at_ms: int) -> None:
+    def _collect_numa(self, system: MeasuredUsage, now_s: float, at_ms: int) -> None:
         known = self._known
         if known.node_numa_cores is None or known.node_numa_bytes is None:
             return

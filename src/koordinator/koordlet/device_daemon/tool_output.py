@@ -32,7 +32,7 @@ class ToolError(KoordinatorError):
         return f"{self.tool}: {self.reason}"
 
 
-class Values(msgspec.Struct, frozen=True):
+class ToolValues(msgspec.Struct, frozen=True):
     """The values of one block of a tool's output, by key in lower case; the first of equal keys counts."""
 
     tool: str
@@ -72,14 +72,14 @@ def bytes_of(tool: str, key: str, value: str) -> int:
     return int(found[1]) * _UNITS[found[2].upper()]
 
 
-def values(tool: str, output: str) -> Values:
+def values(tool: str, output: str) -> ToolValues:
     """All `Key : value` lines."""
     found: dict[str, str] = {}
     for line in output.splitlines():
         key, colon, value = line.partition(":")
         if colon and key.strip():
             found.setdefault(key.strip().lower(), value.strip())
-    return Values(tool, found)
+    return ToolValues(tool, found)
 
 
 def blocks(output: str, head: re.Pattern[str]) -> Iterator[tuple[re.Match[str], str]]:

@@ -12,7 +12,7 @@ import msgspec
 from koordinator.api import quantity, resources
 from koordinator.api.quantity import Family, ResourceList
 from koordinator.koordlet.device_daemon import tool_output
-from koordinator.koordlet.device_daemon.tool_output import ToolError, Values
+from koordinator.koordlet.device_daemon.tool_output import ToolError, ToolValues
 from koordinator.koordlet.report.xpu import XPUDevice, XPUStatus, XPUTopology
 
 Run = Callable[[Sequence[str]], Awaitable[str]]
@@ -71,7 +71,7 @@ async def _huawei_chip(
 ) -> XPUDevice:
     tool = "npu-smi"
 
-    async def ask(kind: str, *more: str) -> Values:
+    async def ask(kind: str, *more: str) -> ToolValues:
         return tool_output.values(tool, await run((tool, "info", "-t", kind, "-i", npu, *more)))
 
     model = name.removeprefix("Ascend").strip().replace(" ", "-")
@@ -131,7 +131,7 @@ async def read_cambricon(run: Run, cards: Collection[PCIDevice]) -> list[XPUDevi
     return found
 
 
-def _cambricon_bus_id(said: Values, cards: Collection[PCIDevice]) -> str:
+def _cambricon_bus_id(said: ToolValues, cards: Collection[PCIDevice]) -> str:
     """The address, which the tool prints in parts; in hexadecimal or decimal digits, as the bus tells."""
     parts = [said.text(key) for key in ("Domain ID", "Bus num", "Device", "Function")]
     known = {card.bus_id for card in cards}

@@ -1,7 +1,7 @@
 """All runtime hooks of an agent, delivered by the reconciler.
 
-`Hooks.run_stage` answers whoever else asks hooks: servers for container runtimes call it with the contexts that they
-make of their requests.
+`RuntimeHooks.run_stage` answers whoever else asks hooks: servers for container runtimes call it with the contexts
+that they make of their requests.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ import logging
 from collections.abc import Iterable
 
 from koordinator.cluster.supervise import Guard
-from koordinator.koordlet.hooks.batch_resource import BatchResource
+from koordinator.koordlet.hooks.batch_resource import BatchResourceHook
 from koordinator.koordlet.hooks.commands import Runner
-from koordinator.koordlet.hooks.contexts import Context, PodContext, Stage
-from koordinator.koordlet.hooks.core_sched import CoreSched
-from koordinator.koordlet.hooks.cpu_normalization_run import CPUNormalization
+from koordinator.koordlet.hooks.contexts import Context, HookStage, PodContext
+from koordinator.koordlet.hooks.core_sched import CoreSchedHook
+from koordinator.koordlet.hooks.cpu_normalization_run import CPUNormalizationHook
 from koordinator.koordlet.hooks.cpuset_allocator import CPUSetAllocator
 from koordinator.koordlet.hooks.device_inject import GPUEnvInject, RDMADeviceInject
 from koordinator.koordlet.hooks.group_identity import GroupIdentity
@@ -23,8 +23,8 @@ from koordinator.koordlet.hooks.hook import Hook, HookTools
 from koordinator.koordlet.hooks.idle_groups import IdleGroups
 from koordinator.koordlet.hooks.oom_score import OOMScoreAdj
 from koordinator.koordlet.hooks.reconciler import Reconciler
-from koordinator.koordlet.hooks.registry import Registry, StageResult
-from koordinator.koordlet.hooks.resctrl_pod import Resctrl
+from koordinator.koordlet.hooks.registry import HookRegistry, StageResult
+from koordinator.koordlet.hooks.resctrl_pod import ResctrlHook
 from koordinator.koordlet.hooks.tc_run import TCNetworkQoS
 from koordinator.koordlet.hooks.terway_run import TerwayQoS
 from koordinator.koordlet.parts import Shared
@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 HOOKS: tuple[type[Hook], ...] = (
     GroupIdentity,
     CPUSetAllocator,
-    BatchResource,
-    CPUNormalization,
-    CoreSched,
-    Resctrl,
+    BatchResourceHook,
+    CPUNormalizationHook,
+    CoreSchedHook,
+    ResctrlHook,
     OOMScoreAdj,
     GPUEnvInject,
     RDMADeviceInject,
@@ -50,7 +50,7 @@ FOLLOW_GAP_S = 1.0
 """Least time between two rounds of work that waits: pods come in bursts."""
 
 
-class Hooks:
+class RuntimeHooks:
     """What the agent runs: `start` once the first NodeSLO and pods are known (or not), then `run` until cancelled."""
 
     name = "RuntimeHooks"
@@ -58,7 +58,7 @@ class Hooks:
     def __init__(self, shared: Shared, runner: Runner | None = None) -> None:
         """`runner` runs commands of the host in place of the host's own."""
         self._shared = shared
-        self.registry = Registry(shared.metrics, shared.clock, shared.config.hooks.plugin_failure_policy)
+        self.registry = HookRegistry(shared.metrics, shared.clock, shared.config.hooks.plugin_failure_policy)
         self._reconciler = Reconciler(shared, self.registry)
         self._idle = IdleGroups(shared)
         tools = HookTools(self._idle, runner)
@@ -91,7 +91,7 @@ class Hooks:
             self._shared.view.listen(topic, self.name, functools.partial(self._on_change, (topic,)))
         self._guard.call(self._on_change, Topic)
 
-    def run_stage(self, stage: Stage, context: Context) -> StageResult:
+    def run_stage(self, stage: HookStage, context: Context) -> StageResult:
         """What all hooks of a stage answer."""
         return self.registry.run_stage(stage, context)
 

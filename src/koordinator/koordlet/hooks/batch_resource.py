@@ -18,9 +18,9 @@ from koordinator.host import cgroup_units
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroup_units import UNLIMITED
 from koordinator.koordlet.hooks import cpu_normalization_run
-from koordinator.koordlet.hooks.contexts import ContainerContext, PodContext, Response
-from koordinator.koordlet.hooks.hook import Hook, HookTools, Rule
-from koordinator.koordlet.hooks.registry import Level, Registry, by_pod_qos
+from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse, PodContext
+from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
+from koordinator.koordlet.hooks.registry import HookRegistry, ReconcileLevel, by_pod_qos
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import cpu_normalization, cpu_suppress
 from koordinator.koordlet.view import Topic
@@ -105,7 +105,7 @@ def _total(limits: list[int]) -> int:
 _FILES = (Knob.CPU_SHARES, Knob.CPU_QUOTA, Knob.MEMORY_LIMIT)
 
 
-class BatchResource(Hook):
+class BatchResourceHook(Hook):
     """Best-effort pods get the shares and limits of their batch resources."""
 
     name = "BatchResource"
@@ -113,25 +113,28 @@ class BatchResource(Hook):
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
         topics = (Topic.NODE_SLO, Topic.NODE)
-        self._rule = Rule(self.name, topics, self._parsed, BatchRule())
+        self._rule = HookRule(self.name, topics, self._parsed, BatchRule())
 
-    def rules(self) -> Sequence[Rule[Any]]:
+    def rules(self) -> Sequence[HookRule[Any]]:
         return (self._rule,)
 
-    def register(self, registry: Registry) -> None:
+    def register(self, registry: HookRegistry) -> None:
         registry.at_resource_stages(self.name, self.of_pod, self.of_container)
-        for level, function in ((Level.POD, self.of_pod), (Level.CONTAINER, self.of_container)):
+        for level, function in (
+            (ReconcileLevel.POD, self.of_pod),
+            (ReconcileLevel.CONTAINER, self.of_container),
+        ):
             registry.reconcile(
                 level, _FILES, self.name, function, select=by_pod_qos, conditions=(QoSClass.BE,)
             )
 
-    def of_pod(self, pod: PodContext) -> Response:
+    def of_pod(self, pod: PodContext) -> HookResponse:
         """Shares and limits of a pod."""
         return _response(
             pod_limits(qos.of_labels(pod.labels), pod.extended, self._rule.value, pod.container_names)
         )
 
-    def of_container(self, container: ContainerContext) -> Response:
+    def of_container(self, container: ContainerContext) -> HookResponse:
         """Shares and limits of a container."""
         return _response(
             container_limits(qos.of_labels(container.pod.labels), container.extended, self._rule.value)
@@ -144,5 +147,5 @@ class BatchResource(Hook):
         return BatchRule(uses_quota(strategy), cpu_normalization_run.ratio_of(view, old))
 
 
-def _response(limits: BatchLimits) -> Response:
-    return Response(shares=limits.shares, quota_us=limits.quota_us, memory_bytes=limits.memory_bytes)
+def _response(limits: BatchLimits) -> HookResponse:
+    return HookResponse(shares=limits.shares, quota_us=limits.quota_us, memory_bytes=limits.memory_bytes)

@@ -1,6 +1,6 @@
 """What a hook is told, and what it answers: the same for the reconciler and for whatever a container runtime calls.
 
-A hook is a function from a context to a `Response`. Nothing set in it means "leave alone".
+A hook is a function from a context to a `HookResponse`. Nothing set in it means "leave alone".
 Source: behaviour/koordlet-act 13.3 and 13.4.
 """
 
@@ -17,7 +17,7 @@ KATA = "kata"
 """Runtime class of pods whose containers have no groups of their own on the host."""
 
 
-class Stage(enum.StrEnum):
+class HookStage(enum.StrEnum):
     """When a container runtime asks."""
 
     PRE_RUN_POD_SANDBOX = "PreRunPodSandbox"
@@ -31,7 +31,7 @@ class Stage(enum.StrEnum):
     """NRI only."""
 
 
-class Resources(msgspec.Struct, frozen=True):
+class GroupResources(msgspec.Struct, frozen=True):
     """What a group has now, or what the pod's spec asks for; None is unknown, `UNLIMITED` no limit."""
 
     shares: int | None = None
@@ -39,7 +39,7 @@ class Resources(msgspec.Struct, frozen=True):
     memory_bytes: int | None = None
 
 
-UNKNOWN = Resources()
+UNKNOWN = GroupResources()
 
 
 class PodContext(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class PodContext(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str]
     group: str
     kube_qos: KubeQoS
-    current: Resources = UNKNOWN
+    current: GroupResources = UNKNOWN
     extended: Mapping[str, ContainerResources] | None = None
     """Batch resources by container; None when nobody told."""
     container_names: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class ContainerContext(msgspec.Struct, frozen=True):
     name: str
     id: str
     group: str
-    current: Resources = UNKNOWN
+    current: GroupResources = UNKNOWN
     extended: ContainerResources | None = None
     is_sandbox: bool = False
     environment: Mapping[str, str] = {}
@@ -111,7 +111,7 @@ class HostApplicationContext(msgspec.Struct, frozen=True):
 Context = PodContext | ContainerContext | ClassContext | HostApplicationContext
 
 
-class Mount(msgspec.Struct, frozen=True):
+class BindMount(msgspec.Struct, frozen=True):
     """A bind mount for a container."""
 
     source: str
@@ -119,7 +119,7 @@ class Mount(msgspec.Struct, frozen=True):
     options: tuple[str, ...] = ("rbind", "rw")
 
 
-class Device(msgspec.Struct, frozen=True):
+class DeviceNode(msgspec.Struct, frozen=True):
     """A character device for a container."""
 
     path: str
@@ -135,14 +135,14 @@ class CoreGroup(msgspec.Struct, frozen=True):
     name: str
 
 
-class PodGroup(msgspec.Struct, frozen=True):
+class ResctrlGroup(msgspec.Struct, frozen=True):
     """A resctrl group of a pod: its directory, and the text of its schemata; empty text writes nothing."""
 
     name: str
     schemata: str
 
 
-class Response(msgspec.Struct, frozen=True):
+class HookResponse(msgspec.Struct, frozen=True):
     """What a group or container gets; values in v1 terms."""
 
     shares: int | None = None
@@ -154,24 +154,24 @@ class Response(msgspec.Struct, frozen=True):
     memory_bytes: int | None = None
     bvt: int | None = None
     cpu_idle: int | None = None
-    resctrl: PodGroup | None = None
+    resctrl: ResctrlGroup | None = None
     core_group: CoreGroup | None = None
     oom_score_adj: int | None = None
     files: Mapping[Knob, str] = {}
     """Other files of the group."""
     environment: Mapping[str, str] = {}
-    mounts: tuple[Mount, ...] = ()
-    devices: tuple[Device, ...] = ()
+    mounts: tuple[BindMount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
     directories: tuple[str, ...] = ()
     """Directories of the host to be made afresh (mode 0777) before the container starts."""
 
 
-NOTHING = Response()
+NOTHING = HookResponse()
 _JOINED = ("mounts", "devices", "directories")
 _MERGED = ("environment", "files")
 
 
-def merged(responses: Iterable[Response]) -> Response:
+def merged(responses: Iterable[HookResponse]) -> HookResponse:
     """All answers as one: a later hook wins, lists and environments grow."""
     said: dict[str, object] = {}
     for response in responses:
@@ -184,4 +184,4 @@ def merged(responses: Iterable[Response]) -> Response:
             elif name in _MERGED:
                 value = {**said.get(name, {}), **value}  # type: ignore[dict-item]
             said[name] = value
-    return Response(**said)  # type: ignore[arg-type]
+    return HookResponse(**said)  # type: ignore[arg-type]

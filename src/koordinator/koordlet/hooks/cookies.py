@@ -6,7 +6,7 @@ Source: behaviour/koordlet-act 18.
 
 from collections.abc import Iterable
 
-from koordinator.host.core_sched import NO_COOKIE, CoreSched
+from koordinator.host.core_sched import NO_COOKIE, CoreSchedCookies
 from koordinator.host.files import FileFailure, FileProblem
 
 KEPT_S = 300.0
@@ -27,7 +27,7 @@ class _Group:
 class Cookies:
     """What we know of cookies. A cookie lives as long as a process has it, so each is asked for before it is used."""
 
-    def __init__(self, kernel: CoreSched) -> None:
+    def __init__(self, kernel: CoreSchedCookies) -> None:
         self._kernel = kernel
         self._groups: dict[str, _Group] = {}
         self._containers: dict[str, tuple[str, float]] = {}

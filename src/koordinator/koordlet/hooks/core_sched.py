@@ -10,12 +10,12 @@ from koordinator.api import pod_labels as pod_label_values
 from koordinator.api import qos
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo_qos import ResourceQOS, ResourceQOSStrategy
-from koordinator.host.cgroups import Support
-from koordinator.koordlet.hooks.contexts import ContainerContext, CoreGroup, Response
+from koordinator.host.cgroups import KernelSupport
+from koordinator.koordlet.hooks.contexts import ContainerContext, CoreGroup, HookResponse
 from koordinator.koordlet.hooks.cookies import Cookies
 from koordinator.koordlet.hooks.group_identity import CORE_SCHED_SYSCTL, IDENTITY_SYSCTL
-from koordinator.koordlet.hooks.hook import Hook, HookTools, Rule
-from koordinator.koordlet.hooks.registry import REASON, Level, Registry, by_pod_qos
+from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
+from koordinator.koordlet.hooks.registry import REASON, HookRegistry, ReconcileLevel, by_pod_qos
 from koordinator.koordlet.metrics import status_of
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
@@ -102,7 +102,7 @@ COOKIE = "core_sched_cookie"
 FEATURE, NO_FEATURE = "CORE_SCHED", "NO_CORE_SCHED"
 
 
-class CoreSched(Hook):
+class CoreSchedHook(Hook):
     """Only pods of one group share a physical core at the same time."""
 
     name = "CoreSched"
@@ -111,7 +111,7 @@ class CoreSched(Hook):
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
         self._idle = tools.idle
-        self._rule: Rule[CoreSchedRule | None] = Rule(
+        self._rule: HookRule[CoreSchedRule | None] = HookRule(
             self.name, (Topic.NODE_SLO,), self._parsed, None, self._changed
         )
         self._cookies = Cookies(shared.host.core_sched)
@@ -122,15 +122,15 @@ class CoreSched(Hook):
         """Group of a container → group of pods whose cookie we gave it; written ahead, so known after a restart."""
         self._is_recovered = False
 
-    def support(self) -> Support:
+    def support(self) -> KernelSupport:
         return self.shared.host.core_sched.support()
 
-    def rules(self) -> Sequence[Rule[Any]]:
+    def rules(self) -> Sequence[HookRule[Any]]:
         return (self._rule,)
 
-    def register(self, registry: Registry) -> None:
+    def register(self, registry: HookRegistry) -> None:
         conditions = (QoSClass.BE, QoSClass.LS, QoSClass.LSR, QoSClass.LSE, QoSClass.NONE)
-        for level in (Level.CONTAINER, Level.SANDBOX):
+        for level in (ReconcileLevel.CONTAINER, ReconcileLevel.SANDBOX):
             registry.reconcile(
                 level,
                 (COOKIE,),
@@ -141,12 +141,12 @@ class CoreSched(Hook):
                 deliver=self._collect,
             )
 
-    def of_container(self, container: ContainerContext) -> Response:
+    def of_container(self, container: ContainerContext) -> HookResponse:
         """The group whose cookie a container shares."""
         pod = container.pod
         if self._rule.value is None:
-            return Response()
-        return Response(core_group=group_of(self._rule.value, pod.labels, pod.kube_qos, pod.uid))
+            return HookResponse()
+        return HookResponse(core_group=group_of(self._rule.value, pod.labels, pod.kube_qos, pod.uid))
 
     def on_pods(self) -> None:
         """All containers at once, older pods first."""
@@ -222,7 +222,7 @@ class CoreSched(Hook):
 
     # Cookies
 
-    def _collect(self, container: ContainerContext, response: Response) -> None:
+    def _collect(self, container: ContainerContext, response: HookResponse) -> None:
         if response.core_group is not None:
             self._due.append((container, response.core_group))
 

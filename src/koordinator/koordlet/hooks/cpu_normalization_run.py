@@ -14,9 +14,9 @@ from koordinator.api.node_labels import NO_RATIO
 from koordinator.api.qos import QoSClass
 from koordinator.api.slo import CPUBurstStrategy
 from koordinator.host.cgroup_knobs import Knob
-from koordinator.koordlet.hooks.contexts import ContainerContext, PodContext, Response
-from koordinator.koordlet.hooks.hook import Hook, HookTools, Rule
-from koordinator.koordlet.hooks.registry import Level, Registry, by_pod_qos
+from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse, PodContext
+from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
+from koordinator.koordlet.hooks.registry import HookRegistry, ReconcileLevel, by_pod_qos
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import cpu_burst, cpu_normalization
 from koordinator.koordlet.view import NodeView, Topic
@@ -43,7 +43,7 @@ def ratio_of(view: NodeView, old: float) -> float:
     return cpu_normalization.next_ratio(old, new)
 
 
-class CPUNormalization(Hook):
+class CPUNormalizationHook(Hook):
     """Quotas of pods that share CPUs follow the speed of the CPUs."""
 
     name = "CPUNormalization"
@@ -51,26 +51,29 @@ class CPUNormalization(Hook):
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
         topics = (Topic.NODE, Topic.NODE_SLO)
-        self._rule = Rule(self.name, topics, self._parsed, NormalizationRule(), self._changed)
+        self._rule = HookRule(self.name, topics, self._parsed, NormalizationRule(), self._changed)
         self._has_burst = shared.gates.is_on("CPUBurst")
         self._is_growing_back = bool(shared.executor.changed_by(self.name))
         """Quotas that were made smaller, perhaps before a restart, are plain again after the next refresh."""
 
-    def rules(self) -> Sequence[Rule[Any]]:
+    def rules(self) -> Sequence[HookRule[Any]]:
         return (self._rule,)
 
-    def register(self, registry: Registry) -> None:
+    def register(self, registry: HookRegistry) -> None:
         registry.at_resource_stages(self.name, self.of_pod, self.of_container)
-        for level, function in ((Level.POD, self.of_pod), (Level.CONTAINER, self.of_container)):
+        for level, function in (
+            (ReconcileLevel.POD, self.of_pod),
+            (ReconcileLevel.CONTAINER, self.of_container),
+        ):
             registry.reconcile(
                 level, (Knob.CPU_QUOTA,), self.name, function, select=by_pod_qos, conditions=_SHARING
             )
 
-    def of_pod(self, pod: PodContext) -> Response:
+    def of_pod(self, pod: PodContext) -> HookResponse:
         """Quota of a pod."""
         return self._answer(pod, pod.current.quota_us)
 
-    def of_container(self, container: ContainerContext) -> Response:
+    def of_container(self, container: ContainerContext) -> HookResponse:
         """Quota of a container."""
         return self._answer(container.pod, container.current.quota_us)
 
@@ -80,14 +83,14 @@ class CPUNormalization(Hook):
             self.shared.executor.restore(self.name)
             self.invalidate()
 
-    def _answer(self, pod: PodContext, spec_us: int | None) -> Response:
+    def _answer(self, pod: PodContext, spec_us: int | None) -> HookResponse:
         ratio = self._rule.value.ratio
         if ratio == NO_RATIO and self._is_growing_back:
             ratio = _PLAIN
         quota_us = cpu_normalization.quota_us(pod.labels, pod.annotations, ratio, spec_us)
         if quota_us is None:
-            return Response()
-        return Response(quota_us=quota_us, quota_us_max=self._raised_us(pod, quota_us))
+            return HookResponse()
+        return HookResponse(quota_us=quota_us, quota_us_max=self._raised_us(pod, quota_us))
 
     def _raised_us(self, pod: PodContext, quota_us: int) -> int | None:
         """How far burst may have raised a quota."""

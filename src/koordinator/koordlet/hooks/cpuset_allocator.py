@@ -22,19 +22,19 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroup_units import UNLIMITED
 from koordinator.koordlet.hooks.contexts import (
     ContainerContext,
+    HookResponse,
     HostApplicationContext,
     PodContext,
-    Response,
 )
-from koordinator.koordlet.hooks.hook import Hook, HookTools, Rule
-from koordinator.koordlet.hooks.registry import Level, Registry, by_pod_qos
+from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
+from koordinator.koordlet.hooks.registry import HookRegistry, ReconcileLevel, by_pod_qos
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
 
 KUBELET_STATIC = "static"
 
 
-class SharedPools(msgspec.Struct, frozen=True):
+class NodeCPUPools(msgspec.Struct, frozen=True):
     """What NodeResourceTopology says of the node's CPUs."""
 
     shared: tuple[CPUSharedPool, ...] = ()
@@ -43,7 +43,7 @@ class SharedPools(msgspec.Struct, frozen=True):
     system_cpus: str = ""
 
 
-class CPUSetReason(enum.Enum):
+class CPUSetSource(enum.Enum):
     """Where a container's CPUs come from."""
 
     BOUND = "the scheduler chose them"
@@ -55,46 +55,46 @@ class CPUSetReason(enum.Enum):
     KUBELET = "the kubelet's static policy chooses them"
 
 
-class CPUSetDecision(msgspec.Struct, frozen=True):
+class ContainerCPUSet(msgspec.Struct, frozen=True):
     """CPU list of a container: None leaves it alone, empty text clears it."""
 
     cpus: str | None
-    reason: CPUSetReason
+    reason: CPUSetSource
 
 
 def decide(
     pod_labels: Mapping[str, str],
     annotations: Mapping[str, str],
     directory: str,
-    pools: SharedPools | None,
+    pools: NodeCPUPools | None,
     *,
     has_be_manager: bool,
     obj: str = "",
-) -> CPUSetDecision:
+) -> ContainerCPUSet:
     """The CPUs of a container (or sandbox) in this directory; `pools` is None before topology is known.
 
     Raises: ProtocolError when the annotation is malformed.
     """
     status = RESOURCE_STATUS.read(annotations, obj) or ResourceStatus()
     if status.cpuset:
-        return CPUSetDecision(status.cpuset, CPUSetReason.BOUND)
+        return ContainerCPUSet(status.cpuset, CPUSetSource.BOUND)
     if pools is None:
-        return CPUSetDecision(None, CPUSetReason.UNKNOWN)
+        return ContainerCPUSet(None, CPUSetSource.UNKNOWN)
     qos_class = qos.of_labels(pod_labels)
     nodes = _bound_nodes(status.numa_node_resources)
     is_best_effort = qos_class is QoSClass.BE
     if nodes and (has_be_manager or not is_best_effort):
         from_pools = pools.best_effort if is_best_effort else pools.shared
-        return CPUSetDecision(_joined(from_pools, nodes), CPUSetReason.NUMA_POOL)
+        return ContainerCPUSet(_joined(from_pools, nodes), CPUSetSource.NUMA_POOL)
     if qos_class is QoSClass.SYSTEM and pools.system_cpus:
-        return CPUSetDecision(pools.system_cpus, CPUSetReason.SYSTEM)
+        return ContainerCPUSet(pools.system_cpus, CPUSetSource.SYSTEM)
     if qos_class is QoSClass.LS:
-        return CPUSetDecision(_joined(pools.shared), CPUSetReason.SHARED_POOL)
+        return ContainerCPUSet(_joined(pools.shared), CPUSetSource.SHARED_POOL)
     if cgroup_layout.kube_qos_of_dir(directory) is KubeQoS.BEST_EFFORT:
-        return CPUSetDecision("", CPUSetReason.BEST_EFFORT)
+        return ContainerCPUSet("", CPUSetSource.BEST_EFFORT)
     if pools.kubelet_policy == KUBELET_STATIC:
-        return CPUSetDecision(None, CPUSetReason.KUBELET)
-    return CPUSetDecision(_joined(pools.shared), CPUSetReason.SHARED_POOL)
+        return ContainerCPUSet(None, CPUSetSource.KUBELET)
+    return ContainerCPUSet(_joined(pools.shared), CPUSetSource.SHARED_POOL)
 
 
 def quota_us(annotations: Mapping[str, str], *, keeps_quota: bool = False, obj: str = "") -> int | None:
@@ -149,37 +149,46 @@ class CPUSetAllocator(Hook):
 
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
-        self._rule: Rule[SharedPools | None] = Rule(
+        self._rule: HookRule[NodeCPUPools | None] = HookRule(
             self.name, (Topic.TOPOLOGY,), self._parsed, None, self._count_pools
         )
         self._has_be_manager = shared.gates.is_on("BECPUManager")
         self._counts_cpus = shared.gates.is_on("PerCPUMetric")
 
-    def rules(self) -> Sequence[Rule[Any]]:
+    def rules(self) -> Sequence[HookRule[Any]]:
         return (self._rule,)
 
-    def register(self, registry: Registry) -> None:
+    def register(self, registry: HookRegistry) -> None:
         registry.at_resource_stages(self.name, self.of_pod, self.of_container)
         registry.reconcile(
-            Level.POD, (Knob.CPU_QUOTA,), self.name, self.of_pod, select=by_pod_qos, conditions=_BOUND
+            ReconcileLevel.POD,
+            (Knob.CPU_QUOTA,),
+            self.name,
+            self.of_pod,
+            select=by_pod_qos,
+            conditions=_BOUND,
         )
-        for level in (Level.CONTAINER, Level.SANDBOX):
+        for level in (ReconcileLevel.CONTAINER, ReconcileLevel.SANDBOX):
             for conditions, function in ((_BOUND, self.of_container), (_OTHERS, self.cpus_of)):
                 registry.reconcile(
                     level, (Knob.CPUSET,), self.name, function, select=by_pod_qos, conditions=conditions
                 )
-        registry.reconcile(Level.HOST_APPLICATION, (Knob.CPUSET,), self.name, self.of_host_application)
+        registry.reconcile(
+            ReconcileLevel.HOST_APPLICATION, (Knob.CPUSET,), self.name, self.of_host_application
+        )
 
-    def of_pod(self, pod: PodContext) -> Response:
+    def of_pod(self, pod: PodContext) -> HookResponse:
         """No quota for a pod with CPUs of its own. Raises: ProtocolError."""
         own_us = quota_us(pod.annotations, keeps_quota=self.shared.config.hooks.keep_cpu_quota, obj=pod.obj)
-        return Response(quota_us=own_us)
+        return HookResponse(quota_us=own_us)
 
-    def of_container(self, container: ContainerContext) -> Response:
+    def of_container(self, container: ContainerContext) -> HookResponse:
         """The CPUs of a container, and no quota where they are its own. Raises: ProtocolError."""
-        return Response(cpuset=self.cpus_of(container).cpuset, quota_us=self.of_pod(container.pod).quota_us)
+        return HookResponse(
+            cpuset=self.cpus_of(container).cpuset, quota_us=self.of_pod(container.pod).quota_us
+        )
 
-    def cpus_of(self, container: ContainerContext) -> Response:
+    def cpus_of(self, container: ContainerContext) -> HookResponse:
         """The CPUs of a container. Raises: ProtocolError."""
         pod = container.pod
         decision = decide(
@@ -190,23 +199,23 @@ class CPUSetAllocator(Hook):
             has_be_manager=self._has_be_manager,
             obj=pod.obj,
         )
-        return Response(cpuset=decision.cpus)
+        return HookResponse(cpuset=decision.cpus)
 
-    def of_host_application(self, context: HostApplicationContext) -> Response:
+    def of_host_application(self, context: HostApplicationContext) -> HookResponse:
         """The pools that services share, for LS. Raises: ProtocolError for other classes."""
         if self._rule.value is None:
-            return Response()
+            return HookResponse()
         cpus = host_application_cpus(context.qos, self._rule.value.shared, context.obj)
-        return Response(cpuset=cpus)
+        return HookResponse(cpuset=cpus)
 
-    def _parsed(self) -> SharedPools | None:
+    def _parsed(self) -> NodeCPUPools | None:
         found = self.shared.view.topology
         if found is None:
             return None
         annotations, obj = found.metadata.annotations, f"NodeResourceTopology {found.metadata.name}"
         policy = topology.KUBELET_CPU_MANAGER_POLICY.read(annotations, obj)
         system = SYSTEM_QOS_RESOURCE.read(annotations, obj)
-        return SharedPools(
+        return NodeCPUPools(
             shared=tuple(topology.CPU_SHARED_POOLS.read(annotations, obj) or ()),
             best_effort=tuple(topology.BE_CPU_SHARED_POOLS.read(annotations, obj) or ()),
             kubelet_policy=policy.policy if policy is not None else "",

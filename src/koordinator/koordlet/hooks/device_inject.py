@@ -11,9 +11,15 @@ from koordinator.api.annotations.device import DEVICE_ALLOCATED, DeviceAllocatio
 from koordinator.api.errors import ProtocolError
 from koordinator.host import network
 from koordinator.host.errors import ContentError
-from koordinator.koordlet.hooks.contexts import ContainerContext, Device, Mount, Response, Stage
+from koordinator.koordlet.hooks.contexts import (
+    BindMount,
+    ContainerContext,
+    DeviceNode,
+    HookResponse,
+    HookStage,
+)
 from koordinator.koordlet.hooks.hook import Hook
-from koordinator.koordlet.hooks.registry import Registry
+from koordinator.koordlet.hooks.registry import HookRegistry
 
 HAMI_CORE = "HAMi-core"
 HAMI_LIBRARY = "/usr/local/vgpu/libvgpu.so"
@@ -67,23 +73,23 @@ class GPUEnvInject(Hook):
     name = "GPUEnvInject"
     needs_runtime = True
 
-    def register(self, registry: Registry) -> None:
-        registry.at_stage(Stage.PRE_CREATE_CONTAINER, self.name, self.of_container)
+    def register(self, registry: HookRegistry) -> None:
+        registry.at_stage(HookStage.PRE_CREATE_CONTAINER, self.name, self.of_container)
 
-    def of_container(self, container: ContainerContext) -> Response:
+    def of_container(self, container: ContainerContext) -> HookResponse:
         """Environment, and mounts of the isolation library. Raises: ProtocolError."""
         pod, library = container.pod, self.shared.config.hooks.hami_core_library
         variables = environment(pod.labels, pod.annotations, library, container.obj)
         if "LD_PRELOAD" not in variables:
-            return Response(environment=variables)
-        mounts = [Mount(library, library), Mount(LOCK, LOCK)]
+            return HookResponse(environment=variables)
+        mounts = [BindMount(library, library), BindMount(LOCK, LOCK)]
         directories: tuple[str, ...] = ()
         if self.shared.gates.is_on("HamiCoreVGPUMonitor"):
             base, own = os.path.dirname(library), f"{pod.uid}_{container.name}"
             directories = (f"{base}/containers/{own}",)
             variables["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{base}/{own}.cache"
-            mounts.append(Mount(directories[0], base))
-        return Response(environment=variables, mounts=tuple(mounts), directories=directories)
+            mounts.append(BindMount(directories[0], base))
+        return HookResponse(environment=variables, mounts=tuple(mounts), directories=directories)
 
 
 class RDMADeviceInject(Hook):
@@ -92,19 +98,19 @@ class RDMADeviceInject(Hook):
     name = "RDMADeviceInject"
     needs_runtime = True
 
-    def register(self, registry: Registry) -> None:
-        registry.at_stage(Stage.PRE_CREATE_CONTAINER, self.name, self.of_container)
+    def register(self, registry: HookRegistry) -> None:
+        registry.at_stage(HookStage.PRE_CREATE_CONTAINER, self.name, self.of_container)
 
-    def of_container(self, container: ContainerContext) -> Response:
+    def of_container(self, container: ContainerContext) -> HookResponse:
         """Device files, none for pods without RDMA. Raises: ProtocolError, ContentError."""
         allocated = DEVICE_ALLOCATED.read(container.pod.annotations, container.obj) or {}
         cards = allocated.get(DeviceType.RDMA)
         if not cards:
-            return Response()
+            return HookResponse()
         names = [self._verbs(bus_id) for bus_id in _bus_ids(cards)]
         found = [self._device(RDMA_CM, f"class/misc/{RDMA_CM}/dev")]
         found += [self._device(name, f"class/infiniband_verbs/{name}/dev") for name in names]
-        return Response(devices=tuple(found))
+        return HookResponse(devices=tuple(found))
 
     def _verbs(self, bus_id: str) -> str:
         host = self.shared.host
@@ -115,13 +121,13 @@ class RDMADeviceInject(Hook):
             )
         return name
 
-    def _device(self, name: str, file: str) -> Device:
+    def _device(self, name: str, file: str) -> DeviceNode:
         """A character device with the numbers that the kernel gave it."""
         text = (self.shared.host.files.read(f"{self.shared.host.roots.sys}/{file}") or "").strip()
         major, _, minor = text.partition(":")
         if not (major.isdigit() and minor.isdigit()):
             raise ContentError(f"/sys/{file}", f"{text[:40]!r} does not name a device")
-        return Device(f"{_DEVICES}/{name}", int(major), int(minor))
+        return DeviceNode(f"{_DEVICES}/{name}", int(major), int(minor))
 
 
 def _bus_ids(cards: Iterable[DeviceAllocation]) -> list[str]:

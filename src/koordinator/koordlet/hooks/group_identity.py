@@ -16,19 +16,19 @@ from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo_qos import ResourceQOS, ResourceQOSStrategy
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
-from koordinator.host.cgroups import Support
+from koordinator.host.cgroups import KernelSupport
 from koordinator.host.errors import LayoutError
 from koordinator.koordlet.hooks import pod_contexts
 from koordinator.koordlet.hooks.contexts import (
     KATA,
     ClassContext,
+    HookResponse,
+    HookStage,
     HostApplicationContext,
     PodContext,
-    Response,
-    Stage,
 )
-from koordinator.koordlet.hooks.hook import Hook, HookTools, Rule
-from koordinator.koordlet.hooks.registry import REASON, Level, Registry
+from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
+from koordinator.koordlet.hooks.registry import REASON, HookRegistry, ReconcileLevel
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
 from koordinator.koordlet.writing.update_plan import Update
@@ -128,49 +128,51 @@ class GroupIdentity(Hook):
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
         self._idle = tools.idle
-        self._rule: Rule[GroupIdentityRule | None] = Rule(
+        self._rule: HookRule[GroupIdentityRule | None] = HookRule(
             self.name, (Topic.NODE_SLO,), self._parsed, None, self._changed
         )
         self._is_ready = False
         """The kernel's switches are as the rule needs them."""
 
-    def support(self) -> Support:
+    def support(self) -> KernelSupport:
         bvt = self._bvt()
         return bvt if bvt.is_supported else self._idle.support()
 
-    def rules(self) -> Sequence[Rule[Any]]:
+    def rules(self) -> Sequence[HookRule[Any]]:
         return (self._rule,)
 
-    def register(self, registry: Registry) -> None:
-        registry.at_stage(Stage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
-        registry.reconcile(Level.CLASS, (Knob.CPU_BVT,), self.name, self.of_class)
-        registry.reconcile(Level.POD, (Knob.CPU_BVT,), self.name, self.of_pod)
-        registry.reconcile(Level.HOST_APPLICATION, (Knob.CPU_BVT,), self.name, self.of_host_application)
+    def register(self, registry: HookRegistry) -> None:
+        registry.at_stage(HookStage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
+        registry.reconcile(ReconcileLevel.CLASS, (Knob.CPU_BVT,), self.name, self.of_class)
+        registry.reconcile(ReconcileLevel.POD, (Knob.CPU_BVT,), self.name, self.of_pod)
+        registry.reconcile(
+            ReconcileLevel.HOST_APPLICATION, (Knob.CPU_BVT,), self.name, self.of_host_application
+        )
 
     # Answers
 
-    def of_class(self, context: ClassContext) -> Response:
+    def of_class(self, context: ClassContext) -> HookResponse:
         """Identity of the group of a Kubernetes QoS class."""
         rule = self._rule.value
         if rule is None or not self._prepared(rule):
-            return Response()
-        return Response(bvt=rule.by_class_dir[context.kube_qos])
+            return HookResponse()
+        return HookResponse(bvt=rule.by_class_dir[context.kube_qos])
 
-    def of_pod(self, pod: PodContext) -> Response:
+    def of_pod(self, pod: PodContext) -> HookResponse:
         """Identity of a pod; containers inherit it. Raises: ProtocolError when its annotation is malformed."""
         value = pod_value(self._rule.value or OFF, pod.labels, pod.annotations, pod.group, pod.obj)
-        return Response(bvt=value) if self._is_ready else Response()
+        return HookResponse(bvt=value) if self._is_ready else HookResponse()
 
-    def of_host_application(self, context: HostApplicationContext) -> Response:
+    def of_host_application(self, context: HostApplicationContext) -> HookResponse:
         """Identity of an application outside of pods."""
         if self._rule.value is None:
-            return Response()
+            return HookResponse()
         value = host_application_value(self._rule.value, context.qos)
         if self._is_ready:
-            return Response(bvt=value)
+            return HookResponse(bvt=value)
         if not self._bvt().is_supported and self._idle.support().is_supported:
-            return Response(cpu_idle=int(value < 0))
-        return Response()
+            return HookResponse(cpu_idle=int(value < 0))
+        return HookResponse()
 
     # Changes
 
@@ -218,7 +220,7 @@ class GroupIdentity(Hook):
             return True
         return self.shared.executor.write_file(path, text, owner=self.name, reason=REASON) is None
 
-    def _bvt(self) -> Support:
+    def _bvt(self) -> KernelSupport:
         cgroups = self.shared.host.cgroups
         root = cgroup_layout.class_dir(self.shared.view.driver, KubeQoS.GUARANTEED)
         return cgroups.support(Knob.CPU_BVT, root)

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
-from koordinator.api.feature_gate_tables import Gate
-from koordinator.host.cgroups import Support
+from koordinator.api.feature_gate_tables import FeatureGate
+from koordinator.host.cgroups import KernelSupport
 from koordinator.koordlet.hooks.commands import Runner
 from koordinator.koordlet.hooks.idle_groups import IdleGroups
-from koordinator.koordlet.hooks.registry import Registry
+from koordinator.koordlet.hooks.registry import HookRegistry
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Rule(Generic[T]):
+class HookRule(Generic[T]):
     """What a hook took from the view; malformed input keeps the last good one."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Hook(abc.ABC):
     name: ClassVar[str]
     """Its feature gate."""
 
-    new_gate: ClassVar[Gate | None] = None
+    new_gate: ClassVar[FeatureGate | None] = None
     """The gate where the reference has none of that name (`api.feature_gate_tables` has the others)."""
 
     waits: ClassVar[bool] = False
@@ -90,16 +90,16 @@ class Hook(abc.ABC):
         self.invalidate: Callable[[], None] = lambda: None
         """To be called when answers change otherwise than by a rule: all pods are asked for anew."""
 
-    def support(self) -> Support:
+    def support(self) -> KernelSupport:
         """Whether this host can do it at all; asked at the start and, while not, now and then."""
-        return Support(True)
+        return KernelSupport(True)
 
-    def rules(self) -> Sequence[Rule[Any]]:
+    def rules(self) -> Sequence[HookRule[Any]]:
         """What it follows."""
         return ()
 
     @abc.abstractmethod
-    def register(self, registry: Registry) -> None:
+    def register(self, registry: HookRegistry) -> None:
         """Say which functions answer where."""
 
     def on_pods(self) -> None:  # noqa: B027 - most hooks need none

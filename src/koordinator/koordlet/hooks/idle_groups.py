@@ -10,9 +10,9 @@ from collections.abc import Collection
 from koordinator.api.qos import KubeQoS
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
-from koordinator.host.cgroups import Support
-from koordinator.koordlet.hooks.contexts import ClassContext, Response
-from koordinator.koordlet.hooks.registry import REASON, Level, Registry
+from koordinator.host.cgroups import KernelSupport
+from koordinator.koordlet.hooks.contexts import ClassContext, HookResponse
+from koordinator.koordlet.hooks.registry import REASON, HookRegistry, ReconcileLevel
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.writing.update_plan import Update
 
@@ -26,13 +26,13 @@ class IdleGroups:
         self._shared = shared
         self._wanted: dict[str, frozenset[KubeQoS]] = {}
 
-    def support(self) -> Support:
+    def support(self) -> KernelSupport:
         """Whether groups can be made idle here."""
         return self._shared.host.cgroups.support(Knob.CPU_IDLE, self._group(KubeQoS.GUARANTEED))
 
-    def register(self, registry: Registry) -> None:
+    def register(self, registry: HookRegistry) -> None:
         """Let the reconciler keep it so."""
-        registry.reconcile(Level.CLASS, (Knob.CPU_IDLE,), self.name, self.of_class)
+        registry.reconcile(ReconcileLevel.CLASS, (Knob.CPU_IDLE,), self.name, self.of_class)
 
     def want(self, who: str, groups: Collection[KubeQoS]) -> None:
         """These groups should be idle, says `who`, and no others on their account; written at once."""
@@ -48,11 +48,11 @@ class IdleGroups:
         if self.support().is_supported:
             self._shared.executor.update(updates, owner=self.name)
 
-    def of_class(self, context: ClassContext) -> Response:
+    def of_class(self, context: ClassContext) -> HookResponse:
         """Whether a group should be idle; nothing before the first policy is known."""
         if not self._wanted or not self.support().is_supported:
-            return Response()
-        return Response(cpu_idle=self._value(context.kube_qos))
+            return HookResponse()
+        return HookResponse(cpu_idle=self._value(context.kube_qos))
 
     def disable(self) -> None:
         """Nobody wants any group idle any more."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from koordinator.api.annotations import koordlet as annotations_of
 from koordinator.api.annotations.koordlet import OOMScoreRangeError
-from koordinator.koordlet.hooks.contexts import ContainerContext, Response
+from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse
 from koordinator.koordlet.hooks.hook import Hook
-from koordinator.koordlet.hooks.registry import REASON, Level, Registry
+from koordinator.koordlet.hooks.registry import REASON, HookRegistry, ReconcileLevel
 
 
 def score(annotations: Mapping[str, str], container: str, obj: str = "") -> int | None:
@@ -29,18 +29,20 @@ class OOMScoreAdj(Hook):
 
     name = "OOMScoreAdj"
 
-    def register(self, registry: Registry) -> None:
-        registry.reconcile(Level.CONTAINER, (SCORE,), self.name, self.of_container, deliver=self._deliver)
+    def register(self, registry: HookRegistry) -> None:
+        registry.reconcile(
+            ReconcileLevel.CONTAINER, (SCORE,), self.name, self.of_container, deliver=self._deliver
+        )
 
-    def of_container(self, container: ContainerContext) -> Response:
+    def of_container(self, container: ContainerContext) -> HookResponse:
         """The score of a container's processes. Raises: ProtocolError."""
         pod = container.pod
-        return Response(oom_score_adj=score(pod.annotations, container.name, container.obj))
+        return HookResponse(oom_score_adj=score(pod.annotations, container.name, container.obj))
 
     def disable(self) -> None:
         """Nothing: the old score of a process is not known to be better (behaviour/koordlet-act 24)."""
 
-    def _deliver(self, container: ContainerContext, response: Response) -> None:
+    def _deliver(self, container: ContainerContext, response: HookResponse) -> None:
         """Each process that says otherwise; one that has ended meanwhile is no problem."""
         processes, wanted = self.shared.host.processes, response.oom_score_adj
         holds = False

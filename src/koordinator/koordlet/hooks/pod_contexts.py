@@ -12,7 +12,7 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cgroup_units import UNLIMITED
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import LayoutError
-from koordinator.koordlet.hooks.contexts import ContainerContext, PodContext, Resources
+from koordinator.koordlet.hooks.contexts import ContainerContext, GroupResources, PodContext
 from koordinator.koordlet.node_pods import PodRecord
 
 _ALWAYS = "Always"
@@ -49,7 +49,7 @@ def of_containers(pod: PodContext, record: PodRecord) -> list[ContainerContext]:
         current = (
             _of_containers([spec.resources.requests], [spec.resources.limits])
             if spec is not None
-            else Resources()
+            else GroupResources()
         )
         found.append(
             ContainerContext(
@@ -87,13 +87,13 @@ def running_together(pod: Pod) -> list[Container]:
     return [*pod.spec.containers, *side_cars]
 
 
-def _of_containers(requests: list[ResourceList], limits: list[ResourceList]) -> Resources:
+def _of_containers(requests: list[ResourceList], limits: list[ResourceList]) -> GroupResources:
     """Sums as the kubelet takes them: one container without limit makes all unlimited."""
     cpu_limits = [milli(each.get(resources.CPU, 0)) for each in limits]
     memory_limits = [value(each.get(resources.MEMORY, 0)) for each in limits]
     is_cpu_limited = bool(cpu_limits) and min(cpu_limits) > 0
     is_memory_limited = bool(memory_limits) and min(memory_limits) > 0
-    return Resources(
+    return GroupResources(
         shares=cgroup_units.shares_of_milli(sum(milli(each.get(resources.CPU, 0)) for each in requests)),
         quota_us=cgroup_units.quota_of_milli(sum(cpu_limits)) if is_cpu_limited else UNLIMITED,
         memory_bytes=sum(memory_limits) if is_memory_limited else UNLIMITED,

@@ -22,28 +22,28 @@ from koordinator.koordlet.hooks.contexts import (
     ClassContext,
     ContainerContext,
     Context,
+    HookResponse,
     HostApplicationContext,
     PodContext,
-    Response,
 )
 from koordinator.koordlet.hooks.registry import (
     ALL,
     REASON,
-    Answer,
     Deliver,
-    Entry,
-    Level,
-    Registry,
+    HookAnswer,
+    HookRegistry,
+    ReconcileEntry,
+    ReconcileLevel,
     StageResult,
 )
 from koordinator.koordlet.metrics import status_of
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.writing.update_plan import Outcome, Result, Update
+from koordinator.koordlet.writing.update_plan import Result, Update, WriteOutcome
 
 log = logging.getLogger(__name__)
 
-_UNSETTLED = frozenset((Outcome.FAILED, Outcome.NOT_HELD))
+_UNSETTLED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD))
 _PROBLEMS_MAX = 4_096
 
 Levels = list[list[Update]]
@@ -58,7 +58,7 @@ class _Plan:
         self.record = record
         self.generation = generation
         self.levels_by_hook: dict[str, Levels] = {}
-        self.effects: list[tuple[Deliver, Any, Response]] = []
+        self.effects: list[tuple[Deliver, Any, HookResponse]] = []
         self.applied_s: float | None = None
         """When all of it held; None while something does not."""
         self.raised_us: dict[str, tuple[int, int]] = {}
@@ -66,7 +66,7 @@ class _Plan:
         self.given_us: dict[str, int] = {}
         """Group → quota that it was given already."""
 
-    def add(self, hook: str, level: int, group: str, response: Response) -> None:
+    def add(self, hook: str, level: int, group: str, response: HookResponse) -> None:
         """What a hook answered for a group of the pod (level 0) or of a container (1)."""
         self.levels_by_hook.setdefault(hook, [[], []])[level].extend(updates_of(response, group, REASON))
         if response.quota_us is not None and response.quota_us_max is not None:
@@ -76,7 +76,7 @@ class _Plan:
 class Reconciler:
     """Calls hooks for all that is on the node."""
 
-    def __init__(self, shared: Shared, registry: Registry) -> None:
+    def __init__(self, shared: Shared, registry: HookRegistry) -> None:
         self._shared = shared
         self._registry = registry
         self._plans: dict[str, _Plan] = {}
@@ -122,21 +122,26 @@ class Reconciler:
     def _planned(self, record: PodRecord) -> _Plan:
         plan = _Plan(record, self._generation)
         pod = pod_contexts.of_pod(record)
-        self._ask(plan, 0, Level.POD, pod, pod)
+        self._ask(plan, 0, ReconcileLevel.POD, pod, pod)
         if pod.runtime_class == KATA:
             return plan
-        if self._registry.entries(Level.SANDBOX):
+        if self._registry.entries(ReconcileLevel.SANDBOX):
             sandbox = pod_contexts.of_sandbox(
                 pod, record, self._shared.host.cgroups, self._shared.view.driver
             )
             if sandbox is not None:
-                self._ask(plan, 1, Level.SANDBOX, pod, sandbox)
+                self._ask(plan, 1, ReconcileLevel.SANDBOX, pod, sandbox)
         for container in pod_contexts.of_containers(pod, record):
-            self._ask(plan, 1, Level.CONTAINER, pod, container)
+            self._ask(plan, 1, ReconcileLevel.CONTAINER, pod, container)
         return plan
 
     def _ask(
-        self, plan: _Plan, depth: int, level: Level, pod: PodContext, context: PodContext | ContainerContext
+        self,
+        plan: _Plan,
+        depth: int,
+        level: ReconcileLevel,
+        pod: PodContext,
+        context: PodContext | ContainerContext,
     ) -> None:
         for entry in self._registry.entries(level):
             answer = self._answer(entry, entry.select(pod), context)
@@ -164,7 +169,7 @@ class Reconciler:
         running = {each.group for each in plan.record.containers if each.is_running}
         is_held = not any(
             result.outcome in _UNSETTLED
-            or (result.outcome is Outcome.MISSING and result.update.group in running)
+            or (result.outcome is WriteOutcome.MISSING and result.update.group in running)
             for result in results
         )
         plan.given_us = (
@@ -187,7 +192,7 @@ class Reconciler:
         for answer in result.answers:
             updates = list(updates_of(answer.response, pod.group, REASON))
             self._shared.executor.update(updates, owner=answer.hook)
-            for entry in self._registry.entries(Level.POD):
+            for entry in self._registry.entries(ReconcileLevel.POD):
                 hooks = {hook for hook, _ in entry.functions.values()}
                 if entry.deliver is not None and answer.hook in hooks:
                     self._guard.call(entry.deliver, pod, answer.response)
@@ -198,7 +203,7 @@ class Reconciler:
         """The groups of the three Kubernetes QoS classes."""
         driver = self._shared.view.driver
         found = [ClassContext(each, cgroup_layout.class_dir(driver, each)) for each in KubeQoS]
-        self._directly(Level.CLASS, found)
+        self._directly(ReconcileLevel.CLASS, found)
 
     def host_applications(self) -> None:
         """Applications outside of pods that NodeSLO names."""
@@ -210,9 +215,11 @@ class Reconciler:
                 self._told(f"host application {application.name}", str(error))
                 continue
             found.append(HostApplicationContext(application.name, qos.of_name(application.qos), group))
-        self._directly(Level.HOST_APPLICATION, found)
+        self._directly(ReconcileLevel.HOST_APPLICATION, found)
 
-    def _directly(self, level: Level, found: Iterable[ClassContext | HostApplicationContext]) -> None:
+    def _directly(
+        self, level: ReconcileLevel, found: Iterable[ClassContext | HostApplicationContext]
+    ) -> None:
         updates: dict[str, list[Update]] = {}
         for context in found:
             for entry in self._registry.entries(level):
@@ -224,7 +231,7 @@ class Reconciler:
         for hook, of_hook in updates.items():
             self._shared.executor.update(of_hook, owner=hook)
 
-    def _answer(self, entry: Entry, condition: object, context: Context) -> Answer | None:
+    def _answer(self, entry: ReconcileEntry, condition: object, context: Context) -> HookAnswer | None:
         """What the function for the condition says; None without one, or when the input is malformed."""
         found = entry.function(condition)
         if found is None:
@@ -242,7 +249,7 @@ class Reconciler:
         for resource in entry.resources:
             family = self._shared.metrics.hook_reconciled
             family.of(entry.level.value, resource, status_of(is_success)).observe(duration_ms)
-        return None if response is None else Answer(hook, response)
+        return None if response is None else HookAnswer(hook, response)
 
     def _told(self, what: str, problem: str) -> None:
         if self._problems.get(what) != problem:
@@ -252,7 +259,7 @@ class Reconciler:
             log.warning("hook gave no answer", extra={"what": what, "problem": problem})
 
 
-def updates_of(response: Response, group: str, reason: str) -> Iterator[Update]:
+def updates_of(response: HookResponse, group: str, reason: str) -> Iterator[Update]:
     """What the files of a group should say; what no file holds (environment, mounts, devices) is left out."""
     for knob, value in (
         (Knob.CPU_SHARES, response.shares),

@@ -15,7 +15,7 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import QoSClass
 from koordinator.clock import Clock
 from koordinator.koordlet.hooks import contexts
-from koordinator.koordlet.hooks.contexts import Context, PodContext, Response, Stage
+from koordinator.koordlet.hooks.contexts import Context, HookResponse, HookStage, PodContext
 from koordinator.koordlet.metrics import AgentMetrics, status_of
 
 REASON = "runtime-hooks"
@@ -23,15 +23,15 @@ REASON = "runtime-hooks"
 FAIL = "Fail"
 """Plugin failure policy: stop at the first hook that fails."""
 
-HookFunction = Callable[[Any], Response]
+HookFunction = Callable[[Any], HookResponse]
 """Takes the kind of context that its stage or level has. Raises: KoordinatorError, for bad annotations."""
 Filter = Callable[[PodContext], Hashable]
-Deliver = Callable[[Any, Response], None]
+Deliver = Callable[[Any, HookResponse], None]
 ALL = "all"
 """The one condition of entries without filter."""
 
 
-class Level(enum.Enum):
+class ReconcileLevel(enum.Enum):
     """Where the reconciler calls hooks."""
 
     CLASS = "kubeqos"
@@ -54,10 +54,10 @@ def by_pod_qos(pod: PodContext) -> Hashable:
     return of_pod
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ReconcileEntry(msgspec.Struct, frozen=True):
     """One file (or more that are decided together) of a level: its functions by condition."""
 
-    level: Level
+    level: ReconcileLevel
     resources: tuple[str, ...]
     select: Filter
     functions: dict[Hashable, tuple[str, HookFunction]]
@@ -70,36 +70,36 @@ class Entry(msgspec.Struct, frozen=True):
         return self.functions.get(condition)
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HookAnswer(msgspec.Struct, frozen=True):
     """What one hook answered."""
 
     hook: str
-    response: Response
+    response: HookResponse
 
 
 class StageResult(msgspec.Struct, frozen=True):
     """Answers of all hooks of a stage in order, and what went wrong."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[HookAnswer, ...]
     errors: tuple[KoordinatorError, ...] = ()
 
     @property
-    def response(self) -> Response:
+    def response(self) -> HookResponse:
         """All answers as one."""
         return contexts.merged(answer.response for answer in self.answers)
 
 
-class Registry:
+class HookRegistry:
     """All hooks of an agent. Registering the same thing twice is a mistake of ours."""
 
     def __init__(self, metrics: AgentMetrics, clock: Clock, failure_policy: str = "Ignore") -> None:
         self._metrics = metrics
         self._clock = clock
         self._failure_policy = failure_policy
-        self._stages: dict[Stage, dict[str, HookFunction]] = {}
-        self._entries: dict[Level, list[Entry]] = {level: [] for level in Level}
+        self._stages: dict[HookStage, dict[str, HookFunction]] = {}
+        self._entries: dict[ReconcileLevel, list[ReconcileEntry]] = {level: [] for level in ReconcileLevel}
 
-    def at_stage(self, stage: Stage, hook: str, function: HookFunction) -> None:
+    def at_stage(self, stage: HookStage, hook: str, function: HookFunction) -> None:
         """Call a function when a runtime reaches this stage."""
         hooks = self._stages.setdefault(stage, {})
         assert hook not in hooks, (stage, hook)
@@ -108,13 +108,13 @@ class Registry:
 
     def at_resource_stages(self, hook: str, of_pod: HookFunction, of_container: HookFunction) -> None:
         """Call functions wherever a runtime sets resources: for a new sandbox, for a container new or changed."""
-        self.at_stage(Stage.PRE_RUN_POD_SANDBOX, hook, of_pod)
-        for stage in (Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER_RESOURCES):
+        self.at_stage(HookStage.PRE_RUN_POD_SANDBOX, hook, of_pod)
+        for stage in (HookStage.PRE_CREATE_CONTAINER, HookStage.PRE_UPDATE_CONTAINER_RESOURCES):
             self.at_stage(stage, hook, of_container)
 
     def reconcile(
         self,
-        level: Level,
+        level: ReconcileLevel,
         resources: tuple[str, ...],
         hook: str,
         function: HookFunction,
@@ -126,7 +126,7 @@ class Registry:
         """Call a function for what the reconciler finds on a level, where the filter gives one of the conditions."""
         entry = next((each for each in self._entries[level] if each.resources == resources), None)
         if entry is None:
-            entry = Entry(level, resources, select, {}, deliver)
+            entry = ReconcileEntry(level, resources, select, {}, deliver)
             self._entries[level].append(entry)
         for other in self._entries[level]:
             if set(other.resources) & set(resources):
@@ -135,23 +135,23 @@ class Registry:
         for condition in conditions:
             entry.functions[condition] = (hook, function)
 
-    def entries(self, level: Level) -> list[Entry]:
+    def entries(self, level: ReconcileLevel) -> list[ReconcileEntry]:
         """What is reconciled on a level."""
         return self._entries[level]
 
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[HookStage]:
         """Stages that at least one hook answers, which a runtime must be told."""
-        return [stage for stage in Stage if self._stages.get(stage)]
+        return [stage for stage in HookStage if self._stages.get(stage)]
 
-    def run_stage(self, stage: Stage, context: Context) -> StageResult:
+    def run_stage(self, stage: HookStage, context: Context) -> StageResult:
         """Ask all hooks of a stage in the order of their names; after a failure the others only if so configured."""
-        answers: list[Answer] = []
+        answers: list[HookAnswer] = []
         errors: list[KoordinatorError] = []
         for hook, function in self._stages.get(stage, {}).items():
             start_s = self._clock.now()
             is_success = True
             try:
-                answers.append(Answer(hook, function(context)))
+                answers.append(HookAnswer(hook, function(context)))
             except KoordinatorError as error:
                 errors.append(error)
                 is_success = False

@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from koordinator.api import labels
 from koordinator.api.annotations.koordlet import RESCTRL, ResctrlResource
 from koordinator.host import schemata
-from koordinator.host.cgroups import Support
+from koordinator.host.cgroups import KernelSupport
 from koordinator.host.files import FileFailure, FileProblem
-from koordinator.koordlet.hooks.contexts import ContainerContext, PodContext, PodGroup, Response, Stage
+from koordinator.koordlet.hooks.contexts import (
+    ContainerContext,
+    HookResponse,
+    HookStage,
+    PodContext,
+    ResctrlGroup,
+)
 from koordinator.koordlet.hooks.hook import Hook, HookTools
-from koordinator.koordlet.hooks.registry import REASON, Level, Registry
+from koordinator.koordlet.hooks.registry import REASON, HookRegistry, ReconcileLevel
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import resctrl
 from koordinator.koordlet.qos.resctrl import ResctrlCPU
@@ -19,7 +25,7 @@ GROUP_PREFIX = "koordlet-"
 _KNOWN_VENDORS = (resctrl.INTEL, resctrl.AMD)
 
 
-def group_of(annotations: Mapping[str, str], uid: str, cpu: ResctrlCPU, obj: str = "") -> PodGroup | None:
+def group_of(annotations: Mapping[str, str], uid: str, cpu: ResctrlCPU, obj: str = "") -> ResctrlGroup | None:
     """The pod's own group, None without annotation.
 
     What holds for all caches comes first, then what is said of single ones. A line is only written when every
@@ -35,7 +41,7 @@ def group_of(annotations: Mapping[str, str], uid: str, cpu: ResctrlCPU, obj: str
         lines.append(resctrl.l3_line(masks))
     if _is_complete(values, cpu):
         lines.append(resctrl.mb_line(values))
-    return PodGroup(GROUP_PREFIX + uid, "".join(lines))
+    return ResctrlGroup(GROUP_PREFIX + uid, "".join(lines))
 
 
 def _is_complete(values: Mapping[int, int], cpu: ResctrlCPU) -> bool:
@@ -86,7 +92,7 @@ YOUNG_S = 10.0
 CREATED, REMOVED, FAILED = "ResctrlGroupCreated", "ResctrlGroupRemoved", "ResctrlGroupFailed"
 
 
-class Resctrl(Hook):
+class ResctrlHook(Hook):
     """Pods say by annotation which part of cache and memory bandwidth is theirs."""
 
     name = "Resctrl"
@@ -100,27 +106,27 @@ class Resctrl(Hook):
         self._told: dict[str, str] = {}
         self._has_adopted = False
 
-    def support(self) -> Support:
+    def support(self) -> KernelSupport:
         return self.shared.host.resctrl.support()
 
-    def register(self, registry: Registry) -> None:
-        registry.at_stage(Stage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
-        registry.at_stage(Stage.PRE_CREATE_CONTAINER, self.name, self.of_container)
-        registry.reconcile(Level.POD, (GROUP,), self.name, self.of_pod, deliver=self.deliver)
+    def register(self, registry: HookRegistry) -> None:
+        registry.at_stage(HookStage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
+        registry.at_stage(HookStage.PRE_CREATE_CONTAINER, self.name, self.of_container)
+        registry.reconcile(ReconcileLevel.POD, (GROUP,), self.name, self.of_pod, deliver=self.deliver)
 
-    def of_pod(self, pod: PodContext) -> Response:
+    def of_pod(self, pod: PodContext) -> HookResponse:
         """The group of a pod. Raises: ProtocolError."""
         if labels.RESCTRL not in pod.annotations or "/" in pod.uid:
-            return Response()
-        return Response(resctrl=group_of(pod.annotations, pod.uid, self._cpu(), pod.obj))
+            return HookResponse()
+        return HookResponse(resctrl=group_of(pod.annotations, pod.uid, self._cpu(), pod.obj))
 
-    def of_container(self, container: ContainerContext) -> Response:
+    def of_container(self, container: ContainerContext) -> HookResponse:
         """The group that a container starts in: that of its pod."""
         if labels.RESCTRL not in container.pod.annotations or "/" in container.pod.uid:
-            return Response()
-        return Response(resctrl=PodGroup(GROUP_PREFIX + container.pod.uid, ""))
+            return HookResponse()
+        return HookResponse(resctrl=ResctrlGroup(GROUP_PREFIX + container.pod.uid, ""))
 
-    def deliver(self, pod: PodContext, response: Response) -> None:
+    def deliver(self, pod: PodContext, response: HookResponse) -> None:
         """Make the group if it is new, write its schemata if its annotation is, move threads that are not in it."""
         group = response.resctrl
         if group is None or not self._mounted():
@@ -194,7 +200,7 @@ class Resctrl(Hook):
             if name.startswith(GROUP_PREFIX):
                 self._made_s.setdefault(name, now_s)
 
-    def _make(self, group: PodGroup) -> FileProblem | None:
+    def _make(self, group: ResctrlGroup) -> FileProblem | None:
         executor, path = self.shared.executor, self._path(group.name)
         if (problem := executor.make_directory(path, owner=self.name, reason=REASON)) is not None:
             return problem

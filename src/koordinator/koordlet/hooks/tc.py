@@ -42,7 +42,7 @@ class HTBClass(msgspec.Struct, frozen=True):
     priority: int
 
 
-class PodClass(msgspec.Struct, frozen=True):
+class TcClass(msgspec.Struct, frozen=True):
     """A pod with a limit of its own; `address` is empty for pods in the host's network."""
 
     minor: int
@@ -51,13 +51,13 @@ class PodClass(msgspec.Struct, frozen=True):
     address: str
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class TcPlan(msgspec.Struct, frozen=True):
     """What a card should do; addresses sorted."""
 
     card: str
     total_bytes_per_s: int
     classes: tuple[HTBClass, ...]
-    pods: tuple[PodClass, ...]
+    pods: tuple[TcClass, ...]
     addresses: dict[TrafficClass, tuple[str, ...]]
 
 
@@ -70,7 +70,7 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 def classes(
-    rates: Mapping[TrafficClass, ClassRate], pods: Iterable[PodClass], total_bytes_per_s: int
+    rates: Mapping[TrafficClass, ClassRate], pods: Iterable[TcClass], total_bytes_per_s: int
 ) -> tuple[HTBClass, ...]:
     """All classes below the root class.
 
@@ -120,7 +120,7 @@ def add_class_filter(card: str, which: TrafficClass) -> tuple[str, ...]:
     return (*_filter(card, number), "handle", f"{which:x}:", "cgroup")
 
 
-def add_pod_filter(card: str, pod: PodClass, preference: int) -> tuple[str, ...]:
+def add_pod_filter(card: str, pod: TcClass, preference: int) -> tuple[str, ...]:
     """Let packets of one pod go to its class."""
     if not pod.address:
         return (*_filter(card, preference), "handle", f"{pod.minor:x}:", "cgroup")

@@ -16,11 +16,11 @@ from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet.hooks import net_qos, tc
 from koordinator.koordlet.hooks.commands import Commands, Done, host_runner
-from koordinator.koordlet.hooks.contexts import PodContext, Response, Stage
-from koordinator.koordlet.hooks.hook import Hook, HookTools, Rule
+from koordinator.koordlet.hooks.contexts import HookResponse, HookStage, PodContext
+from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
 from koordinator.koordlet.hooks.net_qos import NetworkRule, TrafficClass
-from koordinator.koordlet.hooks.registry import REASON, Level, Registry
-from koordinator.koordlet.hooks.tc import PodClass, Wanted
+from koordinator.koordlet.hooks.registry import REASON, HookRegistry, ReconcileLevel
+from koordinator.koordlet.hooks.tc import TcClass, TcPlan
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
@@ -47,7 +47,7 @@ class TCNetworkQoS(Hook):
 
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
-        self._rule: Rule[NetworkRule | None] = Rule(
+        self._rule: HookRule[NetworkRule | None] = HookRule(
             self.name, (Topic.NODE_SLO,), lambda: net_qos.rule_of(shared.view), None
         )
         self._commands = Commands(
@@ -55,28 +55,28 @@ class TCNetworkQoS(Hook):
         )
         self._minors: dict[str, int] = {}
         """Pods with limits of their own → minor number of their class."""
-        self._done: Wanted | None = None
+        self._done: TcPlan | None = None
         self._next_look_s = float("-inf")
         self._problem = ""
         self._has_adopted = False
 
-    def rules(self) -> Sequence[Rule[Any]]:
+    def rules(self) -> Sequence[HookRule[Any]]:
         return (self._rule,)
 
-    def register(self, registry: Registry) -> None:
-        registry.at_stage(Stage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
-        registry.reconcile(Level.POD, (Knob.NET_CLASS,), self.name, self.of_pod)
+    def register(self, registry: HookRegistry) -> None:
+        registry.at_stage(HookStage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
+        registry.reconcile(ReconcileLevel.POD, (Knob.NET_CLASS,), self.name, self.of_pod)
 
-    def of_pod(self, pod: PodContext) -> Response:
+    def of_pod(self, pod: PodContext) -> HookResponse:
         """The class of a pod's packets. Raises: ProtocolError."""
         limit = self._limit(pod.annotations, pod.obj)
         rule = self._rule.value
         root = cgroup_layout.class_dir(self.shared.view.driver, KubeQoS.GUARANTEED)
         if not self._is_on(rule) or not self.shared.host.cgroups.support(Knob.NET_CLASS, root).is_supported:
-            return Response()
+            return HookResponse()
         minor = self._minor_of(pod.uid, pod.group) if limit > 0 else None
         class_id = net_qos.class_id(qos.of_labels(pod.labels), minor)
-        return Response() if class_id is None else Response(files={Knob.NET_CLASS: str(class_id)})
+        return HookResponse() if class_id is None else HookResponse(files={Knob.NET_CLASS: str(class_id)})
 
     # Work that waits
 
@@ -153,11 +153,11 @@ class TCNetworkQoS(Hook):
         limits = annotations.network_limits(texts, obj)
         return limits.egress_bytes_per_s if limits is not None else 0
 
-    def _wanted(self) -> Wanted | None:
+    def _wanted(self) -> TcPlan | None:
         rule, card = self._rule.value, self.shared.host.machine.default_interface()
         if rule is None or not self._is_on(rule) or not card:
             return None
-        pods: list[PodClass] = []
+        pods: list[TcClass] = []
         addresses: dict[TrafficClass, list[str]] = {each: [] for each in TrafficClass}
         for record in self.shared.view.pods.values():
             if record.is_active:
@@ -169,7 +169,7 @@ class TCNetworkQoS(Hook):
         total = rule.total_bits // 8
         rates = net_qos.class_rates(rule.service, rule.best_effort, rule.total_bits)
         ordered = tuple(sorted(pods, key=lambda each: each.minor))
-        return Wanted(
+        return TcPlan(
             card=card,
             total_bytes_per_s=total,
             classes=tc.classes(rates, ordered, total),
@@ -178,7 +178,7 @@ class TCNetworkQoS(Hook):
         )
 
     def _place(
-        self, record: PodRecord, pods: list[PodClass], addresses: dict[TrafficClass, list[str]]
+        self, record: PodRecord, pods: list[TcClass], addresses: dict[TrafficClass, list[str]]
     ) -> None:
         """A pod goes to a class of its own, or its address to the set of its class.
 
@@ -194,7 +194,7 @@ class TCNetworkQoS(Hook):
         is_v4 = address.count(".") == 3
         if limit > 0 and (is_v4 or pod.spec.host_network):
             minor = self._minor_of(record.uid, record.group)
-            pods.append(PodClass(minor, limit, record.qos, address))
+            pods.append(TcClass(minor, limit, record.qos, address))
         elif is_v4 and (minor_of_class := net_qos.class_id(record.qos)) is not None:
             addresses[TrafficClass(minor_of_class & _MINOR_MASK)].append(address)
 
@@ -215,7 +215,7 @@ class TCNetworkQoS(Hook):
 
     # What is done
 
-    async def _carry_out(self, wanted: Wanted) -> None:
+    async def _carry_out(self, wanted: TcPlan) -> None:
         """Make the kernel say what is wanted; raises: _Failed."""
         card = wanted.card
         for other in self._cards() - {card}:
@@ -230,7 +230,7 @@ class TCNetworkQoS(Hook):
         await self._set_filters(wanted)
         await self._set_addresses(wanted)
 
-    async def _set_classes(self, wanted: Wanted) -> None:
+    async def _set_classes(self, wanted: TcPlan) -> None:
         card, done = wanted.card, self._done
         present = tc.minors((await self._look("tc", "class", "show", "dev", card)).output)
         known = set(done.classes) if done is not None else set()
@@ -240,7 +240,7 @@ class TCNetworkQoS(Hook):
             if each not in known or each.minor not in present:
                 await self._must(*tc.set_class(card, each))
 
-    async def _set_filters(self, wanted: Wanted) -> None:
+    async def _set_filters(self, wanted: TcPlan) -> None:
         """Filters of single pods; then classes that nobody has any more can go."""
         card = wanted.card
         present = tc.filters((await self._look("tc", "filter", "show", "dev", card, "parent", "1:")).output)
@@ -263,7 +263,7 @@ class TCNetworkQoS(Hook):
         for minor in sorted(classes - kept):
             await self._must(*tc.delete_class(card, minor))
 
-    async def _set_addresses(self, wanted: Wanted) -> None:
+    async def _set_addresses(self, wanted: TcPlan) -> None:
         names = (await self._look("ipset", "list", "-n")).output.split()
         are_there = all(name in names for name in tc.SETS.values())
         known = self._done.addresses if self._done is not None and are_there else None

@@ -14,9 +14,9 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.host.files import FileProblem, problem_of
 from koordinator.koordlet.hooks import net_qos
-from koordinator.koordlet.hooks.hook import Hook, HookTools, Rule
+from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
 from koordinator.koordlet.hooks.net_qos import NetworkRule
-from koordinator.koordlet.hooks.registry import REASON, Registry
+from koordinator.koordlet.hooks.registry import REASON, HookRegistry
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
@@ -70,17 +70,17 @@ class TerwayQoS(Hook):
 
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
-        self._rule: Rule[NetworkRule | None] = Rule(
+        self._rule: HookRule[NetworkRule | None] = HookRule(
             self.name, (Topic.NODE_SLO,), lambda: net_qos.rule_of(shared.view), None
         )
         self._texts: dict[str, str] = {}
         """What the files were made to say."""
         self._problems: dict[str, str] = {}
 
-    def rules(self) -> Sequence[Rule[Any]]:
+    def rules(self) -> Sequence[HookRule[Any]]:
         return (self._rule,)
 
-    def register(self, registry: Registry) -> None:
+    def register(self, registry: HookRegistry) -> None:
         """Nothing of a pod's own is written: Terway reads the files."""
 
     def on_pods(self) -> None:

@@ -15,7 +15,7 @@ from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.predict.checkpoint import ModelCheckpoint
 from koordinator.koordlet.predict.histogram import CPU_BUCKETS, MEMORY_BUCKETS
 from koordinator.koordlet.predict.histogram_table import HistogramTable, Rows
-from koordinator.koordlet.predict.reclaimable import Amount
+from koordinator.koordlet.predict.reclaimable import ReclaimableAmount
 
 Values = NDArray[np.float64]
 
@@ -29,21 +29,23 @@ SHARES = {"p60": 0.60, "p90": 0.90, "p95": 0.95, "p98": 0.98, "max": 1.0}
 """What `Models.prediction` answers."""
 
 
-class Usage(msgspec.Struct, frozen=True):
+class TrainingUsage(msgspec.Struct, frozen=True):
     """The usage that a model learns from."""
 
     cores: float
     memory_bytes: float
 
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(self.cores + other.cores, self.memory_bytes + other.memory_bytes)
+    def __add__(self, other: "TrainingUsage") -> "TrainingUsage":
+        return TrainingUsage(self.cores + other.cores, self.memory_bytes + other.memory_bytes)
 
-    def above(self, other: "Usage") -> "Usage":
+    def above(self, other: "TrainingUsage") -> "TrainingUsage":
         """Return what is used beyond another usage, never below zero."""
-        return Usage(max(self.cores - other.cores, 0.0), max(self.memory_bytes - other.memory_bytes, 0.0))
+        return TrainingUsage(
+            max(self.cores - other.cores, 0.0), max(self.memory_bytes - other.memory_bytes, 0.0)
+        )
 
 
-NO_USAGE = Usage(0.0, 0.0)
+NO_USAGE = TrainingUsage(0.0, 0.0)
 
 
 class _Model:
@@ -101,7 +103,7 @@ class Models:
     def __len__(self) -> int:
         return len(self._models)
 
-    def learn(self, usages: Mapping[str, Usage], now_s: float) -> None:
+    def learn(self, usages: Mapping[str, TrainingUsage], now_s: float) -> None:
         """Add a sample to each of these models; new ones begin with it."""
         if not usages:
             return
@@ -112,15 +114,15 @@ class Models:
         cores, memory_bytes = np.array([(usage.cores, usage.memory_bytes) for usage in usages.values()]).T
         self._rows.learn(rows, cores, memory_bytes, now_s)
 
-    def peaks(self, cpu_share: float, memory_share: float) -> dict[str, Amount]:
+    def peaks(self, cpu_share: float, memory_share: float) -> dict[str, ReclaimableAmount]:
         """Return the peaks below which this share of each model's samples lies."""
         if not self._models:
             return {}
         rows = np.array([model.row for model in self._models.values()], np.intp)
         peaks = self._rows.peaks(rows, cpu_share, memory_share).tolist()
-        return {model: Amount(*peak) for model, peak in zip(self._models, peaks, strict=True)}
+        return {model: ReclaimableAmount(*peak) for model, peak in zip(self._models, peaks, strict=True)}
 
-    def prediction(self, model: str) -> dict[str, Amount]:
+    def prediction(self, model: str) -> dict[str, ReclaimableAmount]:
         """Peaks of one model by name of the share: p60, p90, p95, p98, max.
 
         Raises: ModelError when there is no such model.
@@ -129,7 +131,8 @@ class Models:
             raise ModelError(model, "nothing was learnt yet")
         rows = np.array([self._models[model].row], np.intp)
         return {
-            name: Amount(*self._rows.peaks(rows, share, share)[0].tolist()) for name, share in SHARES.items()
+            name: ReclaimableAmount(*self._rows.peaks(rows, share, share)[0].tolist())
+            for name, share in SHARES.items()
         }
 
     def expire(self, now_s: float, after_s: float) -> list[str]:

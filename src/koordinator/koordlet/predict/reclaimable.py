@@ -26,36 +26,40 @@ Amounts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-class Amount(msgspec.Struct, frozen=True):
+class ReclaimableAmount(msgspec.Struct, frozen=True):
     """CPU and memory."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
 
-    def __add__(self, other: "Amount") -> "Amount":
-        return Amount(self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes)
+    def __add__(self, other: "ReclaimableAmount") -> "ReclaimableAmount":
+        return ReclaimableAmount(self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes)
 
-    def __sub__(self, other: "Amount") -> "Amount":
-        return Amount(self.cpu_milli - other.cpu_milli, self.memory_bytes - other.memory_bytes)
+    def __sub__(self, other: "ReclaimableAmount") -> "ReclaimableAmount":
+        return ReclaimableAmount(self.cpu_milli - other.cpu_milli, self.memory_bytes - other.memory_bytes)
 
-    def at_least(self, other: "Amount") -> "Amount":
+    def at_least(self, other: "ReclaimableAmount") -> "ReclaimableAmount":
         """The larger of both, per resource."""
-        return Amount(max(self.cpu_milli, other.cpu_milli), max(self.memory_bytes, other.memory_bytes))
+        return ReclaimableAmount(
+            max(self.cpu_milli, other.cpu_milli), max(self.memory_bytes, other.memory_bytes)
+        )
 
-    def at_most(self, other: "Amount") -> "Amount":
+    def at_most(self, other: "ReclaimableAmount") -> "ReclaimableAmount":
         """The smaller of both, per resource."""
-        return Amount(min(self.cpu_milli, other.cpu_milli), min(self.memory_bytes, other.memory_bytes))
+        return ReclaimableAmount(
+            min(self.cpu_milli, other.cpu_milli), min(self.memory_bytes, other.memory_bytes)
+        )
 
 
-NOTHING = Amount()
+NOTHING = ReclaimableAmount()
 
 
 class ProdPod(msgspec.Struct, frozen=True):
     """A pod of class prod: its request, its age, its peak (None when there is no prediction)."""
 
-    request: Amount
+    request: ReclaimableAmount
     age_s: float
-    peak: Amount | None
+    peak: ReclaimableAmount | None
     is_terminating: bool = False
     is_finished: bool = False
 
@@ -63,8 +67,8 @@ class ProdPod(msgspec.Struct, frozen=True):
 class Prediction(msgspec.Struct, frozen=True):
     """The amounts that can be lent, and the peak of what stays."""
 
-    reclaimable: Amount
-    peak: Amount
+    reclaimable: ReclaimableAmount
+    peak: ReclaimableAmount
 
 
 class ProdPods(msgspec.Struct, frozen=True):
@@ -103,7 +107,9 @@ class Predictions(msgspec.Struct, frozen=True):
 
     def of(self, row: int) -> Prediction:
         """Return that of one node."""
-        return Prediction(Amount(*self.reclaimable[row].tolist()), Amount(*self.peak[row].tolist()))
+        return Prediction(
+            ReclaimableAmount(*self.reclaimable[row].tolist()), ReclaimableAmount(*self.peak[row].tolist())
+        )
 
 
 def by_pods_of(
@@ -150,28 +156,30 @@ def _sums(pods: ProdPods, amounts: Amounts, counts: Mask, like: Amounts) -> Amou
     return sums
 
 
-def _rows(amounts: Iterable[Amount]) -> Amounts:
+def _rows(amounts: Iterable[ReclaimableAmount]) -> Amounts:
     found = [(each.cpu_milli, each.memory_bytes) for each in amounts]
     return np.array(found, np.int64).reshape(-1, 2)
 
 
-def _row(amount: Amount) -> Amounts:
+def _row(amount: ReclaimableAmount) -> Amounts:
     return _rows((amount,))
 
 
-def allocatable_of(node: Node) -> Amount:
+def allocatable_of(node: Node) -> ReclaimableAmount:
     """Return what the node offers to pods, before amplification where that is known. Raises: QuantityError."""
     try:
         raw = RAW_ALLOCATABLE.read(node.metadata.annotations)
     except ProtocolError:
         raw = None
     amounts = node.status.allocatable if raw is None else raw
-    return Amount(
+    return ReclaimableAmount(
         quantity.milli(amounts.get(resources.CPU, 0)), quantity.value(amounts.get(resources.MEMORY, 0))
     )
 
 
-def prod_pods(pods: Iterable[Pod], peaks: Mapping[str, Amount], ages_s: Mapping[str, float]) -> list[ProdPod]:
+def prod_pods(
+    pods: Iterable[Pod], peaks: Mapping[str, ReclaimableAmount], ages_s: Mapping[str, float]
+) -> list[ProdPod]:
     """The pods of class prod; `peaks` and `ages_s` by UID. A pod whose request cannot be read lends nothing."""
     found = []
     for pod in pods:
@@ -187,14 +195,16 @@ def prod_pods(pods: Iterable[Pod], peaks: Mapping[str, Amount], ages_s: Mapping[
     return found
 
 
-def request_of(pod: Pod) -> Amount:
+def request_of(pod: Pod) -> ReclaimableAmount:
     """The effective request of a pod. Raises: QuantityError."""
     amounts = pod_resources.requests(pod)
-    return Amount(amounts.get(resources.CPU, ZERO).milli, amounts.get(resources.MEMORY, ZERO).value)
+    return ReclaimableAmount(
+        amounts.get(resources.CPU, ZERO).milli, amounts.get(resources.MEMORY, ZERO).value
+    )
 
 
 def by_pods(
-    allocatable: Amount,
+    allocatable: ReclaimableAmount,
     pods: Iterable[ProdPod],
     margin_percent: int = SAFETY_MARGIN_PERCENT,
     cold_start_s: float = COLD_START_S,
@@ -208,9 +218,9 @@ def by_pods(
 
 
 def by_class(
-    allocatable: Amount,
+    allocatable: ReclaimableAmount,
     pods: Iterable[ProdPod],
-    peak: Amount,
+    peak: ReclaimableAmount,
     margin_percent: int = SAFETY_MARGIN_PERCENT,
 ) -> Prediction:
     """From the common peak of the system, prod pods and pods without class."""

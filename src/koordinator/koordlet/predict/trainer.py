@@ -18,8 +18,16 @@ from koordinator.koordlet.metrics import NodeGauge
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.predict import checkpoint, reclaimable
 from koordinator.koordlet.predict.checkpoint_files import CheckpointFiles
-from koordinator.koordlet.predict.models import CLASSES, NO_USAGE, NODE, NODE_ITEMS, SYSTEM, Models, Usage
-from koordinator.koordlet.predict.reclaimable import NOTHING, Amount, Prediction
+from koordinator.koordlet.predict.models import (
+    CLASSES,
+    NO_USAGE,
+    NODE,
+    NODE_ITEMS,
+    SYSTEM,
+    Models,
+    TrainingUsage,
+)
+from koordinator.koordlet.predict.reclaimable import NOTHING, Prediction, ReclaimableAmount
 from koordinator.koordlet.series import NO_PROPERTIES, Aggregation
 
 log = logging.getLogger(__name__)
@@ -82,7 +90,7 @@ class Trainer:
         self._tell("minPredictor", both)
         return both
 
-    def _usages(self, now_s: float) -> dict[str, Usage]:
+    def _usages(self, now_s: float) -> dict[str, TrainingUsage]:
         """The 90th percentile over the last interval, by model; without those that were not measured."""
         pods = self._shared.view.pods
         usages = {
@@ -91,7 +99,7 @@ class Trainer:
             if (usage := self._usage(kinds.POD_CPU, kinds.POD_MEMORY, {kinds.POD_UID: uid}, now_s))
             is not None
         }
-        by_class: dict[PriorityClass, Usage] = {}
+        by_class: dict[PriorityClass, TrainingUsage] = {}
         present = set()
         for uid, record in pods.items():
             priority_class = priority.default(record.pod)
@@ -115,13 +123,13 @@ class Trainer:
 
     def _usage(
         self, cpu_kind: str, memory_kind: str, properties: Mapping[str, str], now_s: float
-    ) -> Usage | None:
+    ) -> TrainingUsage | None:
         end_ms = int(now_s * 1000)
         start_ms = end_ms - int(self.interval_s * 1000)
         store = self._shared.store
         cores = store.query(cpu_kind, start_ms, end_ms, properties).aggregate(Aggregation.P90)
         memory = store.query(memory_kind, start_ms, end_ms, properties).aggregate(Aggregation.P90)
-        return None if cores is None or memory is None else Usage(cores, memory)
+        return None if cores is None or memory is None else TrainingUsage(cores, memory)
 
     def _ages_s(self, pods: Sequence[Pod]) -> dict[str, float]:
         """By UID; a pod of unknown age is young."""
@@ -177,11 +185,11 @@ class Trainer:
         _set(metrics.predicted_peak, predictor, prediction.peak)
 
 
-def _set(gauge: NodeGauge, predictor: str, amount: Amount) -> None:
+def _set(gauge: NodeGauge, predictor: str, amount: ReclaimableAmount) -> None:
     gauge.set(amount.cpu_milli / 1000, predictor, "cpu", "core")
     gauge.set(amount.memory_bytes, predictor, "memory", "byte")
 
 
-def _of_class(peaks: Mapping[str, Amount], priority_class: PriorityClass) -> Amount:
+def _of_class(peaks: Mapping[str, ReclaimableAmount], priority_class: PriorityClass) -> ReclaimableAmount:
     """Nothing for a class that never had pods here."""
     return peaks.get(CLASSES[priority_class], NOTHING)

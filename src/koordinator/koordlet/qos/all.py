@@ -8,9 +8,9 @@ from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress
 from koordinator.koordlet.qos.cpu_surge import CPUSurge
 from koordinator.koordlet.qos.evictor import Evictor
 from koordinator.koordlet.qos.memory_qos_run import MemoryQoS
-from koordinator.koordlet.qos.resctrl_run import Resctrl
+from koordinator.koordlet.qos.resctrl_run import ResctrlStrategy
 from koordinator.koordlet.qos.service_usage import ServiceUsage
-from koordinator.koordlet.qos.system_config_run import SystemConfig
+from koordinator.koordlet.qos.system_config_run import SystemConfigStrategy
 
 
 def strategies(shared: Shared) -> list[Strategy]:
@@ -24,7 +24,7 @@ def strategies(shared: Shared) -> list[Strategy]:
         CPUBurst(shared),
         MemoryQoS(shared),
         *(strategy(shared, evictor) for strategy in evictions.STRATEGIES),
-        Resctrl(shared),
+        ResctrlStrategy(shared),
         BlkIO(shared),
-        SystemConfig(shared),
+        SystemConfigStrategy(shared),
     ]

@@ -17,14 +17,14 @@ from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.errors import ContentError
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.writing.restore_log import Record
-from koordinator.koordlet.writing.update_plan import Outcome, Result, Update
+from koordinator.koordlet.writing.restore_log import RestoreRecord
+from koordinator.koordlet.writing.update_plan import Result, Update, WriteOutcome
 
 SUBSYSTEM = "cpuset"
 RETRY_S = 10.0
 """What the kernel refused is tried again after this time, unless something changes before."""
 _LEVELS_BELOW = 2
-_FAILED = frozenset((Outcome.FAILED, Outcome.NOT_HELD, Outcome.REFUSED))
+_FAILED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD, WriteOutcome.REFUSED))
 
 
 class TreeCPUs(msgspec.Struct, frozen=True):
@@ -93,7 +93,8 @@ class BestEffortCPUs:
             results = self._write(wanted, reason)
         self._written_s = self._shared.clock.now()
         if not any(
-            result.update.group == self._top and result.outcome is not Outcome.MISSING for result in results
+            result.update.group == self._top and result.outcome is not WriteOutcome.MISSING
+            for result in results
         ):
             self.forget()  # the kubelet has not made its groups yet
             return False
@@ -153,7 +154,7 @@ class BestEffortCPUs:
             if text is not None and _is_same(text, top.wrote):
                 self._shared.executor.adopt(Knob.CPUSET, group, top.before, owner=self._owner)
 
-    def _changed(self) -> list[Record]:
+    def _changed(self) -> list[RestoreRecord]:
         files = self._cgroups.files
         return [
             record

@@ -15,7 +15,7 @@ from koordinator.host.errors import UnsupportedError
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import blkio, blkio_plan
 from koordinator.koordlet.qos.blkio_plan import DiskPlan, Disks
-from koordinator.koordlet.writing.update_plan import Outcome, Result, Update
+from koordinator.koordlet.writing.update_plan import Result, Update, WriteOutcome
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _FLAT_FILE = "cgroup.sane_behavior"
 _THROTTLES = (Knob.BLKIO_READ_IOPS, Knob.BLKIO_READ_BPS, Knob.BLKIO_WRITE_IOPS, Knob.BLKIO_WRITE_BPS)
 _GROUP_KNOBS = {1: (*_THROTTLES, Knob.BLKIO_WEIGHT), 2: (Knob.IO_MAX, Knob.IO_WEIGHT)}
 _ROOT_KNOBS = (Knob.BLKIO_QOS, Knob.BLKIO_MODEL)
-_UNMET = frozenset((Outcome.FAILED, Outcome.NOT_HELD, Outcome.REFUSED))
+_UNMET = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD, WriteOutcome.REFUSED))
 ROOT = ""
 
 
@@ -111,7 +111,7 @@ class BlkIO:
         is_limit = knob in _THROTTLES or knob is Knob.IO_MAX
         if (
             is_limit
-            and result.outcome is Outcome.MISSING
+            and result.outcome is WriteOutcome.MISSING
             and self._shared.host.cgroups.exists(group, "blkio")
         ):
             return f"{group}: no {knob}; is the controller for disks on?"

@@ -16,7 +16,7 @@ from koordinator.api.qos import QoSClass, allows_cpu_burst
 from koordinator.api.slo import CPUBurstStrategy
 from koordinator.host import cgroup_units
 from koordinator.host.cgroup_units import CFS_PERIOD_US
-from koordinator.koordlet.qos.token_bucket import TokenBucket
+from koordinator.koordlet.qos.token_bucket import BurstTokenBucket
 
 COOLING_SHARE = 0.9
 """From this share of the threshold on, quotas no longer grow."""
@@ -30,7 +30,7 @@ _OUTSIDE_POOL = (QoSClass.LSE, QoSClass.LSR)
 NOT_IN_POOL = (QoSClass.LSE, QoSClass.LSR, QoSClass.BE)
 
 
-class NodeState(enum.Enum):
+class BurstNodeState(enum.Enum):
     """How busy the CPUs are that unbound pods share."""
 
     IDLE = "idle"
@@ -63,7 +63,7 @@ class ContainerQuota(msgspec.Struct, frozen=True):
     limit_milli: int
     quota_us: int
     throttled_ratio: float | None
-    bucket: TokenBucket | None
+    bucket: BurstTokenBucket | None
     """After this round's step; None where the time of bursts is not limited."""
 
 
@@ -85,10 +85,10 @@ class QuotaPlan(msgspec.Struct, frozen=True):
 
 def node_state(
     node_cores: float | None, cpu_count: int | None, pods: Iterable[PoolPod], threshold_percent: int
-) -> NodeState:
+) -> BurstNodeState:
     """State of the CPUs that are not bound to LSE and LSR pods, best-effort use left out."""
     if node_cores is None or cpu_count is None:
-        return NodeState.UNKNOWN
+        return BurstNodeState.UNKNOWN
     size = float(cpu_count)
     used = node_cores
     for pod in pods:
@@ -99,8 +99,8 @@ def node_state(
     share = used / size if size > 0 else 1.0
     threshold = threshold_percent / 100
     if share >= threshold:
-        return NodeState.OVERLOAD
-    return NodeState.COOLING if share >= threshold * COOLING_SHARE else NodeState.IDLE
+        return BurstNodeState.OVERLOAD
+    return BurstNodeState.COOLING if share >= threshold * COOLING_SHARE else BurstNodeState.IDLE
 
 
 def settings_of(node: CPUBurstStrategy | None, annotations: Mapping[str, str]) -> CPUBurstStrategy:
@@ -130,7 +130,7 @@ def burst_us(settings: CPUBurstStrategy, limit_milli: int) -> int:
 
 def plan_pod(
     settings: CPUBurstStrategy,
-    state: NodeState,
+    state: BurstNodeState,
     containers: Sequence[ContainerQuota],
     pod_us: int,
     normalization_ratio: float = 0.0,
@@ -162,12 +162,12 @@ def plan_pod(
     return QuotaPlan(tuple(writes), quotas, pod_us, operations)
 
 
-def decide(settings: CPUBurstStrategy, state: NodeState, container: ContainerQuota) -> Operation:
+def decide(settings: CPUBurstStrategy, state: BurstNodeState, container: ContainerQuota) -> Operation:
     """What the container needs, and what the node allows of it."""
     operation = _wanted(settings, container)
-    if state is NodeState.OVERLOAD and operation in (Operation.UP, Operation.REMAIN):
+    if state is BurstNodeState.OVERLOAD and operation in (Operation.UP, Operation.REMAIN):
         return Operation.DOWN
-    if state in (NodeState.COOLING, NodeState.UNKNOWN) and operation is Operation.UP:
+    if state in (BurstNodeState.COOLING, BurstNodeState.UNKNOWN) and operation is Operation.UP:
         return Operation.REMAIN
     return operation
 

@@ -16,13 +16,13 @@ from koordinator.host import cgroup_units
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.errors import ContentError
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.node_pods import ContainerRecord, PodRecord
+from koordinator.koordlet.node_pods import NodeContainer, PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import cpu_burst, cpu_normalization, token_bucket
-from koordinator.koordlet.qos.cpu_burst import QUOTA_POLICIES, ContainerQuota, NodeState, PoolPod
-from koordinator.koordlet.qos.token_bucket import TokenBucket
+from koordinator.koordlet.qos.cpu_burst import QUOTA_POLICIES, BurstNodeState, ContainerQuota, PoolPod
+from koordinator.koordlet.qos.token_bucket import BurstTokenBucket
 from koordinator.koordlet.view import Topic
-from koordinator.koordlet.writing.update_plan import Outcome, Update
+from koordinator.koordlet.writing.update_plan import Update, WriteOutcome
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,10 @@ STEP_S_MAX = 10.0
 """More time than this between two steps of a bucket is a step of the clock."""
 RETRY_S = 10.0
 _IDLE_PERIODS = 2
-_REFUSED = frozenset((Outcome.FAILED, Outcome.NOT_HELD, Outcome.REFUSED))
-_DONE = frozenset((Outcome.WRITTEN, Outcome.UNCHANGED, Outcome.SKIPPED, Outcome.WOULD_WRITE))
+_REFUSED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD, WriteOutcome.REFUSED))
+_DONE = frozenset(
+    (WriteOutcome.WRITTEN, WriteOutcome.UNCHANGED, WriteOutcome.SKIPPED, WriteOutcome.WOULD_WRITE)
+)
 
 
 class _Container:
@@ -43,7 +45,7 @@ class _Container:
 
     __slots__ = ("base_us", "group", "id", "is_running", "labels", "limit_milli", "name", "quota_us")
 
-    def __init__(self, pod: PodRecord, record: ContainerRecord, limit_milli: int, ratio: float) -> None:
+    def __init__(self, pod: PodRecord, record: NodeContainer, limit_milli: int, ratio: float) -> None:
         self.name, self.id, self.group = record.name, record.id, record.group
         self.is_running = record.is_running
         self.limit_milli = limit_milli
@@ -100,7 +102,7 @@ class CPUBurst:
         self._planned_for: tuple[object, object, object] = (None, None, None)
         self._planned_s = 0.0
         self._ratio = NO_RATIO
-        self._buckets: dict[str, tuple[TokenBucket, float, float]] = {}
+        self._buckets: dict[str, tuple[BurstTokenBucket, float, float]] = {}
         """Container id → bucket, when it was stepped last, how long it is kept."""
         self._is_buffer_capped = False
         """This kernel takes no buffer above the quota."""
@@ -118,7 +120,7 @@ class CPUBurst:
         used: Mapping[str, float] = {}
         if any(pod.capacity is not None for pod in pods):
             used = readings.containers(kinds.CONTAINER_CPU)
-        state: NodeState | None = None
+        state: BurstNodeState | None = None
         for pod in pods:
             self._buffer(pod)
             for container in pod.limited:
@@ -246,7 +248,7 @@ class CPUBurst:
 
     # Quotas
 
-    def _state(self, strategy: CPUBurstStrategy) -> NodeState:
+    def _state(self, strategy: CPUBurstStrategy) -> BurstNodeState:
         readings = self._shared.readings
         window_s = min(POOL_INTERVALS * readings.collect_interval_s, POOL_WINDOW_S_MAX)
         cpu, node = self._view.cpu, readings.average(kinds.NODE_CPU, window_s).value
@@ -269,9 +271,9 @@ class CPUBurst:
         self,
         pod: _Pod,
         container: _Container,
-        state: NodeState,
+        state: BurstNodeState,
         ratio: float | None,
-        bucket: TokenBucket | None,
+        bucket: BurstTokenBucket | None,
     ) -> None:
         """Move one container's quota, and that of the pod along with it; a refusal ends it for this round."""
         quota_us, pod_us = self._quota_us(container.group), self._quota_us(pod.record.group)
@@ -300,7 +302,7 @@ class CPUBurst:
 
     # Buckets
 
-    def _bucket(self, container: _Container, pod: _Pod, used: Mapping[str, float]) -> TokenBucket | None:
+    def _bucket(self, container: _Container, pod: _Pod, used: Mapping[str, float]) -> BurstTokenBucket | None:
         if pod.capacity is None:
             return None
         now_s = self._shared.clock.now()

@@ -12,9 +12,9 @@ from koordinator.api.core import Pod
 from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.qos import eviction, threshold_eviction
-from koordinator.koordlet.qos.eviction import Amounts, EvictionTask, Target, Used
+from koordinator.koordlet.qos.eviction import Amounts, EvictionTask, ReleaseTarget, Used
 from koordinator.koordlet.qos.eviction_strategy import Flag, PlausibleUsage, plausible
-from koordinator.koordlet.qos.threshold_eviction import Marks, Problem, ThresholdEviction
+from koordinator.koordlet.qos.threshold_eviction import Marks, ThresholdEviction, ThresholdProblem
 
 BE_CPU, CPU_ALLOCATABLE, CPU = "BECPUEvict", "CPUAllocatableEvict", "CPUEvict"
 BE_USAGE_THRESHOLD_PERCENT = 90
@@ -150,10 +150,10 @@ def tasks(
     return [task for task in found if task is not None]
 
 
-def marks_of(feature: str, strategy: ResourceThresholdStrategy | None) -> Marks | Problem:
+def marks_of(feature: str, strategy: ResourceThresholdStrategy | None) -> Marks | ThresholdProblem:
     """Return the marks of a feature, or what is wrong with them; `BECPUEvict` has `satisfaction_problem`."""
     if strategy is None:
-        return Problem.NOT_CONFIGURED
+        return ThresholdProblem.NOT_CONFIGURED
     if feature == CPU_ALLOCATABLE:
         return threshold_eviction.allocatable_marks(
             strategy,
@@ -168,19 +168,19 @@ def marks_of(feature: str, strategy: ResourceThresholdStrategy | None) -> Marks 
     return threshold_eviction.up_to_priority(found, strategy)
 
 
-def satisfaction_problem(strategy: ResourceThresholdStrategy | None) -> Problem | None:
+def satisfaction_problem(strategy: ResourceThresholdStrategy | None) -> ThresholdProblem | None:
     """Return what is wrong with the settings of `BECPUEvict`."""
     if strategy is None:
-        return Problem.NOT_CONFIGURED
+        return ThresholdProblem.NOT_CONFIGURED
     lower = strategy.cpu_evict_be_satisfaction_lower_percent
     upper = strategy.cpu_evict_be_satisfaction_upper_percent
     if lower is None or upper is None:
-        return Problem.PERCENT_MISSING
+        return ThresholdProblem.PERCENT_MISSING
     if not 0 < lower <= SATISFACTION_LOWER_MAX:
-        return Problem.LOWER_OUT_OF_RANGE
+        return ThresholdProblem.LOWER_OUT_OF_RANGE
     if not 0 < upper <= SATISFACTION_UPPER_MAX:
-        return Problem.UPPER_OUT_OF_RANGE
-    return Problem.UPPER_BELOW_LOWER if upper < lower else None
+        return ThresholdProblem.UPPER_OUT_OF_RANGE
+    return ThresholdProblem.UPPER_BELOW_LOWER if upper < lower else None
 
 
 def window_s(strategy: ResourceThresholdStrategy, collect_interval_s: float) -> float:
@@ -245,7 +245,7 @@ def _satisfaction_task(
         for pod in candidates
     }
     wanted = {resources.BATCH_CPU: release}
-    return EvictionTask(BE_CPU, Target.REQUEST, wanted, eviction.uids(candidates), gives)
+    return EvictionTask(BE_CPU, ReleaseTarget.REQUEST, wanted, eviction.uids(candidates), gives)
 
 
 def _allocatable_limit(milli: int | None) -> int:

@@ -17,7 +17,7 @@ from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.host.cpu_topology import HostCPUTopology
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.qos import cpu_suppress
-from koordinator.koordlet.qos.cpu_suppress import CPUHolder, PodClass, UsableCPUs
+from koordinator.koordlet.qos.cpu_suppress import CPUHolder, SuppressPodClass, UsableCPUs
 
 STATIC_POLICY = "static"
 
@@ -38,7 +38,7 @@ class CPUFacts(msgspec.Struct, frozen=True):
 class PodFacts(msgspec.Struct, frozen=True):
     """What suppression needs to know of the pods."""
 
-    classes: dict[str, PodClass]
+    classes: dict[str, SuppressPodClass]
     holders: tuple[CPUHolder, ...]
     bound_groups: frozenset[str]
     """Groups of active pods to which the scheduler gave CPUs or NUMA nodes."""
@@ -47,12 +47,12 @@ class PodFacts(msgspec.Struct, frozen=True):
 
 def of_pods(pods: Iterable[PodRecord]) -> PodFacts:
     """Facts of all pods of the node; a malformed annotation counts as none."""
-    classes: dict[str, PodClass] = {}
+    classes: dict[str, SuppressPodClass] = {}
     holders: list[CPUHolder] = []
     bound: set[str] = set()
     has_active = False
     for pod in pods:
-        classes[pod.uid] = PodClass(pod.qos, pod.kube_qos)
+        classes[pod.uid] = SuppressPodClass(pod.qos, pod.kube_qos)
         if not pod.is_active:
             continue  # what has ended uses nothing and owns nothing any more
         has_active = True

@@ -50,7 +50,7 @@ MILLI_MAX = 10**12
 GATE = "BECPUSuppress"
 
 
-class Mode(enum.Enum):
+class SuppressMode(enum.Enum):
     """What a round does; all that it does not use is undone."""
 
     UNKNOWN = "nothing is configured; nothing is touched"
@@ -60,7 +60,7 @@ class Mode(enum.Enum):
     QUOTA = "by quota"
 
 
-class PodClass(msgspec.Struct, frozen=True):
+class SuppressPodClass(msgspec.Struct, frozen=True):
     """What suppression needs to know of a pod; `qos` is the raw class."""
 
     qos: QoSClass
@@ -72,7 +72,7 @@ class PodClass(msgspec.Struct, frozen=True):
         return self.qos is QoSClass.BE or self.kube_qos is KubeQoS.BEST_EFFORT
 
 
-class NodeCPU(msgspec.Struct, frozen=True):
+class SuppressNodeCPU(msgspec.Struct, frozen=True):
     """What the node has, in milli-cores; `reserved_milli` is the larger of the kubelet's and the annotation's."""
 
     capacity_milli: int
@@ -117,7 +117,7 @@ class UsableCPUs(msgspec.Struct, frozen=True):
         return frozenset(processor.cpu for processor in (*self.lsr, *self.shared))
 
 
-class CPUSetReason(enum.Enum):
+class SuppressReason(enum.Enum):
     """Why best-effort pods have these CPUs."""
 
     FITTED = "as many CPUs as services leave"
@@ -127,11 +127,11 @@ class CPUSetReason(enum.Enum):
     WITHDRAWN = "fewer CPUs are usable than services leave; those that became exclusive are taken back"
 
 
-class CPUSetDecision(msgspec.Struct, frozen=True):
+class SuppressCPUSet(msgspec.Struct, frozen=True):
     """CPUs of best-effort pods; None writes nothing."""
 
     cpus: CPUSet | None
-    reason: CPUSetReason
+    reason: SuppressReason
 
 
 class QuotaReason(enum.Enum):
@@ -151,29 +151,29 @@ class QuotaDecision(msgspec.Struct, frozen=True):
     reason: QuotaReason
 
 
-def mode_of(strategy: ResourceThresholdStrategy | None, *, has_be_manager: bool) -> Mode:
+def mode_of(strategy: ResourceThresholdStrategy | None, *, has_be_manager: bool) -> SuppressMode:
     """What this round does; a policy that we do not know means by CPUs."""
     switch = node_switch(GATE, strategy.enable if strategy is not None else None)
     if strategy is None or switch is NodeSwitch.UNKNOWN:
-        return Mode.UNKNOWN
+        return SuppressMode.UNKNOWN
     if has_be_manager:
-        return Mode.MANAGER
+        return SuppressMode.MANAGER
     if switch is NodeSwitch.OFF:
-        return Mode.OFF
-    return Mode.QUOTA if strategy.cpu_suppress_policy == CFS_QUOTA_POLICY else Mode.CPUSET
+        return SuppressMode.OFF
+    return SuppressMode.QUOTA if strategy.cpu_suppress_policy == CFS_QUOTA_POLICY else SuppressMode.CPUSET
 
 
-def node_cpu(capacity_milli: int, allocatable_milli: int, reservation: NodeReservation) -> NodeCPU:
+def node_cpu(capacity_milli: int, allocatable_milli: int, reservation: NodeReservation) -> SuppressNodeCPU:
     """The node's CPU; the reservation's apply policy does not matter here."""
     annotated = node_reservation.amounts(reservation).get("cpu", ZERO)
     by_kubelet = max(capacity_milli - allocatable_milli, 0)
-    return NodeCPU(capacity_milli, max(by_kubelet, annotated.milli))
+    return SuppressNodeCPU(capacity_milli, max(by_kubelet, annotated.milli))
 
 
 def suppress_amount(
-    node: NodeCPU,
+    node: SuppressNodeCPU,
     usage: CPUUsage,
-    pods: Mapping[str, PodClass],
+    pods: Mapping[str, SuppressPodClass],
     host_applications: Sequence[HostApplicationSpec],
     threshold_percent: int,
     min_percent: int | None = None,
@@ -248,7 +248,7 @@ def surge_milli(
 
 
 def _best_effort_cores(
-    usage: CPUUsage, pods: Mapping[str, PodClass], host_applications: Iterable[HostApplicationSpec]
+    usage: CPUUsage, pods: Mapping[str, SuppressPodClass], host_applications: Iterable[HostApplicationSpec]
 ) -> float:
     """What is known of the users of the best-effort group."""
     of_pods = sum(
@@ -351,7 +351,7 @@ def floor_cpus(processors: Iterable[Processor], reserved: CPUSet, system: System
     return frozenset(cpu_pick.pick(min(CPU_COUNT_MIN, len(spared)), spared))
 
 
-def decide_cpuset(be_milli: int, old: CPUSet, machine_count: int, usable: UsableCPUs) -> CPUSetDecision:
+def decide_cpuset(be_milli: int, old: CPUSet, machine_count: int, usable: UsableCPUs) -> SuppressCPUSet:
     """The CPUs of best-effort pods.
 
     When fewer CPUs are usable than the amount stands for, nothing is picked. Then they keep what they have,
@@ -360,12 +360,12 @@ def decide_cpuset(be_milli: int, old: CPUSet, machine_count: int, usable: Usable
     count = wanted_cpu_count(be_milli, len(old), machine_count)
     if count <= len(usable.cpus):
         is_stepped = count < math.ceil(be_milli / _MILLI)
-        reason = CPUSetReason.STEPPED if is_stepped else CPUSetReason.FITTED
-        return CPUSetDecision(suppressed_cpus(count, usable), reason)
+        reason = SuppressReason.STEPPED if is_stepped else SuppressReason.FITTED
+        return SuppressCPUSet(suppressed_cpus(count, usable), reason)
     kept = old & usable.cpus
     if kept == old or not usable.cpus:
-        return CPUSetDecision(None, CPUSetReason.KEPT)
-    return CPUSetDecision(kept or usable.cpus, CPUSetReason.WITHDRAWN)
+        return SuppressCPUSet(None, SuppressReason.KEPT)
+    return SuppressCPUSet(kept or usable.cpus, SuppressReason.WITHDRAWN)
 
 
 def decide_quota(be_milli: int, capacity_milli: int, old_us: int) -> QuotaDecision:
@@ -380,7 +380,7 @@ def decide_quota(be_milli: int, capacity_milli: int, old_us: int) -> QuotaDecisi
     return QuotaDecision(quota_us, True, reason)
 
 
-class Quotas(msgspec.Struct, frozen=True):
+class SuppressQuotas(msgspec.Struct, frozen=True):
     """Quotas of nodes, (nodes,) or (): whether each is written, and whether growth was held back."""
 
     quota_us: Integers
@@ -388,7 +388,7 @@ class Quotas(msgspec.Struct, frozen=True):
     is_stepped: NDArray[np.bool_]
 
 
-def decide_quotas(be_milli: Amounts, capacity_milli: Amounts, old_us: Amounts) -> Quotas:
+def decide_quotas(be_milli: Amounts, capacity_milli: Amounts, old_us: Amounts) -> SuppressQuotas:
     """Return what `decide_quota` decides for each node: all arguments and results are (nodes,)."""
     target_us = np.maximum(be_milli * CFS_PERIOD_US // _MILLI, QUOTA_US_MIN)
     machine_us = -(-capacity_milli // _MILLI) * CFS_PERIOD_US
@@ -397,10 +397,12 @@ def decide_quotas(be_milli: Amounts, capacity_milli: Amounts, old_us: Amounts) -
     step_us = np.asarray(machine_us * GROWTH_RATIO_MAX)
     is_stepped = is_written & (np.asarray(old_us) != UNLIMITED) & (target_us - old_us > step_us)
     written_us = np.where(is_stepped, old_us + step_us.astype(np.int64), target_us)
-    return Quotas(np.where(is_written, written_us, old_us), np.asarray(is_written), np.asarray(is_stepped))
+    return SuppressQuotas(
+        np.where(is_written, written_us, old_us), np.asarray(is_written), np.asarray(is_stepped)
+    )
 
 
-def _is_best_effort(pod: PodClass | None) -> bool:
+def _is_best_effort(pod: SuppressPodClass | None) -> bool:
     return pod is not None and pod.is_best_effort
 
 

@@ -22,10 +22,10 @@ from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import best_effort_cpus, cpu_facts, cpu_suppress
 from koordinator.koordlet.qos.best_effort_cpus import BestEffortCPUs, TreeCPUs
 from koordinator.koordlet.qos.cpu_facts import CPUFacts, PodFacts
-from koordinator.koordlet.qos.cpu_suppress import CPUUsage, Mode, SuppressAmount
+from koordinator.koordlet.qos.cpu_suppress import CPUUsage, SuppressAmount, SuppressMode
 from koordinator.koordlet.qos.service_usage import ServiceUsage
 from koordinator.koordlet.view import Topic
-from koordinator.koordlet.writing.update_plan import Outcome, Update
+from koordinator.koordlet.writing.update_plan import Update, WriteOutcome
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +35,15 @@ STARVED = "BestEffortCPUStarved"
 """The event that says that no CPU is left for best-effort pods."""
 AUDIT_LEVEL = 1
 _BE_CPU_USED = {kinds.BE_RESOURCE: "cpu", kinds.BE_ALLOCATION: "usage"}
-_SETTLED = frozenset((Outcome.WRITTEN, Outcome.UNCHANGED, Outcome.SKIPPED, Outcome.WOULD_WRITE))
+_SETTLED = frozenset(
+    (WriteOutcome.WRITTEN, WriteOutcome.UNCHANGED, WriteOutcome.SKIPPED, WriteOutcome.WOULD_WRITE)
+)
 
 
 class _Ground(msgspec.Struct, frozen=True):
     """What a round decided from, for those who act between two rounds."""
 
-    mode: Mode
+    mode: SuppressMode
     at_s: float
     be_milli: int
     least_milli: int | None
@@ -89,15 +91,15 @@ class CPUSuppress:
         slo = self._view.slo
         strategy = slo.resource_used_threshold_with_be if slo is not None else None
         mode = cpu_suppress.mode_of(strategy, has_be_manager=self._shared.gates.is_on("BECPUManager"))
-        if mode is Mode.UNKNOWN or strategy is None:
+        if mode is SuppressMode.UNKNOWN or strategy is None:
             return self._skip("the NodeSLO does not say whether to suppress")
-        if mode is not Mode.CPUSET:
+        if mode is not SuppressMode.CPUSET:
             self._is_starved = False
-        if mode in (Mode.MANAGER, Mode.OFF):
+        if mode in (SuppressMode.MANAGER, SuppressMode.OFF):
             self._said = ""
             self._shared.metrics.be_suppress_cpu.reset()
             self._undo_quota()
-            self._recover(is_managed=mode is Mode.MANAGER)
+            self._recover(is_managed=mode is SuppressMode.MANAGER)
             return None
         capacity_milli = self._capacity_milli()
         if capacity_milli <= 0:
@@ -112,7 +114,7 @@ class CPUSuppress:
         self._ground = _Ground(
             mode, self._shared.clock.now(), amount.be_milli, least_milli, capacity_milli, services
         )
-        if mode is Mode.QUOTA:
+        if mode is SuppressMode.QUOTA:
             self._by_quota(amount.be_milli, capacity_milli)
             self._recover(is_managed=False)
         else:
@@ -133,7 +135,7 @@ class CPUSuppress:
         )
         if be_milli is None:
             return False
-        is_quota = ground.mode is Mode.QUOTA
+        is_quota = ground.mode is SuppressMode.QUOTA
         taken = (
             self._by_quota(be_milli, ground.capacity_milli, only_less=True)
             if is_quota

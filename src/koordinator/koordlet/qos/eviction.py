@@ -38,7 +38,7 @@ _NEVER = frozenset((QoSClass.LSE, QoSClass.LSR))
 """Services with CPUs of their own; whatever their labels and priority say, they are not there to make room."""
 
 
-class Target(enum.Enum):
+class ReleaseTarget(enum.Enum):
     """What a victim gives back: what it uses, or what it requested."""
 
     USED = "used"
@@ -57,7 +57,7 @@ class EvictionTask(msgspec.Struct, frozen=True):
 
     feature: str
     """Its gate, as pods name it in their eviction policy."""
-    target: Target
+    target: ReleaseTarget
     wanted: dict[str, int]
     candidates: tuple[str, ...]
     gives: dict[str, dict[str, int]]
@@ -65,7 +65,7 @@ class EvictionTask(msgspec.Struct, frozen=True):
     """What was measured, for events and the audit log."""
 
 
-class Victim(msgspec.Struct, frozen=True):
+class EvictionVictim(msgspec.Struct, frozen=True):
     """The pod to evict next, and for which feature."""
 
     uid: str
@@ -215,7 +215,7 @@ class Arbitration:
         self._task = 0
         self._candidate = 0
         self._evicted: list[str] = []
-        self._released: dict[Target, dict[str, int]] = {}
+        self._released: dict[ReleaseTarget, dict[str, int]] = {}
 
     @property
     def evicted(self) -> tuple[str, ...]:
@@ -223,11 +223,11 @@ class Arbitration:
         return tuple(self._evicted)
 
     @property
-    def released(self) -> dict[Target, dict[str, int]]:
+    def released(self) -> dict[ReleaseTarget, dict[str, int]]:
         """What was given back so far, also by pods evicted earlier."""
         return self._released
 
-    def next_victim(self) -> Victim | None:
+    def next_victim(self) -> EvictionVictim | None:
         """The pod to evict next; None when all tasks are satisfied or have no candidates left."""
         while self._task < len(self._tasks):
             task = self._tasks[self._task]
@@ -241,10 +241,10 @@ class Arbitration:
             if uid in self._already:
                 self._count(uid)
                 continue
-            return Victim(uid, task.feature, task.reason)
+            return EvictionVictim(uid, task.feature, task.reason)
         return None
 
-    def settle(self, victim: Victim, succeeded: bool) -> None:
+    def settle(self, victim: EvictionVictim, succeeded: bool) -> None:
         """Tell what became of a victim; after a failure a later task may choose it again."""
         if succeeded:
             self._evicted.append(victim.uid)
@@ -258,7 +258,7 @@ class Arbitration:
 
     def _count(self, uid: str) -> None:
         self._handled.add(uid)
-        gives: dict[Target, dict[str, int]] = {}
+        gives: dict[ReleaseTarget, dict[str, int]] = {}
         wanting = {task.target for task in self._tasks if any(want > 0 for want in task.wanted.values())}
         for task in self._tasks:
             if task.target not in wanting:

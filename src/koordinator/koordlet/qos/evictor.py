@@ -19,7 +19,13 @@ from koordinator.host.cri import ContainerRuntimes
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import eviction
-from koordinator.koordlet.qos.eviction import EVENT_FAIL, EVENT_SUCCESS, Arbitration, EvictionTask, Victim
+from koordinator.koordlet.qos.eviction import (
+    EVENT_FAIL,
+    EVENT_SUCCESS,
+    Arbitration,
+    EvictionTask,
+    EvictionVictim,
+)
 from koordinator.koordlet.qos.victims import Victims
 
 log = logging.getLogger(__name__)
@@ -93,7 +99,7 @@ class Evictor:
                 break
         return bool(arbitration.evicted)
 
-    async def _evict(self, record: PodRecord, victim: Victim) -> Fate:
+    async def _evict(self, record: PodRecord, victim: EvictionVictim) -> Fate:
         shared, meta = self._shared, record.pod.metadata
         message = victim.message(meta.name)
         if shared.executor.is_dry_run:

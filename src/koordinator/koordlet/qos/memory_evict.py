@@ -12,7 +12,7 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.qos import threshold_eviction
 from koordinator.koordlet.qos.eviction import Amounts, EvictionTask, Used
 from koordinator.koordlet.qos.eviction_strategy import Flag, PlausibleUsage, plausible
-from koordinator.koordlet.qos.threshold_eviction import Marks, Problem, ThresholdEviction
+from koordinator.koordlet.qos.threshold_eviction import Marks, ThresholdEviction, ThresholdProblem
 
 BE_MEMORY, MEMORY_ALLOCATABLE, MEMORY = "BEMemoryEvict", "MemoryAllocatableEvict", "MemoryEvict"
 
@@ -87,10 +87,10 @@ def tasks(
     return [task for task in found if task is not None]
 
 
-def marks_of(feature: str, strategy: ResourceThresholdStrategy | None) -> Marks | Problem:
+def marks_of(feature: str, strategy: ResourceThresholdStrategy | None) -> Marks | ThresholdProblem:
     """Return the marks of a feature, or what is wrong with them."""
     if strategy is None:
-        return Problem.NOT_CONFIGURED
+        return ThresholdProblem.NOT_CONFIGURED
     if feature == MEMORY_ALLOCATABLE:
         return threshold_eviction.allocatable_marks(
             strategy,

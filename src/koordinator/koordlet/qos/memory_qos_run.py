@@ -14,13 +14,13 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import memory_qos
 from koordinator.koordlet.qos.memory_qos import MemoryPlan, Texts
-from koordinator.koordlet.writing.update_plan import Outcome, Update
+from koordinator.koordlet.writing.update_plan import Update, WriteOutcome
 
 REASON = "UpdateCgroups"
 """As the audit log has it."""
 RETRY_S = 5.0
 """Groups that are not there yet, and values that the kernel refused, have their next chance after this time."""
-_REFUSED = frozenset((Outcome.FAILED, Outcome.NOT_HELD))
+_REFUSED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD))
 
 
 class _Inputs(msgspec.Struct, frozen=True, eq=False):
@@ -78,7 +78,7 @@ class MemoryQoS:
         }
         self._is_pending = any(
             result.outcome in _REFUSED
-            or (result.outcome is Outcome.MISSING and result.update.group in running)
+            or (result.outcome is WriteOutcome.MISSING and result.update.group in running)
             for result in results
         )
         self._done_for, self._done_s = inputs, self._shared.clock.now()

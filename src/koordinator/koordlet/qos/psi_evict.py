@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from koordinator.api import resources
 from koordinator.api.core import Pod
-from koordinator.api.feature_gate_tables import Gate, Stage
+from koordinator.api.feature_gate_tables import FeatureGate, FeatureStage
 from koordinator.api.meta import ViewPart
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.host import cgroup_layout
@@ -25,7 +25,7 @@ from koordinator.host.errors import ContentError
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import eviction
-from koordinator.koordlet.qos.eviction import EvictionTask, Target, Used
+from koordinator.koordlet.qos.eviction import EvictionTask, ReleaseTarget, Used
 from koordinator.koordlet.qos.eviction_strategy import (
     CarriesOut,
     EvictionStrategy,
@@ -81,7 +81,11 @@ class PSIEvict(EvictionStrategy):
 
     name = PSI
     gates = (PSI,)
-    new_gates = {PSI: Gate(False, Stage.ALPHA, "evict best-effort pods by pressure on memory and CPU (PSI)")}
+    new_gates = {
+        PSI: FeatureGate(
+            False, FeatureStage.ALPHA, "evict best-effort pods by pressure on memory and CPU (PSI)"
+        )
+    }
     interval = Flag(
         "psi-evict-interval-seconds", 5, "Loop of eviction by pressure; 0: off (not in the reference)."
     )
@@ -195,4 +199,4 @@ def _task(
 ) -> EvictionTask:
     candidates = eviction.uids(eviction.largest_first(PSI, pods, used))
     gives = {uid: {resource: int(amount * unit)} for uid, amount in used.items()}
-    return EvictionTask(PSI, Target.USED, {resource: release}, candidates, gives, reason)
+    return EvictionTask(PSI, ReleaseTarget.USED, {resource: release}, candidates, gives, reason)

@@ -32,16 +32,16 @@ class ResctrlCPU(msgspec.Struct, frozen=True):
     cache_ids: tuple[int, ...]
 
 
-class Support(msgspec.Struct, frozen=True):
+class ResctrlSupport(msgspec.Struct, frozen=True):
     """What the CPU can divide."""
 
     cache: bool
     bandwidth: bool
 
 
-def support_of(flags: Collection[str]) -> Support:
+def support_of(flags: Collection[str]) -> ResctrlSupport:
     """What the flags of `/proc/cpuinfo` promise; both are needed."""
-    return Support("cat_l3" in flags, "mba" in flags)
+    return ResctrlSupport("cat_l3" in flags, "mba" in flags)
 
 
 def full_mask_of(text: str) -> int:

@@ -32,7 +32,7 @@ ABSENT_S = 60.0
 _DEPTH_MAX = 2  # a pod, its containers, and groups that a container makes for itself
 
 
-class Resctrl:
+class ResctrlStrategy:
     """One round looks at pods and policies; without a change nothing is read for `LOOK_S`."""
 
     name = "RdtResctrl"

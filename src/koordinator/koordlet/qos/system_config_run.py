@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 REASON = "UpdateSystemConfig"
 
 
-class SystemConfig:
+class SystemConfigStrategy:
     """One round acts when the strategy or the node's memory has changed, and checks once in a while."""
 
     name = "SystemConfig"

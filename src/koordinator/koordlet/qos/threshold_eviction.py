@@ -18,7 +18,7 @@ from koordinator.api.quantity import QuantityError
 from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import eviction
-from koordinator.koordlet.qos.eviction import LENT, Amounts, EvictionTask, Target, Used
+from koordinator.koordlet.qos.eviction import LENT, Amounts, EvictionTask, ReleaseTarget, Used
 from koordinator.koordlet.qos.eviction_strategy import CarriesOut, EvictionStrategy
 
 Integers = NDArray[np.int64]
@@ -35,7 +35,7 @@ _SWITCHED_BY = "BECPUEvict"
 """All features share the switch of this one."""
 
 
-class Problem(enum.Enum):
+class ThresholdProblem(enum.Enum):
     """Why a feature does nothing."""
 
     NOT_CONFIGURED = "not-configured"
@@ -54,8 +54,8 @@ class Problem(enum.Enum):
 
 _WHY_NOT = {
     NodeSwitch.ON: None,
-    NodeSwitch.OFF: Problem.DISABLED,
-    NodeSwitch.UNKNOWN: Problem.NOT_CONFIGURED,
+    NodeSwitch.OFF: ThresholdProblem.DISABLED,
+    NodeSwitch.UNKNOWN: ThresholdProblem.NOT_CONFIGURED,
 }
 
 
@@ -81,7 +81,7 @@ class ThresholdEviction(EvictionStrategy):
 
     def __init__(self, shared: Shared, evictor: CarriesOut) -> None:
         super().__init__(shared, evictor)
-        self._lent = Lent(self.lent)
+        self._lent = LentResources(self.lent)
 
     @abc.abstractmethod
     def _wanted(
@@ -111,46 +111,48 @@ class ThresholdEviction(EvictionStrategy):
         return tasks
 
 
-def activity(strategy: ResourceThresholdStrategy | None) -> Problem | None:
+def activity(strategy: ResourceThresholdStrategy | None) -> ThresholdProblem | None:
     """Return why no eviction runs at all; None when it does."""
     return _WHY_NOT[node_switch(_SWITCHED_BY, strategy.enable if strategy is not None else None)]
 
 
-def used_marks(threshold: int | None, lower: int | None, gap: int) -> Marks | Problem:
+def used_marks(threshold: int | None, lower: int | None, gap: int) -> Marks | ThresholdProblem:
     """Return the marks of a feature that looks at use; without a lower one it is `gap` below the threshold."""
     if threshold is None:
-        return Problem.THRESHOLD_MISSING
+        return ThresholdProblem.THRESHOLD_MISSING
     if threshold < 0:
-        return Problem.THRESHOLD_NEGATIVE
+        return ThresholdProblem.THRESHOLD_NEGATIVE
     lower = threshold - gap if lower is None else lower
-    return Problem.LOWER_NOT_BELOW if lower >= threshold else Marks(threshold, lower, None)
+    return ThresholdProblem.LOWER_NOT_BELOW if lower >= threshold else Marks(threshold, lower, None)
 
 
-def up_to_priority(found: Marks | Problem, strategy: ResourceThresholdStrategy) -> Marks | Problem:
+def up_to_priority(
+    found: Marks | ThresholdProblem, strategy: ResourceThresholdStrategy
+) -> Marks | ThresholdProblem:
     """Return the marks of a feature that may evict pods of any class up to a priority."""
-    if isinstance(found, Problem):
+    if isinstance(found, ThresholdProblem):
         return found
     if strategy.evict_enabled_priority_threshold is None:
-        return Problem.PRIORITY_MISSING
+        return ThresholdProblem.PRIORITY_MISSING
     return msgspec.structs.replace(found, priority=strategy.evict_enabled_priority_threshold)
 
 
 def allocatable_marks(
     strategy: ResourceThresholdStrategy, threshold: int | None, lower: int | None
-) -> Marks | Problem:
+) -> Marks | ThresholdProblem:
     """Return the marks of a feature that looks at requests."""
     if threshold is None:
-        return Problem.THRESHOLD_MISSING
+        return ThresholdProblem.THRESHOLD_MISSING
     if threshold < 0:
-        return Problem.THRESHOLD_NEGATIVE
+        return ThresholdProblem.THRESHOLD_NEGATIVE
     if lower is None:
-        return Problem.LOWER_MISSING
+        return ThresholdProblem.LOWER_MISSING
     if lower >= threshold:
-        return Problem.LOWER_NOT_BELOW
+        return ThresholdProblem.LOWER_NOT_BELOW
     limit = strategy.allocatable_evict_priority_threshold
     if limit is None:
-        return Problem.PRIORITY_MISSING
-    return Problem.PRIORITY_TOO_HIGH if limit > PRIORITY_MAX else Marks(threshold, lower, limit)
+        return ThresholdProblem.PRIORITY_MISSING
+    return ThresholdProblem.PRIORITY_TOO_HIGH if limit > PRIORITY_MAX else Marks(threshold, lower, limit)
 
 
 def above_lower(capacity: int | Integers, used: int | Integers, marks: Marks) -> Integers:
@@ -166,7 +168,7 @@ def above_lower(capacity: int | Integers, used: int | Integers, marks: Marks) ->
 def used_task(
     feature: str,
     resource: str,
-    marks: Marks | Problem,
+    marks: Marks | ThresholdProblem,
     capacity: int,
     used: float | None,
     pods: Sequence[Pod],
@@ -184,13 +186,13 @@ def used_task(
     else:
         candidates = eviction.by_priority(feature, pods, pods_used, marks.priority)
     gives = {uid: {resource: int(amount * unit)} for uid, amount in pods_used.items()}
-    return EvictionTask(feature, Target.USED, {resource: release}, eviction.uids(candidates), gives)
+    return EvictionTask(feature, ReleaseTarget.USED, {resource: release}, eviction.uids(candidates), gives)
 
 
 def allocatable_task(
     feature: str,
     resource: str,
-    marks: Marks | Problem,
+    marks: Marks | ThresholdProblem,
     allocatable: Amounts,
     pods: Sequence[Pod],
     pods_used: Used,
@@ -203,7 +205,7 @@ def allocatable_task(
         return None
     candidates = eviction.by_priority(feature, pods, pods_used, marks.priority, requested=resource)
     gives = _gives_request(pods, resource, wanted)
-    return EvictionTask(feature, Target.REQUEST, wanted, eviction.uids(candidates), gives)
+    return EvictionTask(feature, ReleaseTarget.REQUEST, wanted, eviction.uids(candidates), gives)
 
 
 def allocatable_release(
@@ -249,7 +251,7 @@ def _gives_request(pods: Iterable[Pod], resource: str, wanted: Amounts) -> dict[
     return gives
 
 
-class Lent:
+class LentResources:
     """Follows what a node lends of some resources. Times are those of a clock that never goes back."""
 
     def __init__(self, names: Sequence[str]) -> None:

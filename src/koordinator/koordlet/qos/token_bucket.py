@@ -16,7 +16,7 @@ FULL_PERCENT = 100
 _START_SHARE_MAX = 0.5
 
 
-class TokenBucket(msgspec.Struct, frozen=True):
+class BurstTokenBucket(msgspec.Struct, frozen=True):
     """Tokens left, between plus and minus the capacity, and the part of a second not yet accounted."""
 
     capacity: int
@@ -28,7 +28,7 @@ class TokenBucket(msgspec.Struct, frozen=True):
         """Whether the container may go on above its limit."""
         return self.tokens > 0
 
-    def step(self, elapsed_s: float, usage_percent: int) -> "TokenBucket":
+    def step(self, elapsed_s: float, usage_percent: int) -> "BurstTokenBucket":
         """The bucket after `elapsed_s` at this usage (percent of the limit).
 
         Whole seconds are accounted; the rest is kept for the next step, so that a loop that is slightly
@@ -41,7 +41,7 @@ class TokenBucket(msgspec.Struct, frozen=True):
         elif usage_percent < SAVING_PERCENT:
             tokens += (FULL_PERCENT - usage_percent) * seconds
         tokens = min(max(tokens, -self.capacity), self.capacity)
-        return TokenBucket(self.capacity, tokens, elapsed_s + self.rest_s - seconds)
+        return BurstTokenBucket(self.capacity, tokens, elapsed_s + self.rest_s - seconds)
 
 
 def capacity_of(settings: CPUBurstStrategy) -> int | None:
@@ -52,7 +52,7 @@ def capacity_of(settings: CPUBurstStrategy) -> int | None:
     return period_s * (percent - FULL_PERCENT) if percent is not None and percent >= FULL_PERCENT else 0
 
 
-def bucket_for(capacity: int, old: TokenBucket | None, rng: random.Random) -> TokenBucket:
+def bucket_for(capacity: int, old: BurstTokenBucket | None, rng: random.Random) -> BurstTokenBucket:
     """The old bucket, or a new one where there is none of this capacity.
 
     A new bucket starts less than half full, at random: otherwise all containers of a restarted agent would
@@ -60,7 +60,7 @@ def bucket_for(capacity: int, old: TokenBucket | None, rng: random.Random) -> To
     """
     if old is not None and old.capacity == capacity:
         return old
-    return TokenBucket(capacity, int(capacity * rng.uniform(0.0, _START_SHARE_MAX)))
+    return BurstTokenBucket(capacity, int(capacity * rng.uniform(0.0, _START_SHARE_MAX)))
 
 
 def usage_percent(used_cores: float | None, limit_milli: int) -> int:

@@ -31,7 +31,7 @@ from koordinator.api.quantity import Family
 from koordinator.api.scalars import ScalarError
 from koordinator.api.slo import HostApplicationSpec
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.predict.reclaimable import Amount, Prediction
+from koordinator.koordlet.predict.reclaimable import Prediction, ReclaimableAmount
 from koordinator.koordlet.series import NO_PROPERTIES, Aggregation, SeriesStore
 
 REPORT_INTERVAL_S_MIN = 30
@@ -60,7 +60,7 @@ class KnownGPU(msgspec.Struct, frozen=True):
     memory_bytes: int
 
 
-class Known(msgspec.Struct, frozen=True):
+class ReportSubjects(msgspec.Struct, frozen=True):
     """The subjects of a report, besides the samples."""
 
     pods: Sequence[Pod] = ()
@@ -102,7 +102,7 @@ def collect_policy(spec: NodeMetricSpec) -> CollectPolicy:
 
 def status_of(
     store: SeriesStore,
-    known: Known,
+    known: ReportSubjects,
     policy: CollectPolicy,
     now_ms: int,
     update_time: str,
@@ -171,13 +171,13 @@ def aggregated_usage(
 def usage_maps(cores: NDArray[np.float64], memory_bytes: NDArray[np.float64]) -> list[ResourceMap]:
     """Return the map of each usage, both (n,), cut to milli-cores and bytes."""
     milli, whole_bytes = (cores * 1000).astype(np.int64).tolist(), memory_bytes.astype(np.int64).tolist()
-    return [_amount_map(Amount(*each)) for each in zip(milli, whole_bytes, strict=True)]
+    return [_amount_map(ReclaimableAmount(*each)) for each in zip(milli, whole_bytes, strict=True)]
 
 
 class _Report:
     """One report: the store at one moment, under one policy."""
 
-    def __init__(self, store: SeriesStore, known: Known, policy: CollectPolicy, now_ms: int) -> None:
+    def __init__(self, store: SeriesStore, known: ReportSubjects, policy: CollectPolicy, now_ms: int) -> None:
         self._store = store
         self._known = known
         self._policy = policy
@@ -309,7 +309,7 @@ def _memory_kinds(policy: str, has_cold_pages: bool) -> _MemoryKinds:
     return _PAGE_CACHE if policy == WITH_PAGE_CACHE else _PLAIN
 
 
-def _amount_map(amount: Amount) -> ResourceMap:
+def _amount_map(amount: ReclaimableAmount) -> ResourceMap:
     return ResourceMap(
         resources={
             resources.CPU: quantity.text_of_milli(amount.cpu_milli),

@@ -24,7 +24,7 @@ from koordinator.koordlet.metrics import NodeGauge
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.report import node_metric
-from koordinator.koordlet.report.node_metric import CollectPolicy, Known, KnownGPU
+from koordinator.koordlet.report.node_metric import CollectPolicy, KnownGPU, ReportSubjects
 from koordinator.koordlet.report.outage import Outage
 from koordinator.koordlet.series import GROUP_POINTS_MAX, GROUP_WINDOW_S_MAX, POINTS_MAX
 
@@ -92,7 +92,7 @@ class NodeMetricReporter:
         view, now_s = self._shared.view, self._shared.clock.now()
         pods = [record.pod for record in view.pods.values()]
         gpus = self._shared.gpus.devices if self._shared.gpus is not None else ()
-        known = Known(
+        known = ReportSubjects(
             pods=pods,
             host_applications=view.host_applications,
             gpus=[KnownGPU(gpu.uuid, gpu.minor, gpu.memory_bytes) for gpu in gpus],

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from koordinator.api.core import Node, Pod
-from koordinator.cluster.config import ConfigError
+from koordinator.cluster.config import ClusterConfigError
 from koordinator.host.kubelet import KubeletAccess, KubeletClient, KubeletError
-from koordinator.koordlet.config import KubeletConfig
+from koordinator.koordlet.config import KubeletClientConfig
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.view import NodeView
 
@@ -35,7 +35,7 @@ class NodeKubelet:
     """`parts.Kubelet` for the address that `view.node` has at the moment."""
 
     def __init__(
-        self, config: KubeletConfig, view: NodeView, metrics: AgentMetrics, identity: KubeletIdentity
+        self, config: KubeletClientConfig, view: NodeView, metrics: AgentMetrics, identity: KubeletIdentity
     ) -> None:
         self._config = config
         self._view = view
@@ -79,11 +79,11 @@ class NodeKubelet:
         assert self._identity.authorization is not None
         try:
             return await self._identity.authorization()
-        except ConfigError as error:
+        except ClusterConfigError as error:
             raise KubeletError("kubelet", 0, f"no credentials: {error}") from error
 
 
-def access(node: Node, config: KubeletConfig, identity: KubeletIdentity) -> KubeletAccess | None:
+def access(node: Node, config: KubeletClientConfig, identity: KubeletIdentity) -> KubeletAccess | None:
     """Return how the kubelet of a Node is reached; None while the Node has no address.
 
     An address type that the Node does not have means its internal address, else the first that it has.

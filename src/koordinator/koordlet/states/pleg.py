@@ -21,7 +21,7 @@ from koordinator.host.inotify import DirectoryEvent, GroupChange, Inotify
 SUBSYSTEM = "cpu"
 
 
-class Lifecycle(enum.Enum):
+class LifecycleEventType(enum.Enum):
     """The event of a pod or container."""
 
     POD_ADDED = "pod added"
@@ -33,7 +33,7 @@ class Lifecycle(enum.Enum):
 class PodEvent(msgspec.Struct, frozen=True):
     """One event; `container` is an id without runtime, empty for events of pods."""
 
-    what: Lifecycle
+    what: LifecycleEventType
     group: str
     pod_uid: str
     container: str = ""
@@ -103,7 +103,7 @@ class PodLifecycle:
         if group not in self._pods:
             self._pods[group] = uid
             self._containers[group] = {}
-            yield PodEvent(Lifecycle.POD_ADDED, group, uid)
+            yield PodEvent(LifecycleEventType.POD_ADDED, group, uid)
         # First the watch, then the look: what comes in between is seen twice rather than never.
         self._watch(group)
         names = [os.path.basename(each) for each in self._cgroups.children(group, SUBSYSTEM) or ()]
@@ -118,8 +118,8 @@ class PodLifecycle:
             return
         self._inotify.unwatch(self._cgroups.directory(group, SUBSYSTEM))
         for container in self._containers.pop(group).values():
-            yield PodEvent(Lifecycle.CONTAINER_REMOVED, group, uid, container)
-        yield PodEvent(Lifecycle.POD_REMOVED, group, uid)
+            yield PodEvent(LifecycleEventType.CONTAINER_REMOVED, group, uid, container)
+        yield PodEvent(LifecycleEventType.POD_REMOVED, group, uid)
 
     def _container_seen(self, group: str, name: str) -> Iterator[PodEvent]:
         if name in self._containers[group]:
@@ -129,12 +129,12 @@ class PodLifecycle:
         except LayoutError:
             return
         self._containers[group][name] = container
-        yield PodEvent(Lifecycle.CONTAINER_ADDED, group, self._pods[group], container)
+        yield PodEvent(LifecycleEventType.CONTAINER_ADDED, group, self._pods[group], container)
 
     def _container_removed(self, group: str, name: str) -> Iterator[PodEvent]:
         container = self._containers[group].pop(name, None)
         if container is not None:
-            yield PodEvent(Lifecycle.CONTAINER_REMOVED, group, self._pods[group], container)
+            yield PodEvent(LifecycleEventType.CONTAINER_REMOVED, group, self._pods[group], container)
 
     def _watch(self, group: str) -> None:
         directory = self._cgroups.directory(group, SUBSYSTEM)

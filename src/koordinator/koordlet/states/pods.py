@@ -21,7 +21,7 @@ from koordinator.koordlet import node_pods
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Kubelet, Shared
 from koordinator.koordlet.states import driver, pod_resources
-from koordinator.koordlet.states.pleg import Lifecycle, PodEvent, PodLifecycle
+from koordinator.koordlet.states.pleg import LifecycleEventType, PodEvent, PodLifecycle
 from koordinator.koordlet.view import Topic
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ class PodsState:
 
     def _told(self, events: list[PodEvent]) -> None:
         for event in events:
-            if event.what in (Lifecycle.POD_ADDED, Lifecycle.CONTAINER_ADDED):
+            if event.what in (LifecycleEventType.POD_ADDED, LifecycleEventType.CONTAINER_ADDED):
                 self._wake.set()
 
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import NoReturn, Protocol
 
 
-class State(Protocol):
+class StateKeeper(Protocol):
     """Fills its part of the view until cancelled; survives whatever its source does."""
 
     name: str

@@ -9,7 +9,7 @@ from koordinator.koordlet.states.node import NodeState
 from koordinator.koordlet.states.node_metric import NodeMetricState
 from koordinator.koordlet.states.node_slo import NodeSLOState
 from koordinator.koordlet.states.pods import PodsState
-from koordinator.koordlet.states.state import State
+from koordinator.koordlet.states.state import StateKeeper
 from koordinator.koordlet.states.volumes import VolumesState
 
 log = logging.getLogger(__name__)
@@ -25,12 +25,12 @@ class States:
         self._shared = shared
         self._node = NodeState(shared)
         self._pods = PodsState(shared, kubelet)
-        self._others: list[State] = [NodeSLOState(shared), NodeMetricState(shared)]
+        self._others: list[StateKeeper] = [NodeSLOState(shared), NodeMetricState(shared)]
         if shared.gates.is_on(volumes.GATE):
             self._others.append(VolumesState(shared))
 
     @property
-    def all(self) -> list[State]:
+    def all(self) -> list[StateKeeper]:
         """Every state."""
         return [self._node, self._pods, *self._others]
 

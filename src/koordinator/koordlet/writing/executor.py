@@ -21,16 +21,16 @@ from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.writing import idle_shares, restoring, update_plan
 from koordinator.koordlet.writing.file_writer import CGROUP_UPDATE, OTHER_UPDATE, FileWriter, PlannedWrite
-from koordinator.koordlet.writing.restore_log import Record, RestoreLog
+from koordinator.koordlet.writing.restore_log import RestoreLog, RestoreRecord
 from koordinator.koordlet.writing.restoring import Restored
 from koordinator.koordlet.writing.update_plan import (
     Cache,
     CacheEntry,
     Contents,
-    Outcome,
     Result,
     Update,
     UpdatePlan,
+    WriteOutcome,
 )
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ TRIES_MAX = 3
 """The first and two with fresh contents; children that come and go meanwhile make the kernel refuse."""
 _WARNINGS_MAX = 4_096
 _SHADOW_MAX = 65_536
-_FAILED = frozenset((Outcome.FAILED, Outcome.NOT_HELD))
+_FAILED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD))
 
 _Plan = Callable[[Sequence[Sequence[Update]], Contents, int, Cache, float], UpdatePlan]
 _Key = tuple[str, Knob]
@@ -105,7 +105,7 @@ class Executor(FileWriter):
         """Return the owners who have changed something that could be put back; also from before a restart."""
         return sorted({owner for record in self._records.all() for owner in record.owners})
 
-    def changed_by(self, owner: str) -> list[Record]:
+    def changed_by(self, owner: str) -> list[RestoreRecord]:
         """Return what an owner has changed, with what was there before."""
         return self._records.of_owner(owner)
 
@@ -122,7 +122,7 @@ class Executor(FileWriter):
             return
         if old is None or old.identity != identity:
             text = content.rstrip("\n")
-            self._records.note(Record(path, path, (owner,), before, text, identity, group, knob))
+            self._records.note(RestoreRecord(path, path, (owner,), before, text, identity, group, knob))
 
     def restore(
         self, owner: str, reason: str = "restored", *, keys: Container[str] | None = None
@@ -132,7 +132,7 @@ class Executor(FileWriter):
         `keys` are those of the records to be put back, all of the owner's without.
         """
         restored: list[Restored] = []
-        leveled: list[Record] = []
+        leveled: list[RestoreRecord] = []
         for record in self._records.of_owner(owner):
             if keys is not None and record.key not in keys:
                 continue
@@ -147,44 +147,44 @@ class Executor(FileWriter):
                 restored.append(self._put_back(record, owner, reason))
         return restored + self._put_back_leveled(leveled, owner, reason)
 
-    def _obstacle(self, record: Record, owner: str) -> Outcome | None:
+    def _obstacle(self, record: RestoreRecord, owner: str) -> WriteOutcome | None:
         """Return why a record is not put back; None when it is."""
         content = self._content(record.path)
         if content is None or self._files.identity(record.path) != record.identity:
-            return Outcome.MISSING
+            return WriteOutcome.MISSING
         if record.owners != (owner,):
-            return Outcome.SHARED
-        return None if restoring.is_ours(record, content) else Outcome.FOREIGN
+            return WriteOutcome.SHARED
+        return None if restoring.is_ours(record, content) else WriteOutcome.FOREIGN
 
-    def _put_back(self, record: Record, owner: str, reason: str) -> Restored:
+    def _put_back(self, record: RestoreRecord, owner: str, reason: str) -> Restored:
         content = self._content(record.path) or ""
         is_no_longer_idle = record.knob == Knob.CPU_IDLE and record.before == "0"
         if restoring.says(record, content, record.before):
             self._settled(record)
             if is_no_longer_idle:
                 self._give_shares_back(record.group, owner)
-            return Restored(record, Outcome.UNCHANGED)
+            return Restored(record, WriteOutcome.UNCHANGED)
         if self._on_dry_run is not None:
             self._would_write(record.path, content, record.before, owner, reason)
-            return Restored(record, Outcome.WOULD_WRITE)
+            return Restored(record, WriteOutcome.WOULD_WRITE)
         kind = CGROUP_UPDATE if record.knob else OTHER_UPDATE
         problem = self._timed(kind, functools.partial(self._files.write, record.path, record.before))
         if problem is not None and problem.failure is FileFailure.FULL and restoring.means_all_cpus(record):
             problem = self._give_all_cpus(record)
         if problem is not None:
-            return Restored(record, Outcome.FAILED, str(problem))
+            return Restored(record, WriteOutcome.FAILED, str(problem))
         self._audited(record.path, record.before, owner, reason)
         self._settled(record)
         if is_no_longer_idle:
             self._give_shares_back(record.group, owner)
-        return Restored(record, Outcome.WRITTEN)
+        return Restored(record, WriteOutcome.WRITTEN)
 
-    def _give_all_cpus(self, record: Record) -> FileProblem | None:
+    def _give_all_cpus(self, record: RestoreRecord) -> FileProblem | None:
         """On v2 an empty list means all CPUs of the parent, but not every kernel takes it where processes run."""
         cpus = self._cgroups.cpus(os.path.dirname(record.group)) or frozenset()
         return self._files.write(record.path, cpuset.text_of(cpus))
 
-    def _put_back_leveled(self, records: Sequence[Record], owner: str, reason: str) -> list[Restored]:
+    def _put_back_leveled(self, records: Sequence[RestoreRecord], owner: str, reason: str) -> list[Restored]:
         of_key = {_key(restoring.update_of(record, reason)): record for record in records}
         levels = restoring.levels(records, reason)
         results = self._run(levels, update_plan.plan_leveled, owner, True, records=False)
@@ -194,7 +194,7 @@ class Executor(FileWriter):
                 self._settled(each.record)
         return restored
 
-    def _settled(self, record: Record) -> None:
+    def _settled(self, record: RestoreRecord) -> None:
         if self._on_dry_run is None:
             self._records.drop([record.key])
         if record.knob:
@@ -260,7 +260,7 @@ class Executor(FileWriter):
             if self._on_dry_run is not None:
                 before = self._content(path) or ""
                 self._would_write(path, before, write.text, owner, update.reason)
-                refused[_key(update)] = Result(update, Outcome.WOULD_WRITE), False
+                refused[_key(update)] = Result(update, WriteOutcome.WOULD_WRITE), False
                 continue
             if records:
                 self._note(update, path, write.text, owner)
@@ -279,14 +279,14 @@ class Executor(FileWriter):
                 refused[key] = Result(update, found[0], found[1]), False
         return refused
 
-    def _verified(self, knob: Knob, path: str, text: str) -> tuple[Outcome, str] | None:
+    def _verified(self, knob: Knob, path: str, text: str) -> tuple[WriteOutcome, str] | None:
         """Return what is wrong after a write; None when the file says what was written."""
         content = self._files.read(path)
         if content is None:
-            return Outcome.MISSING, str(self._files.why(path))
+            return WriteOutcome.MISSING, str(self._files.why(path))
         if update_plan.holds(knob, content, text) or restoring.is_write_only(knob):
             return None
-        return Outcome.NOT_HELD, f"{path}: wrote {text[:80]!r}, reads {content.strip()[:80]!r}"
+        return WriteOutcome.NOT_HELD, f"{path}: wrote {text[:80]!r}, reads {content.strip()[:80]!r}"
 
     def _note(self, update: Update, path: str, text: str, owner: str) -> None:
         """Write ahead what the file says now."""
@@ -307,7 +307,7 @@ class Executor(FileWriter):
         failed = {
             cgroup_knobs.path(knob, self._cgroups.version, group)
             for (group, knob), (result, _) in refused.items()
-            if result.outcome is not Outcome.WOULD_WRITE
+            if result.outcome is not WriteOutcome.WOULD_WRITE
         }
         for path, value in plan.cached.items():
             if cacheable and path not in failed:

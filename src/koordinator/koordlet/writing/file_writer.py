@@ -13,7 +13,7 @@ from koordinator.clock import Clock
 from koordinator.host.files import FileFailure, FileProblem, Files
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.writing import restoring
-from koordinator.koordlet.writing.restore_log import Record, RestoreLog
+from koordinator.koordlet.writing.restore_log import RestoreLog, RestoreRecord
 
 CGROUP_UPDATE, OTHER_UPDATE = "cgroup", "default"
 """Kinds of changes, as the reference counts them: files of groups, and everything else."""
@@ -109,7 +109,7 @@ class FileWriter:
         if self._on_dry_run is None and identity is not None:
             before = restoring.PRESENT if self._files.exists(f"{directory}/{name}") else restoring.ABSENT
             key = restoring.part_key(directory, name)
-            self._records.note(Record(key, directory, (owner,), before, restoring.PRESENT, identity))
+            self._records.note(RestoreRecord(key, directory, (owner,), before, restoring.PRESENT, identity))
 
     def note(self, path: str, what: str, *, owner: str, group: str = "") -> None:
         """Note ahead that something about a file or group is changed which only its owner can undo.
@@ -119,7 +119,7 @@ class FileWriter:
         identity = self._files.identity(path)
         if self._on_dry_run is None and identity is not None:
             key = restoring.part_key(path, owner)
-            self._records.note(Record(key, path, (owner,), "", what, identity, group=group))
+            self._records.note(RestoreRecord(key, path, (owner,), "", what, identity, group=group))
 
     def unnote(self, path: str, *, owner: str) -> None:
         """It is undone."""
@@ -180,7 +180,7 @@ class FileWriter:
             self._audited(target, what, owner, reason, level)
         return problem
 
-    def _keep(self, record: Record, content: str) -> None:
+    def _keep(self, record: RestoreRecord, content: str) -> None:
         old = self._records.get(record.key)
         is_foreign = old is not None and not restoring.is_ours(old, content)
         self._records.note(record, is_foreign=is_foreign)

@@ -17,7 +17,7 @@ LINES_SPARED = 1_000
 RECORDS_MAX = 65_536
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+class RestoreRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One changed file (or one disk's line in it): texts as the file has them."""
 
     key: str
@@ -39,7 +39,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     """A line of the journal: the boot that it belongs to, a record, or the key of one that is done."""
 
     boot: str | None = None
-    record: Record | None = None
+    record: RestoreRecord | None = None
     done: str | None = None
 
 
@@ -57,7 +57,7 @@ class RestoreLog:
         self._path = path
         self._is_read_only = is_read_only
         self._boot_id = boot_id
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, RestoreRecord] = {}
         self._line_count = 0
         self.problem: FileProblem | None = None
         """Why the journal could not be written last; records are in memory all the same."""
@@ -68,19 +68,19 @@ class RestoreLog:
         """Records that are kept."""
         return len(self._records)
 
-    def get(self, key: str) -> Record | None:
+    def get(self, key: str) -> RestoreRecord | None:
         """The record of a file."""
         return self._records.get(key)
 
-    def of_owner(self, owner: str) -> list[Record]:
+    def of_owner(self, owner: str) -> list[RestoreRecord]:
         """Records of files that an owner has changed, by path."""
         return [record for _, record in sorted(self._records.items()) if owner in record.owners]
 
-    def all(self) -> list[Record]:
+    def all(self) -> list[RestoreRecord]:
         """All records, by path."""
         return [record for _, record in sorted(self._records.items())]
 
-    def note(self, record: Record, *, is_foreign: bool = False) -> None:
+    def note(self, record: RestoreRecord, *, is_foreign: bool = False) -> None:
         """Keep a record before the file is changed; its `before` is what the file says now.
 
         The text from before our first change stays, unless somebody else has changed it since (`is_foreign`).

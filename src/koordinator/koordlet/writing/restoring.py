@@ -10,8 +10,8 @@ from koordinator.host.cgroup_knobs import V1, Knob, Merge
 from koordinator.host.cgroup_units import UNLIMITED
 from koordinator.host.files import Identity
 from koordinator.koordlet.writing import update_plan
-from koordinator.koordlet.writing.restore_log import Record
-from koordinator.koordlet.writing.update_plan import DEVICE_KNOBS, ID_KNOBS, Outcome, Update
+from koordinator.koordlet.writing.restore_log import RestoreRecord
+from koordinator.koordlet.writing.update_plan import DEVICE_KNOBS, ID_KNOBS, Update, WriteOutcome
 
 _UNSET_LINE = {
     Knob.BLKIO_WEIGHT: "100",
@@ -30,8 +30,8 @@ _PART_MARK = "#"
 class Restored(msgspec.Struct, frozen=True):
     """The fate of one changed file that was to be put back, and why if it was not."""
 
-    record: Record
-    outcome: Outcome
+    record: RestoreRecord
+    outcome: WriteOutcome
     problem: str = ""
 
 
@@ -40,7 +40,7 @@ def part_key(path: str, part: str) -> str:
     return f"{path}{_PART_MARK}{part}" if part else path
 
 
-def claimed(record: Record) -> str:
+def claimed(record: RestoreRecord) -> str:
     """The name within a directory that a record claims."""
     return record.key.rpartition(_PART_MARK)[2]
 
@@ -55,13 +55,15 @@ def part_of(path: str, content: str, part: str) -> str:
     return next((word for word in content.split() if word.removeprefix("NO_") == part), "")
 
 
-def file_record(path: str, part: str, owner: str, content: str, text: str, identity: Identity) -> Record:
+def file_record(
+    path: str, part: str, owner: str, content: str, text: str, identity: Identity
+) -> RestoreRecord:
     """The record of a change to a file that is no knob of a group; `content` is what it says now."""
     before = part_of(path, content, part) if part else content
-    return Record(part_key(path, part), path, (owner,), before, text.strip(), identity)
+    return RestoreRecord(part_key(path, part), path, (owner,), before, text.strip(), identity)
 
 
-def text_of(record: Record) -> str:
+def text_of(record: RestoreRecord) -> str:
     """Return what is written to put a file back; a schemata takes whole lines only."""
     return f"{record.before}\n" if _is_part(record) else record.before
 
@@ -71,16 +73,18 @@ def is_write_only(knob: Knob) -> bool:
     return knob in ID_KNOBS or knob is Knob.BLKIO_MODEL
 
 
-def record(update: Update, path: str, owner: str, content: str, text: str, identity: Identity) -> Record:
+def record(
+    update: Update, path: str, owner: str, content: str, text: str, identity: Identity
+) -> RestoreRecord:
     """The record of a change to be made; `content` is what the file says now."""
     key, before = path, content.rstrip("\n")
     if update.knob in DEVICE_KNOBS:
         disk = text.partition(" ")[0]
         key, before = f"{path}#{disk}", _line_of(disk, content, update.knob)
-    return Record(key, path, (owner,), before, text, identity, update.group, update.knob)
+    return RestoreRecord(key, path, (owner,), before, text, identity, update.group, update.knob)
 
 
-def says(record: Record, content: str, text: str) -> bool:
+def says(record: RestoreRecord, content: str, text: str) -> bool:
     """Return whether the file still says a text of the record."""
     if _is_part(record):
         return _part_says(record, content, text)
@@ -93,12 +97,12 @@ def says(record: Record, content: str, text: str) -> bool:
     return update_plan.holds(Knob(record.knob), content, text)
 
 
-def means_all_cpus(record: Record) -> bool:
+def means_all_cpus(record: RestoreRecord) -> bool:
     """Return whether a group had no list of CPUs of its own."""
     return record.knob == Knob.CPUSET and not record.before.strip()
 
 
-def is_ours(record: Record, content: str) -> bool:
+def is_ours(record: RestoreRecord, content: str) -> bool:
     """Return whether the file says what we made it say. Killed between record and write, it still says what it said
     before: the work of others, or an earlier write of ours.
 
@@ -109,7 +113,7 @@ def is_ours(record: Record, content: str) -> bool:
     )
 
 
-def is_leveled(record: Record, version: int) -> bool:
+def is_leveled(record: RestoreRecord, version: int) -> bool:
     """Return whether parents and children depend on each other; v2 lets every group have any list of CPUs."""
     if not record.knob:
         return False
@@ -117,7 +121,7 @@ def is_leveled(record: Record, version: int) -> bool:
     return merge is Merge.LARGER or (merge is Merge.UNION and version == V1)
 
 
-def update_of(record: Record, reason: str) -> Update:
+def update_of(record: RestoreRecord, reason: str) -> Update:
     """The update that puts a knob of a group back, in v1 terms."""
     words = record.before.split()
     value = record.before
@@ -126,7 +130,7 @@ def update_of(record: Record, reason: str) -> Update:
     return Update(record.group, Knob(record.knob), value, reason)
 
 
-def levels(records: Sequence[Record], reason: str) -> list[list[Update]]:
+def levels(records: Sequence[RestoreRecord], reason: str) -> list[list[Update]]:
     """Updates by depth of their groups, top level first."""
     by_depth: dict[int, list[Update]] = {}
     for each in records:
@@ -141,11 +145,11 @@ def _line_of(disk: str, content: str, knob: Knob) -> str:
     return f"{disk} {_UNSET_LINE.get(knob, '0')}"
 
 
-def _is_part(record: Record) -> bool:
+def _is_part(record: RestoreRecord) -> bool:
     return not record.knob and record.key != record.path
 
 
-def _part_says(record: Record, content: str, text: str) -> bool:
+def _part_says(record: RestoreRecord, content: str, text: str) -> bool:
     if os.path.basename(record.path) == _SCHEMATA:
         return not schemata.needs_write(content, text)
     return text in content.split()

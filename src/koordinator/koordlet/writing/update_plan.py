@@ -46,7 +46,7 @@ _AGAIN = frozenset((FileFailure.INVALID, FileFailure.BUSY, FileFailure.FULL, Fil
 _UNLIMITED_TEXTS = ("max", str(UNLIMITED))
 
 
-class Outcome(enum.Enum):
+class WriteOutcome(enum.Enum):
     """The fate of one wanted value."""
 
     WRITTEN = "the file is written"
@@ -72,7 +72,7 @@ class Update(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Write(msgspec.Struct, frozen=True):
+class FileWrite(msgspec.Struct, frozen=True):
     """A text for a file; `path` is relative to the cgroup root."""
 
     path: str
@@ -84,14 +84,14 @@ class Result(msgspec.Struct, frozen=True):
     """The decision on one update, and why if it is no success."""
 
     update: Update
-    outcome: Outcome
+    outcome: WriteOutcome
     problem: str = ""
 
 
 class UpdatePlan(msgspec.Struct, frozen=True):
     """Writes in order; a result for each update; what the cache should hold once all is written."""
 
-    writes: tuple[Write, ...]
+    writes: tuple[FileWrite, ...]
     results: tuple[Result, ...]
     cached: dict[str, str]
 
@@ -112,13 +112,13 @@ Contents = Mapping[str, str]
 def refusal(update: Update, problem: FileProblem) -> tuple[Result, bool]:
     """Return what the kernel's refusal of a write means, and whether another try with fresh contents may help."""
     if problem.failure is FileFailure.GONE:
-        return Result(update, Outcome.MISSING, str(problem)), False
+        return Result(update, WriteOutcome.MISSING, str(problem)), False
     if problem.failure is FileFailure.UNSUPPORTED:
-        return Result(update, Outcome.UNSUPPORTED, str(problem)), False
+        return Result(update, WriteOutcome.UNSUPPORTED, str(problem)), False
     # Knobs that do not depend on other groups are not tried again at once: lowering a memory limit, say, makes
     # the kernel reclaim each time.
     depends = cgroup_knobs.merge_of(update.knob) is not Merge.NONE
-    return Result(update, Outcome.FAILED, str(problem)), depends and problem.failure in _AGAIN
+    return Result(update, WriteOutcome.FAILED, str(problem)), depends and problem.failure in _AGAIN
 
 
 def is_fresh(cache: Cache, path: str, value: str, now_s: float) -> bool:
@@ -240,7 +240,7 @@ class _State:
         self._version = version
         self._cache = cache
         self._now_s = now_s
-        self._writes: list[Write] = []
+        self._writes: list[FileWrite] = []
         self._outcomes: dict[tuple[str, Knob], Result] = {}
         self._cached: dict[str, str] = {}
 
@@ -253,7 +253,7 @@ class _State:
         if differs(update.knob, self._contents[path], text):
             self._write(path, _with_quota(update.knob, self._version, self._contents[path], text), update)
         elif (update.group, update.knob) not in self._outcomes:
-            self._settle(update, Outcome.UNCHANGED)
+            self._settle(update, WriteOutcome.UNCHANGED)
         self._cached[path] = update.value
 
     def widen(self, update: Update) -> bool:
@@ -265,7 +265,7 @@ class _State:
         try:
             wider = widened(update.knob, self._contents[path], update.value)
         except ContentError as error:
-            self._settle(update, Outcome.UNREADABLE, str(error))
+            self._settle(update, WriteOutcome.UNREADABLE, str(error))
             return False
         if wider is not None:
             self._write(path, cgroup_knobs.encode(update.knob, self._version, wider), update)
@@ -279,26 +279,26 @@ class _State:
         try:
             path = cgroup_knobs.path(update.knob, self._version, update.group)
             if is_fresh(self._cache, path, update.value, self._now_s):
-                self._settle(update, Outcome.SKIPPED)
+                self._settle(update, WriteOutcome.SKIPPED)
                 return None
             text = cgroup_knobs.encode(update.knob, self._version, update.value)
         except UnsupportedError as error:
-            self._settle(update, Outcome.UNSUPPORTED, str(error))
+            self._settle(update, WriteOutcome.UNSUPPORTED, str(error))
             return None
         except KnobValueError as error:
-            self._settle(update, Outcome.REFUSED, str(error))
+            self._settle(update, WriteOutcome.REFUSED, str(error))
             return None
         if path not in self._contents:
-            self._settle(update, Outcome.MISSING)
+            self._settle(update, WriteOutcome.MISSING)
             return None
         return path, text
 
     def _write(self, path: str, text: str, update: Update) -> None:
-        self._writes.append(Write(path, text, update))
+        self._writes.append(FileWrite(path, text, update))
         self._contents[path] = _content_after(update.knob, self._version, self._contents[path], text)
-        self._settle(update, Outcome.WRITTEN)
+        self._settle(update, WriteOutcome.WRITTEN)
 
-    def _settle(self, update: Update, outcome: Outcome, problem: str = "") -> None:
+    def _settle(self, update: Update, outcome: WriteOutcome, problem: str = "") -> None:
         self._outcomes[update.group, update.knob] = Result(update, outcome, problem)
 
 

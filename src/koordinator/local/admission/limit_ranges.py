@@ -11,7 +11,7 @@ from koordinator.api.meta import Resource
 from koordinator.api.quantity import Quantity
 from koordinator.api.resource_list import Amounts
 from koordinator.local.interfaces import AdmissionAttributes
-from koordinator.local.store import Store
+from koordinator.local.store import ObjectStore
 
 Json = dict[str, Any]
 
@@ -21,7 +21,7 @@ ANNOTATION = "kubernetes.io/limit-ranger"
 class LimitRanges:
     """The plugin (`admission.chain.Plugin`)."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._ranges = store.table("limitranges")
 
     def wants(self, resource: Resource, operation: str, subresource: str, namespace: str) -> bool:

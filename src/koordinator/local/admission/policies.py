@@ -19,7 +19,7 @@ from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.local.admission import review, rules
 from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.schema.builtin.checks.policies import VARIABLES
-from koordinator.local.store import Store
+from koordinator.local.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class ValidatingPolicies:
     """The plugin (`admission.chain.Plugin`). `versions` gives the other versions of a resource, `resources` all
     that are served."""
 
-    def __init__(self, store: Store, versions: Versions, resources: Resources) -> None:
+    def __init__(self, store: ObjectStore, versions: Versions, resources: Resources) -> None:
         self._store = store
         self._policies = store.table(f"validatingadmissionpolicies.{GROUP}")
         self._bindings = store.table(f"validatingadmissionpolicybindings.{GROUP}")

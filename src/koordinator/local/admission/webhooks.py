@@ -24,7 +24,7 @@ from koordinator.local.admission.rules import CompiledWebhook
 from koordinator.local.admission.services import EndpointResolver, Resolver, ServiceResolver
 from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.patches import json_patch
-from koordinator.local.store import Store
+from koordinator.local.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Source(Protocol):
 class StoredBackend(Backend, Protocol):
     """A backend on a store of this process (`local.registry.ObjectRegistry`)."""
 
-    store: Store
+    store: ObjectStore
 
     def versions_of(self, resource: Resource) -> Sequence[Resource]:
         """All versions in which a resource is served; cheap."""

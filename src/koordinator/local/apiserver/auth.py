@@ -28,7 +28,7 @@ _HEALTH_NAMES = frozenset({"healthz", "livez", "readyz"})
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class Token(msgspec.Struct, frozen=True):
+class StaticToken(msgspec.Struct, frozen=True):
     """A static bearer token and who it stands for."""
 
     secret: str
@@ -41,7 +41,7 @@ class TokenFileError(KoordinatorError, ValueError):
     """A line of the token file cannot be used."""
 
 
-def read_token_file(path: Path) -> list[Token]:
+def read_token_file(path: Path) -> list[StaticToken]:
     """Tokens of a Kubernetes token file: `token,user,uid,"group1,group2"` a line.
 
     Raises: TokenFileError naming the line; FileError when it is no text; OSError.
@@ -55,7 +55,7 @@ def read_token_file(path: Path) -> list[Token]:
                 if len(row) < 3 or not row[0].strip() or not row[1].strip():
                     raise TokenFileError(f"{path}: line {number}: expected token,user,uid[,groups]")
                 groups = tuple(group.strip() for group in row[3].split(",")) if len(row) > 3 else ()
-                tokens.append(Token(row[0].strip(), row[1].strip(), row[2].strip(), groups))
+                tokens.append(StaticToken(row[0].strip(), row[1].strip(), row[2].strip(), groups))
         except csv.Error as error:
             raise TokenFileError(f"{path}: no table of tokens: {error}") from error
     if not tokens:
@@ -68,7 +68,7 @@ class Authenticator:
 
     def __init__(
         self,
-        tokens: Iterable[Token],
+        tokens: Iterable[StaticToken],
         hosts: Iterable[str] = (),
         accounts: ServiceAccountTokens | None = None,
     ) -> None:

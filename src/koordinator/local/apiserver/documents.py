@@ -33,7 +33,7 @@ _CHECKS = ("ping",)  # the store is this process: if it answers at all, it is re
 _AGGREGATED_TYPE = "application/json;g=apidiscovery.k8s.io;v=%s;as=APIGroupDiscoveryList"
 
 
-class OpenApi(Protocol):
+class OpenApiPages(Protocol):
     """Describes all served kinds; documents are encoded JSON."""
 
     def v2(self) -> bytes: ...
@@ -52,7 +52,7 @@ class Pages:
         self,
         backend: Backend,
         extras: list[Extra],
-        openapi: OpenApi | None,
+        openapi: OpenApiPages | None,
         telemetry: Telemetry,
         watches: Watches,
     ) -> None:

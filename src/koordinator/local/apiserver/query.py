@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from koordinator.cluster import errors
-from koordinator.cluster.backend import DeleteOptions, ListOptions, WriteOptions
+from koordinator.cluster.backend import DeleteRequest, ListOptions, WriteOptions
 
 _INT64_MAX = 2**63 - 1
 _FIELD_VALIDATION = ("Ignore", "Strict", "Warn")
@@ -106,7 +106,7 @@ def check_apply(query: Mapping[str, str], *, apply: bool) -> None:
         raise invalid_options("PatchOptions", "force: Forbidden: may not be specified for non-apply patch")
 
 
-def delete_options(query: Mapping[str, str], body: Any, user: User) -> DeleteOptions:
+def delete_options(query: Mapping[str, str], body: Any, user: User) -> DeleteRequest:
     """Options of a delete: the body when there is one, else the query.
 
     Raises: BadRequest, Invalid.
@@ -127,10 +127,10 @@ def delete_options(query: Mapping[str, str], body: Any, user: User) -> DeleteOpt
         raise errors.BadRequest("json: cannot unmarshal the body into Go value of type v1.DeleteOptions")
     kind = body.get("kind", "DeleteOptions")
     if kind != "DeleteOptions":
-        raise errors.BadRequest(f"decoded object cannot be converted to DeleteOptions: it is a {kind}")
+        raise errors.BadRequest(f"decoded object cannot be converted to DeleteRequest: it is a {kind}")
     grace = _field(body, "gracePeriodSeconds", int)
     preconditions = _field(body, "preconditions", dict) or {}
-    return DeleteOptions(
+    return DeleteRequest(
         grace_period_s=grace,
         propagation=_propagation(body),
         uid=_field(preconditions, "uid", str) or "",
@@ -179,12 +179,12 @@ def _field(body: dict[str, Any], name: str, expected: type) -> Any:
         return None
     if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
         raise errors.BadRequest(
-            f"json: cannot unmarshal {json_type(value)} into Go struct field DeleteOptions.{name} "
+            f"json: cannot unmarshal {json_type(value)} into Go struct field DeleteRequest.{name} "
             f"of type {_GO[expected]}"
         )
     if isinstance(value, int) and abs(value) > _INT64_MAX:
         raise errors.BadRequest(
-            f"json: cannot unmarshal number {value} into Go struct field DeleteOptions.{name} of type int64"
+            f"json: cannot unmarshal number {value} into Go struct field DeleteRequest.{name} of type int64"
         )
     return value
 

@@ -19,10 +19,10 @@ from koordinator.cluster.backend import Backend
 from koordinator.cluster.gatekeeper import refused
 from koordinator.local.apiserver import bodies, calls, kubeconfig, paths, query
 from koordinator.local.apiserver.access import Access
-from koordinator.local.apiserver.auth import Authenticator, Token, is_health
+from koordinator.local.apiserver.auth import Authenticator, StaticToken, is_health
 from koordinator.local.apiserver.bindings import Bindings
 from koordinator.local.apiserver.calls import ResourceCall
-from koordinator.local.apiserver.documents import OpenApi, Pages
+from koordinator.local.apiserver.documents import OpenApiPages, Pages
 from koordinator.local.apiserver.exec_streams import Commands, NoCommands
 from koordinator.local.apiserver.extras import Extra
 from koordinator.local.apiserver.logs import LogSource, NoLogs
@@ -61,13 +61,13 @@ class ApiServer:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        tokens: Iterable[Token] = (),
+        tokens: Iterable[StaticToken] = (),
         tls: ServerTls | None = None,
         hosts: Iterable[str] = (),
         usage: UsageSource | None = None,
         logs: LogSource | None = None,
         commands: Commands | None = None,
-        openapi: OpenApi | None = None,
+        openapi: OpenApiPages | None = None,
         authorizer: Authorizer | None = None,
         accounts: ServiceAccountTokens | None = None,
         seed: int = 0,

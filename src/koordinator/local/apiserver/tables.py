@@ -10,7 +10,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend, ObjectRecord
 from koordinator.local.apiserver import jsonpath, printers
 from koordinator.local.apiserver.calls import ResourceCall
-from koordinator.local.apiserver.printers import Column, Printer
+from koordinator.local.apiserver.printers import PrintedColumn, Printer
 from koordinator.local.apiserver.printers import column as cells
 from koordinator.local.apiserver.query import invalid_options
 
@@ -92,7 +92,7 @@ def custom_printer(crd: dict[str, Any], version: str) -> Printer:
     for item in declared:
         kind = cells.text(item, "type")
         columns.append(
-            Column(
+            PrintedColumn(
                 cells.text(item, "name"),
                 kind,
                 cells.text(item, "format"),

@@ -13,7 +13,7 @@ import msgspec
 from koordinator.cluster.backend import ObjectRecord
 from koordinator.local.authorization import rules
 from koordinator.local.authorization.rules import AccessRequest, PolicyRule
-from koordinator.local.store import Store, Table
+from koordinator.local.store import ObjectStore, Table
 
 GROUP = "rbac.authorization.k8s.io"
 MASTERS = "system:masters"
@@ -80,7 +80,7 @@ class _Binding(msgspec.Struct, frozen=True):
 class Rbac:
     """The roles and bindings of a store. `Authorizer` says what its methods mean."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._bindings = (
             _Bindings(store.table(f"clusterrolebindings.{GROUP}"), "ClusterRoleBinding"),
             _Bindings(store.table(f"rolebindings.{GROUP}"), "RoleBinding"),

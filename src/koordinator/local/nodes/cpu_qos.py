@@ -13,10 +13,10 @@ import numpy as np
 from koordinator.api.slo import CPUBurstStrategy, ResourceThresholdStrategy
 from koordinator.host.cgroup_units import CFS_PERIOD_US, UNLIMITED
 from koordinator.koordlet.qos import cpu_burst, cpu_suppress, token_bucket
-from koordinator.koordlet.qos.cpu_burst import QUOTA_POLICIES, ContainerQuota, NodeState, PoolPod
-from koordinator.koordlet.qos.cpu_suppress import Integers, Mode
-from koordinator.koordlet.qos.token_bucket import TokenBucket
-from koordinator.local.nodes.pod_shape import PodShape
+from koordinator.koordlet.qos.cpu_burst import QUOTA_POLICIES, BurstNodeState, ContainerQuota, PoolPod
+from koordinator.koordlet.qos.cpu_suppress import Integers, SuppressMode
+from koordinator.koordlet.qos.token_bucket import BurstTokenBucket
+from koordinator.local.nodes.pod_shape import HollowPodShape
 from koordinator.local.nodes.usage import F64
 
 
@@ -42,12 +42,12 @@ class Suppression:
 
         Best-effort pods lose CPU at once and gain it slowly; rounds that change nothing any more are left out.
         """
-        if self.mode not in (Mode.CPUSET, Mode.QUOTA):
+        if self.mode not in (SuppressMode.CPUSET, SuppressMode.QUOTA):
             return
         be_milli = self.be_milli(services_milli, system_milli)
         for _ in range(rounds):
             cpus, quota_us = self.cpus, self.quota_us
-            if self.mode is Mode.CPUSET:
+            if self.mode is SuppressMode.CPUSET:
                 self.cpus = cpu_suppress.cpu_counts(be_milli, cpus, self.machine_cpus, self.machine_cpus)
             else:
                 decided = cpu_suppress.decide_quotas(be_milli, self._capacity_milli, quota_us)
@@ -82,13 +82,13 @@ RUNNING = "Running"
 class BurstablePod(msgspec.Struct):
     """A pod with a CPU limit that its settings may exceed."""
 
-    shape: PodShape
+    shape: HollowPodShape
     base_us: int
     quota_us: int
-    bucket: TokenBucket | None = None
+    bucket: BurstTokenBucket | None = None
 
 
-def burstable(shape: PodShape) -> BurstablePod | None:
+def burstable(shape: HollowPodShape) -> BurstablePod | None:
     """Return the state of a pod whose quota may be raised; None for any other."""
     quota_us = shape.group.quota_us
     is_raisable = shape.burst.policy in QUOTA_POLICIES and cpu_burst.is_managed(shape.qos, RUNNING)
@@ -98,8 +98,8 @@ def burstable(shape: PodShape) -> BurstablePod | None:
 
 
 def shared_pool_state(
-    used_cores: float, cpu_count: int, pods: Iterable[tuple[PodShape, float]], node: CPUBurstStrategy
-) -> NodeState:
+    used_cores: float, cpu_count: int, pods: Iterable[tuple[HollowPodShape, float]], node: CPUBurstStrategy
+) -> BurstNodeState:
     """Return how busy a node's shared CPUs are; `pods` are all that run there, with the cores that each uses."""
     threshold = node.share_pool_threshold_percent
     return cpu_burst.node_state(
@@ -116,7 +116,7 @@ def shared_pool_state(
 
 def burst(
     pod: BurstablePod,
-    state: NodeState,
+    state: BurstNodeState,
     is_throttled: bool,
     used_cores: float,
     elapsed_s: float,

@@ -13,14 +13,14 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.qos import cpu_evict, eviction, memory_evict, threshold_eviction
 from koordinator.koordlet.qos.cpu_evict import BE_CPU, CPU, BESample, CPUEvict, CPUState
-from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, Victim
+from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, EvictionVictim
 from koordinator.koordlet.qos.eviction_strategy import CoolDown
 from koordinator.koordlet.qos.memory_evict import BE_MEMORY, MEMORY, MemoryEvict, MemoryState
 from koordinator.koordlet.qos.threshold_eviction import Marks
 from koordinator.koordlet.qos.victims import Victims
 from koordinator.koordlet.series import Aggregation
 from koordinator.local.nodes import samples
-from koordinator.local.nodes.fleet import Fleet
+from koordinator.local.nodes.fleet import HollowFleet
 from koordinator.local.nodes.usage import Mask
 
 CPU_FEATURES = frozenset((BE_CPU, CPU))
@@ -32,7 +32,7 @@ PLAYED = CPU_FEATURES | MEMORY_FEATURES
 class Evictions:
     """The evicting strategies of all nodes."""
 
-    def __init__(self, fleet: Fleet, pods_on: Callable[[int], list[Pod]]) -> None:
+    def __init__(self, fleet: HollowFleet, pods_on: Callable[[int], list[Pod]]) -> None:
         unknown = fleet.policy.evictions - PLAYED
         assert not unknown, f"hollow nodes do not play {sorted(unknown)}"
         self._fleet = fleet
@@ -42,7 +42,7 @@ class Evictions:
         self._rests: dict[tuple[int, bool], CoolDown] = {}
         self._victims: dict[int, Victims] = {}
 
-    async def run(self, now_s: float, evict: Callable[[int, Victim], Awaitable[bool]]) -> None:
+    async def run(self, now_s: float, evict: Callable[[int, EvictionVictim], Awaitable[bool]]) -> None:
         """One round of all nodes; `evict` tells whether a pod of a row went."""
         for row in np.flatnonzero(self._wants()).tolist():
             for tasks, is_cpu in ((self.cpu_tasks(row, now_s), True), (self.memory_tasks(row), False)):
@@ -57,7 +57,7 @@ class Evictions:
         row: int,
         tasks: Sequence[EvictionTask],
         now_s: float,
-        evict: Callable[[int, Victim], Awaitable[bool]],
+        evict: Callable[[int, EvictionVictim], Awaitable[bool]],
     ) -> bool:
         """Carry out one round; return whether anybody was evicted."""
         victims = self._victims.setdefault(row, Victims())

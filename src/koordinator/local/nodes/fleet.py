@@ -23,13 +23,13 @@ from koordinator.api.slo import (
 from koordinator.koordlet.config import PredictConfig, QoSConfig
 from koordinator.koordlet.hooks import batch_resource
 from koordinator.koordlet.hooks.batch_resource import BatchRule
-from koordinator.koordlet.qos.cpu_burst import NodeState
+from koordinator.koordlet.qos.cpu_burst import BurstNodeState
 from koordinator.koordlet.qos.memory_evict import BE_MEMORY
 from koordinator.koordlet.series import Aggregation
 from koordinator.local.nodes import contention, cpu_qos, pod_shape, prediction, samples, usage
 from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.cpu_qos import BurstablePod, Suppression
-from koordinator.local.nodes.pod_shape import PodShape
+from koordinator.local.nodes.pod_shape import HollowPodShape
 from koordinator.local.nodes.prediction import Peaks, SlotUsage
 from koordinator.local.nodes.samples import NodeSample, PodSample, Samples
 from koordinator.local.nodes.usage import F64, Index, Mask, Noise, Trace, per_node
@@ -122,7 +122,7 @@ class StepResult(msgspec.Struct, frozen=True):
 SLOTS_AT_FIRST = 256
 
 
-class Fleet:
+class HollowFleet:
     """The state of all nodes. `trace` has one row per node."""
 
     def __init__(self, shapes: Sequence[NodeShape], policy: FleetPolicy, trace: Trace | None = None) -> None:
@@ -139,7 +139,7 @@ class Fleet:
         self.pods_on: list[dict[int, None]] = [{} for _ in shapes]
         self._sorted_on: dict[int, list[int]] = {}
         self._batch_rule = policy.batch_rule
-        self.shape_of: dict[int, PodShape] = {}
+        self.shape_of: dict[int, HollowPodShape] = {}
         self._make_columns(SLOTS_AT_FIRST)
         self._free: list[int] = list(range(SLOTS_AT_FIRST - 1, -1, -1))
         self._active: Index | None = None
@@ -206,7 +206,7 @@ class Fleet:
 
     # Pods
 
-    def add(self, shape: PodShape, row: int) -> int:
+    def add(self, shape: HollowPodShape, row: int) -> int:
         """A slot for a pod on a node; it uses nothing before `start`."""
         if not self._free:
             self._grow()
@@ -233,12 +233,12 @@ class Fleet:
         self.oom_in_s[slot] = wanted.oom_after_seconds or np.inf
         return slot
 
-    def resize(self, slot: int, shape: PodShape) -> None:
+    def resize(self, slot: int, shape: HollowPodShape) -> None:
         """The pod's requests and limits are now those of `shape`; what it wants to use stays as it is."""
         self.shape_of[slot] = shape
         self._take_amounts(slot, shape)
 
-    def _take_amounts(self, slot: int, shape: PodShape) -> None:
+    def _take_amounts(self, slot: int, shape: HollowPodShape) -> None:
         self.weight[slot], self.limit[slot] = shape.weight, shape.limit_milli
         self.request[slot], self.request_bytes[slot] = shape.request_milli, shape.request_bytes
         self.batch_milli[slot] = shape.batch_milli if shape.qos is QoSClass.BE else 0.0
@@ -247,7 +247,7 @@ class Fleet:
         if limited is not None:
             self._limited[slot] = limited
 
-    def read(self, pod: Pod) -> tuple[PodShape, ProtocolError | None]:
+    def read(self, pod: Pod) -> tuple[HollowPodShape, ProtocolError | None]:
         """Return the shape of a pod under this fleet's policies; see `pod_shape.read`."""
         return pod_shape.read(pod, self._batch_rule, self.policy.burst)
 
@@ -371,7 +371,7 @@ class Fleet:
 
     def _burst(self, elapsed_s: float) -> None:
         """Raise and lower the quotas of pods that need more than their limit, or had more."""
-        states: dict[int, NodeState] = {}
+        states: dict[int, BurstNodeState] = {}
         for slot, pod in self._limited.items():
             is_throttled = bool(self.wanted[slot] > self.limit[slot])
             if not self.running[slot] or (not is_throttled and pod.quota_us == pod.base_us):
@@ -383,7 +383,7 @@ class Fleet:
             cpu_qos.burst(pod, states[row], is_throttled, used_cores, elapsed_s, self._rng)
             self.limit[slot] = pod_shape.milli_of_quota(pod.quota_us)
 
-    def _burst_state(self, row: int) -> NodeState:
+    def _burst_state(self, row: int) -> BurstNodeState:
         pods = [(self.shape_of[slot], self.granted[slot] / 1000) for slot in self.pods_on[row]]
         cpus = int(self.suppression.machine_cpus[row])
         return cpu_qos.shared_pool_state(self.used[row] / 1000, cpus, pods, self.policy.burst)

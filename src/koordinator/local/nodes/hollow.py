@@ -25,12 +25,12 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster, PatchType
 from koordinator.cluster.supervise import Guard, supervise
-from koordinator.koordlet.qos.eviction import EVENT_FAIL, EVENT_SUCCESS, Victim
+from koordinator.koordlet.qos.eviction import EVENT_FAIL, EVENT_SUCCESS, EvictionVictim
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric import CollectPolicy
 from koordinator.local.nodes import kubelet, reports
 from koordinator.local.nodes.evictions import Evictions
-from koordinator.local.nodes.fleet import Fleet, StepResult
+from koordinator.local.nodes.fleet import HollowFleet, StepResult
 from koordinator.local.nodes.hollow_pod import HollowPod, PodAction
 from koordinator.local.nodes.topology_reports import TopologyReports
 from koordinator.local.nodes.upkeep import Upkeep
@@ -67,7 +67,7 @@ class HollowNodes:
     def __init__(
         self,
         cluster: Cluster,
-        fleet: Fleet,
+        fleet: HollowFleet,
         config: HollowConfig,
         *,
         rng: random.Random,
@@ -349,7 +349,7 @@ class HollowNodes:
         pod.last_state = ended
         self._plan(kubelet.restart_backoff_s(pod.restarts), PodAction.START, pod)
 
-    async def _evict(self, row: int, victim: Victim) -> bool:
+    async def _evict(self, row: int, victim: EvictionVictim) -> bool:
         """Evict the pod as the node agent does and return whether it goes; a budget may refuse, then it is asked
         again later.
         """

@@ -27,7 +27,7 @@ UNLIMITED_MILLI = float("inf")
 NO_RULE = BatchRule()
 
 
-class PodShape(msgspec.Struct, frozen=True, kw_only=True):
+class HollowPodShape(msgspec.Struct, frozen=True, kw_only=True):
     """One pod as the fleet sees it; CPU in milli-cores, memory in bytes.
 
     `is_batch` marks work that disturbs services. Its `group` gets what the kubelet writes and the node agent after
@@ -83,7 +83,7 @@ def milli_of_quota(quota_us: int | None) -> float:
 
 def read(
     pod: Pod, rule: BatchRule = NO_RULE, burst: CPUBurstStrategy = DEFAULT_CPU_BURST_STRATEGY
-) -> tuple[PodShape, ProtocolError | None]:
+) -> tuple[HollowPodShape, ProtocolError | None]:
     """Return the shape, and what is wrong with the behaviour annotation (then the defaults count).
 
     `rule` and `burst` are policies of its node.
@@ -115,18 +115,18 @@ def group_of(pod: Pod, rule: BatchRule) -> BatchLimits:
     return msgspec.structs.replace(by_kubelet, **told)
 
 
-def _shape(pod: Pod, wanted: Behaviour, rule: BatchRule, burst: CPUBurstStrategy) -> PodShape:
+def _shape(pod: Pod, wanted: Behaviour, rule: BatchRule, burst: CPUBurstStrategy) -> HollowPodShape:
     native = pod_resources.requests(pod)
     batch = pod_resources.batch(pod)
     request_milli = float(_amount(native, resources.CPU).milli)
     request_bytes = float(_amount(native, resources.MEMORY).value)
     annotations = pod.metadata.annotations
-    is_best_effort = cpu_suppress.PodClass(qos.raw(pod), qos.kube(pod)).is_best_effort
+    is_best_effort = cpu_suppress.SuppressPodClass(qos.raw(pod), qos.kube(pod)).is_best_effort
     is_batch = is_best_effort or wanted.is_finite
     asked_milli = request_milli or float(max(batch.request_cpu_milli, 0))
     asked_bytes = request_bytes or float(max(batch.request_memory_bytes, 0))
     ratios = behaviour.BATCH if is_batch else behaviour.SERVICE
-    return PodShape(
+    return HollowPodShape(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
         uid=pod.metadata.uid,

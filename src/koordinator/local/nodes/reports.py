@@ -23,12 +23,12 @@ from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric import CollectPolicy
 from koordinator.koordlet.series import Aggregation
 from koordinator.local.nodes import samples
-from koordinator.local.nodes.fleet import Fleet
+from koordinator.local.nodes.fleet import HollowFleet
 from koordinator.local.nodes.samples import NodeSample
 from koordinator.local.nodes.usage import Index
 
 
-def statuses(fleet: Fleet, rows: Index, policy: CollectPolicy, now_s: float) -> list[NodeMetricStatus]:
+def statuses(fleet: HollowFleet, rows: Index, policy: CollectPolicy, now_s: float) -> list[NodeMetricStatus]:
     """Return the `status` of the NodeMetric of each row, (n,). All rows follow the same policy."""
     now_ms, updated = int(now_s * 1000), clock.rfc3339(now_s)
     points = fleet.samples.of_nodes(now_ms, policy.aggregate_duration_s)
@@ -55,7 +55,7 @@ def statuses(fleet: Fleet, rows: Index, policy: CollectPolicy, now_s: float) -> 
     return found
 
 
-def predict(fleet: Fleet, rows: Index, measured: Sequence[Sequence[int]], now_s: float) -> Predictions:
+def predict(fleet: HollowFleet, rows: Index, measured: Sequence[Sequence[int]], now_s: float) -> Predictions:
     """Return what prod pods leave on each row, (n, 2), of those pods (slots per row) that were measured."""
     slots = np.array([slot for of_row in measured for slot in of_row], np.int64)
     node = np.repeat(np.arange(rows.size), [len(of_row) for of_row in measured])
@@ -88,7 +88,7 @@ def _usages(
 
 
 def _windows(
-    fleet: Fleet, rows: Index, text: str, now_ms: int
+    fleet: HollowFleet, rows: Index, text: str, now_ms: int
 ) -> list[tuple[AggregatedUsage, AggregatedUsage]]:
     """One window of `aggregatedNodeUsages` and `aggregatedSystemUsages` per row."""
     seconds = duration.parse(text)
@@ -105,7 +105,7 @@ def _windows(
 
 
 def _pods(
-    fleet: Fleet, rows: Index, policy: CollectPolicy, now_ms: int
+    fleet: HollowFleet, rows: Index, policy: CollectPolicy, now_ms: int
 ) -> list[list[tuple[int, PodMetricInfo]]]:
     """Pods of each row that were measured, as slots and entries, by namespace and name."""
     on_rows = [fleet.sorted_pods(row) for row in rows.tolist()]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from koordinator.api import pod_resize
 from koordinator.api.core import PodSpec, ResourceRequirements
-from koordinator.local.nodes.pod_shape import PodShape
+from koordinator.local.nodes.pod_shape import HollowPodShape
 
 IN_PROGRESS = "PodResizeInProgress"
 DEFERRED = "Deferred"
@@ -36,7 +36,7 @@ def differs(old: PodSpec, new: PodSpec) -> bool:
     return _amounts(old) != _amounts(new)
 
 
-def refusal(wanted: PodShape, room: ResizeHeadroom) -> ResizeRefusal | None:
+def refusal(wanted: HollowPodShape, room: ResizeHeadroom) -> ResizeRefusal | None:
     """None when the node has room."""
     for name, asked, allocatable, others in (
         ("cpu", wanted.request_milli, room.allocatable_milli, room.others_milli),

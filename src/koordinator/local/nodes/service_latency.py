@@ -5,7 +5,7 @@ import numpy as np
 
 from koordinator.local.nodes import contention
 from koordinator.local.nodes.contention import Protection
-from koordinator.local.nodes.fleet import Fleet
+from koordinator.local.nodes.fleet import HollowFleet
 from koordinator.local.nodes.usage import F64, Index, per_node
 
 
@@ -21,7 +21,7 @@ class ServiceLatency(msgspec.Struct, frozen=True):
     requests: F64
 
 
-def service_latency(fleet: Fleet) -> ServiceLatency:
+def service_latency(fleet: HollowFleet) -> ServiceLatency:
     """Latency of every service pod with the CPU that the last step gave out."""
     active = fleet.active()
     services = active[fleet.is_service[active]]
@@ -39,14 +39,14 @@ def service_latency(fleet: Fleet) -> ServiceLatency:
     )
 
 
-def _reachable_now(fleet: Fleet, services: Index, rivals: Index) -> F64:
+def _reachable_now(fleet: HollowFleet, services: Index, rivals: Index) -> F64:
     """CPU that each service could get now; a best-effort tier gives way, everybody else is a rival."""
     if fleet.policy.protection is not Protection.NONE:
         rivals = rivals[~fleet.is_best_effort[rivals]]
     return _reachable(fleet, services, rivals, fleet.granted, fleet.capacity - fleet.system)
 
 
-def _reachable_alone(fleet: Fleet, services: Index, others: Index) -> F64:
+def _reachable_alone(fleet: HollowFleet, services: Index, others: Index) -> F64:
     """The same if only `others`, who are no batch, were on the nodes: shared out anew."""
     policy, nodes = fleet.policy, fleet.capacity.size
     node, demand = fleet.node[others], fleet.demand[others]
@@ -57,7 +57,7 @@ def _reachable_alone(fleet: Fleet, services: Index, others: Index) -> F64:
     return _reachable(fleet, services, others, granted, available)
 
 
-def _reachable(fleet: Fleet, services: Index, rivals: Index, granted: F64, available: F64) -> F64:
+def _reachable(fleet: HollowFleet, services: Index, rivals: Index, granted: F64, available: F64) -> F64:
     """CPU that each service could get if it asked for everything.
 
     That is what it has and what the rivals leave idle, or its share by weight if that is more.
@@ -71,7 +71,7 @@ def _reachable(fleet: Fleet, services: Index, rivals: Index, granted: F64, avail
     return reachable
 
 
-def _slowdown(fleet: Fleet, best_effort: Index) -> F64:
+def _slowdown(fleet: HollowFleet, best_effort: Index) -> F64:
     """Interference of the best-effort tier on each node."""
     tier = per_node(fleet.node[best_effort], fleet.granted[best_effort], fleet.capacity.size)
     own = fleet.services_used + fleet.system

@@ -14,7 +14,7 @@ from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
 from koordinator.koordlet.report import topology, topology_object
 from koordinator.local.nodes import machine
-from koordinator.local.nodes.fleet import Fleet
+from koordinator.local.nodes.fleet import HollowFleet
 
 ROWS_PER_TURN = 256
 """Nodes that are reported on between two chances for everything else that hollow nodes do."""
@@ -31,7 +31,7 @@ class TopologyReports:
         self,
         cluster: Cluster,
         factory: InformerFactory,
-        fleet: Fleet,
+        fleet: HollowFleet,
         pods_on: Callable[[int], Iterable[Pod]],
     ) -> None:
         self._cluster = cluster

@@ -8,7 +8,7 @@ from koordinator.api.core import Pod
 from koordinator.api.pod_resize import is_sidecar
 from koordinator.clock import Clock
 from koordinator.local.nodes import kubelet, probes, resizing
-from koordinator.local.nodes.fleet import Fleet
+from koordinator.local.nodes.fleet import HollowFleet
 from koordinator.local.nodes.hollow_pod import HollowPod, PodAction
 
 Plan = Callable[[float, PodAction, HollowPod], None]
@@ -19,7 +19,7 @@ WriteStatus = Callable[[HollowPod, dict[str, Any]], Awaitable[None]]
 class Upkeep:
     """Serves the pods of a fleet."""
 
-    def __init__(self, fleet: Fleet, clock: Clock, plan: Plan, write_status: WriteStatus) -> None:
+    def __init__(self, fleet: HollowFleet, clock: Clock, plan: Plan, write_status: WriteStatus) -> None:
         self._fleet = fleet
         self._clock = clock
         self._plan = plan

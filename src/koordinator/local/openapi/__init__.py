@@ -13,7 +13,7 @@ import msgspec
 
 from koordinator.api.meta import Resource
 from koordinator.local.openapi.paths import paths_of
-from koordinator.local.openapi.schemas import Definitions
+from koordinator.local.openapi.schemas import SchemaDefinitions
 from koordinator.local.schema import Catalog
 
 Json = dict[str, Any]
@@ -86,8 +86,10 @@ class OpenApi:
         parts = [(self._version, resource, self._catalog.custom_schema(resource)) for resource in resources]
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest().upper()
 
-    def _contents(self, resources: Iterable[Resource], *, v3: bool) -> tuple[Definitions, dict[str, Json]]:
-        definitions = Definitions(v3=v3)
+    def _contents(
+        self, resources: Iterable[Resource], *, v3: bool
+    ) -> tuple[SchemaDefinitions, dict[str, Json]]:
+        definitions = SchemaDefinitions(v3=v3)
         paths: dict[str, Json] = {}
         for resource in resources:
             schema = self._catalog.custom_schema(resource)

@@ -7,7 +7,7 @@ kubectl reads three things here: the kind behind a path (`explain`), whether PAT
 from typing import Any
 
 from koordinator.api.meta import Resource
-from koordinator.local.openapi.schemas import Definitions, gvk
+from koordinator.local.openapi.schemas import SchemaDefinitions, gvk
 
 Json = dict[str, Any]
 
@@ -24,7 +24,7 @@ _SCALE = Resource(group="autoscaling", version="v1", kind="Scale", plural="scale
 class _Writer:
     """Writes operations in one of the two dialects."""
 
-    def __init__(self, definitions: Definitions, *, v3: bool) -> None:
+    def __init__(self, definitions: SchemaDefinitions, *, v3: bool) -> None:
         self.definitions = definitions
         self._v3 = v3
 
@@ -93,7 +93,7 @@ def _tag(resource: Resource) -> str:
 
 
 def paths_of(
-    resource: Resource, item: str, items: str, definitions: Definitions, *, v3: bool, custom: bool
+    resource: Resource, item: str, items: str, definitions: SchemaDefinitions, *, v3: bool, custom: bool
 ) -> dict[str, Json]:
     """All paths of one resource; `item` and `items` are the names of its definitions."""
     writer = _Writer(definitions, v3=v3)

@@ -93,7 +93,7 @@ def group_prefix(group: str) -> str:
     return ".".join(reversed(group.split(".")))
 
 
-class Definitions:
+class SchemaDefinitions:
     """Collects the definitions of one document (`v3` or Swagger `v2`)."""
 
     def __init__(self, *, v3: bool) -> None:
@@ -259,7 +259,7 @@ def gvk(resource: Resource) -> dict[str, str]:
     return {"group": resource.group, "version": resource.version, "kind": resource.kind}
 
 
-__all__ = ["KINDS", "Definitions", "group_prefix", "gvk", "of_struct"]
+__all__ = ["KINDS", "SchemaDefinitions", "group_prefix", "gvk", "of_struct"]
 
 
 KINDS: dict[str, str] = {

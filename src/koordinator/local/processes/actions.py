@@ -32,7 +32,7 @@ class ActionResult(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class Inside(Protocol):
+class RunningContainer(Protocol):
     """A running container, as somebody who does something in it sees it."""
 
     environment: dict[str, str]
@@ -55,7 +55,7 @@ class Inside(Protocol):
         ...
 
 
-async def execute(inside: Inside, action: ExecAction, timeout_s: float) -> ActionResult:
+async def execute(inside: RunningContainer, action: ExecAction, timeout_s: float) -> ActionResult:
     """Run a command in the container; well when it exits with 0 in time."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(write_end, True)
@@ -83,7 +83,7 @@ async def execute(inside: Inside, action: ExecAction, timeout_s: float) -> Actio
 
 
 async def get(
-    session: aiohttp.ClientSession, inside: Inside, action: HTTPGetAction, timeout_s: float
+    session: aiohttp.ClientSession, inside: RunningContainer, action: HTTPGetAction, timeout_s: float
 ) -> ActionResult:
     """Send a request; well when the status is from 200 to 399."""
     port = port_of(inside.spec, action.port)
@@ -112,7 +112,7 @@ async def get(
         return ActionResult(False, f'Get "{url}": {error}')
 
 
-async def connect(inside: Inside, action: TCPSocketAction, timeout_s: float) -> ActionResult:
+async def connect(inside: RunningContainer, action: TCPSocketAction, timeout_s: float) -> ActionResult:
     """Open a connection; well when that is possible."""
     port = port_of(inside.spec, action.port)
     if port is None:
@@ -141,7 +141,7 @@ def port_of(container: Container, port: IntOrString) -> int | None:
 
 
 async def perform(
-    session: aiohttp.ClientSession, inside: Inside, handler: Handler, timeout_s: float
+    session: aiohttp.ClientSession, inside: RunningContainer, handler: Handler, timeout_s: float
 ) -> ActionResult:
     """Do what a lifecycle hook says."""
     if handler.exec is not None:

@@ -21,7 +21,7 @@ from koordinator.local.processes.container_state import (
     Running,
     Terminated,
 )
-from koordinator.local.processes.environment import ConfigError, EnvironmentSources, NoCommand
+from koordinator.local.processes.environment import ContainerConfigError, EnvironmentSources, NoCommand
 from koordinator.local.processes.groups import GroupError
 from koordinator.local.processes.launch import Exit, Identity, Process, StartError
 from koordinator.local.processes.output import LogFile, Output
@@ -53,7 +53,7 @@ class Home(Protocol):
         ...
 
     async def surroundings(self, record: ContainerRecord) -> EnvironmentSources:
-        """Return what the container's environment may refer to. Raises: ConfigError, ApiError."""
+        """Return what the container's environment may refer to. Raises: ContainerConfigError, ApiError."""
         ...
 
 
@@ -175,7 +175,7 @@ class ContainerLife:
             around = await self._home.surroundings(self.record)
             variables = environment.of_container(self._home.pod, self.record.spec, around)
             words = environment.command_line(self.record.spec, variables)
-        except ConfigError as error:
+        except ContainerConfigError as error:
             self._cannot("CreateContainerConfigError", str(error), f"Error: {error}")
             await self._wait(CONFIG_RETRY_S)
             return False

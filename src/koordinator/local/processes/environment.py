@@ -19,7 +19,7 @@ _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
 
-class ConfigError(HostError):
+class ContainerConfigError(HostError):
     """A container's configuration refers to something that is not there (CreateContainerConfigError)."""
 
     def __init__(self, reason: str) -> None:
@@ -87,7 +87,7 @@ def command_line(container: Container, environment: Mapping[str, str]) -> list[s
 
 
 def of_container(pod: KubeletPod, container: Container, around: EnvironmentSources) -> dict[str, str]:
-    """All variables, later ones over earlier ones. Raises: ConfigError."""
+    """All variables, later ones over earlier ones. Raises: ContainerConfigError."""
     variables = {"PATH": DEFAULT_PATH, "HOSTNAME": pod.spec.hostname or pod.raw.metadata.name}
     for source in container.env_from:
         variables.update(_all_of(source, around))
@@ -137,7 +137,7 @@ def decoded(data: Mapping[str, str]) -> dict[str, str]:
 
 
 def field(pod: KubeletPod, path: str, around: EnvironmentSources) -> str:
-    """Return what a fieldRef stands for. Raises: ConfigError."""
+    """Return what a fieldRef stands for. Raises: ContainerConfigError."""
     meta = pod.raw.metadata
     subscript = _SUBSCRIPT.fullmatch(path)
     if subscript is not None:
@@ -154,7 +154,7 @@ def field(pod: KubeletPod, path: str, around: EnvironmentSources) -> str:
         "status.podIPs": around.pod_ip,
     }
     if path not in values:
-        raise ConfigError(f"unsupported fieldPath: {path}")
+        raise ContainerConfigError(f"unsupported fieldPath: {path}")
     return values[path]
 
 
@@ -163,11 +163,11 @@ def resource_field(
 ) -> str:
     """Return what a resourceFieldRef stands for: whole divisors, rounded up; without a limit what the node has.
 
-    Raises: ConfigError.
+    Raises: ContainerConfigError.
     """
     part, _, name = resource.partition(".")
     if part not in ("limits", "requests") or not name:
-        raise ConfigError(f"unsupported container resource: {resource}")
+        raise ContainerConfigError(f"unsupported container resource: {resource}")
     amounts = container.resources.limits if part == "limits" else container.resources.requests
     raw = amounts.get(name)
     if raw is None and part == "limits":
@@ -181,10 +181,10 @@ def resource_field(
 def amount_of(
     pod: KubeletPod, container: str, resource: str, divisor: RawQuantity, around: EnvironmentSources
 ) -> str:
-    """The same of a container by name. Raises: ConfigError."""
+    """The same of a container by name. Raises: ContainerConfigError."""
     named = next((c for c in (*pod.spec.containers, *pod.spec.init_containers) if c.name == container), None)
     if named is None:
-        raise ConfigError(f"container {container} not found")
+        raise ContainerConfigError(f"container {container} not found")
     return resource_field(named, resource, divisor, around)
 
 
@@ -200,7 +200,7 @@ def _value_of(
         return _key_of(ref, "configmap", around.config_maps, pod)
     if ref := source.get("secretKeyRef"):
         return _key_of(ref, "secret", around.secrets, pod)
-    raise ConfigError(f"unsupported source of a variable: {', '.join(source) or 'none'}")
+    raise ContainerConfigError(f"unsupported source of a variable: {', '.join(source) or 'none'}")
 
 
 def _key_of(
@@ -213,9 +213,9 @@ def _key_of(
     if ref.get("optional"):
         return None
     if data is None:
-        raise ConfigError(f'{kind} "{name}" not found')
+        raise ContainerConfigError(f'{kind} "{name}" not found')
     title = "ConfigMap" if kind == "configmap" else "Secret"
-    raise ConfigError(f"couldn't find key {key} in {title} {pod.raw.metadata.namespace}/{name}")
+    raise ContainerConfigError(f"couldn't find key {key} in {title} {pod.raw.metadata.namespace}/{name}")
 
 
 def _all_of(source: Mapping[str, Any], around: EnvironmentSources) -> dict[str, str]:
@@ -226,7 +226,7 @@ def _all_of(source: Mapping[str, Any], around: EnvironmentSources) -> dict[str, 
         if ref := source.get(ref_name):
             data = objects.get(ref.get("name", ""))
             if data is None and not ref.get("optional"):
-                raise ConfigError(f'{kind} "{ref.get("name", "")}" not found')
+                raise ContainerConfigError(f'{kind} "{ref.get("name", "")}" not found')
             prefix = source.get("prefix", "")
             return {prefix + key: text for key, text in (data or {}).items() if _NAME.fullmatch(prefix + key)}
     return {}

@@ -13,7 +13,7 @@ import msgspec
 from koordinator.api.core import ConfigMap, Secret
 from koordinator.host.errors import HostError
 from koordinator.local.processes import environment
-from koordinator.local.processes.environment import ConfigError, EnvironmentSources
+from koordinator.local.processes.environment import ContainerConfigError, EnvironmentSources
 from koordinator.local.processes.pod_spec import KubeletPod
 from koordinator.local.processes.volume_spec import (
     FieldFile,
@@ -100,7 +100,7 @@ def of_volume(volume: Volume, pod: KubeletPod, around: EnvironmentSources, known
     try:
         for source in projection.sources:
             files.update(_of_source(source, projection, pod, around, known))
-    except ConfigError as error:
+    except ContainerConfigError as error:
         raise MountError(volume.name, str(error)) from error
     for path in files:
         if path.startswith(("/", "..")) or posixpath.normpath(path) != path:
@@ -128,7 +128,7 @@ def _of_source(
         is_narrow = whose.user is not None or whose.group is not None
         data = known.tokens[token].encode()
         return {token.path: File(data, TOKEN_MODE if is_narrow else mode)}
-    raise ConfigError(
+    raise ContainerConfigError(
         "this node has projections of configMap, secret, downwardAPI and serviceAccountToken only"
     )
 
@@ -158,11 +158,11 @@ def _secret_name(source: ObjectFiles) -> str:
 def _absent(source: ObjectFiles, why: str) -> dict[str, File]:
     if source.optional:
         return {}
-    raise ConfigError(why)
+    raise ContainerConfigError(why)
 
 
 def _chosen(source: ObjectFiles, data: Mapping[str, bytes], mode: int, lacking: str) -> dict[str, File]:
-    """The keys that `items` name, or all. Raises: ConfigError for one that is not there."""
+    """The keys that `items` name, or all. Raises: ContainerConfigError for one that is not there."""
     if not source.items:
         return {key: File(content, mode) for key, content in data.items()}
     files = {}
@@ -170,7 +170,7 @@ def _chosen(source: ObjectFiles, data: Mapping[str, bytes], mode: int, lacking: 
         if item.key in data:
             files[item.path] = File(data[item.key], mode if item.mode is None else item.mode)
         elif not source.optional:
-            raise ConfigError(lacking.format(item.key))
+            raise ContainerConfigError(lacking.format(item.key))
     return files
 
 
@@ -193,7 +193,7 @@ def _told(item: FieldFile, pod: KubeletPod, around: EnvironmentSources) -> str:
     if item.resource_field_ref is not None:
         ref = item.resource_field_ref
         return environment.amount_of(pod, ref.container_name, ref.resource, ref.divisor, around)
-    raise ConfigError(f"{item.path}: neither fieldRef nor resourceFieldRef")
+    raise ContainerConfigError(f"{item.path}: neither fieldRef nor resourceFieldRef")
 
 
 def lines(values: Mapping[str, Any]) -> str:

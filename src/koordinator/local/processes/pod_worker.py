@@ -24,7 +24,7 @@ from koordinator.host.errors import HostError
 from koordinator.local.processes import amounts, environment, launch, pod_status
 from koordinator.local.processes.container import ContainerLife
 from koordinator.local.processes.container_state import ContainerRecord
-from koordinator.local.processes.environment import ConfigError, EnvironmentSources
+from koordinator.local.processes.environment import ContainerConfigError, EnvironmentSources
 from koordinator.local.processes.groups import GroupError
 from koordinator.local.processes.launch import Process
 from koordinator.local.processes.pod_files import PodFiles
@@ -367,7 +367,8 @@ class PodWorker:
     # What containers ask for
 
     async def surroundings(self, record: ContainerRecord) -> EnvironmentSources:
-        """Return what the container's environment may refer to. Raises: ConfigError when the API has no answer."""
+        """Return what the container's environment may refer to. Raises: ContainerConfigError when the API has no
+        answer."""
         config_maps, secrets = environment.references(record.spec)
         try:
             return msgspec.structs.replace(
@@ -376,7 +377,7 @@ class PodWorker:
                 secrets={name: await self._secret(name) for name in sorted(secrets)},
             )
         except errors.ApiError as error:
-            raise ConfigError(f"the API server does not answer: {error}") from error
+            raise ContainerConfigError(f"the API server does not answer: {error}") from error
 
     def _around(self) -> EnvironmentSources:
         return EnvironmentSources(

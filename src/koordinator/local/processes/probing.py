@@ -9,7 +9,7 @@ import aiohttp
 
 from koordinator.cluster.supervise import Guard
 from koordinator.local.processes import actions
-from koordinator.local.processes.actions import ActionResult, Inside
+from koordinator.local.processes.actions import ActionResult, RunningContainer
 from koordinator.local.processes.container_state import ContainerRecord
 from koordinator.local.processes.pod_spec import Probe
 
@@ -42,7 +42,7 @@ class Streak:
         return is_well if self._count >= self._needed[is_well] else None
 
 
-class ProbedContainer(Inside, Protocol):
+class ProbedContainer(RunningContainer, Protocol):
     """A container that is probed."""
 
     record: ContainerRecord

@@ -8,7 +8,7 @@ import msgspec
 
 from koordinator.api.quantity import ResourceList
 from koordinator.clock import Clock
-from koordinator.cluster.events import EventRecorder, Severity, reference
+from koordinator.cluster.events import EventRecorder, EventSeverity, reference
 from koordinator.cluster.protocol import Cluster
 from koordinator.host.cgroup_layout import ContainerID, Runtime
 from koordinator.host.processes import Processes
@@ -41,16 +41,16 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
         self, pod: KubeletPod, reason: str, message: str, *, container: str = "", field: str = "containers"
     ) -> None:
         """A normal event about a pod or one of its containers."""
-        self._event(pod, Severity.NORMAL, reason, message, container, field)
+        self._event(pod, EventSeverity.NORMAL, reason, message, container, field)
 
     def warn(
         self, pod: KubeletPod, reason: str, message: str, *, container: str = "", field: str = "containers"
     ) -> None:
         """A warning about a pod or one of its containers."""
-        self._event(pod, Severity.WARNING, reason, message, container, field)
+        self._event(pod, EventSeverity.WARNING, reason, message, container, field)
 
     def _event(
-        self, pod: KubeletPod, severity: Severity, reason: str, message: str, container: str, field: str
+        self, pod: KubeletPod, severity: EventSeverity, reason: str, message: str, container: str, field: str
     ) -> None:
         about = reference(pod.view)
         if container:

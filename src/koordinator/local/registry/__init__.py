@@ -23,7 +23,7 @@ from koordinator.local.persistence import SqliteJournal
 from koordinator.local.registry.plain import PlainCatalog, PlainPatcher
 from koordinator.local.registry.registry import ObjectRegistry
 from koordinator.local.schema import Catalog
-from koordinator.local.store import HISTORY_MAX, Store
+from koordinator.local.store import HISTORY_MAX, ObjectStore
 
 
 def in_memory(
@@ -43,7 +43,9 @@ def in_memory(
     `schemas` and `patcher` default to the real ones. `history_max` bounds the changes kept per kind: memory
     against how far a watcher may fall behind.
     """
-    return _build(Store(history_max=history_max, packs=checks), clock, str(seed), schemas, patcher, checks)
+    return _build(
+        ObjectStore(history_max=history_max, packs=checks), clock, str(seed), schemas, patcher, checks
+    )
 
 
 def on_disk(
@@ -59,7 +61,7 @@ def on_disk(
     Raises: persistence.StorageError when the directory cannot be used or its file is damaged.
     """
     journal = SqliteJournal(data_dir)
-    store = Store(journal.version, journal)
+    store = ObjectStore(journal.version, journal)
     # The version differs at every start, so that no generated name or uid comes twice.
     registry_seed = f"{seed}/{journal.version}"
     try:
@@ -79,13 +81,13 @@ def on_disk(
 
 
 def _build(
-    store: Store,
+    store: ObjectStore,
     clock: Clock,
     seed: str,
     schemas: SchemaCatalog | None,
     patcher: Patcher | None,
     checks: bool,
-    load: Callable[[Store], int] | None = None,
+    load: Callable[[ObjectStore], int] | None = None,
     token_key: Path | None = None,
 ) -> ObjectRegistry:
     catalog, chosen = _collaborators(schemas, patcher, checks)

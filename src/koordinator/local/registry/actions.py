@@ -7,11 +7,11 @@ import msgspec
 from koordinator import clock
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
-from koordinator.cluster.backend import DeleteOptions, ObjectRecord, WriteOptions
+from koordinator.cluster.backend import DeleteRequest, ObjectRecord, WriteOptions
 from koordinator.local import service_account_tokens
 from koordinator.local.registry import binding, eviction, metadata, refusals
 from koordinator.local.registry.kinds import ServedKind
-from koordinator.local.registry.writing import Writer
+from koordinator.local.registry.writing import ObjectWriter
 from koordinator.local.schema import errors as fields
 from koordinator.local.schema.catalog import SUBRESOURCE_KINDS
 from koordinator.local.service_account_tokens import Account, Reference
@@ -25,7 +25,7 @@ def success() -> dict[str, Any]:
 
 
 def bind(
-    writer: Writer,
+    writer: ObjectWriter,
     kind: ServedKind,
     resource: Resource,
     pod: ObjectRecord,
@@ -50,7 +50,7 @@ class _EvictionDelete(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def evict(
-    writer: Writer,
+    writer: ObjectWriter,
     kind: ServedKind,
     resource: Resource,
     pod: ObjectRecord,
@@ -85,13 +85,13 @@ def _check_name(what: str, body: dict[str, Any], pod: ObjectRecord) -> None:
         raise errors.BadRequest(f"name in URL does not match name in {what} object")
 
 
-def _delete_options(body: dict[str, Any], options: WriteOptions) -> DeleteOptions:
+def _delete_options(body: dict[str, Any], options: WriteOptions) -> DeleteRequest:
     try:
         asked = msgspec.convert(body.get("deleteOptions") or {}, _EvictionDelete)
     except msgspec.ValidationError as error:
         raise errors.BadRequest(f"Eviction: deleteOptions: {error}") from None
     guards = asked.preconditions or {}
-    return DeleteOptions(
+    return DeleteRequest(
         grace_period_s=asked.grace_period_seconds,
         propagation=asked.propagation_policy,
         uid=guards.get("uid", ""),
@@ -114,7 +114,7 @@ _BOUND_KINDS = {
 
 
 def issue_token(
-    writer: Writer,
+    writer: ObjectWriter,
     kind: ServedKind,
     resource: Resource,
     account: ObjectRecord,
@@ -166,7 +166,9 @@ def _check_token_request(own: dict[str, Any], meta: dict[str, Any], life_s: int)
         raise fields.invalid_object(_TOKEN_REQUEST, "", causes)
 
 
-def _bound_to(writer: Writer, account: dict[str, Any], reference: dict[str, Any]) -> dict[str, Reference]:
+def _bound_to(
+    writer: ObjectWriter, account: dict[str, Any], reference: dict[str, Any]
+) -> dict[str, Reference]:
     """Return the objects that a token is bound to, by claim; a pod's node is named beside it."""
     if not reference:
         return {}

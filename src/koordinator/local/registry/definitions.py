@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from koordinator.cluster.backend import DeleteOptions, ObjectRecord
+from koordinator.cluster.backend import DeleteRequest, ObjectRecord
 from koordinator.local.interfaces import SchemaCatalog
 from koordinator.local.registry import crds
 from koordinator.local.registry.kinds import Kinds, ServedKind
 from koordinator.local.registry.scale import Paths
-from koordinator.local.registry.writing import Writer
+from koordinator.local.registry.writing import ObjectWriter
 
 
-class Definitions:
+class CustomDefinitions:
     """Keeps what is served in step with the stored definitions."""
 
-    def __init__(self, kinds: Kinds, writer: Writer, schemas: SchemaCatalog) -> None:
+    def __init__(self, kinds: Kinds, writer: ObjectWriter, schemas: SchemaCatalog) -> None:
         self._kinds = kinds
         self._writer = writer
         self._schemas = schemas
@@ -85,4 +85,4 @@ class Definitions:
             self._delete(kind, record)
 
     def _delete(self, kind: ServedKind, record: ObjectRecord) -> None:
-        self._writer.delete(kind, kind.resource, record, DeleteOptions(propagation="Background"))
+        self._writer.delete(kind, kind.resource, record, DeleteRequest(propagation="Background"))

@@ -21,7 +21,7 @@ from koordinator.local.registry.scale import BUILTIN_PATHS, Paths
 from koordinator.local.registry.selection import INDEXES, SELECTABLE, FieldReader
 from koordinator.local.registry.special import JobStrategy, NamespaceStrategy, ServiceStrategy
 from koordinator.local.registry.strategies import RestStrategy
-from koordinator.local.store import Store, Table
+from koordinator.local.store import ObjectStore, Table
 
 _STRATEGIES: dict[str, type[RestStrategy]] = {
     "pods": PodStrategy,
@@ -125,7 +125,7 @@ class ServedKind:
 class Kinds:
     """All kinds by group and plural."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._kinds: dict[tuple[str, str], ServedKind] = {}
         events = store.table(_EVENTS, INDEXES[_EVENTS], packed=True)

@@ -18,7 +18,7 @@ from koordinator.local.change_log import Key
 from koordinator.local.registry import refusals
 from koordinator.local.registry.selection import CompiledSelector
 from koordinator.local.schema import errors as fields
-from koordinator.local.store import Table, Watch
+from koordinator.local.store import StoreWatch, Table
 
 BOOKMARK_S = 60.0
 """How often an idle watch that asked for bookmarks is told its version, as in the API server."""
@@ -201,7 +201,7 @@ def _decode(token: str) -> _Token:
 
 def open_watch(
     table: Table, namespace: str, selection: CompiledSelector, options: ListOptions, version: int
-) -> Watch:
+) -> StoreWatch:
     """The watch that the options ask for; `version` is the store's.
 
     Raises: BadRequest, Invalid, Gone (the version is no longer kept), Timeout (a version of the future).
@@ -244,7 +244,7 @@ class ShownWatch:
     """A watch whose records are shown in another version than the stored one."""
 
     def __init__(
-        self, watch: Watch, show: Callable[[ObjectRecord, Resource], ObjectRecord], resource: Resource
+        self, watch: StoreWatch, show: Callable[[ObjectRecord, Resource], ObjectRecord], resource: Resource
     ) -> None:
         self._watch = watch
         self._show = show

@@ -14,7 +14,7 @@ from koordinator.api.meta import Resource
 from koordinator.clock import Clock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import (
-    DeleteOptions,
+    DeleteRequest,
     ListOptions,
     ObjectRecord,
     RecordList,
@@ -27,11 +27,11 @@ from koordinator.local.authorization.rbac import Rbac
 from koordinator.local.interfaces import Admission, AdmissionAttributes, Patcher, SchemaCatalog, WriteContext
 from koordinator.local.registry import actions, crds, metadata, reading, refusals, scale, selection
 from koordinator.local.registry.decoding import Decoder
-from koordinator.local.registry.definitions import Definitions
+from koordinator.local.registry.definitions import CustomDefinitions
 from koordinator.local.registry.kinds import Kinds, ServedKind
-from koordinator.local.registry.writing import Writer
+from koordinator.local.registry.writing import ObjectWriter
 from koordinator.local.service_account_tokens import ServiceAccountTokens
-from koordinator.local.store import Store
+from koordinator.local.store import ObjectStore
 
 PATCH_TRIES_MAX = 5
 """Attempts of a write whose object keeps changing while admission is asked, as in the API server."""
@@ -52,7 +52,7 @@ class ObjectRegistry:
 
     def __init__(
         self,
-        store: Store,
+        store: ObjectStore,
         clock: Clock,
         rng: random.Random,
         schemas: SchemaCatalog,
@@ -69,8 +69,8 @@ class ObjectRegistry:
         self.authorizer = Rbac(store)
         self._patcher = patcher
         self._decoder = Decoder(schemas, checks=checks)
-        self.writer = Writer(store, clock, rng, schemas, patcher, checks=checks, tokens=self.tokens)
-        self.definitions = Definitions(self.kinds, self.writer, schemas)
+        self.writer = ObjectWriter(store, clock, rng, schemas, patcher, checks=checks, tokens=self.tokens)
+        self.definitions = CustomDefinitions(self.kinds, self.writer, schemas)
         self.on_close: list[Callable[[], Awaitable[None]]] = []
         self._writes = 0
 
@@ -393,7 +393,7 @@ class ObjectRegistry:
     # Delete
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, options: DeleteOptions = DeleteOptions()
+        self, resource: Resource, namespace: str, name: str, options: DeleteRequest = DeleteRequest()
     ) -> tuple[ObjectRecord, bool]:
         kind, resource = self._find(resource)
         record = self._stored(kind, resource, namespace, name)
@@ -418,7 +418,7 @@ class ObjectRegistry:
         return kind.shown(deleted, resource), is_gone
 
     async def delete_collection(
-        self, resource: Resource, namespace: str, selection: ListOptions, options: DeleteOptions
+        self, resource: Resource, namespace: str, selection: ListOptions, options: DeleteRequest
     ) -> Sequence[ObjectRecord]:
         records = self.list(resource, namespace, selection).records
         deleted: list[ObjectRecord | None] = []
@@ -428,7 +428,7 @@ class ObjectRegistry:
         return [record for record in deleted if record is not None]
 
     async def _delete_one(
-        self, resource: Resource, record: ObjectRecord, options: DeleteOptions
+        self, resource: Resource, record: ObjectRecord, options: DeleteRequest
     ) -> ObjectRecord | None:
         """Delete one of a collection; None when somebody else was faster."""
         meta = record.obj["metadata"]

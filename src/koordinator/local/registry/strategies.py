@@ -10,7 +10,7 @@ from typing import Any
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.registry.builtin import KindFacts
-from koordinator.local.store import Store
+from koordinator.local.store import ObjectStore
 
 
 class StrategyContext:
@@ -18,7 +18,7 @@ class StrategyContext:
     are right.
     """
 
-    def __init__(self, store: Store, rng: random.Random, *, checks: bool) -> None:
+    def __init__(self, store: ObjectStore, rng: random.Random, *, checks: bool) -> None:
         self.store = store
         self.rng = rng
         self.checks = checks

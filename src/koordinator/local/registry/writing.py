@@ -11,7 +11,7 @@ from koordinator import clock
 from koordinator.api.meta import Resource
 from koordinator.clock import Clock
 from koordinator.cluster import errors
-from koordinator.cluster.backend import DeleteOptions, ObjectRecord, WriteOptions
+from koordinator.cluster.backend import DeleteRequest, ObjectRecord, WriteOptions
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.admission.quota import QuotaBooks
 from koordinator.local.interfaces import Patcher, SchemaCatalog, WriteContext
@@ -20,7 +20,7 @@ from koordinator.local.registry.kinds import ServedKind
 from koordinator.local.registry.strategies import StrategyContext
 from koordinator.local.schema import errors as fields
 from koordinator.local.service_account_tokens import ServiceAccountTokens
-from koordinator.local.store import Store
+from koordinator.local.store import ObjectStore
 
 PARTS = ("ephemeralcontainers", "resize")
 """Subresources that write a part of the spec."""
@@ -29,7 +29,7 @@ GENERATE_TRIES_MAX = 8
 """Names drawn for one generateName before giving up, as in the API server."""
 
 
-class Writer:
+class ObjectWriter:
     """Carries out writes that are decided but for the stored object itself.
 
     `checks` False skips schema validation and the bookkeeping of field owners, nothing else.
@@ -37,7 +37,7 @@ class Writer:
 
     def __init__(
         self,
-        store: Store,
+        store: ObjectStore,
         clock: Clock,
         rng: random.Random,
         schemas: SchemaCatalog,
@@ -293,13 +293,13 @@ class Writer:
 
     # Delete
 
-    def check_preconditions(self, resource: Resource, record: ObjectRecord, options: DeleteOptions) -> None:
+    def check_preconditions(self, resource: Resource, record: ObjectRecord, options: DeleteRequest) -> None:
         """Raises: Conflict when the object is not the one (or the version) that was meant."""
         meta = record.obj["metadata"]
         _check_preconditions(resource, meta["name"], meta, options)
 
     def delete(
-        self, kind: ServedKind, resource: Resource, record: ObjectRecord, options: DeleteOptions
+        self, kind: ServedKind, resource: Resource, record: ObjectRecord, options: DeleteRequest
     ) -> tuple[ObjectRecord, bool]:
         """Delete an object, or begin to; says whether it is gone. Raises: Conflict, Forbidden, Invalid."""
         meta = record.obj["metadata"]
@@ -318,7 +318,7 @@ class Writer:
             return ObjectRecord(decided.obj, record.version), False
         return kind.table.put(namespace, name, decided.obj), False
 
-    def _decide(self, kind: ServedKind, record: ObjectRecord, options: DeleteOptions) -> deletion.Deletion:
+    def _decide(self, kind: ServedKind, record: ObjectRecord, options: DeleteRequest) -> deletion.Deletion:
         obj, now_s = record.obj, self.clock.now()
         if options.propagation and options.propagation not in deletion.POLICIES:
             choice = (*deletion.POLICIES, "nil")
@@ -336,7 +336,7 @@ class Writer:
         )
 
     def _decide_namespace(
-        self, kind: ServedKind, obj: dict[str, Any], options: DeleteOptions, now_s: float
+        self, kind: ServedKind, obj: dict[str, Any], options: DeleteRequest, now_s: float
     ) -> deletion.Deletion:
         """A namespace with `spec.finalizers` becomes Terminating; its controller does the rest."""
         if "deletionTimestamp" in obj["metadata"]:
@@ -367,7 +367,7 @@ def _refuse_malformed(resource: Resource, name: str, version: str) -> None:
         raise fields.invalid_object(resource, name, [cause]) from None
 
 
-def _check_preconditions(resource: Resource, name: str, meta: dict[str, Any], options: DeleteOptions) -> None:
+def _check_preconditions(resource: Resource, name: str, meta: dict[str, Any], options: DeleteRequest) -> None:
     """Raises: Conflict when the object is not the one (or the version) that was meant."""
     if options.uid and options.uid != meta["uid"]:
         why = (

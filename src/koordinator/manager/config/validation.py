@@ -33,7 +33,7 @@ _FLAT = (ColocationConfig, HostApplicationConfig, CPUNormalizationConfig, Resour
 """Keys whose cluster strategy stands at the top level, with entries in `nodeConfigs`."""
 
 
-class Reason(enum.StrEnum):
+class ValidationReason(enum.StrEnum):
     """The reason for a refusal, as users of the reference know it (its spelling included)."""
 
     NONE = ""
@@ -46,20 +46,20 @@ class Reason(enum.StrEnum):
 class ConfigVerdict(msgspec.Struct, frozen=True):
     """The decision on a change; `message` is for people, or JSON for the last two reasons."""
 
-    reason: Reason = Reason.NONE
+    reason: ValidationReason = ValidationReason.NONE
     message: str = ""
 
     @property
     def allowed(self) -> bool:
         """Nothing was found."""
-        return self.reason is Reason.NONE
+        return self.reason is ValidationReason.NONE
 
     @property
     def text(self) -> str:
         """Return the text that the API server shows. Tools parse it: the message is text or, for the last two
         reasons, an object.
         """
-        is_object = self.reason in (Reason.OVERLAP, Reason.CONFLICT)
+        is_object = self.reason in (ValidationReason.OVERLAP, ValidationReason.CONFLICT)
         message = msgspec.Raw(self.message.encode()) if is_object else self.message
         body = msgspec.json.encode({"reason": self.reason.value, "message": message}).decode()
         return f"___{body}___"
@@ -118,7 +118,7 @@ def validate_config_map(old: Data, new: Data, nodes: NodeLabels, options: Valida
             config = section.codec.decode(text)
             system = _system_config(key, new)
         except ProtocolError as error:
-            return ConfigVerdict(Reason.PARSE, str(error))
+            return ConfigVerdict(ValidationReason.PARSE, str(error))
         if not (verdict := _check(section, config, system, options)).allowed:
             return verdict
         if section.is_exclusive:
@@ -141,7 +141,7 @@ def _bandwidth(old: Data, new: Data) -> ConfigVerdict:
     before = network.problems(qos, _decoded_system(old))
     problems = [each for each in network.problems(qos, slo_config.SYSTEM.decode(text)) if each not in before]
     if problems:
-        return ConfigVerdict(Reason.PARAMETER, f"{system_key}: {qos_key}: {'; '.join(problems)}")
+        return ConfigVerdict(ValidationReason.PARAMETER, f"{system_key}: {qos_key}: {'; '.join(problems)}")
     return ALLOWED
 
 
@@ -170,9 +170,9 @@ def _check(section: _Section, config: Any, system: SystemConfig, options: Valida
     if not problems and options.names_needed and section.is_exclusive:
         problems = selectors.name_problems(path, entries)
     if problems:
-        return ConfigVerdict(Reason.PARAMETER, f"{key}: {'; '.join(problems)}")
+        return ConfigVerdict(ValidationReason.PARAMETER, f"{key}: {'; '.join(problems)}")
     if section.is_exclusive and (found := selectors.overlap(entries)):
-        return ConfigVerdict(Reason.OVERLAP, _overlap_message(key, found))
+        return ConfigVerdict(ValidationReason.OVERLAP, _overlap_message(key, found))
     return ALLOWED
 
 
@@ -209,14 +209,14 @@ class NodeRules:
         for key, table in self._tables if new != old else ():
             names = tuple(entry.name for entry in table.matching(new))
             if len(names) > 1:
-                return ConfigVerdict(Reason.CONFLICT, _overlap_message(key, Overlap(names, node)))
+                return ConfigVerdict(ValidationReason.CONFLICT, _overlap_message(key, Overlap(names, node)))
         return ALLOWED
 
 
 def _first_conflict(parsed: Sequence[tuple[str, Sequence[NodeEntry]]], nodes: NodeLabels) -> ConfigVerdict:
     for key, entries in parsed:
         if found := selectors.conflict(entries, nodes):
-            return ConfigVerdict(Reason.CONFLICT, _overlap_message(key, found))
+            return ConfigVerdict(ValidationReason.CONFLICT, _overlap_message(key, found))
     return ALLOWED
 
 

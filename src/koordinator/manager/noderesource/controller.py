@@ -22,11 +22,11 @@ from koordinator.manager.metrics import FAILED, SUCCEEDED
 from koordinator.manager.noderesource import decide, node_events, plugins, zones
 from koordinator.manager.noderesource import target as targets
 from koordinator.manager.noderesource.decide import Withdrawal
-from koordinator.manager.noderesource.fleet import Fleet
+from koordinator.manager.noderesource.fleet import NodeFleet
 from koordinator.manager.noderesource.node_events import NodeEventRecorder
 from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.noderesource.target import NodeTarget
-from koordinator.manager.noderesource.writer import NodePatch, Writer
+from koordinator.manager.noderesource.writer import NodePatch, NodeWriter
 from koordinator.manager.parts import ManagerContext
 
 ROUND_NODES_MAX = 256  # nodes decided in one go; bounds the pause of the event loop to some 10 ms
@@ -68,14 +68,14 @@ class NodeResourceController:
         self._started_s = shared.clock.now()
         self._written_s: dict[str, float] = {}
         self._zones_written_s: dict[str, float] = {}
-        self.fleet = Fleet(
+        self.fleet = NodeFleet(
             shared.factory,
             shared.clock,
             publishes_shared=shared.gates.is_on("EnableSyncGPUSharedResource"),
             changed=self._queue.add,
             gone=self._on_gone,
         )
-        self.writer = Writer(
+        self.writer = NodeWriter(
             shared.cluster,
             shared.metrics.noderesource_reconciles,
             self.guard,

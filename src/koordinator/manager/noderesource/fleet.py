@@ -22,7 +22,7 @@ from koordinator.manager.noderesource.rows import NO_READING, NodeRow, ReadMetri
 log = logging.getLogger(__name__)
 
 
-class Fleet:
+class NodeFleet:
     """`rows` by node name. `changed` is called with the name of a node to look at, `gone` when one is deleted."""
 
     def __init__(

@@ -19,7 +19,7 @@ BATCH = resources.BATCH_RESOURCES
 NOT_LENT: dict[str, int | None] = dict.fromkeys(BATCH)
 
 
-class Lent(msgspec.Struct, frozen=True):
+class LentBatch(msgspec.Struct, frozen=True):
     """Batch resources in whole units: `origin` is all that is lent, `left` what Kubernetes may use of it.
 
     None in `left` means that the node must not have the resource; it is 0 for others then.
@@ -29,7 +29,7 @@ class Lent(msgspec.Struct, frozen=True):
     origin: dict[str, int]
 
 
-def lend(calculated: Mapping[str, int | None], ratio: float, taken: Mapping[str, int]) -> Lent:
+def lend(calculated: Mapping[str, int | None], ratio: float, taken: Mapping[str, int]) -> LentBatch:
     """`calculated` in thousandths, None for none; `taken` by third parties, in whole units."""
     amounts = {
         name: None if amount is None else whole_amount(name, amount, ratio)
@@ -37,8 +37,8 @@ def lend(calculated: Mapping[str, int | None], ratio: float, taken: Mapping[str,
     }
     origin = {name: amounts.get(name) or 0 for name in BATCH}
     if taken and all(amounts.get(name) is not None for name in BATCH):
-        return Lent({name: max(origin[name] - taken.get(name, 0), 0) for name in BATCH}, origin)
-    return Lent({name: amounts.get(name) for name in BATCH}, origin)
+        return LentBatch({name: max(origin[name] - taken.get(name, 0), 0) for name in BATCH}, origin)
+    return LentBatch({name: amounts.get(name) for name in BATCH}, origin)
 
 
 def whole_amount(name: str, thousandths: int, ratio: float) -> int:

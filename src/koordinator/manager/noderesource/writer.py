@@ -78,7 +78,7 @@ class _Waiting:
             self.add(name, is_urgent=self._come_again.pop(name))
 
 
-class Writer:
+class NodeWriter:
     """`again` takes (name, seconds) of nodes to be decided about anew, 0 for when their failures allow."""
 
     def __init__(

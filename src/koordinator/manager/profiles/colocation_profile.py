@@ -105,7 +105,7 @@ def apply_profile(
     obj: dict[str, Any],
     profile: CompiledProfile,
     priority_class: FindPriorityClass | None,
-    shape: pod_patch.PodShape = pod_patch.POD,
+    shape: pod_patch.MergeShape = pod_patch.POD,
 ) -> dict[str, Any]:
     """The object with one profile applied, resources excepted; it itself stays as it was.
 
@@ -124,7 +124,7 @@ class _Draft:
 
     __slots__ = ("_annotations", "_labels", "_obj", "_shape", "_spec")
 
-    def __init__(self, obj: dict[str, Any], shape: pod_patch.PodShape) -> None:
+    def __init__(self, obj: dict[str, Any], shape: pod_patch.MergeShape) -> None:
         self._shape = shape
         self._take(obj)
 

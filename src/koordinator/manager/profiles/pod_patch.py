@@ -11,11 +11,11 @@ _MERGE = ("merge",)
 _MERGE_AND_RETAIN = ("merge", "retainKeys")
 
 
-class PodShape(msgspec.Struct, frozen=True):
+class MergeShape(msgspec.Struct, frozen=True):
     """The merge rules below one object of a pod; a list has the shape of its elements in `element`."""
 
     members: Mapping[str, "PodMember"] = {}
-    element: "PodShape | None" = None
+    element: "MergeShape | None" = None
 
     def member(self, key: str) -> "PodMember":
         """Members that the table does not have are replaced (lists) or merged (objects)."""
@@ -25,7 +25,7 @@ class PodShape(msgspec.Struct, frozen=True):
 class PodMember(msgspec.Struct, frozen=True):
     """The merge rules of one member."""
 
-    type: PodShape = PodShape(element=PodShape())
+    type: MergeShape = MergeShape(element=MergeShape())
     strategies: tuple[str, ...] = ()
     merge_key: str = ""
 
@@ -33,14 +33,14 @@ class PodMember(msgspec.Struct, frozen=True):
 _UNKNOWN = PodMember()
 
 
-def _keyed(key: str, element: PodShape | None = None, *, retain: bool = False) -> PodMember:
+def _keyed(key: str, element: MergeShape | None = None, *, retain: bool = False) -> PodMember:
     """A list of objects that merge by `key`."""
     strategies = _MERGE_AND_RETAIN if retain else _MERGE
-    return PodMember(PodShape(element=element or PodShape()), strategies, key)
+    return PodMember(MergeShape(element=element or MergeShape()), strategies, key)
 
 
 # Lists that merge by a key, as Kubernetes' API reference states them (patchMergeKey).
-_CONTAINER = PodShape(
+_CONTAINER = MergeShape(
     {
         "env": _keyed("name"),
         "ports": _keyed("containerPort"),
@@ -48,13 +48,13 @@ _CONTAINER = PodShape(
         "volumeMounts": _keyed("mountPath"),
     }
 )
-_METADATA = PodShape(
+_METADATA = MergeShape(
     {
         "finalizers": PodMember(strategies=_MERGE),
         "ownerReferences": _keyed("uid"),
     }
 )
-_SPEC = PodShape(
+_SPEC = MergeShape(
     {
         "containers": _keyed("name", _CONTAINER),
         "ephemeralContainers": _keyed("name", _CONTAINER),
@@ -67,13 +67,13 @@ _SPEC = PodShape(
         "volumes": _keyed("name", retain=True),
     }
 )
-POD = PodShape({"metadata": PodMember(_METADATA), "spec": PodMember(_SPEC)})
-RESERVATION = PodShape(
-    {"metadata": PodMember(_METADATA), "spec": PodMember(PodShape({"template": PodMember(POD)}))}
+POD = MergeShape({"metadata": PodMember(_METADATA), "spec": PodMember(_SPEC)})
+RESERVATION = MergeShape(
+    {"metadata": PodMember(_METADATA), "spec": PodMember(MergeShape({"template": PodMember(POD)}))}
 )
 
 
-def merge(obj: dict[str, Any], patch: dict[str, Any], shape: PodShape = POD) -> dict[str, Any]:
+def merge(obj: dict[str, Any], patch: dict[str, Any], shape: MergeShape = POD) -> dict[str, Any]:
     """The object changed as `patch` says; neither argument is changed. Raises: ApiError when malformed."""
     return strategic_merge.merge(obj, patch, shape)
 

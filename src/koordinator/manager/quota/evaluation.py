@@ -68,7 +68,7 @@ class QuotaLimit(msgspec.Struct, frozen=True):
     used: Amounts
 
 
-class Evaluation(msgspec.Struct, frozen=True):
+class QuotaEvaluation(msgspec.Struct, frozen=True):
     """The decision on a pod; what it adds to `used`; if it does not fit, why, in words."""
 
     allowed: bool
@@ -116,21 +116,21 @@ def pod_request(pod: Pod, *, replaces_resources: bool = False) -> Amounts:
     return pod_resources.requests(normalization.replace_pod_resources(pod) if replaces_resources else pod)
 
 
-def evaluate(quota: QuotaLimit, request: Amounts) -> Evaluation:
+def evaluate(quota: QuotaLimit, request: Amounts) -> QuotaEvaluation:
     """Return whether the quota has room for a pod's request. Resources that the quota does not name are not its
     business.
     """
     if not any(_is_pod_resource(name) for name in quota.max):
-        return Evaluation(True)
+        return QuotaEvaluation(True)
     delta = resource_list.without_zeros(resource_list.mask(request, quota.max))
     after = resource_list.add(quota.used, delta)
     exceeded = sorted(name for name in delta if name in quota.limit and after[name] > quota.limit[name])
     if exceeded:
-        return Evaluation(False, message=_words(quota, delta, exceeded))
-    return Evaluation(True, delta)
+        return QuotaEvaluation(False, message=_words(quota, delta, exceeded))
+    return QuotaEvaluation(True, delta)
 
 
-def evaluate_batch(quota: QuotaLimit, requests: Sequence[Amounts]) -> tuple[list[Evaluation], Amounts]:
+def evaluate_batch(quota: QuotaLimit, requests: Sequence[Amounts]) -> tuple[list[QuotaEvaluation], Amounts]:
     """The decisions on pods in the order of their arrival, and `used` after those that fit."""
     decisions = []
     for request in requests:

@@ -24,14 +24,14 @@ from koordinator.cluster.supervise import Guard
 from koordinator.manager.options import QuotaUpdateOptions
 from koordinator.manager.quota import evaluation
 from koordinator.manager.quota.by_name import BY_NAME, names_of
-from koordinator.manager.quota.evaluation import Evaluation
+from koordinator.manager.quota.evaluation import QuotaEvaluation
 
 WORKERS = 16
 WRITTEN_MAX = 100
 """Quotas whose last write is kept until the watch shows it: those written within its delay."""
 
 
-class EvaluationError(KoordinatorError):
+class QuotaEvaluationError(KoordinatorError):
     """The quota could not be asked, which is not the pod's fault: try again."""
 
 
@@ -39,7 +39,7 @@ class _Waiter(msgspec.Struct):
     """A pod that waits for its decision."""
 
     request: Amounts
-    decision: "asyncio.Future[Evaluation]"
+    decision: "asyncio.Future[QuotaEvaluation]"
 
 
 class QuotaEvaluator:
@@ -59,16 +59,16 @@ class QuotaEvaluator:
         self._workers: set[asyncio.Task[None]] = set()
         self.guard = Guard("quota evaluation")
 
-    async def admit(self, name: str, request: Amounts, *, dry_run: bool = False) -> Evaluation:
+    async def admit(self, name: str, request: Amounts, *, dry_run: bool = False) -> QuotaEvaluation:
         """Return whether the quota of that name has room for a pod; if so, and if this is no dry run, reserve the
         room.
 
         Raises: QuotaLookupError when none or several have the name, ProtocolError or QuantityError when its
-        amounts are malformed, EvaluationError when it could not be written in time.
+        amounts are malformed, QuotaEvaluationError when it could not be written in time.
         """
         found = evaluation.find(self._quotas.by_index(BY_NAME, name), name)
         if found is None:
-            return Evaluation(True)
+            return QuotaEvaluation(True)
         decision = evaluation.evaluate(evaluation.limit_of(self._newest(found)), request)
         if dry_run or not decision.delta:
             return decision  # those that wait could only take more
@@ -78,7 +78,7 @@ class QuotaEvaluator:
             async with asyncio.timeout(evaluation.TIMEOUT_S):
                 return await waiter.decision
         except TimeoutError:
-            raise EvaluationError(evaluation.TIMEOUT_MESSAGE) from None
+            raise QuotaEvaluationError(evaluation.TIMEOUT_MESSAGE) from None
 
     def _enqueue(self, key: str, waiter: _Waiter) -> None:
         if key in self._waiting:
@@ -97,9 +97,9 @@ class QuotaEvaluator:
                     batch = list(self._waiting[key])
                     self._waiting[key].clear()
                     error = await self.guard.call_async(self._decide, key, batch)
-                    _fail(batch, error or EvaluationError(f"quota {key} was not decided"))
+                    _fail(batch, error or QuotaEvaluationError(f"quota {key} was not decided"))
         finally:
-            _fail(self._waiting.pop(key), EvaluationError(f"quota {key}: evaluation ended"))
+            _fail(self._waiting.pop(key), QuotaEvaluationError(f"quota {key}: evaluation ended"))
 
     async def _decide(self, key: str, batch: list[_Waiter]) -> None:
         """Answer everybody in the batch, after writing what is admitted; a conflict decides anew."""
@@ -120,7 +120,7 @@ class QuotaEvaluator:
             except (errors.ApiError, TimeoutError) as error:
                 tries += 1
                 if tries > evaluation.retries(len(admitted), self._options.max_retries):
-                    _fail(batch, EvaluationError(f"quota {key} could not be updated: {error}"))
+                    _fail(batch, QuotaEvaluationError(f"quota {key} could not be updated: {error}"))
                     return
                 slept_s += await self._pause(slept_s)
                 quota = await self._reread(quota, error)
@@ -184,7 +184,9 @@ class QuotaEvaluator:
         return written if written is not None and _version(written) > _version(cached) else cached
 
 
-def _sort_out(quota: ElasticQuota, batch: list[_Waiter]) -> tuple[list[tuple[_Waiter, Evaluation]], Amounts]:
+def _sort_out(
+    quota: ElasticQuota, batch: list[_Waiter]
+) -> tuple[list[tuple[_Waiter, QuotaEvaluation]], Amounts]:
     """Return who of those that still wait may be admitted, once the sum is written; everybody else is answered."""
     waiting = [waiter for waiter in batch if not waiter.decision.done()]
     decisions, used = evaluation.evaluate_batch(
@@ -199,7 +201,7 @@ def _sort_out(quota: ElasticQuota, batch: list[_Waiter]) -> tuple[list[tuple[_Wa
     return admitted, used
 
 
-def _answer(waiter: _Waiter, decision: Evaluation) -> None:
+def _answer(waiter: _Waiter, decision: QuotaEvaluation) -> None:
     if not waiter.decision.done():  # whoever waited too long is gone
         waiter.decision.set_result(decision)
 

@@ -42,7 +42,7 @@ _UNCHECKED: tuple[tuple[Annotation[Any], str], ...] = (
 """Annotations whose texts no rule of the reference refuses."""
 
 
-class Refusal(enum.StrEnum):
+class QuotaRefusal(enum.StrEnum):
     """The rule that a change breaks; empty when it breaks none."""
 
     NONE = ""
@@ -79,14 +79,14 @@ class QuotaVerdict(msgspec.Struct, frozen=True):
     `field` is a path such as `spec.min` or the key of a label or annotation; empty when it is the whole quota.
     """
 
-    refusal: Refusal = Refusal.NONE
+    refusal: QuotaRefusal = QuotaRefusal.NONE
     message: str = ""
     field: str = ""
 
     @property
     def allowed(self) -> bool:
         """No rule is broken."""
-        return self.refusal is Refusal.NONE
+        return self.refusal is QuotaRefusal.NONE
 
 
 ALLOWED = QuotaVerdict()
@@ -121,7 +121,9 @@ def check_create(tree: QuotaTree, quota: ElasticQuota, rules: QuotaRules) -> Quo
     """Return whether a new quota (after mutation) may be. Raises: quantity.QuantityError."""
     info = quota_info(quota)
     if tree.get(info.name) is not None:
-        return QuotaVerdict(Refusal.EXISTS, f"AddQuota quota already exists: {info.name}", "metadata.name")
+        return QuotaVerdict(
+            QuotaRefusal.EXISTS, f"AddQuota quota already exists: {info.name}", "metadata.name"
+        )
     for verdict in (_namespaces(tree, info, "AddQuota"), _own_fields(quota, info)):
         if not verdict.allowed:
             return verdict
@@ -136,13 +138,13 @@ def check_update(
         return ALLOWED
     info = quota_info(new)
     if info.name in _RESERVED:
-        return QuotaVerdict(Refusal.FORBIDDEN, f"invalid quota {info.name}: it cannot be changed")
+        return QuotaVerdict(QuotaRefusal.FORBIDDEN, f"invalid quota {info.name}: it cannot be changed")
     if not (verdict := _namespaces(tree, info, "UpdateQuota")).allowed:
         return verdict
     known = tree.get(info.name)
     if known is None:
         message = f"UpdateQuota quota not exist in quotaInfoMap: {info.name}"
-        return QuotaVerdict(Refusal.NOT_FOUND, message, "metadata.name")
+        return QuotaVerdict(QuotaRefusal.NOT_FOUND, message, "metadata.name")
     if not (verdict := _own_fields(new, info)).allowed:
         return verdict
     return _topology(tree, info, known, rules, pods)
@@ -210,16 +212,16 @@ def annotation_warnings(quota: ElasticQuota) -> list[str]:
 def check_delete(tree: QuotaTree, name: str, pods: QuotaPods) -> QuotaVerdict:
     """Return whether a quota may be deleted; pods that are bound by their namespace only do not hinder it."""
     if name in _UNDELETABLE:
-        return QuotaVerdict(Refusal.FORBIDDEN, f"invalid quota {name}: it cannot be deleted")
+        return QuotaVerdict(QuotaRefusal.FORBIDDEN, f"invalid quota {name}: it cannot be deleted")
     if tree.get(name) is None:
-        return QuotaVerdict(Refusal.NOT_FOUND, f"delete quota failed, quota {name} not found")
+        return QuotaVerdict(QuotaRefusal.NOT_FOUND, f"delete quota failed, quota {name} not found")
     if count := tree.child_count(name):
         message = f"delete quota failed, quota {name} has {count} child quotas"
-        return QuotaVerdict(Refusal.HAS_CHILDREN, message)
+        return QuotaVerdict(QuotaRefusal.HAS_CHILDREN, message)
     if names := pods.labelled(name):
         shown = ", ".join([*names[:_SHOWN_PODS_MAX], "..."])
         message = f"delete quota failed, quota {name} has {len(names)} child pods: {shown}"
-        return QuotaVerdict(Refusal.HAS_PODS, message)
+        return QuotaVerdict(QuotaRefusal.HAS_PODS, message)
     return ALLOWED
 
 
@@ -242,7 +244,7 @@ def _namespaces(tree: QuotaTree, info: QuotaInfo, action: str) -> QuotaVerdict:
                 f"{action} quota {info.name}'s annotation namespace {namespace} "
                 f"is already bound to quota {bound.name}"
             )
-            return QuotaVerdict(Refusal.NAMESPACE_BOUND, message, _NAMESPACES)
+            return QuotaVerdict(QuotaRefusal.NAMESPACE_BOUND, message, _NAMESPACES)
     return ALLOWED
 
 
@@ -250,19 +252,19 @@ def _own_fields(quota: ElasticQuota, info: QuotaInfo) -> QuotaVerdict:
     name = info.name
     if key := _negative(info.max):
         message = f"{name} quota.Spec.Max's value < 0, in dimension {key}"
-        return QuotaVerdict(Refusal.MAX_NEGATIVE, message, f"{_MAX}.{key}")
+        return QuotaVerdict(QuotaRefusal.MAX_NEGATIVE, message, f"{_MAX}.{key}")
     if key := _negative(info.min):
         message = f"{name} quota.Spec.Min's value < 0, in dimension {key}"
-        return QuotaVerdict(Refusal.MIN_NEGATIVE, message, f"{_MIN}.{key}")
+        return QuotaVerdict(QuotaRefusal.MIN_NEGATIVE, message, f"{_MIN}.{key}")
     if not (verdict := _shared_weight(quota)).allowed:
         return verdict
     for key, amount in sorted(info.min.items()):
         if key not in info.max:
             message = f"{name} min has {key}, which max has not: every resource of min must be in max"
-            return QuotaVerdict(Refusal.MIN_KEY_NOT_IN_MAX, message, f"{_MIN}.{key}")
+            return QuotaVerdict(QuotaRefusal.MIN_KEY_NOT_IN_MAX, message, f"{_MIN}.{key}")
         if amount > info.max[key]:
             message = f"{name} min > max, {key}: {amount} > {info.max[key]}"
-            return QuotaVerdict(Refusal.MIN_ABOVE_MAX, message, f"{_MIN}.{key}")
+            return QuotaVerdict(QuotaRefusal.MIN_ABOVE_MAX, message, f"{_MIN}.{key}")
     return _strict_keys(quota, info)
 
 
@@ -272,12 +274,12 @@ def _shared_weight(quota: ElasticQuota) -> QuotaVerdict:
         weight = quota_annotations.SHARED_WEIGHT.read(metadata.annotations, f"ElasticQuota {quota.key}")
         key = _negative(resource_list.of(weight or {}))
     except (ProtocolError, quantity.QuantityError) as error:
-        return QuotaVerdict(Refusal.SHARED_WEIGHT, str(error), _WEIGHT)
+        return QuotaVerdict(QuotaRefusal.SHARED_WEIGHT, str(error), _WEIGHT)
     if key:
         message = (
             f"{metadata.name} quota.Annotation[{labels.QUOTA_SHARED_WEIGHT}]'s value < 0, in dimension {key}"
         )
-        return QuotaVerdict(Refusal.SHARED_WEIGHT_NEGATIVE, message, _WEIGHT)
+        return QuotaVerdict(QuotaRefusal.SHARED_WEIGHT_NEGATIVE, message, _WEIGHT)
     return ALLOWED
 
 
@@ -291,17 +293,17 @@ def _strict_keys(quota: ElasticQuota, info: QuotaInfo) -> QuotaVerdict:
     try:
         keys = quota_annotations.MAX_STRICT_CHECK_RESOURCE_KEYS.read(annotations, f"ElasticQuota {info.key}")
     except ProtocolError as error:
-        return QuotaVerdict(Refusal.STRICT_KEYS, str(error), _STRICT_KEYS)
+        return QuotaVerdict(QuotaRefusal.STRICT_KEYS, str(error), _STRICT_KEYS)
     used = resource_list.of(quota.status.used)
     for key in keys or ():
         if key not in used:
             continue
         if key not in info.max:
             message = f"{info.name} max lacks {key}, which is checked strictly and in use"
-            return QuotaVerdict(Refusal.STRICT_KEY_NOT_IN_MAX, message, f"{_MAX}.{key}")
+            return QuotaVerdict(QuotaRefusal.STRICT_KEY_NOT_IN_MAX, message, f"{_MAX}.{key}")
         if info.max[key] < used[key]:
             message = f"{info.name} max of {key} ({info.max[key]}) is below what is used ({used[key]})"
-            return QuotaVerdict(Refusal.MAX_BELOW_USED, message, f"{_MAX}.{key}")
+            return QuotaVerdict(QuotaRefusal.MAX_BELOW_USED, message, f"{_MAX}.{key}")
     return ALLOWED
 
 
@@ -329,19 +331,19 @@ def _is_parent_change(tree: QuotaTree, info: QuotaInfo, old: QuotaInfo, pods: Qu
     name = info.name
     if old.is_parent and not info.is_parent and tree.child_count(name):
         message = f"quota has children, isParent is forbidden to modify as false, quotaName:{name}"
-        return QuotaVerdict(Refusal.HAS_CHILDREN, message, _IS_PARENT)
+        return QuotaVerdict(QuotaRefusal.HAS_CHILDREN, message, _IS_PARENT)
     if info.is_parent and not old.is_parent:
         bound = pods.labelled(name) or any(pods.is_any_in(each) for each in (name, *old.namespaces))
         if bound:
             message = f"quota has bound pods, isParent is forbidden to modify as true, quotaName: {name}"
-            return QuotaVerdict(Refusal.HAS_PODS, message, _IS_PARENT)
+            return QuotaVerdict(QuotaRefusal.HAS_PODS, message, _IS_PARENT)
     return ALLOWED
 
 
 def _tree_id(tree: QuotaTree, info: QuotaInfo, old: QuotaInfo | None) -> QuotaVerdict:
     if old is not None and old.tree_id != info.tree_id:
         message = f"{info.name} tree id changed [{old.tree_id}] vs [{info.tree_id}]"
-        return QuotaVerdict(Refusal.TREE_CHANGED, message, _TREE_ID)
+        return QuotaVerdict(QuotaRefusal.TREE_CHANGED, message, _TREE_ID)
     parent = tree.get(info.parent) if info.parent != ROOT else None
     others = [parent] if parent is not None else []
     if any(found != info.tree_id for found in tree.child_tree_ids(info.name)):
@@ -349,7 +351,7 @@ def _tree_id(tree: QuotaTree, info: QuotaInfo, old: QuotaInfo | None) -> QuotaVe
     for other in others:
         if other.tree_id != info.tree_id:
             message = f"{info.name} tree id [{info.tree_id}] differs from [{other.tree_id}] of {other.name}"
-            return QuotaVerdict(Refusal.TREE_PARENT, message, _TREE_ID)
+            return QuotaVerdict(QuotaRefusal.TREE_PARENT, message, _TREE_ID)
     return ALLOWED
 
 
@@ -359,14 +361,14 @@ def _parent(tree: QuotaTree, info: QuotaInfo, _: QuotaRules) -> QuotaVerdict:
     parent = tree.get(info.parent)
     if parent is None:
         message = f"{info.name} has parentName {info.parent} but not find parentInfo in quotaInfoMap"
-        return QuotaVerdict(Refusal.PARENT_MISSING, message, _PARENT)
+        return QuotaVerdict(QuotaRefusal.PARENT_MISSING, message, _PARENT)
     if not parent.is_parent:
         message = f"{info.name}'s parent {parent.name} is not a parent quota: label it {labels.QUOTA_IS_PARENT}=true"
-        return QuotaVerdict(Refusal.PARENT_NOT_PARENT, message, _PARENT)
+        return QuotaVerdict(QuotaRefusal.PARENT_NOT_PARENT, message, _PARENT)
     # The reference lets circles through, and nothing in them would ever get a share again.
     if info.name == parent.name or any(above.name == info.name for above in tree.ancestors(parent)):
         message = f"{info.name} cannot be below {parent.name}, which is itself or below it"
-        return QuotaVerdict(Refusal.CYCLE, message, _PARENT)
+        return QuotaVerdict(QuotaRefusal.CYCLE, message, _PARENT)
     return ALLOWED
 
 
@@ -385,10 +387,10 @@ def _keys(tree: QuotaTree, info: QuotaInfo, rules: QuotaRules) -> QuotaVerdict:
             if not rules.child_keys_may_be_fewer:
                 differing |= above.max.keys() - below.max.keys()
             message = f"max of {below.name} and of its parent {above.name} differ in {sorted(differing)}"
-            return QuotaVerdict(Refusal.MAX_KEYS, message, _MAX)
+            return QuotaVerdict(QuotaRefusal.MAX_KEYS, message, _MAX)
         if extra := below.min.keys() - above.min.keys():
             message = f"min of {below.name} has {sorted(extra)}, which min of its parent {above.name} has not"
-            return QuotaVerdict(Refusal.MIN_KEYS, message, _MIN)
+            return QuotaVerdict(QuotaRefusal.MIN_KEYS, message, _MIN)
     return ALLOWED
 
 
@@ -407,14 +409,14 @@ def _min_sums(tree: QuotaTree, info: QuotaInfo, _: QuotaRules) -> QuotaVerdict:
                 f"checkMinQuotaSum all brothers' MinQuota > parent MinQuota, parent: {parent.name}: "
                 f"{_above(total, parent.min)}"
             )
-            return QuotaVerdict(Refusal.MIN_SUM_BROTHERS, message, _MIN)
+            return QuotaVerdict(QuotaRefusal.MIN_SUM_BROTHERS, message, _MIN)
     total = tree.children_min(info.name)
     if not resource_list.fits_completely(total, info.min):
         message = (
             f"checkMinQuotaSum all children's MinQuota > MinQuota, quota: {info.name}: "
             f"{_above(total, info.min)}"
         )
-        return QuotaVerdict(Refusal.MIN_SUM_CHILDREN, message, _MIN)
+        return QuotaVerdict(QuotaRefusal.MIN_SUM_CHILDREN, message, _MIN)
     return ALLOWED
 
 
@@ -432,7 +434,7 @@ def _guarantee(tree: QuotaTree, info: QuotaInfo) -> QuotaVerdict:
             return ALLOWED
         below = above
     message = f"tree root quota {below.name} can't guarantee for min of {info.name}"
-    return QuotaVerdict(Refusal.GUARANTEE, message, _MIN)
+    return QuotaVerdict(QuotaRefusal.GUARANTEE, message, _MIN)
 
 
 def _above(total: Amounts, limit: Amounts) -> str:

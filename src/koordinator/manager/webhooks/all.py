@@ -70,14 +70,14 @@ class _Builders:
         return PodMutatingHandler(self._shared, self.profiles(), quotas)
 
 
-class Admission(msgspec.Struct, frozen=True):
+class AdmissionHandlers(msgspec.Struct, frozen=True):
     """The handlers by path (POST), and documents for people by path (GET)."""
 
     handlers: Mapping[str, Handler]
     pages: Mapping[str, Page]
 
 
-def admission(shared: ManagerContext) -> Admission:
+def admission(shared: ManagerContext) -> AdmissionHandlers:
     """One handler per path; a path is left out when a feature gate of its webhook is off."""
     builders = _Builders(shared)
     by_path, gates = builders.by_path(), shared.gates
@@ -86,7 +86,7 @@ def admission(shared: ManagerContext) -> Admission:
         for path, needed in table.GATES_BY_PATH.items()
         if all(gates.is_on(gate) for gate in needed)
     }
-    return Admission(handlers, builders.pages())
+    return AdmissionHandlers(handlers, builders.pages())
 
 
 def handlers(shared: ManagerContext) -> Mapping[str, Handler]:

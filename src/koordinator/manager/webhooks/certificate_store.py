@@ -31,7 +31,7 @@ TRIES_MAX = 5
 """Of several replicas that renew at the same time one wins; who loses so often has another problem."""
 
 
-class Store(Protocol):
+class CertificateStore(Protocol):
     """Keeps one set of certificates."""
 
     name: str
@@ -63,7 +63,7 @@ class SecretStore:
         self._namespace, self._secret = namespace, secret
 
     async def load(self) -> Kept:
-        """See `Store`."""
+        """See `CertificateStore`."""
         try:
             secret = await self._cluster.get(Secret, self._secret, self._namespace)
         except errors.NotFound:
@@ -71,7 +71,7 @@ class SecretStore:
         return Kept(_decoded(secret), secret.metadata.resource_version)
 
     async def save(self, certs: CertificateSet, instead_of: Kept) -> bool:
-        """See `Store`."""
+        """See `CertificateStore`."""
         data = {name: base64.b64encode(content).decode() for name, content in certs.secret_data().items()}
         try:
             if instead_of.version is None:
@@ -97,16 +97,16 @@ class FileStore:
         self._folder = folder
 
     async def load(self) -> Kept:
-        """See `Store`."""
+        """See `CertificateStore`."""
         return Kept(read(self._folder))
 
     async def save(self, certs: CertificateSet, instead_of: Kept) -> bool:
-        """See `Store`."""
+        """See `CertificateStore`."""
         write(self._folder, certs)
         return True
 
 
-async def ensure(store: Store, host: str, clock: Clock) -> CertificateSet:
+async def ensure(store: CertificateStore, host: str, clock: Clock) -> CertificateSet:
     """Good certificates for `host`: those of the store, or new ones that are in the store from now on.
 
     Raises: ApiError, CertificateDirError; Conflict when others were faster again and again.

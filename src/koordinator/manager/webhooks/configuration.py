@@ -27,7 +27,7 @@ TIMEOUT_S = 10
 Json = dict[str, Any]
 
 
-class Service(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookService(msgspec.Struct, frozen=True, kw_only=True):
     """The Service of the manager's webhook port."""
 
     name: str = "koordinator-webhook-service"
@@ -36,7 +36,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def configurations(
-    where: Service | str,
+    where: WebhookService | str,
     *,
     ca_cert: bytes | None = None,
     paths: Collection[str] | None = None,
@@ -84,7 +84,7 @@ def with_template(configuration: Json, *, is_dormant: bool = False) -> Json:
     }
 
 
-def client_config(where: Service | str, path: str, ca_cert: bytes | None) -> Json:
+def client_config(where: WebhookService | str, path: str, ca_cert: bytes | None) -> Json:
     """Return how the API server reaches one path. `ca_cert` is PEM."""
     if isinstance(where, str):
         client: Json = {"url": f"{where}{path}"}
@@ -137,7 +137,7 @@ def wanted(
     annotations: Mapping[str, str],
     present: list[Json],
     *,
-    where: Service | str,
+    where: WebhookService | str,
     ca_bundle: bytes,
     paths: Collection[str],
 ) -> DesiredWebhooks:
@@ -202,7 +202,7 @@ def _without_bundle(entry: Json) -> Json:
     return {**entry, "clientConfig": client}
 
 
-def _own_port(where: Service | str, entry: Json) -> Service | str:
+def _own_port(where: WebhookService | str, entry: Json) -> WebhookService | str:
     """The port of a Service is the installation's choice."""
     port = ((entry.get("clientConfig") or {}).get("service") or {}).get("port")
     if isinstance(where, str) or not isinstance(port, int):

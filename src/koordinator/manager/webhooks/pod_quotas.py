@@ -19,7 +19,7 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.manager.options import QuotaUpdateOptions
 from koordinator.manager.quota import evaluation, pods
 from koordinator.manager.quota.evaluation import QuotaLookupError
-from koordinator.manager.quota.evaluator import EvaluationError, QuotaEvaluator
+from koordinator.manager.quota.evaluator import QuotaEvaluationError, QuotaEvaluator
 from koordinator.manager.quota.pods import PodQuotaRules, QuotaUseVerdict
 from koordinator.manager.webhooks import pod_injecting
 from koordinator.manager.webhooks.quota_topology import QuotaTopology
@@ -105,7 +105,7 @@ class PodQuotas:
         try:
             request = evaluation.pod_request(pod, replaces_resources=rules.replaces_resources)
             decision = await self._evaluator.admit(name, request, dry_run=dry_run)
-        except EvaluationError as error:
+        except QuotaEvaluationError as error:
             return denied(str(error), 500)
         except (QuotaLookupError, ProtocolError, QuantityError) as error:
             return denied(str(error))

@@ -21,7 +21,7 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.rate_limit import Rate, TokenBucket
 from koordinator.manager.quota import validation
 from koordinator.manager.quota.tree import ROOT, QuotaInfo, QuotaTree, quota_info
-from koordinator.manager.quota.validation import QuotaRules, QuotaVerdict, Refusal
+from koordinator.manager.quota.validation import QuotaRefusal, QuotaRules, QuotaVerdict
 from koordinator.manager.webhooks.quota_topology import Learned, QuotaTopology
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
 
@@ -37,13 +37,13 @@ REASON_CONFLICT = "QuotaTreeConflict"
 
 _ABOUT_PARENT = frozenset(
     (
-        Refusal.TREE_PARENT,
-        Refusal.PARENT_MISSING,
-        Refusal.PARENT_NOT_PARENT,
-        Refusal.MAX_KEYS,
-        Refusal.MIN_KEYS,
-        Refusal.MIN_SUM_BROTHERS,
-        Refusal.GUARANTEE,
+        QuotaRefusal.TREE_PARENT,
+        QuotaRefusal.PARENT_MISSING,
+        QuotaRefusal.PARENT_NOT_PARENT,
+        QuotaRefusal.MAX_KEYS,
+        QuotaRefusal.MIN_KEYS,
+        QuotaRefusal.MIN_SUM_BROTHERS,
+        QuotaRefusal.GUARANTEE,
     )
 )
 """Refusals that another state of the parent could turn."""
@@ -121,7 +121,9 @@ class QuotaMutatingHandler:
             try:
                 return AdmissionVerdict(obj=complete(request.object, self._topology.tree))
             except DefaultingError as error:
-                if error.refusal is not Refusal.PARENT_MISSING or not await self._look_up.has_news(quota):
+                if error.refusal is not QuotaRefusal.PARENT_MISSING or not await self._look_up.has_news(
+                    quota
+                ):
                     raise
             return AdmissionVerdict(obj=complete(request.object, self._topology.tree))
         except DefaultingError as error:
@@ -245,7 +247,7 @@ def _allowed(hints: Sequence[str]) -> AdmissionVerdict:
     return AdmissionVerdict(warnings=tuple(hints)) if hints else ALLOWED
 
 
-def _words(message: str, obj: str, field: str, refusal: Refusal) -> str:
+def _words(message: str, obj: str, field: str, refusal: QuotaRefusal) -> str:
     """Return what the user reads: the reference's sentence, then quota, field and rule in one form."""
     where = ", ".join(part for part in (obj, field, f"rule {refusal}") if part)
     return f"{message} ({where})"
@@ -265,7 +267,7 @@ def _quota(body: dict[str, Any] | None, request: AdmissionRequest) -> ElasticQuo
 class DefaultingError(ProtocolError):
     """The quota cannot be completed, so it is refused; `refusal` is the rule that it breaks."""
 
-    def __init__(self, obj: str, field: str, reason: str, refusal: Refusal) -> None:
+    def __init__(self, obj: str, field: str, reason: str, refusal: QuotaRefusal) -> None:
         super().__init__(obj, field, reason)
         self.refusal = refusal
 
@@ -286,7 +288,7 @@ def complete(quota: dict[str, Any], tree: QuotaTree) -> dict[str, Any]:
         known = tree.get(parent)
         if known is None:
             reason = f"fill quota {name} failed, parent not exist: {parent}"
-            raise DefaultingError(obj, labels.QUOTA_PARENT, reason, Refusal.PARENT_MISSING)
+            raise DefaultingError(obj, labels.QUOTA_PARENT, reason, QuotaRefusal.PARENT_MISSING)
         if known.tree_id:
             own[labels.QUOTA_TREE_ID] = known.tree_id
     annotations = dict(metadata.get("annotations") or {})
@@ -301,6 +303,6 @@ def _weight(obj: str, annotations: dict[str, str], spec_max: ResourceList) -> Re
     try:
         given = quota_annotations.SHARED_WEIGHT.read(annotations, obj) or {}
     except ProtocolError as error:
-        raise DefaultingError(obj, error.field, error.reason, Refusal.SHARED_WEIGHT) from error
+        raise DefaultingError(obj, error.field, error.reason, QuotaRefusal.SHARED_WEIGHT) from error
     aligned = {name: given.get(name, amount) for name, amount in spec_max.items()}
     return resource_list.to_wire(resource_list.of(aligned))

@@ -8,7 +8,7 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.cluster.delegated_auth import AccessReviewer, Authorities, TokenReviewer
 from koordinator.cluster.gatekeeper import Gatekeeper
 from koordinator.manager.parts import ManagerContext
-from koordinator.manager.webhooks.all import Admission
+from koordinator.manager.webhooks.all import AdmissionHandlers
 from koordinator.manager.webhooks.certificates import CertificateSet
 from koordinator.manager.webhooks.server import HEALTH_PATH, WebhookServer
 from koordinator.manager.webhooks.settings import WebhookSettings
@@ -36,7 +36,7 @@ class Webhooks:
     def __init__(
         self,
         shared: ManagerContext,
-        admission: Admission,
+        admission: AdmissionHandlers,
         settings: WebhookSettings,
         *,
         synced: asyncio.Event,

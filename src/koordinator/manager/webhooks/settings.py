@@ -9,7 +9,7 @@ import msgspec
 
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster.addresses import is_loopback
-from koordinator.manager.webhooks.configuration import MUTATING_NAME, VALIDATING_NAME, Service
+from koordinator.manager.webhooks.configuration import MUTATING_NAME, VALIDATING_NAME, WebhookService
 
 PORT = 9876
 CERT_DIR = "/tmp/koordinator-webhook-certs"  # the reference's; certificates in it are readable by us only
@@ -43,7 +43,7 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     port: int = PORT
     """The port to listen on; 0 lets the system choose (local clusters)."""
-    service: Service = Service()
+    service: WebhookService = WebhookService()
     secret_name: str = SECRET_NAME
     cert_dir: Path = Path(CERT_DIR)
     writer: CertWriter = CertWriter.SECRET
@@ -61,9 +61,9 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
             validating_name=read("VALIDATING_WEBHOOK_NAME", VALIDATING_NAME),
             host=host,
             port=_port(read("WEBHOOK_PORT", str(PORT))),
-            service=Service(
-                name=read("SERVICE_NAME", Service().name),
-                namespace=read("POD_NAMESPACE", Service().namespace),
+            service=WebhookService(
+                name=read("SERVICE_NAME", WebhookService().name),
+                namespace=read("POD_NAMESPACE", WebhookService().namespace),
             ),
             secret_name=read("SECRET_NAME", SECRET_NAME),
             cert_dir=Path(read("WEBHOOK_CERT_DIR", CERT_DIR)),

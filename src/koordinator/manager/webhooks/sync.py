@@ -22,9 +22,9 @@ from koordinator.cluster.informer import Informer, InformerFactory
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.manager.webhooks import certificate_store, certificates, configuration
-from koordinator.manager.webhooks.certificate_store import FileStore, SecretStore, Store
+from koordinator.manager.webhooks.certificate_store import CertificateStore, FileStore, SecretStore
 from koordinator.manager.webhooks.certificates import CertificateSet, Renewal
-from koordinator.manager.webhooks.configuration import TEMPLATE, Service
+from koordinator.manager.webhooks.configuration import TEMPLATE, WebhookService
 from koordinator.manager.webhooks.settings import CertWriter, WebhookSettings
 
 log = logging.getLogger(__name__)
@@ -90,14 +90,14 @@ class WebhookSync:
         self._settings = settings
         self._paths = frozenset(paths)
         self._present = present
-        self._where: Service | str = settings.service
+        self._where: WebhookService | str = settings.service
         self._presented: CertificateSet | None = None
         self._retries = Backoff(RETRIES, rng)
         self._repairs = Backoff(REPAIRS, rng)
         self._woken = asyncio.Event()
         namespace = settings.service.namespace
         self._uses_files = settings.writer is CertWriter.FS
-        self._store: Store = (
+        self._store: CertificateStore = (
             FileStore(settings.cert_dir)
             if self._uses_files
             else SecretStore(cluster, namespace, settings.secret_name)

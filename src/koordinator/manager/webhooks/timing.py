@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from koordinator.manager.metrics import ALLOWED, REJECTED, ManagerMetrics
 from koordinator.manager.webhooks.review import AdmissionRequest, AdmissionVerdict, Handler
-from koordinator.prometheus import Series
+from koordinator.prometheus import HistogramSeries
 
 Timer = Callable[[], float]
 """Seconds since some moment; only differences count. A loop's own time may stand still between two turns."""
@@ -27,7 +27,7 @@ class Steps:
         self._webhook_type = webhook_type
         self._object_type = object_type
         self._timer = timer
-        self._series: dict[tuple[str, str, bool], Series] = {}
+        self._series: dict[tuple[str, str, bool], HistogramSeries] = {}
 
     def start(self) -> float:
         """The moment when a first step begins."""

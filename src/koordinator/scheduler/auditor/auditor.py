@@ -18,7 +18,7 @@ from koordinator.scheduler.auditor.history import (
     AuditFinding,
     AuditLimits,
     AuditRecord,
-    Measured,
+    MeasuredFinding,
     WorkloadHistory,
     is_new,
     step,
@@ -84,7 +84,7 @@ class AuditMetrics:
         )
         registry.add(*self._counters.values(), *self._histograms.values(), self._method)
 
-    def count(self, found: Measured, labels: tuple[str, ...]) -> None:
+    def count(self, found: MeasuredFinding, labels: tuple[str, ...]) -> None:
         counter = self._counters.get(found.finding)
         if counter is not None:
             counter.inc(*labels)
@@ -323,7 +323,7 @@ _WORDS = {
 }
 
 
-def _warn(name: str, found: Measured, history: WorkloadHistory) -> None:
+def _warn(name: str, found: MeasuredFinding, history: WorkloadHistory) -> None:
     facts = {
         "workload": name,
         "finding": found.finding.value,

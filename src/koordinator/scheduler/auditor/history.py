@@ -75,7 +75,7 @@ class AuditFinding(enum.StrEnum):
     EVENT_INTERVAL = "scheduling_event_interval_seconds"
 
 
-class Measured(msgspec.Struct, frozen=True):
+class MeasuredFinding(msgspec.Struct, frozen=True):
     """A finding with its number; `is_odd` when it is beyond the limit, or should not happen at all."""
 
     finding: AuditFinding
@@ -97,7 +97,7 @@ def is_new(history: WorkloadHistory, kind: RecordKind) -> bool:
 
 def step(
     history: WorkloadHistory, record: AuditRecord, limits: AuditLimits
-) -> tuple[WorkloadHistory, list[Measured]]:
+) -> tuple[WorkloadHistory, list[MeasuredFinding]]:
     """The history with one more record, and what it tells.
 
     A gang has one history for all its members: it is scheduled when the first of them is, and room that was made for it
@@ -107,10 +107,10 @@ def step(
     * Room that is given up, or a pod that goes to another node than the one where it was made: an invalidated
       preemption; the time since the nomination is that of an interrupted cycle. So is it when the workload goes.
     """
-    found: list[Measured] = []
+    found: list[MeasuredFinding] = []
     if history.records:
         gap_s = max(0.0, record.at_s - history.records[-1].at_s)
-        found.append(Measured(AuditFinding.EVENT_INTERVAL, gap_s, gap_s > limits.event_interval_s))
+        found.append(MeasuredFinding(AuditFinding.EVENT_INTERVAL, gap_s, gap_s > limits.event_interval_s))
     seen = msgspec.structs.replace(
         history,
         records=(*history.records, record)[-RECORDS_MAX:],
@@ -131,7 +131,7 @@ def step(
         case RecordKind.EVICTED:
             return msgspec.structs.replace(seen, evicted_s=record.at_s), found
         case RecordKind.GONE:
-            count = Measured(AuditFinding.EVENTS_BEFORE_OUTCOME, history.event_count)
+            count = MeasuredFinding(AuditFinding.EVENTS_BEFORE_OUTCOME, history.event_count)
             # A victim comes back under the same name or in the same gang: that is still to be told.
             gone = msgspec.structs.replace(_outcome(seen), evicted_s=history.evicted_s)
             return gone, [*found, count, *_interrupted(history, record.at_s)]
@@ -150,40 +150,42 @@ def _outcome(seen: WorkloadHistory) -> WorkloadHistory:
     return msgspec.structs.replace(_given_up(seen), event_count=0, evicted_s=None)
 
 
-def _again(history: WorkloadHistory) -> list[Measured]:
+def _again(history: WorkloadHistory) -> list[MeasuredFinding]:
     if history.nominated_s is None:
         return []
-    return [Measured(AuditFinding.REPEATED_PREEMPTION, 1, is_odd=True)]
+    return [MeasuredFinding(AuditFinding.REPEATED_PREEMPTION, 1, is_odd=True)]
 
 
-def _deleted(history: WorkloadHistory, seconds: float, limits: AuditLimits) -> list[Measured]:
+def _deleted(history: WorkloadHistory, seconds: float, limits: AuditLimits) -> list[MeasuredFinding]:
     retries = history.deleting_retry_count
     return [
-        Measured(AuditFinding.VICTIMS_DELETED, max(0.0, seconds), seconds > limits.victim_deletion_s),
-        Measured(AuditFinding.DELETING_RETRIES, retries, retries >= limits.deleting_retries),
+        MeasuredFinding(AuditFinding.VICTIMS_DELETED, max(0.0, seconds), seconds > limits.victim_deletion_s),
+        MeasuredFinding(AuditFinding.DELETING_RETRIES, retries, retries >= limits.deleting_retries),
     ]
 
 
-def _interrupted(history: WorkloadHistory, now_s: float) -> list[Measured]:
+def _interrupted(history: WorkloadHistory, now_s: float) -> list[MeasuredFinding]:
     if history.nominated_s is None:
         return []
-    return [Measured(AuditFinding.CYCLE_INTERRUPTED, max(0.0, now_s - history.nominated_s))]
+    return [MeasuredFinding(AuditFinding.CYCLE_INTERRUPTED, max(0.0, now_s - history.nominated_s))]
 
 
-def _invalidated(history: WorkloadHistory, now_s: float) -> list[Measured]:
+def _invalidated(history: WorkloadHistory, now_s: float) -> list[MeasuredFinding]:
     if history.nominated_s is None:
         return []
     return [
-        Measured(AuditFinding.PREEMPTION_INVALIDATED, 1, is_odd=True),
+        MeasuredFinding(AuditFinding.PREEMPTION_INVALIDATED, 1, is_odd=True),
         *_interrupted(history, now_s),
     ]
 
 
-def _scheduled(history: WorkloadHistory, record: AuditRecord, limits: AuditLimits) -> list[Measured]:
-    found = [Measured(AuditFinding.EVENTS_BEFORE_OUTCOME, history.event_count)]
+def _scheduled(history: WorkloadHistory, record: AuditRecord, limits: AuditLimits) -> list[MeasuredFinding]:
+    found = [MeasuredFinding(AuditFinding.EVENTS_BEFORE_OUTCOME, history.event_count)]
     if record.room and record.room != record.node:
         found += _invalidated(history, record.at_s)
     if history.evicted_s is not None:
         seconds = max(0.0, record.at_s - history.evicted_s)
-        found.append(Measured(AuditFinding.VICTIM_RESCHEDULED, seconds, seconds < limits.victim_reschedule_s))
+        found.append(
+            MeasuredFinding(AuditFinding.VICTIM_RESCHEDULED, seconds, seconds < limits.victim_reschedule_s)
+        )
     return found

@@ -12,13 +12,19 @@ import msgspec
 
 from koordinator.api import duration, user_files, yaml_text
 from koordinator.scheduler.config import reader as config_reader
-from koordinator.scheduler.config.reader import API_VERSION, KIND, ConfigError, ConfigProblem, Duration
+from koordinator.scheduler.config.reader import (
+    API_VERSION,
+    KIND,
+    ConfigProblem,
+    Duration,
+    SchedulerConfigError,
+)
 
 __all__ = [
     "API_VERSION",
     "KIND",
-    "ConfigError",
     "ConfigProblem",
+    "SchedulerConfigError",
 ]  # the rest of the public names is defined here
 
 DEFAULT_SCHEDULER_NAME = "koord-scheduler"
@@ -205,7 +211,7 @@ class SchedulerConfig(_Part, frozen=True):
 def parse(text: str | bytes) -> SchedulerConfig:
     """The configuration in a YAML or JSON text, which says what it is (`apiVersion`, `kind`).
 
-    Raises: ConfigError with everything that is wrong.
+    Raises: SchedulerConfigError with everything that is wrong.
     """
     body = config_reader.read_yaml(text)
     config_reader.check_version(body, KIND)
@@ -213,7 +219,8 @@ def parse(text: str | bytes) -> SchedulerConfig:
 
 
 def read(path: Path) -> SchedulerConfig:
-    """The configuration in a file. Raises: FileError, which names it, for what is no YAML; ConfigError; OSError."""
+    """The configuration in a file. Raises: FileError, which names it, for what is no YAML; SchedulerConfigError;
+    OSError."""
     text = user_files.read_text(path)
     try:
         yaml_text.load(text)
@@ -225,7 +232,7 @@ def read(path: Path) -> SchedulerConfig:
 def decode(body: Any) -> SchedulerConfig:
     """The configuration in a decoded JSON object.
 
-    Raises: ConfigError.
+    Raises: SchedulerConfigError.
     """
     if isinstance(body, dict):
         config_reader.check_version({"apiVersion": API_VERSION, "kind": KIND} | body, KIND)
@@ -236,7 +243,7 @@ def decode(body: Any) -> SchedulerConfig:
         *_profile_problems(found.profiles),
         *_extender_problems(found.extenders),
     ]:
-        raise ConfigError.of(problems)
+        raise SchedulerConfigError.of(problems)
     return found
 
 
@@ -244,7 +251,7 @@ def decode_args(plugin: str, args: Any, kind: type[msgspec.Struct], field: str =
     """Arguments of a plugin as its struct; `apiVersion` and `kind` may be left out. `field` is where they
     stand in the file.
 
-    Raises: ConfigError.
+    Raises: SchedulerConfigError.
     """
     field = field or f"pluginConfig[{plugin}].args"
     if isinstance(args, dict):

@@ -29,7 +29,7 @@ class ConfigProblem(msgspec.Struct, frozen=True):
         return f"{self.field}: {self.reason}"
 
 
-class ConfigError(KoordinatorError, ValueError):
+class SchedulerConfigError(KoordinatorError, ValueError):
     """The configuration cannot be used: `field` is a path in the file, `reason` what is wrong there;
     `problems` has all that were found, this one first."""
 
@@ -39,7 +39,7 @@ class ConfigError(KoordinatorError, ValueError):
         self.problems = (ConfigProblem(field, reason), *more)
 
     @classmethod
-    def of(cls, problems: Iterable[ConfigProblem]) -> "ConfigError":
+    def of(cls, problems: Iterable[ConfigProblem]) -> "SchedulerConfigError":
         """One error for at least one problem."""
         first, *more = problems
         return cls(first.field, first.reason, more)
@@ -64,18 +64,18 @@ Duration = Annotated[str, msgspec.Meta(extra={"check": _check_duration})]
 
 
 def read_yaml(text: str | bytes) -> Any:
-    """The body of a YAML or JSON text. Raises: ConfigError."""
+    """The body of a YAML or JSON text. Raises: SchedulerConfigError."""
     try:
         return yaml_text.load(text)
     except yaml_text.YamlError as error:
-        raise ConfigError("$", f"no YAML: {error}") from error
+        raise SchedulerConfigError("$", f"no YAML: {error}") from error
 
 
 def check_version(body: Any, kind: str, field: str = "") -> None:
-    """Refuse a text whose `apiVersion` and `kind` are absent or not ours. Raises: ConfigError."""
+    """Refuse a text whose `apiVersion` and `kind` are absent or not ours. Raises: SchedulerConfigError."""
     prefix = f"{field}." if field else ""
     if not isinstance(body, Mapping):
-        raise ConfigError(field or "$", f"expected a mapping, got {_word_of(body)}")
+        raise SchedulerConfigError(field or "$", f"expected a mapping, got {_word_of(body)}")
     found = [
         ConfigProblem(
             f"{prefix}{name}",
@@ -85,7 +85,7 @@ def check_version(body: Any, kind: str, field: str = "") -> None:
         if body.get(name) != wanted
     ]
     if found:
-        raise ConfigError.of(found)
+        raise SchedulerConfigError.of(found)
 
 
 def problems_of(body: Any, kind: Any, field: str) -> list[ConfigProblem]:
@@ -110,10 +110,10 @@ def problems_of(body: Any, kind: Any, field: str) -> list[ConfigProblem]:
 
 
 def convert(body: Any, kind: type[msgspec.Struct], field: str = "") -> Any:
-    """`body` as `kind`. `null` means "not set", as upstream. Raises: ConfigError with all problems."""
+    """`body` as `kind`. `null` means "not set", as upstream. Raises: SchedulerConfigError with all problems."""
     body = without_nulls(body)
     if found := problems_of(body, kind, field):
-        raise ConfigError.of(found)
+        raise SchedulerConfigError.of(found)
     return msgspec.convert(body, kind)
 
 

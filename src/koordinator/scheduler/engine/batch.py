@@ -22,7 +22,7 @@ from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import PendingPod, Placed, Unplaced
 from koordinator.scheduler.engine.steering import FREE, Steering, steer
 from koordinator.scheduler.plugin.capabilities import PlacementPlan
-from koordinator.scheduler.plugin.metrics import Metrics
+from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.status import Code, Status, unresolvable
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -32,7 +32,7 @@ SUCCESS, FAILURE = "success", "failure"
 class BatchWatch:
     """`tick` gives seconds."""
 
-    def __init__(self, metrics: Metrics, tick: Callable[[], float]) -> None:
+    def __init__(self, metrics: SchedulerMetrics, tick: Callable[[], float]) -> None:
         self._metrics = metrics
         self._tick = tick
 
@@ -75,7 +75,7 @@ class BatchBinding:
 
     __slots__ = ("_failed_count", "_left_count", "_metrics", "_placed_count")
 
-    def __init__(self, metrics: Metrics, pod_count: int) -> None:
+    def __init__(self, metrics: SchedulerMetrics, pod_count: int) -> None:
         self._metrics = metrics
         self._left_count = pod_count
         self._placed_count = 0

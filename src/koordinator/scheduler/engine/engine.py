@@ -33,7 +33,7 @@ from koordinator.scheduler.plugin.controllers import ALL_CONTROLLERS, Controller
 from koordinator.scheduler.plugin.events import QueueingEvent
 from koordinator.scheduler.plugin.failures import FailureHandlers
 from koordinator.scheduler.plugin.framework import Actions, Handle, Plugin
-from koordinator.scheduler.plugin.metrics import Metrics
+from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.topology_tree import TopologyTree
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.nominations import Nominations
@@ -72,7 +72,7 @@ class Engine:
         self.table = NodeTable(ResourceRegistry())
         self.handles: list[Handle] = []
         self._singletons: dict[type, Any] = {ProspectsSource: ProspectsSource(self.prospects)}
-        self.metrics = Metrics()
+        self.metrics = SchedulerMetrics()
         self.nominations = Nominations()
         self.gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
         self._actions = actions or Actions()

@@ -16,13 +16,13 @@ import msgspec
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.scheduler.config import default_plugins, plugin_args
 from koordinator.scheduler.config.config import (
-    ConfigError,
     ConfigProblem,
     PluginRef,
     Plugins,
     PluginSet,
     ProfileConfig,
     SchedulerConfig,
+    SchedulerConfigError,
     decode_args,
 )
 from koordinator.scheduler.engine.extensions import Extensions
@@ -215,7 +215,7 @@ def build_profiles(
     """Profiles by scheduler name. Plugins with equal arguments are shared between profiles, so that several
     names cost no more bookkeeping than one.
 
-    Raises: ConfigError.
+    Raises: SchedulerConfigError.
     """
     shared: dict[SharedKey, Plugin[Any]] = {}
     profiles: dict[str, Profile] = {}
@@ -234,10 +234,10 @@ def build_profiles(
             if plugin.per_profile:
                 plugin.handle.join(profile)
     if len({profile.queue_sort.name for profile in profiles.values()}) > 1:
-        raise ConfigError("profiles", "all profiles need the same QueueSort plugin")
+        raise SchedulerConfigError("profiles", "all profiles need the same QueueSort plugin")
     sort_keys = {key for key in shared if key[0] == next(iter(profiles.values())).queue_sort.name}
     if len({args for _, args, _ in sort_keys}) > 1:
-        raise ConfigError("profiles", "all profiles need the same arguments of the QueueSort plugin")
+        raise SchedulerConfigError("profiles", "all profiles need the same arguments of the QueueSort plugin")
     return profiles
 
 
@@ -246,7 +246,7 @@ def read_plugins(
 ) -> list[tuple[dict[str, list[PluginRef]], dict[str, Any]]]:
     """For each profile its plugins per extension point, and the arguments of those that it configures.
 
-    Raises: ConfigError with all that is wrong, at its place in the file.
+    Raises: SchedulerConfigError with all that is wrong, at its place in the file.
     """
     problems: list[ConfigProblem] = []
     points: list[dict[str, list[PluginRef]]] = []
@@ -254,15 +254,15 @@ def read_plugins(
     for index, profile in enumerate(profiles):
         try:
             points.append(merge_plugins(profile.plugins, registry))
-        except ConfigError as error:
+        except SchedulerConfigError as error:
             field = _SNAKE.sub(lambda part: part[1].upper(), error.field)
             problems.append(ConfigProblem(f"profiles[{index}].{field}", error.reason))
     try:
         args = read_args(profiles, registry)
-    except ConfigError as error:
+    except SchedulerConfigError as error:
         problems += error.problems
     if problems:
-        raise ConfigError.of(problems)
+        raise SchedulerConfigError.of(problems)
     return list(zip(points, args, strict=True))
 
 
@@ -275,7 +275,7 @@ def merge_plugins(
 
     Profiles without the plugin Reservation keep pods that require a reservation waiting (`required_reservation`).
 
-    Raises: ConfigError for unknown plugins, duplicates, a plugin at a point that it does not implement, no
+    Raises: SchedulerConfigError for unknown plugins, duplicates, a plugin at a point that it does not implement, no
     or several QueueSort plugins, no Bind plugin, weights out of range.
     """
     configured = plugins or Plugins()
@@ -304,7 +304,7 @@ def _merge_set(defaults: list[PluginRef], own: PluginSet, field: str) -> list[Pl
     enabled = {ref.name: ref for ref in own.enabled}
     if len(enabled) != len(own.enabled):
         names = [ref.name for ref in own.enabled]
-        raise ConfigError(f"plugins.{field}.enabled", f"{_duplicate(names)} appears twice")
+        raise SchedulerConfigError(f"plugins.{field}.enabled", f"{_duplicate(names)} appears twice")
     disabled = {ref.name for ref in own.disabled}
     kept = [] if "*" in disabled else [ref for ref in defaults if ref.name not in disabled]
     merged = [enabled.pop(ref.name, ref) for ref in kept]
@@ -321,7 +321,7 @@ def _expand(
     """The point's plugins: re-listed multi-point ones, the other multi-point ones, the rest listed here."""
     names = [ref.name for ref in own.enabled]
     if len(set(names)) != len(names):
-        raise ConfigError(f"plugins.{point}.enabled", f"{_duplicate(names)} appears twice")
+        raise SchedulerConfigError(f"plugins.{point}.enabled", f"{_duplicate(names)} appears twice")
     disabled = {ref.name for ref in own.disabled}
     expanded = []
     for ref in multi_point if "*" not in disabled else ():
@@ -337,7 +337,7 @@ def _expand(
         if plugin is None:
             continue
         if not issubclass(plugin, kind):
-            raise ConfigError(f"plugins.{point}.enabled", f"{ref.name} does not implement {point}")
+            raise SchedulerConfigError(f"plugins.{point}.enabled", f"{ref.name} does not implement {point}")
         refs.append(PluginRef(name=ref.name, weight=ref.weight or 1))
     return refs
 
@@ -349,7 +349,7 @@ def _duplicate(names: list[str]) -> str:
 def _look_up(name: str, registry: Mapping[str, PluginType], field: str) -> PluginType | None:
     plugin = registry.get(name)
     if plugin is None and name not in default_plugins.NOT_BUILT_IN:
-        raise ConfigError(
+        raise SchedulerConfigError(
             f"plugins.{field}.enabled", why_missing(name, registry, default_plugins.NOT_BUILT_IN)
         )
     return plugin
@@ -369,17 +369,17 @@ def _with_default_pre_bind(
 def _check(merged: Mapping[str, list[PluginRef]]) -> None:
     if len(merged["queue_sort"]) != 1:
         names = [ref.name for ref in merged["queue_sort"]]
-        raise ConfigError("plugins.queueSort", f"exactly one plugin is needed, got {names}")
+        raise SchedulerConfigError("plugins.queueSort", f"exactly one plugin is needed, got {names}")
     if not merged["bind"]:
-        raise ConfigError("plugins.bind", "at least one plugin is needed")
+        raise SchedulerConfigError("plugins.bind", "at least one plugin is needed")
     if sum(ref.weight for ref in merged["score"]) > WEIGHT_SUM_MAX:
-        raise ConfigError("plugins.score", f"the weights add up to more than {WEIGHT_SUM_MAX}")
+        raise SchedulerConfigError("plugins.score", f"the weights add up to more than {WEIGHT_SUM_MAX}")
 
 
 def read_args(profiles: Sequence[ProfileConfig], registry: Mapping[str, PluginType]) -> list[dict[str, Any]]:
     """For each profile the arguments of the plugins that it configures.
 
-    Raises: ConfigError with all that is wrong in any of them.
+    Raises: SchedulerConfigError with all that is wrong in any of them.
     """
     problems: list[ConfigProblem] = []
     found: list[dict[str, Any]] = []
@@ -390,13 +390,15 @@ def read_args(profiles: Sequence[ProfileConfig], registry: Mapping[str, PluginTy
             kind = registry[entry.name].args if entry.name in registry else plugin_args.ARGS.get(entry.name)
             try:
                 if kind is None:
-                    raise ConfigError(f"{field}.name", why_missing(entry.name, registry, plugin_args.ARGS))
+                    raise SchedulerConfigError(
+                        f"{field}.name", why_missing(entry.name, registry, plugin_args.ARGS)
+                    )
                 args[entry.name] = decode_args(entry.name, entry.args, kind, f"{field}.args")
-            except ConfigError as error:
+            except SchedulerConfigError as error:
                 problems += error.problems
         found.append(args)
     if problems:
-        raise ConfigError.of(problems)
+        raise SchedulerConfigError.of(problems)
     return found
 
 

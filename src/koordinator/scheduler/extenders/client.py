@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
-from koordinator.scheduler.config.config import ConfigError, Extender, ExtenderTls
+from koordinator.scheduler.config.config import Extender, ExtenderTls, SchedulerConfigError
 
 SCORE_MAX = 10
 """What an extender gives at most; ten times as much is our scale."""
@@ -54,7 +54,7 @@ class ExtenderClient:
     """Calls one extender. `session` makes connections; it belongs to the caller."""
 
     def __init__(self, config: Extender, index: int) -> None:
-        """Raises: ConfigError when a certificate cannot be read."""
+        """Raises: SchedulerConfigError when a certificate cannot be read."""
         self.config = config
         self.managed = frozenset(resource.name for resource in config.managed_resources)
         self._prefix = config.url_prefix.rstrip("/")
@@ -155,7 +155,7 @@ def tls_context(config: Extender, field: str) -> ssl.SSLContext | None:
     """Return how to speak TLS with an extender, None for plain HTTP. As upstream, without a CA the server is not
     verified.
 
-    Raises: ConfigError.
+    Raises: SchedulerConfigError.
     """
     if not (config.enable_https or config.url_prefix.startswith("https://")):
         return None
@@ -171,7 +171,7 @@ def tls_context(config: Extender, field: str) -> ssl.SSLContext | None:
             context.verify_mode = ssl.CERT_NONE
         _load_identity(context, tls)
     except (OSError, ssl.SSLError, ValueError, binascii.Error) as error:
-        raise ConfigError(field, str(error)) from error
+        raise SchedulerConfigError(field, str(error)) from error
     return context
 
 

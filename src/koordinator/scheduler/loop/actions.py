@@ -14,7 +14,7 @@ from koordinator.api.core import Pod
 from koordinator.api.meta import Object
 from koordinator.clock import Clock
 from koordinator.cluster import errors
-from koordinator.cluster.events import EventRecorder, Severity
+from koordinator.cluster.events import EventRecorder, EventSeverity
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.auditor.auditor import Auditor
@@ -231,7 +231,7 @@ class RunningActions(Actions):
     ) -> None:
         recorders = self._parts.recorders
         recorders[profile_name or next(iter(recorders))].event(
-            obj, Severity(kind), reason, message, action=action, related=related
+            obj, EventSeverity(kind), reason, message, action=action, related=related
         )
 
     def enter_pod(self, old: Pod | None, pod: Pod) -> None:

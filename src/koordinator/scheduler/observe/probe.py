@@ -9,10 +9,10 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from koordinator.prometheus import Series
+from koordinator.prometheus import HistogramSeries
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.plugin.framework import Plugin, ReasonCodes, is_pass
-from koordinator.scheduler.plugin.metrics import Metrics
+from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.status import Code, Status
 
 SAMPLE_EVERY = 10
@@ -47,7 +47,7 @@ class CycleProbe:
     """Measures every `SAMPLE_EVERY`-th cycle, but one per `SAMPLE_GAP_S` at most, and every `HINTS_EVERY`-th event.
     `tick` gives seconds."""
 
-    def __init__(self, metrics: Metrics, tick: Callable[[], float]) -> None:
+    def __init__(self, metrics: SchedulerMetrics, tick: Callable[[], float]) -> None:
         self._metrics = metrics
         self._tick = tick
         self._cycles = SAMPLE_EVERY - 1
@@ -111,7 +111,7 @@ class CycleProbe:
     def _timed_call(self, plugin: Plugin[Any], method: str, point: str) -> Callable[..., Any]:
         call, tick, totals = getattr(plugin, method), self._tick, self._totals
         code_of = _CODERS.get(point, _code_of)
-        series: dict[Code, Series] = {}
+        series: dict[Code, HistogramSeries] = {}
 
         def measured(*args: Any, **options: Any) -> Any:
             began = tick()

@@ -13,7 +13,7 @@ from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.plugin.events import SCHEDULING, QueueingEvent
 from koordinator.scheduler.plugin.failures import After, Before
-from koordinator.scheduler.plugin.metrics import Metrics
+from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.topology_tree import TopologyTree
 from koordinator.scheduler.table.columns import TableColumn
 from koordinator.scheduler.table.nodes import NodeTable
@@ -142,12 +142,12 @@ class Handle:
         actions: Actions | None = None,
         nominations: Nominations | None = None,
         gates: FeatureGates | None = None,
-        metrics: Metrics | None = None,
+        metrics: SchedulerMetrics | None = None,
         singletons: dict[type, Any] | None = None,
         network: Callable[[], TopologyTree | None] = lambda: None,
     ) -> None:
         self.network = network
-        self.metrics = metrics if metrics is not None else Metrics()
+        self.metrics = metrics if metrics is not None else SchedulerMetrics()
         self.table = table
         self.clock = clock
         self.columns = columns or {}

@@ -1,6 +1,6 @@
 """Metrics of the scheduler, under upstream's names and with upstream's buckets. Source: behaviour/scheduler G.
 
-`Metrics.of(profile)` gives what is counted for every pod with its labels bound, as a pod has 100 µs in all.
+`SchedulerMetrics.of(profile)` gives what is counted for every pod with its labels bound, as a pod has 100 µs in all.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,11 +9,11 @@ from koordinator.cluster.metrics import ClientMetrics, QueueMetrics
 from koordinator.prometheus import (
     Counter,
     Gauge,
+    GaugeReading,
     Histogram,
+    HistogramSeries,
     Labels,
     MetricsRegistry,
-    Reading,
-    Series,
     exponential,
 )
 
@@ -35,11 +35,11 @@ _NODES = exponential(1, 2, 24)
 class ProfileMetrics:
     """The metrics counted per pod of one profile; durations in seconds."""
 
-    def __init__(self, metrics: "Metrics", profile: str) -> None:
+    def __init__(self, metrics: "SchedulerMetrics", profile: str) -> None:
         self._metrics = metrics
         self._profile = profile
-        self._results: dict[str, Series] = {}
-        self._sli: dict[int, Series] = {}
+        self._results: dict[str, HistogramSeries] = {}
+        self._sli: dict[int, HistogramSeries] = {}
         self._algorithm = metrics.algorithm_duration.of()
         self._evaluated = metrics.evaluated_nodes.of()
         self._feasible = metrics.feasible_nodes.of()
@@ -73,7 +73,7 @@ class ProfileMetrics:
         return {result: sum(series.counts) for result, series in self._results.items()}
 
 
-class Metrics:
+class SchedulerMetrics:
     """Everything, since the start."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Metrics:
         self.queues = QueueMetrics(self.registry)
         # The first and the last line of most dashboards; derived, so that a pod counts once.
         self.registry.add(
-            Reading(
+            GaugeReading(
                 "scheduler_schedule_attempts_total",
                 "[STABLE] Number of attempts to schedule pods, by the result. 'unschedulable' means a pod "
                 "could not be scheduled, while 'error' means an internal scheduler problem.",
@@ -268,7 +268,7 @@ class Metrics:
         def labelled() -> Mapping[Labels, float]:
             return {(value,): number for value, number in read().items()}
 
-        self.registry.add(Reading(name, description, (label,), labelled))
+        self.registry.add(GaugeReading(name, description, (label,), labelled))
 
     def text(self) -> str:
         """All metrics in the Prometheus text format."""

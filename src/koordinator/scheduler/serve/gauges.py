@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from koordinator.api import pod_resize, pod_resources, quantity, resources
 from koordinator.api.core import Pod
-from koordinator.prometheus import Gauge, Reading
+from koordinator.prometheus import Gauge, GaugeReading
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.scheduler import Scheduler
 
@@ -50,7 +50,7 @@ def add_gauges(scheduler: Scheduler) -> None:
         lambda: {"binding": scheduler.bindings_in_progress},
     )
     metrics.registry.add(
-        Reading(
+        GaugeReading(
             "scheduler_plugin_evaluation_total",
             "[ALPHA] Number of attempts to schedule pods by each plugin and the extension point (available "
             "only in PreFilter, Filter, PreScore, and Score).",
@@ -58,14 +58,14 @@ def add_gauges(scheduler: Scheduler) -> None:
             lambda: evaluations(scheduler.profiles.values()),
             kind="counter",
         ),
-        Reading(
+        GaugeReading(
             "scheduler_queue_incoming_pods_total",
             "[STABLE] Number of pods added to scheduling queues by event and queue type.",
             ("queue", "event"),
             lambda: queue.incoming,
             kind="counter",
         ),
-        Reading(
+        GaugeReading(
             "scheduler_unschedulable_pods",
             "[ALPHA] The number of unschedulable pods broken down by plugin name.",
             ("plugin", "profile"),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from koordinator.report import page
-from koordinator.simulate.recorder import UTILISATION_BINS, Series
+from koordinator.simulate.recorder import UTILISATION_BINS, RecordedSeries
 from koordinator.simulate.run import RunResult
 
 # Okabe and Ito's palette: distinguishable with any colour vision, and in print.
@@ -66,7 +66,7 @@ def queue(before: RunResult, after: RunResult) -> go.Figure:
 def latency(before: RunResult, after: RunResult) -> go.Figure:
     """Service latency over the day: p50 and p99 of both runs, and p99 as it would be without batch."""
     figure = _figure("milliseconds")
-    lines: tuple[tuple[Series, str, str, str, str], ...] = (
+    lines: tuple[tuple[RecordedSeries, str, str, str, str], ...] = (
         (before.series, "p99_ms", "p99 before", BEFORE, "solid"),
         (after.series, "p99_ms", "p99 after", AFTER, "solid"),
         (after.series, "p99_alone_ms", "p99 if there were no batch", ALONE, "dot"),

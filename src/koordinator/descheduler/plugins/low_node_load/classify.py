@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from koordinator.descheduler.plugins.low_node_load import thresholds, usage
 from koordinator.descheduler.plugins.low_node_load.thresholds import Filled, Limits
-from koordinator.descheduler.plugins.low_node_load.usage import Columns, NodeLoad
+from koordinator.descheduler.plugins.low_node_load.usage import Columns, NodeUtilization
 
 Mask = npt.NDArray[np.bool_]
 
@@ -29,7 +29,7 @@ class Classified(msgspec.Struct, frozen=True):
     """Nodes with their usage, limits and class; rows of all arrays follow `loads`."""
 
     filled: Filled
-    loads: Sequence[NodeLoad]
+    loads: Sequence[NodeUtilization]
     capacity: Columns
     usage: Columns
     prod_usage: Columns
@@ -43,7 +43,7 @@ class Classified(msgspec.Struct, frozen=True):
         return [self.loads[row].name for row in self.rows(wanted)]
 
 
-def classify(loads: Sequence[NodeLoad], filled: Filled) -> Classified:
+def classify(loads: Sequence[NodeUtilization], filled: Filled) -> Classified:
     """The class of each node."""
     capacity = usage.capacity_columns(loads, filled.names)
     used = usage.columns((load.usage for load in loads), filled.names)

@@ -19,7 +19,7 @@ from koordinator.descheduler.config.low_node_load import Thresholds
 from koordinator.descheduler.node_fit import NodeFree
 from koordinator.descheduler.plugins.low_node_load import usage
 from koordinator.descheduler.plugins.low_node_load.classify import Classified, NodeClass
-from koordinator.descheduler.plugins.low_node_load.usage import PODS, Columns, Nanos, NodeLoad, unit
+from koordinator.descheduler.plugins.low_node_load.usage import PODS, Columns, Nanos, NodeUtilization, unit
 
 _ROUNDING = 1 + 1e-9
 """Above what the conversion of an exact amount to a float can lose."""
@@ -140,7 +140,7 @@ class Balance:
             return allowed
         return [pod for pod in allowed if self._place(pod, load, phase)]
 
-    def _place(self, pod: Pod, load: NodeLoad, phase: EvictPhase) -> bool:
+    def _place(self, pod: Pod, load: NodeUtilization, phase: EvictPhase) -> bool:
         """Charge the first target that can take the pod; False without one or without known usage."""
         pod_usage = load.pod_usage.get(pod.key)
         if pod_usage is None:

@@ -29,7 +29,7 @@ Nanos = dict[str, int]
 Columns = npt.NDArray[np.int64]
 
 
-class NodeLoad(msgspec.Struct, frozen=True):
+class NodeUtilization(msgspec.Struct, frozen=True):
     """A node with its usage. `pod_usage` is by namespace/name, as reported; the others hold each resource
     that thresholds are about, and pods."""
 
@@ -70,7 +70,7 @@ def loads(
     names: Sequence[str],
     now_s: float,
     expiration_s: float,
-) -> list[NodeLoad]:
+) -> list[NodeUtilization]:
     """The nodes that have a fresh NodeMetric, with their usage of the resources `names`.
 
     A node whose NodeMetric cannot be read is left out, as one without.
@@ -89,7 +89,9 @@ def loads(
     return found
 
 
-def load_of(node: Node, pods: Iterable[Pod], status: NodeMetricStatus, names: Sequence[str]) -> NodeLoad:
+def load_of(
+    node: Node, pods: Iterable[Pod], status: NodeMetricStatus, names: Sequence[str]
+) -> NodeUtilization:
     """Usage of one node: the system's and that of all reported pods, known or not.
 
     Raises: QuantityError.
@@ -110,7 +112,7 @@ def load_of(node: Node, pods: Iterable[Pod], status: NodeMetricStatus, names: Se
             if key in prod_keys:
                 prod_usage[name] += own.get(name, 0)
     usage[PODS], prod_usage[PODS] = len(active) * NANO, len(prod) * NANO
-    return NodeLoad(node, active, prod, capacity_of(node), usage, prod_usage, pod_usage)
+    return NodeUtilization(node, active, prod, capacity_of(node), usage, prod_usage, pod_usage)
 
 
 def capacity_of(node: Node) -> dict[str, int]:
@@ -132,7 +134,7 @@ def columns(amounts: Iterable[Nanos], names: Sequence[str]) -> Columns:
     return np.array(rows, np.int64).reshape(len(rows), len(names))
 
 
-def capacity_columns(found: Iterable[NodeLoad], names: Sequence[str]) -> Columns:
+def capacity_columns(found: Iterable[NodeUtilization], names: Sequence[str]) -> Columns:
     """(nodes, resources) array of capacities; 0 where a node lacks the resource."""
     rows = [[load.capacity.get(name, 0) for name in names] for load in found]
     return np.array(rows, np.int64).reshape(len(rows), len(names))

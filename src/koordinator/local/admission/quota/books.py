@@ -20,7 +20,7 @@ from koordinator.clock import Clock
 from koordinator.cluster.backend import ObjectRecord
 from koordinator.cluster.errors import Forbidden, StatusDetails
 from koordinator.local.admission.quota import usage
-from koordinator.local.store import Store
+from koordinator.local.store import ObjectStore
 
 Json = dict[str, Any]
 
@@ -105,7 +105,7 @@ class Bill(msgspec.Struct, frozen=True):
 class QuotaBooks:
     """The ResourceQuotas of a store."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._quotas = store.table("resourcequotas")

@@ -11,7 +11,7 @@ from koordinator.local.apiserver.printers import (
     storage,
     workloads,
 )
-from koordinator.local.apiserver.printers.column import AGE, NAME, Column, Printer
+from koordinator.local.apiserver.printers.column import AGE, NAME, PrintedColumn, Printer
 
 BUILT_IN: dict[tuple[str, str], Printer] = {
     **core.PRINTERS,
@@ -25,13 +25,13 @@ BUILT_IN: dict[tuple[str, str], Printer] = {
 }
 
 DEFAULT = Printer(
-    (NAME, Column("Created At", "date")),
+    (NAME, PrintedColumn("Created At", "date")),
     lambda obj, now_s: [column.name_of(obj), column.text(obj, "metadata", "creationTimestamp")],
 )
 """For kinds that nobody has written columns for."""
 
 SCALE = Printer(
-    (NAME, Column("Desired", "integer"), Column("Available", "integer"), AGE),
+    (NAME, PrintedColumn("Desired", "integer"), PrintedColumn("Available", "integer"), AGE),
     lambda obj, now_s: [
         column.name_of(obj),
         column.number(obj, "spec", "replicas"),
@@ -41,4 +41,4 @@ SCALE = Printer(
 )
 """The `scale` subresource of any kind."""
 
-__all__ = ["AGE", "BUILT_IN", "DEFAULT", "NAME", "SCALE", "Column", "Printer"]
+__all__ = ["AGE", "BUILT_IN", "DEFAULT", "NAME", "SCALE", "PrintedColumn", "Printer"]

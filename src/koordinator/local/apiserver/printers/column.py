@@ -10,7 +10,7 @@ from koordinator import clock
 Json = dict[str, Any]
 
 
-class Column(msgspec.Struct, frozen=True, omit_defaults=False):
+class PrintedColumn(msgspec.Struct, frozen=True, omit_defaults=False):
     """A `TableColumnDefinition`; `priority` above 0 shows with `-o wide` only."""
 
     name: str
@@ -23,24 +23,24 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=False):
 class Printer(msgspec.Struct, frozen=True):
     """Columns of a kind and how a row is made: `row(obj, now_s)` gives one cell per column."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[PrintedColumn, ...]
     row: Callable[[Json, float], list[Any]]
 
 
-NAME = Column("Name", format="name", description="Name must be unique within a namespace.")
-AGE = Column("Age", description="Time since the object was created.")
+NAME = PrintedColumn("Name", format="name", description="Name must be unique within a namespace.")
+AGE = PrintedColumn("Age", description="Time since the object was created.")
 NONE = "<none>"
 UNKNOWN = "<unknown>"
 UNSET = "<unset>"
 
 
-def wide(name: str, type: str = "string") -> Column:
+def wide(name: str, type: str = "string") -> PrintedColumn:
     """A column of `-o wide`."""
-    return Column(name, type, priority=1)
+    return PrintedColumn(name, type, priority=1)
 
 
-def integer(name: str, priority: int = 0) -> Column:
-    return Column(name, "integer", priority=priority)
+def integer(name: str, priority: int = 0) -> PrintedColumn:
+    return PrintedColumn(name, "integer", priority=priority)
 
 
 def field(obj: Any, *path: str) -> Any:

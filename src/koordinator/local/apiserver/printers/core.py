@@ -8,8 +8,8 @@ from koordinator.local.apiserver.printers.column import (
     NONE,
     UNKNOWN,
     UNSET,
-    Column,
     Json,
+    PrintedColumn,
     Printer,
     age,
     capped,
@@ -147,41 +147,42 @@ def created_row(obj: Json, now_s: float) -> list[Any]:
 
 
 _EVENT_COLUMNS = (
-    Column("Last Seen"),
-    Column("Type"),
-    Column("Reason"),
-    Column("Object"),
+    PrintedColumn("Last Seen"),
+    PrintedColumn("Type"),
+    PrintedColumn("Reason"),
+    PrintedColumn("Object"),
     wide("Subobject"),
     wide("Source"),
-    Column("Message"),
+    PrintedColumn("Message"),
     wide("First Seen"),
     integer("Count", priority=1),
-    Column("Name", format="name", priority=1),
+    PrintedColumn("Name", format="name", priority=1),
 )
 
 PRINTERS = {
-    ("", "Namespace"): Printer((NAME, Column("Status"), AGE), namespace_row),
+    ("", "Namespace"): Printer((NAME, PrintedColumn("Status"), AGE), namespace_row),
     ("", "ConfigMap"): Printer((NAME, integer("Data"), AGE), data_row),
-    ("", "Secret"): Printer((NAME, Column("Type"), integer("Data"), AGE), secret_row),
+    ("", "Secret"): Printer((NAME, PrintedColumn("Type"), integer("Data"), AGE), secret_row),
     ("", "ServiceAccount"): Printer((NAME, integer("Secrets"), AGE), service_account_row),
     ("", "Service"): Printer(
         (
             NAME,
-            Column("Type"),
-            Column("Cluster-IP"),
-            Column("External-IP"),
-            Column("Port(s)"),
+            PrintedColumn("Type"),
+            PrintedColumn("Cluster-IP"),
+            PrintedColumn("External-IP"),
+            PrintedColumn("Port(s)"),
             AGE,
             wide("Selector"),
         ),
         service_row,
     ),
-    ("", "Endpoints"): Printer((NAME, Column("Endpoints"), AGE), endpoints_row),
+    ("", "Endpoints"): Printer((NAME, PrintedColumn("Endpoints"), AGE), endpoints_row),
     ("discovery.k8s.io", "EndpointSlice"): Printer(
-        (NAME, Column("AddressType"), Column("Ports"), Column("Endpoints"), AGE), endpoint_slice_row
+        (NAME, PrintedColumn("AddressType"), PrintedColumn("Ports"), PrintedColumn("Endpoints"), AGE),
+        endpoint_slice_row,
     ),
     ("", "Event"): Printer(_EVENT_COLUMNS, event_row),
     ("events.k8s.io", "Event"): Printer(_EVENT_COLUMNS, event_row),
-    ("", "ResourceQuota"): Printer((NAME, Column("Request"), Column("Limit"), AGE), quota_row),
-    ("", "LimitRange"): Printer((NAME, Column("Created At")), created_row),
+    ("", "ResourceQuota"): Printer((NAME, PrintedColumn("Request"), PrintedColumn("Limit"), AGE), quota_row),
+    ("", "LimitRange"): Printer((NAME, PrintedColumn("Created At")), created_row),
 }

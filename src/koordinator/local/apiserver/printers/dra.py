@@ -5,8 +5,8 @@ from typing import Any
 from koordinator.local.apiserver.printers.column import (
     AGE,
     NAME,
-    Column,
     Json,
+    PrintedColumn,
     Printer,
     age,
     field,
@@ -49,10 +49,10 @@ def plain_row(obj: Json, now_s: float) -> list[Any]:
 
 
 PRINTERS = {
-    (GROUP, "ResourceClaim"): Printer((NAME, Column("State"), AGE), claim_row),
+    (GROUP, "ResourceClaim"): Printer((NAME, PrintedColumn("State"), AGE), claim_row),
     (GROUP, "ResourceClaimTemplate"): Printer((NAME, AGE), plain_row),
     (GROUP, "DeviceClass"): Printer((NAME, AGE), plain_row),
     (GROUP, "ResourceSlice"): Printer(
-        (NAME, Column("Node"), Column("Driver"), Column("Pool"), AGE), slice_row
+        (NAME, PrintedColumn("Node"), PrintedColumn("Driver"), PrintedColumn("Pool"), AGE), slice_row
     ),
 }

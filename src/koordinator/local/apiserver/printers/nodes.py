@@ -7,8 +7,8 @@ from koordinator.local.apiserver.printers.column import (
     NAME,
     NONE,
     UNKNOWN,
-    Column,
     Json,
+    PrintedColumn,
     Printer,
     age,
     field,
@@ -60,10 +60,10 @@ def _address(node: Json, kind: str) -> str:
 
 _COLUMNS = (
     NAME,
-    Column("Status", description="The status of the node"),
-    Column("Roles", description="The roles of the node"),
+    PrintedColumn("Status", description="The status of the node"),
+    PrintedColumn("Roles", description="The roles of the node"),
     AGE,
-    Column("Version", description="Kubelet Version reported by the node."),
+    PrintedColumn("Version", description="Kubelet Version reported by the node."),
     wide("Internal-IP"),
     wide("External-IP"),
     wide("OS-Image"),

@@ -7,8 +7,8 @@ from koordinator.local.apiserver.printers.column import (
     NAME,
     NONE,
     UNSET,
-    Column,
     Json,
+    PrintedColumn,
     Printer,
     age,
     field,
@@ -94,8 +94,8 @@ def policy_binding_row(obj: Json, now_s: float) -> list[Any]:
     return [name_of(obj), text(spec, "policyName"), shown, age(obj, now_s)]
 
 
-_CREATED = Column("Created At", "date")
-_BINDING = (NAME, Column("Role"), AGE, wide("Users"), wide("Groups"), wide("ServiceAccounts"))
+_CREATED = PrintedColumn("Created At", "date")
+_BINDING = (NAME, PrintedColumn("Role"), AGE, wide("Users"), wide("Groups"), wide("ServiceAccounts"))
 _WEBHOOKS = Printer((NAME, integer("Webhooks"), AGE), webhooks_row)
 
 PRINTERS = {
@@ -103,20 +103,30 @@ PRINTERS = {
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): _WEBHOOKS,
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): _WEBHOOKS,
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): Printer(
-        (NAME, integer("Validations"), Column("ParamKind"), AGE), policy_row
+        (NAME, integer("Validations"), PrintedColumn("ParamKind"), AGE), policy_row
     ),
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): Printer(
-        (NAME, Column("PolicyName"), Column("ParamRef"), AGE), policy_binding_row
+        (NAME, PrintedColumn("PolicyName"), PrintedColumn("ParamRef"), AGE), policy_binding_row
     ),
     ("rbac.authorization.k8s.io", "Role"): Printer((NAME, _CREATED), role_row),
     ("rbac.authorization.k8s.io", "ClusterRole"): Printer((NAME, _CREATED), role_row),
     ("rbac.authorization.k8s.io", "RoleBinding"): Printer(_BINDING, binding_row),
     ("rbac.authorization.k8s.io", "ClusterRoleBinding"): Printer(_BINDING, binding_row),
     ("apiregistration.k8s.io", "APIService"): Printer(
-        (NAME, Column("Service"), Column("Available"), AGE), api_service_row
+        (NAME, PrintedColumn("Service"), PrintedColumn("Available"), AGE), api_service_row
     ),
     ("networking.k8s.io", "Ingress"): Printer(
-        (NAME, Column("Class"), Column("Hosts"), Column("Address"), Column("Ports"), AGE), ingress_row
+        (
+            NAME,
+            PrintedColumn("Class"),
+            PrintedColumn("Hosts"),
+            PrintedColumn("Address"),
+            PrintedColumn("Ports"),
+            AGE,
+        ),
+        ingress_row,
     ),
-    ("networking.k8s.io", "NetworkPolicy"): Printer((NAME, Column("Pod-Selector"), AGE), network_policy_row),
+    ("networking.k8s.io", "NetworkPolicy"): Printer(
+        (NAME, PrintedColumn("Pod-Selector"), AGE), network_policy_row
+    ),
 }

@@ -10,8 +10,8 @@ from koordinator.local.apiserver.printers.column import (
     AGE,
     NAME,
     NONE,
-    Column,
     Json,
+    PrintedColumn,
     Printer,
     age,
     duration,
@@ -25,9 +25,11 @@ from koordinator.local.apiserver.printers.column import (
 
 _COLUMNS = (
     NAME,
-    Column("Ready", description="The aggregate readiness state of this pod for accepting traffic."),
-    Column("Status", description="The aggregate status of the containers in this pod."),
-    Column("Restarts", description="How often the containers in this pod were restarted, and when last."),
+    PrintedColumn("Ready", description="The aggregate readiness state of this pod for accepting traffic."),
+    PrintedColumn("Status", description="The aggregate status of the containers in this pod."),
+    PrintedColumn(
+        "Restarts", description="How often the containers in this pod were restarted, and when last."
+    ),
     AGE,
     wide("IP"),
     wide("Node"),

@@ -6,8 +6,8 @@ from koordinator.local.apiserver.printers.column import (
     AGE,
     NAME,
     UNKNOWN,
-    Column,
     Json,
+    PrintedColumn,
     Printer,
     age,
     field,
@@ -76,21 +76,33 @@ def _metrics(obj: Json) -> str:
 
 PRINTERS = {
     ("policy", "PodDisruptionBudget"): Printer(
-        (NAME, Column("Min Available"), Column("Max Unavailable"), integer("Allowed Disruptions"), AGE),
+        (
+            NAME,
+            PrintedColumn("Min Available"),
+            PrintedColumn("Max Unavailable"),
+            integer("Allowed Disruptions"),
+            AGE,
+        ),
         budget_row,
     ),
     ("scheduling.k8s.io", "PriorityClass"): Printer(
-        (NAME, integer("Value"), Column("Global-Default", "boolean"), AGE, Column("PreemptionPolicy")),
+        (
+            NAME,
+            integer("Value"),
+            PrintedColumn("Global-Default", "boolean"),
+            AGE,
+            PrintedColumn("PreemptionPolicy"),
+        ),
         priority_class_row,
     ),
-    ("coordination.k8s.io", "Lease"): Printer((NAME, Column("Holder"), AGE), lease_row),
-    ("node.k8s.io", "RuntimeClass"): Printer((NAME, Column("Handler"), AGE), runtime_class_row),
+    ("coordination.k8s.io", "Lease"): Printer((NAME, PrintedColumn("Holder"), AGE), lease_row),
+    ("node.k8s.io", "RuntimeClass"): Printer((NAME, PrintedColumn("Handler"), AGE), runtime_class_row),
     ("autoscaling", "HorizontalPodAutoscaler"): Printer(
         (
             NAME,
-            Column("Reference"),
-            Column("Targets"),
-            Column("MinPods"),
+            PrintedColumn("Reference"),
+            PrintedColumn("Targets"),
+            PrintedColumn("MinPods"),
             integer("MaxPods"),
             integer("Replicas"),
             AGE,

@@ -6,8 +6,8 @@ from koordinator.local.apiserver.printers.column import (
     AGE,
     NAME,
     UNSET,
-    Column,
     Json,
+    PrintedColumn,
     Printer,
     age,
     field,
@@ -86,7 +86,7 @@ PRINTERS = {
         (
             NAME,
             *(
-                Column(name)
+                PrintedColumn(name)
                 for name in (
                     "Capacity",
                     "Access Modes",
@@ -107,7 +107,7 @@ PRINTERS = {
         (
             NAME,
             *(
-                Column(name)
+                PrintedColumn(name)
                 for name in (
                     "Status",
                     "Volume",
@@ -125,10 +125,10 @@ PRINTERS = {
     ("storage.k8s.io", "StorageClass"): Printer(
         (
             NAME,
-            Column("Provisioner"),
-            Column("ReclaimPolicy"),
-            Column("VolumeBindingMode"),
-            Column("AllowVolumeExpansion", "boolean"),
+            PrintedColumn("Provisioner"),
+            PrintedColumn("ReclaimPolicy"),
+            PrintedColumn("VolumeBindingMode"),
+            PrintedColumn("AllowVolumeExpansion", "boolean"),
             AGE,
         ),
         class_row,

@@ -8,8 +8,8 @@ from koordinator.local.apiserver.printers.column import (
     NAME,
     NONE,
     UNKNOWN,
-    Column,
     Json,
+    PrintedColumn,
     Printer,
     age,
     containers_text,
@@ -142,7 +142,8 @@ def cron_job_row(obj: Json, now_s: float) -> list[Any]:
 
 PRINTERS = {
     ("apps", "Deployment"): Printer(
-        (NAME, Column("Ready"), integer("Up-to-date"), integer("Available"), AGE, *_WIDE), deployment_row
+        (NAME, PrintedColumn("Ready"), integer("Up-to-date"), integer("Available"), AGE, *_WIDE),
+        deployment_row,
     ),
     ("apps", "ReplicaSet"): Printer(
         (NAME, integer("Desired"), integer("Current"), integer("Ready"), AGE, *_WIDE), replica_set_row
@@ -151,28 +152,29 @@ PRINTERS = {
         (NAME, integer("Desired"), integer("Current"), integer("Ready"), AGE, *_WIDE),
         replication_controller_row,
     ),
-    ("apps", "StatefulSet"): Printer((NAME, Column("Ready"), AGE, *_WIDE[:2]), stateful_set_row),
+    ("apps", "StatefulSet"): Printer((NAME, PrintedColumn("Ready"), AGE, *_WIDE[:2]), stateful_set_row),
     ("apps", "DaemonSet"): Printer(
         (
             NAME,
             *(integer(name) for name in ("Desired", "Current", "Ready", "Up-to-date", "Available")),
-            Column("Node Selector"),
+            PrintedColumn("Node Selector"),
             AGE,
             *_WIDE,
         ),
         daemon_set_row,
     ),
     ("batch", "Job"): Printer(
-        (NAME, Column("Status"), Column("Completions"), Column("Duration"), AGE, *_WIDE), job_row
+        (NAME, PrintedColumn("Status"), PrintedColumn("Completions"), PrintedColumn("Duration"), AGE, *_WIDE),
+        job_row,
     ),
     ("batch", "CronJob"): Printer(
         (
             NAME,
-            Column("Schedule"),
-            Column("Timezone"),
-            Column("Suspend", "boolean"),
+            PrintedColumn("Schedule"),
+            PrintedColumn("Timezone"),
+            PrintedColumn("Suspend", "boolean"),
             integer("Active"),
-            Column("Last Schedule"),
+            PrintedColumn("Last Schedule"),
             AGE,
             *_WIDE,
         ),

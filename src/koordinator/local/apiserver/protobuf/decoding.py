@@ -16,14 +16,14 @@ from koordinator import clock
 from koordinator.api import duration
 from koordinator.local.apiserver import bodies
 from koordinator.local.apiserver.protobuf import wire
-from koordinator.local.apiserver.protobuf.facts import Member, facts
+from koordinator.local.apiserver.protobuf.facts import MessageField, facts
 from koordinator.local.apiserver.protobuf.wire import JsonOnly, Malformed
 
 _EPOCH_S_MIN, _EPOCH_S_MAX = -62_135_596_800, 253_402_300_799  # the years 1 to 9999
 _ZEROS: tuple[Any, ...] = ("", 0, False)
 
 
-class State:
+class DecodingState:
     """The state while one body is read: how deep we are, and the fields that nobody knows."""
 
     __slots__ = ("depth", "unknown")
@@ -33,10 +33,10 @@ class State:
         self.unknown: list[str] = []
 
 
-Read = Callable[[int | bytes, State], Any]
+Read = Callable[[int | bytes, DecodingState], Any]
 
 
-class Reader(msgspec.Struct, frozen=True):
+class FieldReader(msgspec.Struct, frozen=True):
     """The reader of one field, and the place of its value."""
 
     name: str
@@ -56,12 +56,12 @@ def decode(body: bytes) -> tuple[dict[str, Any], list[str]]:
     message = facts().message_of(api_version, kind)
     if message is None:
         raise JsonOnly(f"{api_version} {kind or 'an object'} cannot be read from protobuf here")
-    state = State()
+    state = DecodingState()
     obj = _read_message(message, raw, state)
     return {"apiVersion": api_version, "kind": kind, **obj}, state.unknown
 
 
-def _read_message(message: str, raw: bytes, state: State) -> dict[str, Any]:
+def _read_message(message: str, raw: bytes, state: DecodingState) -> dict[str, Any]:
     readers = _readers(message)
     state.depth += 1
     if state.depth > bodies.DEPTH_MAX:
@@ -86,7 +86,7 @@ def _read_message(message: str, raw: bytes, state: State) -> dict[str, Any]:
     return found
 
 
-def _entry(raw: bytes, reader: Reader, state: State) -> tuple[str, Any]:
+def _entry(raw: bytes, reader: FieldReader, state: DecodingState) -> tuple[str, Any]:
     """Key and value of one entry of a map."""
     key: str = ""
     content: int | bytes = b""
@@ -99,13 +99,13 @@ def _entry(raw: bytes, reader: Reader, state: State) -> tuple[str, Any]:
 
 
 @cache
-def _readers(message: str) -> dict[int, Reader]:
+def _readers(message: str) -> dict[int, FieldReader]:
     return {member.number: _reader(member) for member in facts().members(message)}
 
 
-def _reader(member: Member) -> Reader:
+def _reader(member: MessageField) -> FieldReader:
     is_struct = "." in member.type
-    return Reader(
+    return FieldReader(
         name=member.name,
         read=_READ.get(member.type) or _message_reader(member.type),
         is_list=member.is_list,
@@ -116,25 +116,25 @@ def _reader(member: Member) -> Reader:
 
 
 def _message_reader(message: str) -> Read:
-    def read(content: int | bytes, state: State) -> dict[str, Any]:
+    def read(content: int | bytes, state: DecodingState) -> dict[str, Any]:
         return _read_message(message, wire.bytes_of(content), state)
 
     return read
 
 
-def _text(content: int | bytes, state: State) -> str:
+def _text(content: int | bytes, state: DecodingState) -> str:
     return wire.text_of(content)
 
 
-def _integer(content: int | bytes, state: State) -> int:
+def _integer(content: int | bytes, state: DecodingState) -> int:
     return wire.signed(wire.number_of(content))
 
 
-def _boolean(content: int | bytes, state: State) -> bool:
+def _boolean(content: int | bytes, state: DecodingState) -> bool:
     return wire.number_of(content) != 0
 
 
-def _double(content: int | bytes, state: State) -> float:
+def _double(content: int | bytes, state: DecodingState) -> float:
     raw = wire.bytes_of(content)
     if len(raw) != 8:
         raise Malformed("proto: wrong wireType for a floating-point number")
@@ -144,7 +144,7 @@ def _double(content: int | bytes, state: State) -> float:
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
-def _bytes(content: int | bytes, state: State) -> str:
+def _bytes(content: int | bytes, state: DecodingState) -> str:
     return base64.b64encode(wire.bytes_of(content)).decode()
 
 
@@ -163,36 +163,36 @@ def _moment(content: int | bytes) -> float | None:
     return None if seconds == _EPOCH_S_MIN and nanos == 0 else seconds + nanos / 1e9
 
 
-def _time(content: int | bytes, state: State) -> str | None:
+def _time(content: int | bytes, state: DecodingState) -> str | None:
     moment = _moment(content)
     return None if moment is None else clock.rfc3339(moment)
 
 
-def _micro_time(content: int | bytes, state: State) -> str | None:
+def _micro_time(content: int | bytes, state: DecodingState) -> str | None:
     moment = _moment(content)
     return None if moment is None else clock.rfc3339_micro(moment)
 
 
-def _duration(content: int | bytes, state: State) -> str:
+def _duration(content: int | bytes, state: DecodingState) -> str:
     ns = next(
         (wire.number_of(part) for number, _, part in wire.fields(wire.bytes_of(content)) if number == 1), 0
     )
     return duration.text_of(wire.signed(ns) / 1e9)
 
 
-def _quantity(content: int | bytes, state: State) -> str:
+def _quantity(content: int | bytes, state: DecodingState) -> str:
     parts = wire.fields(wire.bytes_of(content))
     return next((wire.text_of(part) for number, _, part in parts if number == 1), "") or "0"
 
 
-def _int_or_string(content: int | bytes, state: State) -> int | str:
+def _int_or_string(content: int | bytes, state: DecodingState) -> int | str:
     parts = {number: part for number, _, part in wire.fields(wire.bytes_of(content))}
     if wire.number_of(parts.get(1, 0)) == 1:
         return wire.text_of(parts.get(3, b""))
     return wire.signed(wire.number_of(parts.get(2, 0)))
 
 
-def _json(content: int | bytes, state: State) -> Any:
+def _json(content: int | bytes, state: DecodingState) -> Any:
     raw = next((part for number, _, part in wire.fields(wire.bytes_of(content)) if number == 1), b"")
     text = wire.bytes_of(raw)
     try:
@@ -201,14 +201,14 @@ def _json(content: int | bytes, state: State) -> Any:
         raise Malformed(str(error)) from None
 
 
-def _strings(content: int | bytes, state: State) -> list[str]:
+def _strings(content: int | bytes, state: DecodingState) -> list[str]:
     return [wire.text_of(part) for number, _, part in wire.fields(wire.bytes_of(content)) if number == 1]
 
 
 _SCHEMA = "apiextensions/v1.JSONSchemaProps"
 
 
-def _schema_or(content: int | bytes, state: State, schema: int, items: Callable[[bytes], Any]) -> Any:
+def _schema_or(content: int | bytes, state: DecodingState, schema: int, items: Callable[[bytes], Any]) -> Any:
     """A schema (field `schema`), or the values of the other field."""
     others = []
     for number, _, part in wire.fields(wire.bytes_of(content)):
@@ -218,7 +218,7 @@ def _schema_or(content: int | bytes, state: State, schema: int, items: Callable[
     return others
 
 
-def _schema_or_bool(content: int | bytes, state: State) -> Any:
+def _schema_or_bool(content: int | bytes, state: DecodingState) -> Any:
     allows = False
     for number, _, part in wire.fields(wire.bytes_of(content)):
         if number == 2:

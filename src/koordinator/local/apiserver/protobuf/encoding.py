@@ -15,7 +15,7 @@ from koordinator import clock
 from koordinator.api import duration
 from koordinator.host.protobuf import field
 from koordinator.local.apiserver.protobuf import wire
-from koordinator.local.apiserver.protobuf.facts import Member, facts
+from koordinator.local.apiserver.protobuf.facts import MessageField, facts
 from koordinator.local.apiserver.protobuf.wire import JsonOnly, integer, size_of, tag
 
 Content = Callable[[Any], bytes]
@@ -72,7 +72,7 @@ def message_writer(message: str) -> Content:
     return write
 
 
-def _writer(member: Member) -> Write:
+def _writer(member: MessageField) -> Write:
     if member.is_list:
         return _list_writer(_single(member))
     if member.is_map:
@@ -80,7 +80,7 @@ def _writer(member: Member) -> Write:
     return _single(member)
 
 
-def _single(member: Member) -> Write:
+def _single(member: MessageField) -> Write:
     if member.type in ("i", "b"):
         head = tag(member.number, wire.VARINT)
 
@@ -113,10 +113,10 @@ def _list_writer(write: Write) -> Write:
     return write_all
 
 
-def _map_writer(member: Member) -> Write:
+def _map_writer(member: MessageField) -> Write:
     head = tag(member.number, wire.BYTES)
     key_head = tag(1, wire.BYTES)
-    write_value = _single(Member(2, "", member.type, False, False, False, False))
+    write_value = _single(MessageField(2, "", member.type, False, False, False, False))
 
     def write(values: Any, parts: list[bytes]) -> None:
         for key, value in values.items():

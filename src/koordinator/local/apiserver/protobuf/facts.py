@@ -19,7 +19,7 @@ ENVELOPED_ANYWHERE = "DeleteOptions"
 """A kind that comes under the name of every API version."""
 
 
-class Member(msgspec.Struct, frozen=True):
+class MessageField(msgspec.Struct, frozen=True):
     """A field of a message. `type` is without the brackets of `is_list` and the braces of `is_map`."""
 
     number: int
@@ -37,7 +37,7 @@ class MessageFacts(msgspec.Struct, frozen=True):
     messages: dict[str, str]
     kinds: dict[str, str]
 
-    def members(self, message: str) -> list[Member]:
+    def members(self, message: str) -> list[MessageField]:
         """The fields of a message.
 
         Raises: KeyError.
@@ -71,14 +71,14 @@ def facts() -> MessageFacts:
     return MessageFacts(messages, kinds)
 
 
-def _member(word: str, folder: str) -> Member:
+def _member(word: str, folder: str) -> MessageField:
     number, name, type_ = word.split(":")
     bare = type_.rstrip("*!")
     is_list, is_map = bare.startswith("["), bare.startswith("{")
     element = bare.strip("[]{}")
     if element[:1].isupper():  # a message of the same folder
         element = f"{folder}.{element}"
-    return Member(int(number), name, element, is_list, is_map, type_.endswith("*"), type_.endswith("!"))
+    return MessageField(int(number), name, element, is_list, is_map, type_.endswith("*"), type_.endswith("!"))
 
 
-__all__ = ["Member", "MessageFacts", "facts"]
+__all__ = ["MessageFacts", "MessageField", "facts"]

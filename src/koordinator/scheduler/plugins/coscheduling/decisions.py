@@ -35,7 +35,7 @@ class GateReason(enum.Enum):
     NO_TOPOLOGY = "the gang asks for a network topology that is not known"
 
 
-class Gate(msgspec.Struct, frozen=True):
+class GangGate(msgspec.Struct, frozen=True):
     """The decision whether a pod may go on, and the words if not."""
 
     reason: GateReason
@@ -70,7 +70,7 @@ class Next(msgspec.Struct, frozen=True):
 class Begin(msgspec.Struct, frozen=True):
     """The decision whether a pod may be tried, whether it starts a round, and how an older round was ended for it."""
 
-    gate: Gate
+    gate: GangGate
     has_started: bool = False
     ended: Next = Next()
 

@@ -15,7 +15,7 @@ from koordinator.scheduler.plugins.coscheduling.decisions import (
     Begin,
     Effect,
     EndReason,
-    Gate,
+    GangGate,
     GateReason,
     MemberFailure,
     Next,
@@ -26,7 +26,7 @@ from koordinator.scheduler.plugins.coscheduling.decisions import (
 from koordinator.scheduler.plugins.coscheduling.events import GangEvents, GangRound, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of, uid_of
 
-OPEN = Gate(GateReason.OK)
+OPEN = GangGate(GateReason.OK)
 GO_ON = Begin(OPEN)
 
 
@@ -39,7 +39,7 @@ class GangRounds(GangEvents):
 
     # The way into the queue, and the start of a cycle
 
-    def pre_enqueue(self, pod: Pod) -> Gate:
+    def pre_enqueue(self, pod: Pod) -> GangGate:
         """Return whether the pod may enter the active queue: one member of each group may, once all are there."""
         gang, gate = self._looked_at(pod)
         if gang is not None and gate.is_open:
@@ -48,24 +48,24 @@ class GangRounds(GangEvents):
             self.cache.forget_representative(gang, key_of(pod))
         return gate
 
-    def look(self, pod: Pod) -> Gate:
+    def look(self, pod: Pod) -> GangGate:
         """Return what `pre_enqueue` would answer now; nobody comes to stand for the group by that."""
         return self._looked_at(pod)[1]
 
-    def _looked_at(self, pod: Pod) -> tuple[Gang | None, Gate]:
+    def _looked_at(self, pod: Pod) -> tuple[Gang | None, GangGate]:
         gang, gate = self._checked(pod)
         if gang is None or not gate.is_open:
             return gang, gate
         key, group, now = key_of(pod), gang.group, self.round
         if now is not None and gang.gang_id in now.gangs and key not in now.tried:
             message = f"gangGroup {group.group_id} is scheduling and this pod has not been attempted"
-            return gang, Gate(GateReason.ROUND_RUNNING, message)
+            return gang, GangGate(GateReason.ROUND_RUNNING, message)
         if key not in gang.pending:
-            return gang, Gate(GateReason.NOT_PENDING, f"pod {key} is not exists in gangCache")
+            return gang, GangGate(GateReason.NOT_PENDING, f"pod {key} is not exists in gangCache")
         if group.representative != key and self._is_represented(group):
             other = f"representative pod {group.representative} of gangGroupID {group.group_id}"
-            return gang, Gate(GateReason.REPRESENTED, f"{other} already exists")
-        return gang, Gate(GateReason.OK)
+            return gang, GangGate(GateReason.REPRESENTED, f"{other} already exists")
+        return gang, GangGate(GateReason.OK)
 
     def begin(self, pod: Pod, *, has_topology: bool = True) -> Begin:
         """Return whether the pod may be tried now; the first member of a group starts its round.
@@ -86,37 +86,37 @@ class GangRounds(GangEvents):
         key, group = key_of(pod), gang.group
         if now is not None and now.group_id == group.group_id:
             if now.failure:
-                return Begin(Gate(GateReason.ROUND_FAILED, now.failure))
+                return Begin(GangGate(GateReason.ROUND_FAILED, now.failure))
             now.tried.add(key)
             now.version = self.cache.version
             return GO_ON
         if gang.config.topology is not None and not has_topology:
-            return Begin(Gate(GateReason.NO_TOPOLOGY, "no cluster network topology"))
+            return Begin(GangGate(GateReason.NO_TOPOLOGY, "no cluster network topology"))
         ended = self._end(EndReason.OTHER_GROUP) if now is not None else Next()
         group.representative = ""
         self.round = GangRound(
             key, gang.gang_id, gang.config.group, group.group_id, {key}, version=self.cache.version
         )
-        return Begin(Gate(GateReason.OK), has_started=True, ended=ended)
+        return Begin(GangGate(GateReason.OK), has_started=True, ended=ended)
 
-    def _checked(self, pod: Pod) -> tuple[Gang | None, Gate]:
+    def _checked(self, pod: Pod) -> tuple[Gang | None, GangGate]:
         """The gang, if its rules apply to the pod, and whether all gangs of its group are complete."""
         gang_id, key = gang_id_of(pod), key_of(pod)
         if not gang_id:
-            return None, Gate(GateReason.OK)
+            return None, GangGate(GateReason.OK)
         gang = self.cache.get(gang_id)
         if gang is None or not gang.config.is_initialised:
             about = f"gangName: {gang_id}, podName: {key}"
             if gang is None:
-                return None, Gate(GateReason.GANG_UNKNOWN, f"can't find gang, {about}")
-            return None, Gate(GateReason.GANG_UNCONFIGURED, f"gang has not init, {about}")
+                return None, GangGate(GateReason.GANG_UNKNOWN, f"can't find gang, {about}")
+            return None, GangGate(GateReason.GANG_UNCONFIGURED, f"gang has not init, {about}")
         if is_on_its_own(gang):
             return None, OPEN
         if objections := self._incomplete(gang.config):
             ids = " ".join(gang.config.group)
             about = f"current gang: {gang_id}, podName: {key}"
             message = f"gangGroup [{ids}] basic check: {', '.join(objections)}, {about}"
-            return gang, Gate(GateReason.INCOMPLETE, message)
+            return gang, GangGate(GateReason.INCOMPLETE, message)
         return gang, OPEN
 
     def _incomplete(self, config: GangConfig) -> list[str]:

@@ -13,7 +13,7 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.api.sigs import PodGroup
-from koordinator.prometheus import Histogram, Reading
+from koordinator.prometheus import GaugeReading, Histogram
 from koordinator.scheduler.config.plugin_args import CoschedulingArgs
 from koordinator.scheduler.plugin.failures import JOB_REJECT
 from koordinator.scheduler.plugin.framework import Handle, Watch
@@ -24,7 +24,7 @@ from koordinator.scheduler.plugins.coscheduling.decisions import (
     Begin,
     Effect,
     EndReason,
-    Gate,
+    GangGate,
     GateReason,
     Next,
     Permit,
@@ -82,7 +82,7 @@ class RunningGangs:
             _CYCLE_S,
             ("reason", "job_size"),
         )
-        waiting = Reading(
+        waiting = GaugeReading(
             "scheduler_waiting_gang_group_number",
             "Gang groups that hold places for members which are not complete yet.",
             (),
@@ -257,19 +257,21 @@ class RunningGangs:
 
     # What is done
 
-    def pre_enqueue(self, pod: Pod) -> Gate:
+    def pre_enqueue(self, pod: Pod) -> GangGate:
         """Return whether a member may enter the queue."""
         return self._resting(pod) or self.rounds.pre_enqueue(pod)
 
-    def look(self, pod: Pod) -> Gate:
+    def look(self, pod: Pod) -> GangGate:
         """The same without that anything follows from it."""
         return self._resting(pod) or self.rounds.look(pod)
 
-    def _resting(self, pod: Pod) -> Gate | None:
+    def _resting(self, pod: Pod) -> GangGate | None:
         group = self.group_of(pod) if self._tired else None
         if group is None or group.group_id not in self._tired:
             return None
-        return Gate(GateReason.RESTING, f"gangGroup {group.group_id} gave its places back, others have a go")
+        return GangGate(
+            GateReason.RESTING, f"gangGroup {group.group_id} gave its places back, others have a go"
+        )
 
     def next_pod(self) -> str | None:
         """uid of the member that must be tried next."""

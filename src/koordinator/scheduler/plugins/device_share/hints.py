@@ -26,7 +26,7 @@ TOO_FEW = unschedulable("Insufficient NUMA Scoped Devices")
 NO_NUMA_NODE = unschedulable("Designated Allocation Lack NUMA Node ID")
 
 
-class DeviceHint(msgspec.Struct, frozen=True):
+class DeviceTopologyHint(msgspec.Struct, frozen=True):
     """NUMA nodes that would do."""
 
     numa_nodes: tuple[int, ...]
@@ -37,7 +37,7 @@ class DeviceHint(msgspec.Struct, frozen=True):
 class DeviceHintDecision(msgspec.Struct, frozen=True):
     """Hints by type of device, smaller sets first; none where the node does not know where devices are."""
 
-    by_type: Mapping[str, Sequence[DeviceHint]] = {}
+    by_type: Mapping[str, Sequence[DeviceTopologyHint]] = {}
     status: Status = SUCCESS
 
 
@@ -73,7 +73,7 @@ def numa_hints(
             feasible[subset] = decision
     smallest = min(map(len, feasible))
     hints = [
-        DeviceHint(
+        DeviceTopologyHint(
             subset,
             len(subset) == smallest,
             SAME_GPUS_SCORE if _gpus(decision) == _gpus(widest) else 0,
@@ -122,5 +122,5 @@ def _designated(node: NodeDevices, pod: PodDevices, limits: DeviceLimits) -> Dev
             if entry is None or not entry.has_topology or entry.numa_node < 0:
                 return DeviceHintDecision(status=NO_NUMA_NODE)
             ids.add(entry.numa_node)
-    hint = DeviceHint(tuple(sorted(ids)), True, SAME_GPUS_SCORE)
+    hint = DeviceTopologyHint(tuple(sorted(ids)), True, SAME_GPUS_SCORE)
     return DeviceHintDecision({device_type: [hint] for device_type in pod.by_type})

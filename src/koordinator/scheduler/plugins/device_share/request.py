@@ -68,7 +68,7 @@ class RefusalKind(enum.StrEnum):
     """Names or values that do not go together."""
 
 
-class DeviceRequest(msgspec.Struct, frozen=True):
+class PodDeviceRequest(msgspec.Struct, frozen=True):
     """Amounts by type in base names; nothing when refused."""
 
     by_type: Mapping[str, Amounts] = {}
@@ -91,7 +91,7 @@ def insufficient(device_type: str) -> str:
     return f"Insufficient {device_type} devices"
 
 
-def parse(requests: ResourceList) -> DeviceRequest:
+def parse(requests: ResourceList) -> PodDeviceRequest:
     """The device requests of a pod by type, checked and rewritten to base names.
 
     Raises: QuantityError when an amount is no quantity.
@@ -107,18 +107,18 @@ def parse(requests: ResourceList) -> DeviceRequest:
         if refused is not None:
             return refused
         by_type[device_type] = _in_base_names(asked)
-    return DeviceRequest(by_type)
+    return PodDeviceRequest(by_type)
 
 
-def _check(asked: Amounts) -> DeviceRequest | None:
+def _check(asked: Amounts) -> PodDeviceRequest | None:
     for name in _UNIT_CHECKED:
         if _is_broken(asked.get(name, 0)):
             status = unresolvable(f"invalid resource unit {name}: {asked[name]}")
-            return DeviceRequest(refusal=RefusalKind.UNIT, status=status)
+            return PodDeviceRequest(refusal=RefusalKind.UNIT, status=status)
     if _fits_together(asked):
         return None
     status = unresolvable(f"invalid resource device requests: [{' '.join(sorted(asked))}]")
-    return DeviceRequest(refusal=RefusalKind.COMBINATION, status=status)
+    return PodDeviceRequest(refusal=RefusalKind.COMBINATION, status=status)
 
 
 def _is_broken(percent: int) -> bool:

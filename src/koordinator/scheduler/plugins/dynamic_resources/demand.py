@@ -29,8 +29,8 @@ from koordinator.scheduler.plugins.dynamic_resources.selection import (
     AttributeColumn,
     DeviceSelection,
     DeviceSelections,
+    DeviceSelectorError,
     SelectionKey,
-    SelectorError,
 )
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def read(claims: Sequence[ResourceClaim], find_class: FindClass, selections: Dev
     for index, claim in enumerate(claims):
         try:
             reader.read(index, claim)
-        except SelectorError as error:
+        except DeviceSelectorError as error:
             raise DemandError(str(error).replace(selection.CLAIM, claim.key)) from error
     return ClaimDemand(
         claims=tuple(claims),

@@ -23,7 +23,7 @@ CLAIM = "{claim}"
 _BLOCKING = ("NoSchedule", "NoExecute")
 
 
-class SelectorError(Exception):
+class DeviceSelectorError(Exception):
     """A selector that cannot be used; `CLAIM` in the text stands for the claim's name."""
 
 
@@ -91,7 +91,7 @@ class DeviceSelection(DeviceColumn):
     `CLAIM` for the claim's name): such a device does not match."""
 
     def __init__(self, inventory: Inventory, key: SelectionKey) -> None:
-        """Raises: SelectorError."""
+        """Raises: DeviceSelectorError."""
         super().__init__(inventory, np.bool_)
         own = [(f"class {key.owner}", text) for text in key.own]
         more = [(f"claim {CLAIM}", text) for text in key.more]
@@ -121,11 +121,11 @@ def _numbered(*groups: Sequence[tuple[str, str | None]]) -> list[tuple[int, tupl
 def _program(whose: str, index: int, text: str | None) -> tuple[str, Program]:
     name = f"{whose}: selector #{index}"
     if text is None:
-        raise SelectorError(f"{name}: CEL expression empty (unsupported selector type?)")
+        raise DeviceSelectorError(f"{name}: CEL expression empty (unsupported selector type?)")
     try:
         return name, compile_expression(text, ("device",))
     except CompileError as error:
-        raise SelectorError(f"{name}: CEL compile error: {error}") from error
+        raise DeviceSelectorError(f"{name}: CEL compile error: {error}") from error
 
 
 ABSENT = -1
@@ -153,7 +153,7 @@ class DeviceSelections:
         self._attributes: OrderedDict[str, AttributeColumn] = OrderedDict()
 
     def of(self, key: SelectionKey) -> DeviceSelection:
-        """Raises: SelectorError."""
+        """Raises: DeviceSelectorError."""
         found = self._selections.get(key)
         if found is None:
             found = self._selections[key] = DeviceSelection(self._inventory, key)

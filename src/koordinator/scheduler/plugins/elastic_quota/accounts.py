@@ -21,7 +21,7 @@ from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.hints import QuotaUpdate
-from koordinator.scheduler.plugins.elastic_quota.hooks import Hooks
+from koordinator.scheduler.plugins.elastic_quota.hooks import QuotaHooks
 from koordinator.scheduler.plugins.elastic_quota.overuse import OverUse
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM
 from koordinator.scheduler.plugins.elastic_quota.quota_changes import Latencies, QuotaChanges
@@ -34,7 +34,12 @@ class QuotaControllers:
     """The loops; they run on the leader. Source: behaviour/elastic-quota 2.2, 15 and 16."""
 
     def __init__(
-        self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, changes: QuotaChanges, hooks: Hooks
+        self,
+        args: ElasticQuotaArgs,
+        handle: Handle,
+        book: QuotaBook,
+        changes: QuotaChanges,
+        hooks: QuotaHooks,
     ) -> None:
         self._args = args
         self._handle = handle
@@ -108,7 +113,7 @@ class QuotaAccounts(RowKeeper):
     def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
         self._args = args
         self._handle = handle
-        hooks = self.hooks = Hooks.of(args.hook_plugins, handle)
+        hooks = self.hooks = QuotaHooks.of(args.hook_plugins, handle)
         book = self.book = QuotaBook(args, handle.gates, handle.clock, hooks)
         changes = self.changes = QuotaChanges(book, has_runtime=args.enable_runtime_quota)
         timed = self.timed = Latencies(handle)

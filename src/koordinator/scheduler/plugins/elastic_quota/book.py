@@ -25,7 +25,7 @@ from koordinator.scheduler.plugins.elastic_quota.forest import (
     TerminatingPolicy,
     TreeRoot,
 )
-from koordinator.scheduler.plugins.elastic_quota.hooks import NO_HOOKS, Hooks
+from koordinator.scheduler.plugins.elastic_quota.hooks import NO_HOOKS, QuotaHooks
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
     SYSTEM,
@@ -71,7 +71,7 @@ class QuotaBook:
     """
 
     def __init__(
-        self, args: ElasticQuotaArgs, gates: FeatureGates, clock: Clock, hooks: Hooks = NO_HOOKS
+        self, args: ElasticQuotaArgs, gates: FeatureGates, clock: Clock, hooks: QuotaHooks = NO_HOOKS
     ) -> None:
         self._clock = clock
         self._hooks = hooks

@@ -73,7 +73,7 @@ def _latency() -> Histogram:
     )
 
 
-class Hooks:
+class QuotaHooks:
     """The configured hooks in order."""
 
     def __init__(self, hooks: Sequence[QuotaHook], now: Callable[[], float], took: Histogram) -> None:
@@ -83,7 +83,7 @@ class Hooks:
         self._took = took
 
     @classmethod
-    def of(cls, configured: Sequence[HookPlugin], handle: Handle) -> "Hooks":
+    def of(cls, configured: Sequence[HookPlugin], handle: Handle) -> "QuotaHooks":
         """Raises: ValueError that names everything that is wrong with the configuration."""
         offered = factories() if configured else {}
         hooks: list[QuotaHook] = []
@@ -179,4 +179,4 @@ def _nothing(_: Exception) -> None:
     return None
 
 
-NO_HOOKS = Hooks((), lambda: 0.0, _latency())
+NO_HOOKS = QuotaHooks((), lambda: 0.0, _latency())

@@ -20,7 +20,7 @@ from koordinator.prometheus import Gauge, Histogram, exponential
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, nanos_per_unit, to_units
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
-from koordinator.scheduler.plugins.elastic_quota.hooks import Hooks
+from koordinator.scheduler.plugins.elastic_quota.hooks import QuotaHooks
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, Quota
 from koordinator.scheduler.plugins.elastic_quota.quota_changes import ChangeListener, QuotaChanges
 
@@ -125,7 +125,7 @@ READS_AT_ONCE = 64
 class Statuses:
     """Follows the news and writes what differs."""
 
-    def __init__(self, handle: Handle, book: QuotaBook, changes: QuotaChanges, hooks: Hooks) -> None:
+    def __init__(self, handle: Handle, book: QuotaBook, changes: QuotaChanges, hooks: QuotaHooks) -> None:
         self._handle = handle
         self._book = book
         self._changes = changes

@@ -68,7 +68,7 @@ class LoadAwareArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
             raise ValueError(f"resourceWeights: {missing[0]} needs an entry in estimatedScalingFactors")
 
 
-class Aggregation(msgspec.Struct, frozen=True):
+class UsageAggregation(msgspec.Struct, frozen=True):
     """The percentile and the window; 0 s means the longest reported one."""
 
     type: str
@@ -85,8 +85,8 @@ class LoadAwarePolicy(msgspec.Struct, frozen=True, kw_only=True):
     usage_thresholds: tuple[int, ...]
     prod_thresholds: tuple[int, ...]
     aggregated_thresholds: tuple[int, ...] | None
-    filter_aggregation: Aggregation | None
-    score_aggregation: Aggregation | None
+    filter_aggregation: UsageAggregation | None
+    score_aggregation: UsageAggregation | None
 
     @classmethod
     def of(cls, args: LoadAwareArgs) -> "LoadAwarePolicy":
@@ -108,12 +108,12 @@ class LoadAwarePolicy(msgspec.Struct, frozen=True, kw_only=True):
             usage_thresholds=vector(names, thresholds),
             prod_thresholds=vector(names, args.prod_usage_thresholds),
             aggregated_thresholds=vector(names, aggregated.usage_thresholds) if has_filter else None,
-            filter_aggregation=Aggregation(
+            filter_aggregation=UsageAggregation(
                 aggregated.usage_aggregation_type, duration.parse(aggregated.usage_aggregated_duration)
             )
             if has_filter
             else None,
-            score_aggregation=Aggregation(
+            score_aggregation=UsageAggregation(
                 aggregated.score_aggregation_type, duration.parse(aggregated.score_aggregated_duration)
             )
             if aggregated.score_aggregation_type

@@ -23,7 +23,7 @@ from koordinator.api.resource_vector import I64
 from koordinator.clock import parse_rfc3339
 from koordinator.scheduler.plugin.framework import Scores
 from koordinator.scheduler.plugin.percent import floor_percent, rounded_down_mean, weighted_mean
-from koordinator.scheduler.plugins.load_aware.args import Aggregation, LoadAwareArgs
+from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, UsageAggregation
 from koordinator.scheduler.table.nodes import F64
 
 Vector = tuple[int, ...]
@@ -295,7 +295,7 @@ class NodeLoad:
         """The same of prod pods."""
         return list(map(operator.add, self.prod_usage, self.prod_delta))
 
-    def existing_aggregated(self, wanted: Aggregation) -> list[int]:
+    def existing_aggregated(self, wanted: UsageAggregation) -> list[int]:
         """The same by a percentile; estimates alone when an explicit window was not reported."""
         found = self.report.aggregated.get((wanted.type, wanted.duration_s)) if self.report else None
         if found is not None:

@@ -12,7 +12,7 @@ from koordinator.api.core import Node
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.quantity import ResourceList
 from koordinator.scheduler.plugins.load_aware import load
-from koordinator.scheduler.plugins.load_aware.args import Aggregation, LoadAwarePolicy, vector
+from koordinator.scheduler.plugins.load_aware.args import LoadAwarePolicy, UsageAggregation, vector
 from koordinator.scheduler.table.recent import Recent
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class NodeLoadRules(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     capacity: Vector
-    aggregation: Aggregation | None
+    aggregation: UsageAggregation | None
     is_aggregated: bool
     thresholds: Vector
     prod_thresholds: Vector
@@ -56,7 +56,7 @@ def rules_of(node: Node, policy: LoadAwarePolicy) -> NodeLoadRules:
     by = own.aggregated_usage
     if by is not None and by.usage_thresholds and by.usage_aggregation_type:
         aggregated = vector(names, by.usage_thresholds)
-        aggregation = Aggregation(by.usage_aggregation_type, by.usage_aggregated_duration or 0.0)
+        aggregation = UsageAggregation(by.usage_aggregation_type, by.usage_aggregated_duration or 0.0)
     capacity = load.read_vector(node_capacity(node), names)
     thresholds = thresholds if aggregated is None else aggregated
     return NodeLoadRules(
