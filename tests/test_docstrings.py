@@ -27,9 +27,6 @@ LATER_FRAGMENT = re.compile(
 SHAPE = re.compile(r"\((?:[\w·*+… -]+,)(?: ?[\w·*+… -]+,?)*\)|\b[Ss]hapes?\b|\b[Ee]lementwise\b")
 ARRAYS = frozenset({"NDArray", "ndarray"})
 
-UNMENDED = frozenset({"koordlet/hooks", "koordlet/qos"})
-"""Rooms where some docstrings still begin with a part of a sentence. The list only shrinks."""
-
 
 class Entry(NamedTuple):
     """A module, class or function with the classes around it, outermost first."""
@@ -232,10 +229,7 @@ def lacks_shapes(entry: Entry) -> bool:
 
 
 def test_no_docstring_begins_with_a_part_of_a_sentence() -> None:
-    found = {str(each): each.path.rpartition("/")[0] for each in all_entries() if is_fragment(each.text)}
-
-    assert sorted(name for name, room in found.items() if room not in UNMENDED) == []
-    assert set(found.values()) >= UNMENDED  # a room that is done leaves the list
+    assert [str(each) for each in all_entries() if is_fragment(each.text)] == []
 
 
 def test_public_functions_name_the_errors_that_they_raise() -> None:

@@ -51,7 +51,9 @@ FOLLOW_GAP_S = 1.0
 
 
 class RuntimeHooks:
-    """What the agent runs: `start` once the first NodeSLO and pods are known (or not), then `run` until cancelled."""
+    """The hooks of the agent: `start` once the first NodeSLO and pods are known (or not), then `run` until
+    cancelled.
+    """
 
     name = "RuntimeHooks"
 
@@ -92,7 +94,7 @@ class RuntimeHooks:
         self._guard.call(self._on_change, Topic)
 
     def run_stage(self, stage: HookStage, context: Context) -> StageResult:
-        """What all hooks of a stage answer."""
+        """Run all hooks of a stage; return their answers."""
         return self.registry.run_stage(stage, context)
 
     def deliver(self, pod: PodContext, result: StageResult) -> None:

@@ -27,7 +27,7 @@ from koordinator.koordlet.view import Topic
 
 
 class BatchLimits(msgspec.Struct, frozen=True):
-    """What a cgroup gets; None leaves the file alone, `UNLIMITED` takes a limit away."""
+    """The limits that a cgroup gets; None leaves the file alone, `UNLIMITED` takes a limit away."""
 
     shares: int | None = None
     quota_us: int | None = None
@@ -38,7 +38,7 @@ LEFT_ALONE = BatchLimits()
 
 
 class BatchRule(msgspec.Struct, frozen=True):
-    """Whether best-effort pods have quotas of their own, and the node's CPU normalization ratio."""
+    """The rule whether best-effort pods have quotas of their own, and the node's CPU normalization ratio."""
 
     uses_quota: bool = True
     ratio: float = NO_RATIO

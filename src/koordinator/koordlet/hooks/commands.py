@@ -17,7 +17,7 @@ _MISSING_CODE = 127
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What a command answered; `code` 127 where it is not installed, negative where it was killed."""
+    """The answer of a command; `code` 127 where it is not installed, negative where it was killed."""
 
     code: int
     output: str
@@ -25,12 +25,12 @@ class Done(msgspec.Struct, frozen=True):
 
     @property
     def is_good(self) -> bool:
-        """Whether it succeeded."""
+        """Return whether it succeeded."""
         return self.code == 0
 
     @property
     def is_missing(self) -> bool:
-        """Whether there is no such command."""
+        """Return whether there is no such command."""
         return self.code == _MISSING_CODE
 
 

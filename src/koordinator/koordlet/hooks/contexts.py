@@ -18,7 +18,7 @@ KATA = "kata"
 
 
 class HookStage(enum.StrEnum):
-    """When a container runtime asks."""
+    """The moment when a container runtime asks."""
 
     PRE_RUN_POD_SANDBOX = "PreRunPodSandbox"
     POST_STOP_POD_SANDBOX = "PostStopPodSandbox"
@@ -32,7 +32,7 @@ class HookStage(enum.StrEnum):
 
 
 class GroupResources(msgspec.Struct, frozen=True):
-    """What a group has now, or what the pod's spec asks for; None is unknown, `UNLIMITED` no limit."""
+    """The resources that a group has now, or that the pod's spec asks for; None is unknown, `UNLIMITED` no limit."""
 
     shares: int | None = None
     quota_us: int | None = None
@@ -143,7 +143,7 @@ class ResctrlGroup(msgspec.Struct, frozen=True):
 
 
 class HookResponse(msgspec.Struct, frozen=True):
-    """What a group or container gets; values in v1 terms."""
+    """The values for a group or container, in v1 terms."""
 
     shares: int | None = None
     quota_us: int | None = None

@@ -25,7 +25,9 @@ class _Group:
 
 
 class Cookies:
-    """What we know of cookies. A cookie lives as long as a process has it, so each is asked for before it is used."""
+    """The cookies that we know of. A cookie lives as long as a process has it, so each is asked for before it is
+    used.
+    """
 
     def __init__(self, kernel: CoreSchedCookies) -> None:
         self._kernel = kernel
@@ -63,7 +65,7 @@ class Cookies:
         return is_readable
 
     def wants(self, container: str, group: str, pids: list[int], now_s: float) -> bool:
-        """Whether a process of the container lacks the group's cookie; refreshes what is known."""
+        """Look at the processes again and return whether one lacks the group's cookie."""
         known = self._groups.get(group)
         if self.group_of(container) == group:
             self._containers[container] = (group, now_s)

@@ -34,7 +34,7 @@ class ClassRule(msgspec.Struct, frozen=True):
 
 
 class CoreSchedRule(msgspec.Struct, frozen=True):
-    """What NodeSLO asks for."""
+    """The demand of NodeSLO."""
 
     lsr: ClassRule
     ls: ClassRule
@@ -42,12 +42,12 @@ class CoreSchedRule(msgspec.Struct, frozen=True):
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the node needs core scheduling at all."""
+        """Return whether the node needs core scheduling at all."""
         return self.lsr.is_enabled or self.ls.is_enabled or self.be.is_enabled
 
 
 def rule_of(strategy: ResourceQOSStrategy) -> CoreSchedRule:
-    """What NodeSLO asks for; nothing unless its CPU policy is core scheduling."""
+    """Return what NodeSLO asks for; nothing unless its CPU policy is core scheduling."""
     is_active = strategy.policies is not None and strategy.policies.cpu_policy == POLICY
     classes = (strategy.lsr_class, strategy.ls_class, strategy.be_class)
     return CoreSchedRule(*(_class_rule(each) if is_active else ClassRule() for each in classes))
@@ -193,7 +193,7 @@ class CoreSchedHook(Hook):
     # The kernel's switches
 
     def _prepared(self) -> bool:
-        """Whether cookies may be given now."""
+        """Return whether cookies may be given now."""
         if self._rule.value is None or not self._rule.value.is_enabled:
             return False
         machine, executor = self.shared.host.machine, self.shared.executor

@@ -93,7 +93,7 @@ class CPUNormalizationHook(Hook):
         return HookResponse(quota_us=quota_us, quota_us_max=self._raised_us(pod, quota_us))
 
     def _raised_us(self, pod: PodContext, quota_us: int) -> int | None:
-        """How far burst may have raised a quota."""
+        """Return how far burst may have raised a quota."""
         node = self._rule.value.burst
         if node is None:
             return None

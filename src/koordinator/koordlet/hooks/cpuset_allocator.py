@@ -35,7 +35,7 @@ KUBELET_STATIC = "static"
 
 
 class NodeCPUPools(msgspec.Struct, frozen=True):
-    """What NodeResourceTopology says of the node's CPUs."""
+    """The CPU pools of a node by its NodeResourceTopology."""
 
     shared: tuple[CPUSharedPool, ...] = ()
     best_effort: tuple[CPUSharedPool, ...] = ()
@@ -44,7 +44,7 @@ class NodeCPUPools(msgspec.Struct, frozen=True):
 
 
 class CPUSetSource(enum.Enum):
-    """Where a container's CPUs come from."""
+    """The source of a container's CPUs."""
 
     BOUND = "the scheduler chose them"
     NUMA_POOL = "the shared pools of its NUMA nodes"

@@ -1,4 +1,4 @@
-"""What a container must see of its GPUs: environment, and the limits of a shared card.
+"""Decide what a container must see of its GPUs: environment, and the limits of a shared card.
 
 Source: behaviour/koordlet-act 20.
 """

@@ -46,14 +46,14 @@ class GroupIdentityRule(msgspec.Struct, frozen=True):
 
 
 class Kernel(msgspec.Struct, frozen=True):
-    """What the kernel offers: the file, and the switch (None where it has none)."""
+    """The kernel's support: the file, and the switch (None where it has none)."""
 
     is_supported: bool
     switch: int | None
 
 
 def rule_of(strategy: ResourceQOSStrategy) -> GroupIdentityRule:
-    """What NodeSLO asks for; zeros for classes that are off or when another CPU policy is in force."""
+    """Return what NodeSLO asks for; zeros for classes that are off or when another CPU policy is in force."""
     policy = strategy.policies.cpu_policy if strategy.policies is not None else None
     is_active = policy in (None, "", POLICY)
     classes = (strategy.lsr_class, strategy.ls_class, strategy.be_class)
@@ -71,7 +71,7 @@ def rule_of(strategy: ResourceQOSStrategy) -> GroupIdentityRule:
 
 
 def is_written(rule: GroupIdentityRule, kernel: Kernel) -> bool:
-    """Whether values are written at all: not once the kernel's own switch is off, too."""
+    """Return whether values are written at all: not once the kernel's own switch is off, too."""
     return kernel.is_supported and (rule.is_enabled or kernel.switch != 0)
 
 
@@ -202,7 +202,7 @@ class GroupIdentity(Hook):
             self.shared.executor.update(list(self._containers_and_unknown(rule)), owner=self.name)
 
     def _prepared(self, rule: GroupIdentityRule) -> bool:
-        """Whether values may be written now: the kernel's own switches come first."""
+        """Return whether values may be written now: the kernel's own switches come first."""
         switch = self._switch()
         kernel = Kernel(self._bvt().is_supported, switch)
         is_ready = switch != _UNREADABLE and is_written(rule, kernel)
@@ -214,7 +214,7 @@ class GroupIdentity(Hook):
         return is_ready
 
     def _set(self, sysctl: str, text: str) -> bool:
-        """Whether a switch says so now; one that the kernel does not have needs nothing."""
+        """Set a switch; return whether it says so now. One that the kernel does not have needs nothing."""
         path = self.shared.host.machine.sysctl_path(sysctl)
         if not self.shared.host.files.exists(path):
             return True
@@ -233,7 +233,7 @@ class GroupIdentity(Hook):
         return int(text) if text.isdigit() else _UNREADABLE
 
     def _containers_and_unknown(self, rule: GroupIdentityRule) -> Iterator[Update]:
-        """What only a change of the rule writes: containers, and pods that the kubelet did not tell of (yet)."""
+        """Yield what only a change of the rule writes: containers, and pods that the kubelet did not tell of (yet)."""
         view, known = self.shared.view, set()
         for record in view.pods.values():
             known.add(record.group)

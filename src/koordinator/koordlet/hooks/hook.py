@@ -1,4 +1,4 @@
-"""What every runtime hook has: a name, which is its gate and the owner of its writes, rules, and a way back.
+"""Define what every runtime hook has: a name, which is its gate and the owner of its writes, rules, and a way back.
 
 Source: behaviour/koordlet-act 13.1 and 13.6.
 """
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class HookRule(Generic[T]):
-    """What a hook took from the view; malformed input keeps the last good one."""
+    """The rule that a hook took from the view; malformed input keeps the last good one."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class HookRule(Generic[T]):
 
 
 class HookTools(msgspec.Struct, frozen=True):
-    """What hooks share; `runner` runs commands of the host in place of the host's own."""
+    """The tools that hooks share; `runner` runs commands of the host in place of the host's own."""
 
     idle: IdleGroups
     runner: Runner | None = None
@@ -91,11 +91,11 @@ class Hook(abc.ABC):
         """To be called when answers change otherwise than by a rule: all pods are asked for anew."""
 
     def support(self) -> KernelSupport:
-        """Whether this host can do it at all; asked at the start and, while not, now and then."""
+        """Return whether this host can do it at all; asked at the start and, while not, now and then."""
         return KernelSupport(True)
 
     def rules(self) -> Sequence[HookRule[Any]]:
-        """What it follows."""
+        """Return what it follows."""
         return ()
 
     @abc.abstractmethod

@@ -18,7 +18,7 @@ from koordinator.koordlet.writing.update_plan import Update
 
 
 class IdleGroups:
-    """Who wants which groups idle."""
+    """Collects who wants which groups idle."""
 
     name = "CPUIdle"
 
@@ -27,7 +27,7 @@ class IdleGroups:
         self._wanted: dict[str, frozenset[KubeQoS]] = {}
 
     def support(self) -> KernelSupport:
-        """Whether groups can be made idle here."""
+        """Return whether groups can be made idle here."""
         return self._shared.host.cgroups.support(Knob.CPU_IDLE, self._group(KubeQoS.GUARANTEED))
 
     def register(self, registry: HookRegistry) -> None:
@@ -49,7 +49,7 @@ class IdleGroups:
             self._shared.executor.update(updates, owner=self.name)
 
     def of_class(self, context: ClassContext) -> HookResponse:
-        """Whether a group should be idle; nothing before the first policy is known."""
+        """Return whether a group should be idle; nothing before the first policy is known."""
         if not self._wanted or not self.support().is_supported:
             return HookResponse()
         return HookResponse(cpu_idle=self._value(context.kube_qos))

@@ -34,7 +34,7 @@ _CLASS_OF_QOS = {
 
 
 class ClassRate(msgspec.Struct, frozen=True):
-    """What a class is assured and what it may use at most, in bytes per second."""
+    """The bandwidth that a class is assured, and its maximum, in bytes per second."""
 
     rate_bytes_per_s: int
     ceil_bytes_per_s: int
@@ -101,7 +101,7 @@ class NetworkRule(msgspec.Struct, frozen=True):
 
 
 def rule_of(view: NodeView) -> NetworkRule | None:
-    """What NodeSLO asks for, None while it is unknown. Raises: QuantityError."""
+    """Return what NodeSLO asks for, None while it is unknown. Raises: QuantityError."""
     slo = view.slo
     if slo is None:
         return None
@@ -117,7 +117,7 @@ def rule_of(view: NodeView) -> NetworkRule | None:
 
 
 def is_enabled(rule: NetworkRule) -> bool:
-    """Whether any class is limited or assured anything."""
+    """Return whether any class is limited or assured anything."""
     return any(each is not None and bool(each.enable) for each in (rule.service, rule.best_effort))
 
 

@@ -1,4 +1,4 @@
-"""Which processes the kernel kills first: `oom_score_adj` of containers. Source: behaviour/koordlet-act 22."""
+"""Decide which processes the kernel kills first: `oom_score_adj` of containers. Source: behaviour/koordlet-act 22."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from koordinator.koordlet.hooks.registry import REASON, HookRegistry, ReconcileL
 
 
 def score(annotations: Mapping[str, str], container: str, obj: str = "") -> int | None:
-    """What every process of the container gets, its own value before the pod's; None leaves them alone.
+    """Return the score for every process of the container, its own value before the pod's; None leaves them alone.
 
     A value out of range is left alone, too. Raises: ProtocolError when an annotation is malformed; a malformed
     list of containers hides the pod's value.

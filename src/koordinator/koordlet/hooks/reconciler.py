@@ -50,7 +50,7 @@ Levels = list[list[Update]]
 
 
 class _Plan:
-    """What the groups of one pod should say."""
+    """The wanted contents of one pod's groups."""
 
     __slots__ = ("applied_s", "effects", "generation", "given_us", "levels_by_hook", "raised_us", "record")
 
@@ -67,7 +67,7 @@ class _Plan:
         """Group → quota that it was given already."""
 
     def add(self, hook: str, level: int, group: str, response: HookResponse) -> None:
-        """What a hook answered for a group of the pod (level 0) or of a container (1)."""
+        """Add what a hook answered for a group of the pod (level 0) or of a container (1)."""
         self.levels_by_hook.setdefault(hook, [[], []])[level].extend(updates_of(response, group, REASON))
         if response.quota_us is not None and response.quota_us_max is not None:
             self.raised_us[group] = response.quota_us, response.quota_us_max
@@ -178,7 +178,7 @@ class Reconciler:
         return is_held
 
     def _is_raised(self, plan: _Plan, group: str, quota_us: int, max_us: int) -> bool:
-        """Whether another strategy raised a quota that we gave before."""
+        """Return whether another strategy raised a quota that we gave before."""
         if plan.given_us.get(group) != quota_us:
             return False
         try:
@@ -232,7 +232,7 @@ class Reconciler:
             self._shared.executor.update(of_hook, owner=hook)
 
     def _answer(self, entry: ReconcileEntry, condition: object, context: Context) -> HookAnswer | None:
-        """What the function for the condition says; None without one, or when the input is malformed."""
+        """Return what the function for the condition says; None without one, or when the input is malformed."""
         found = entry.function(condition)
         if found is None:
             return None
@@ -260,7 +260,7 @@ class Reconciler:
 
 
 def updates_of(response: HookResponse, group: str, reason: str) -> Iterator[Update]:
-    """What the files of a group should say; what no file holds (environment, mounts, devices) is left out."""
+    """Yield what the files of a group should say; what no file holds (environment, mounts, devices) is left out."""
     for knob, value in (
         (Knob.CPU_SHARES, response.shares),
         (Knob.CPU_QUOTA, response.quota_us),

@@ -1,4 +1,4 @@
-"""Which hook answers where: by stage of a container runtime, and by level and file of the reconciler.
+"""Find which hook answers where: by stage of a container runtime, and by level and file of the reconciler.
 
 Source: behaviour/koordlet-act 13.3 and 13.7.
 """
@@ -32,7 +32,7 @@ ALL = "all"
 
 
 class ReconcileLevel(enum.Enum):
-    """Where the reconciler calls hooks."""
+    """The level at which the reconciler calls hooks."""
 
     CLASS = "kubeqos"
     POD = "pod"
@@ -71,7 +71,7 @@ class ReconcileEntry(msgspec.Struct, frozen=True):
 
 
 class HookAnswer(msgspec.Struct, frozen=True):
-    """What one hook answered."""
+    """The answer of one hook."""
 
     hook: str
     response: HookResponse
@@ -136,7 +136,7 @@ class HookRegistry:
             entry.functions[condition] = (hook, function)
 
     def entries(self, level: ReconcileLevel) -> list[ReconcileEntry]:
-        """What is reconciled on a level."""
+        """Return what is reconciled on a level."""
         return self._entries[level]
 
     def stages(self) -> list[HookStage]:

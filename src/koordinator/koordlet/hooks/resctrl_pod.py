@@ -28,8 +28,8 @@ _KNOWN_VENDORS = (resctrl.INTEL, resctrl.AMD)
 def group_of(annotations: Mapping[str, str], uid: str, cpu: ResctrlCPU, obj: str = "") -> ResctrlGroup | None:
     """The pod's own group, None without annotation.
 
-    What holds for all caches comes first, then what is said of single ones. A line is only written when every
-    cache has a value. Raises: ProtocolError when the annotation is malformed.
+    Values for all caches come first, then those for single ones. A line is only written when every cache has a
+    value. Raises: ProtocolError when the annotation is malformed.
     """
     asked = RESCTRL.read(annotations, obj)
     if asked is None:

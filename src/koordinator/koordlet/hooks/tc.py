@@ -52,7 +52,7 @@ class TcClass(msgspec.Struct, frozen=True):
 
 
 class TcPlan(msgspec.Struct, frozen=True):
-    """What a card should do; addresses sorted."""
+    """The wanted state of a card; addresses sorted."""
 
     card: str
     total_bytes_per_s: int
@@ -172,7 +172,7 @@ def _filter(card: str, preference: int) -> tuple[str, ...]:
 
 
 def has_root(text: str) -> bool:
-    """Whether `tc qdisc show dev CARD` tells of our root discipline."""
+    """Return whether `tc qdisc show dev CARD` tells of our root discipline."""
     return _HTB.search(text) is not None
 
 
@@ -182,7 +182,9 @@ def minors(text: str) -> set[int]:
 
 
 def filters(text: str) -> list[Filter]:
-    """What `tc filter show dev CARD parent 1:` tells of: filters by cgroup, and by source address with a class."""
+    """Return what `tc filter show dev CARD parent 1:` tells of: filters by cgroup, and by source address with a
+    class.
+    """
     found: list[Filter] = []
     current: tuple[int, int] | None = None
     for line in text.splitlines():
@@ -204,7 +206,7 @@ def next_preference(present: Iterable[Filter]) -> int:
 
 
 def is_of_pod(found: Filter) -> bool:
-    """Whether a filter belongs to a single pod."""
+    """Return whether a filter belongs to a single pod."""
     return found.preference >= _OWN_FILTERS_FROM
 
 

@@ -1,7 +1,8 @@
 """Carries bandwidth by class out with `tc`, `ipset` and `iptables`. Source: behaviour/koordlet-act 21.
 
-What is wanted is worked out at once; commands run behind, when it differs from what was done, and compare with what the
-kernel has. The card is marked before anything is changed, so that a restarted agent removes what it must not leave.
+The wanted state is worked out at once; commands run behind, when it differs from what was done, and compare with
+what the kernel has. The card is marked before anything is changed, so that a restarted agent removes what it must
+not leave.
 """
 
 import logging
@@ -149,7 +150,7 @@ class TCNetworkQoS(Hook):
         return rule is not None and rule.policy == net_qos.TC and rule.total_bits > 0
 
     def _limit(self, texts: Mapping[str, str], obj: str) -> int:
-        """What a pod may send at most, in bytes per second; 0 is no limit of its own. Raises: ProtocolError."""
+        """Return what a pod may send at most, in bytes per second; 0 is no limit of its own. Raises: ProtocolError."""
         limits = annotations.network_limits(texts, obj)
         return limits.egress_bytes_per_s if limits is not None else 0
 

@@ -30,7 +30,7 @@ _BITS_PER_BYTE = 8
 
 
 def node_text(rule: NetworkRule) -> str:
-    """What the classes may send and receive, in bytes per second: l1 is services, l2 best-effort pods."""
+    """Return what the classes may send and receive, in bytes per second: l1 is services, l2 best-effort pods."""
     total = rule.total_bits
     lines = {"hw_tx_bps_max": total // _BITS_PER_BYTE, "hw_rx_bps_max": total // _BITS_PER_BYTE}
     for level, settings in (("l1", rule.service), ("l2", rule.best_effort)):
@@ -46,7 +46,7 @@ def node_text(rule: NetworkRule) -> str:
 
 
 def pod_entry(record: PodRecord) -> dict[str, Any]:
-    """What one pod may send and receive, and how important it is. Raises: ProtocolError."""
+    """Return what one pod may send and receive, and how important it is. Raises: ProtocolError."""
     pod = record.pod
     limits = annotations.terway_network_limits(pod.metadata.annotations, f"Pod {record.key}")
     by_kube = 2 if record.kube_qos is KubeQoS.BEST_EFFORT else 1

@@ -84,7 +84,7 @@ def removals(contents: Mapping[Knob, str], configured: Collection[str]) -> dict[
 
 
 def needs_write(content: str, text: str) -> bool:
-    """Whether a file with this content must be written: no limit only where the disk has one."""
+    """Return whether a file with this content must be written: no limit only where the disk has one."""
     disk, _, value = text.partition(" ")
     if value in ("0", _OFF[Knob.IO_MAX], _OFF[Knob.IO_WEIGHT]):
         return disk in _disks(content)

@@ -1,4 +1,4 @@
-"""Which groups get which limits on which disk: pure. Source: behaviour/koordlet-act 11.
+"""Decide which groups get which limits on which disk: pure. Source: behaviour/koordlet-act 11.
 
 Cgroup v1 limits each group by itself (its throttling has no hierarchy): a limit on the group of all best-effort pods,
 or of one pod, holds nobody back, since the threads are in the groups of containers. So what a group may use is shared
@@ -23,7 +23,7 @@ Disks = dict[str, IOConfig]
 
 
 class DiskPlan(msgspec.Struct, frozen=True):
-    """What groups should have; a group that is not named should have nothing of ours."""
+    """The limits that groups should have; a group that is not named should have nothing of ours."""
 
     groups: dict[str, Disks]
     """Groups of the best-effort class and of pods: limits and weight."""
@@ -36,7 +36,7 @@ class DiskPlan(msgspec.Struct, frozen=True):
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where disks are looked for."""
+    """The place where disks are looked for."""
 
     storage: LocalStorage
     volumes: Mapping[str, str]

@@ -74,12 +74,14 @@ class BlkIO:
         self._seen = ()
 
     def _is_flat(self) -> bool:
-        """Whether limits hold only those in the very group, which is so for v1 hierarchies as everybody mounts them."""
+        """Return whether limits hold only those in the very group, which is so for v1 hierarchies as everybody
+        mounts them.
+        """
         root = self._shared.host.cgroups.directory(ROOT, "blkio")
         return (self._shared.host.files.read(f"{root}/{_FLAT_FILE}") or "").strip() != "1"
 
     def _carry_out(self, plan: DiskPlan) -> bool:
-        """Whether all is as it should be."""
+        """Carry the updates out; return whether all is as it should be."""
         version = self._shared.host.cgroups.version
         group_texts = blkio.group_texts if version == V1 else blkio.unified_texts
         updates = [
@@ -104,7 +106,7 @@ class BlkIO:
         return not unmet
 
     def _unmet(self, result: Result) -> str:
-        """Why an update is not in force; empty when it is, or its group has gone."""
+        """Return why an update is not in force; empty when it is, or its group has gone."""
         group, knob = result.update.group, result.update.knob
         if result.outcome in _UNMET:
             return f"{group or '/'}: {result.problem}"
@@ -118,7 +120,7 @@ class BlkIO:
         return ""
 
     def _removals(self, groups: Mapping[str, Disks], knobs: Iterable[Knob]) -> list[Update]:
-        """What makes groups forget disks for which nothing is configured any more."""
+        """Return the updates that make groups forget disks for which nothing is configured any more."""
         found = []
         for group, disks in groups.items():
             contents = {knob: text for knob in knobs if (text := self._read(knob, group)) is not None}

@@ -31,7 +31,7 @@ NOT_IN_POOL = (QoSClass.LSE, QoSClass.LSR, QoSClass.BE)
 
 
 class BurstNodeState(enum.Enum):
-    """How busy the CPUs are that unbound pods share."""
+    """The load of the CPUs that unbound pods share."""
 
     IDLE = "idle"
     COOLING = "cooling"
@@ -40,7 +40,7 @@ class BurstNodeState(enum.Enum):
 
 
 class Operation(enum.Enum):
-    """What happens to a container's quota."""
+    """The change to a container's quota."""
 
     UP = "up"
     DOWN = "down"
@@ -117,7 +117,7 @@ def settings_of(node: CPUBurstStrategy | None, annotations: Mapping[str, str]) -
 
 
 def is_managed(qos: QoSClass, phase: str) -> bool:
-    """Whether pods of this raw class and phase are touched at all."""
+    """Return whether pods of this raw class and phase are touched at all."""
     return not pod_labels.is_inactive(phase) and allows_cpu_burst(qos)
 
 
@@ -163,7 +163,7 @@ def plan_pod(
 
 
 def decide(settings: CPUBurstStrategy, state: BurstNodeState, container: ContainerQuota) -> Operation:
-    """What the container needs, and what the node allows of it."""
+    """Return what the container needs, and what the node allows of it."""
     operation = _wanted(settings, container)
     if state is BurstNodeState.OVERLOAD and operation in (Operation.UP, Operation.REMAIN):
         return Operation.DOWN

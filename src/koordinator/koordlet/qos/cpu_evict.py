@@ -39,7 +39,7 @@ class BESample(msgspec.Struct, frozen=True):
 
 
 class CPUState(msgspec.Struct, frozen=True):
-    """What was measured; samples of best-effort pods are None where there are none."""
+    """The measurements; samples of best-effort pods are None where there are none."""
 
     capacity_milli: int
     node_cores: float | None
@@ -72,7 +72,7 @@ class CPUEvict(ThresholdEviction):
         return tasks(features, strategy, self._state(strategy, capacity), lent, pods)
 
     def _state(self, strategy: ResourceThresholdStrategy, capacity_milli: int) -> CPUState:
-        """What was measured; an average counts only while there are new samples."""
+        """Return what was measured; an average counts only while there are new samples."""
         readings, cores = self._shared.readings, capacity_milli / _MILLI
         covered_s = window_s(strategy, readings.collect_interval_s)
         node_cores = None

@@ -1,4 +1,4 @@
-"""What a node's CPUs may be used for by best-effort pods, worked out when pods or the topology change.
+"""Work out what best-effort pods may use of a node's CPUs, whenever pods or the topology change.
 
 Source: behaviour/koordlet-act 4.3, 4.5 and 4.7.
 """
@@ -36,7 +36,7 @@ class CPUFacts(msgspec.Struct, frozen=True):
 
 
 class PodFacts(msgspec.Struct, frozen=True):
-    """What suppression needs to know of the pods."""
+    """The facts about pods that suppression needs."""
 
     classes: dict[str, SuppressPodClass]
     holders: tuple[CPUHolder, ...]

@@ -10,7 +10,7 @@ from koordinator.api.qos import QoSClass
 
 
 def is_scaled(pod_labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
-    """Whether the pod shares CPUs, so that its quota follows their speed."""
+    """Return whether the pod shares CPUs, so that its quota follows their speed."""
     qos_class = qos.of_labels(pod_labels)
     if qos_class is QoSClass.NONE:
         return not placement.has_cpuset(annotations)

@@ -1,4 +1,4 @@
-"""Which CPUs best-effort pods get: scattered over NUMA nodes and sockets, stacked on pairs of hyper-threads.
+"""Find which CPUs best-effort pods get: scattered over NUMA nodes and sockets, stacked on pairs of hyper-threads.
 
 Scattering spreads the load on caches and memory, stacking leaves whole cores to services.
 Source: behaviour/koordlet-act 4.4.

@@ -1,4 +1,4 @@
-"""How much CPU best-effort pods may use while services keep theirs, by CPUs or by quota.
+"""Work out how much CPU best-effort pods may use while services keep theirs, by CPUs or by quota.
 
 Source: behaviour/koordlet-act 4. Usage is in cores as sampled; amounts are in milli-cores, cut to whole ones after
 summing.
@@ -51,7 +51,7 @@ GATE = "BECPUSuppress"
 
 
 class SuppressMode(enum.Enum):
-    """What a round does; all that it does not use is undone."""
+    """The action of a round; all that it does not use is undone."""
 
     UNKNOWN = "nothing is configured; nothing is touched"
     OFF = "switched off; both means are undone"
@@ -61,19 +61,19 @@ class SuppressMode(enum.Enum):
 
 
 class SuppressPodClass(msgspec.Struct, frozen=True):
-    """What suppression needs to know of a pod; `qos` is the raw class."""
+    """The facts about a pod that suppression needs; `qos` is the raw class."""
 
     qos: QoSClass
     kube_qos: KubeQoS
 
     @property
     def is_best_effort(self) -> bool:
-        """Whether the pod is suppressed rather than protected."""
+        """Return whether the pod is suppressed rather than protected."""
         return self.qos is QoSClass.BE or self.kube_qos is KubeQoS.BEST_EFFORT
 
 
 class SuppressNodeCPU(msgspec.Struct, frozen=True):
-    """What the node has, in milli-cores; `reserved_milli` is the larger of the kubelet's and the annotation's."""
+    """The CPU of the node, in milli-cores; `reserved_milli` is the larger of the kubelet's and the annotation's."""
 
     capacity_milli: int
     reserved_milli: int
@@ -90,7 +90,7 @@ class CPUUsage(msgspec.Struct, frozen=True):
 
 
 class SuppressAmount(msgspec.Struct, frozen=True):
-    """What best-effort pods may use, and the terms of the formula; negative when services take more."""
+    """The amount that best-effort pods may use, and the terms of the formula; negative when services take more."""
 
     be_milli: int
     non_be_milli: int
@@ -118,7 +118,7 @@ class UsableCPUs(msgspec.Struct, frozen=True):
 
 
 class SuppressReason(enum.Enum):
-    """Why best-effort pods have these CPUs."""
+    """The reason why best-effort pods have these CPUs."""
 
     FITTED = "as many CPUs as services leave"
     STEPPED = "growing by at most a tenth of the machine per round"
@@ -135,7 +135,7 @@ class SuppressCPUSet(msgspec.Struct, frozen=True):
 
 
 class QuotaReason(enum.Enum):
-    """Why the quota of best-effort pods is what it is."""
+    """The reason why the quota of best-effort pods is what it is."""
 
     FITTED = "as much as services leave"
     FLOOR = "services take everything; the least quota stays"
@@ -152,7 +152,7 @@ class QuotaDecision(msgspec.Struct, frozen=True):
 
 
 def mode_of(strategy: ResourceThresholdStrategy | None, *, has_be_manager: bool) -> SuppressMode:
-    """What this round does; a policy that we do not know means by CPUs."""
+    """Return what this round does; a policy that we do not know means by CPUs."""
     switch = node_switch(GATE, strategy.enable if strategy is not None else None)
     if strategy is None or switch is NodeSwitch.UNKNOWN:
         return SuppressMode.UNKNOWN
@@ -180,9 +180,9 @@ def suppress_amount(
 ) -> SuppressAmount:
     """threshold − services − host applications − max(system, reserved), at least `min_percent` of the node.
 
-    A pod with usage of which nothing else is known counts as a service; a host application without sample
-    stays part of the system. What the group of best-effort pods used beyond its pods' samples is theirs (pods that have
-    just started or ended): as part of the system it would squeeze them by their own work.
+    A pod with usage of which nothing else is known counts as a service; a host application without sample stays
+    part of the system. Usage of the best-effort group beyond its pods' samples is theirs (pods that have just
+    started or ended): as part of the system it would squeeze them by their own work.
     """
     non_be = sum(
         max(cores, 0.0) for uid, cores in usage.pods_cores.items() if not _is_best_effort(pods.get(uid))
@@ -235,7 +235,8 @@ def surge_milli(
     capacity_milli: int,
     least_milli: int | None,
 ) -> int | None:
-    """What best-effort pods may use when services use `now_cores` and used `round_cores` when `be_milli` was decided.
+    """Return what best-effort pods may use when services use `now_cores` and used `round_cores` when `be_milli` was
+    decided.
 
     None while that is not much more, or when it is not known.
     """
@@ -250,7 +251,7 @@ def surge_milli(
 def _best_effort_cores(
     usage: CPUUsage, pods: Mapping[str, SuppressPodClass], host_applications: Iterable[HostApplicationSpec]
 ) -> float:
-    """What is known of the users of the best-effort group."""
+    """Return what is known of the users of the best-effort group."""
     of_pods = sum(
         cores
         for uid, cores in usage.pods_cores.items()
@@ -269,7 +270,7 @@ def usable_cpus(
     reserved: CPUSet,
     system: SystemQOSResource | None,
 ) -> UsableCPUs:
-    """Where best-effort pods may run at all: not on reserved, exclusive SYSTEM or LSE CPUs.
+    """Return where best-effort pods may run at all: not on reserved, exclusive SYSTEM or LSE CPUs.
 
     Raises: CPUSetError when the SYSTEM CPU list is malformed.
     """
@@ -289,7 +290,7 @@ def recovery_cpus(
     reserved: CPUSet,
     system: SystemQOSResource | None,
 ) -> CPUSet:
-    """What best-effort pods get back when suppression is off.
+    """Return what best-effort pods get back when suppression is off.
 
     Raises: CPUSetError when the SYSTEM CPU list is malformed.
     """
@@ -303,7 +304,7 @@ def recovery_cpus(
 
 
 def wanted_cpu_count(be_milli: int, old_count: int, machine_count: int) -> int:
-    """How many CPUs the amount stands for, after the limit on growth."""
+    """Return how many CPUs the amount stands for, after the limit on growth."""
     return int(wanted_cpu_counts(_bounded(be_milli), old_count, machine_count))
 
 
@@ -341,7 +342,8 @@ def suppressed_cpus(count: int, usable: UsableCPUs) -> CPUSet:
 
 
 def floor_cpus(processors: Iterable[Processor], reserved: CPUSet, system: SystemQOSResource | None) -> CPUSet:
-    """What best-effort pods keep when LSE pods own every CPU: otherwise nothing of theirs could even be stopped.
+    """Return what best-effort pods keep when LSE pods own every CPU: otherwise nothing of theirs could even be
+    stopped.
 
     Raises: CPUSetError when the SYSTEM CPU list is malformed.
     """

@@ -1,7 +1,6 @@
 """Suppression of best-effort CPU, round by round: reads the view and the samples, asks `cpu_suppress`, writes.
 
-What cannot be known is not guessed: without node, pods, samples or topology nothing is written. Source:
-behaviour/koordlet-act 4.
+Nothing is guessed: without node, pods, samples or topology nothing is written. Source: behaviour/koordlet-act 4.
 """
 
 import logging
@@ -41,7 +40,7 @@ _SETTLED = frozenset(
 
 
 class _Ground(msgspec.Struct, frozen=True):
-    """What a round decided from, for those who act between two rounds."""
+    """The facts behind a round's decision, for those who act between two rounds."""
 
     mode: SuppressMode
     at_s: float
@@ -81,7 +80,7 @@ class CPUSuppress:
 
     @property
     def interval_between_s(self) -> float:
-        """How long what a round decided from is good for."""
+        """Return for how long the facts behind a round are good."""
         return 2 * self.interval_s
 
     def run(self) -> None:
@@ -124,7 +123,7 @@ class CPUSuppress:
 
     def surged(self, service_cores: float) -> bool:
         """Between two rounds: services use so much now. Takes CPU back at once if that is far more than the last
-        round saw; gives none. Whether something was taken.
+        round saw; gives none. Return whether something was taken.
         """
         ground = self._ground
         now_s = self._shared.clock.now()
@@ -154,7 +153,7 @@ class CPUSuppress:
         self._is_quota_undone = False
 
     def _tell(self, kind: str, cores: float) -> None:
-        """What best-effort pods are held to, by the one policy in force."""
+        """Tell what best-effort pods are held to, by the one policy in force."""
         self._shared.metrics.be_suppress_cpu.reset()
         self._shared.metrics.be_suppress_cpu.set(cores, kind)
 
@@ -229,7 +228,7 @@ class CPUSuppress:
     # By CPUs
 
     def _by_cpus(self, be_milli: int, *, only_less: bool = False) -> bool:
-        """Whether CPUs were taken or given."""
+        """Suppress by CPUs; return whether CPUs were taken or given."""
         facts = self._facts_now()
         if facts is None:
             self._skip("the node's topology is not known")
@@ -274,7 +273,7 @@ class CPUSuppress:
     # By quota
 
     def _by_quota(self, be_milli: int, capacity_milli: int, *, only_less: bool = False) -> bool:
-        """Whether the quota was changed."""
+        """Suppress by quota; return whether the quota was changed."""
         try:
             old_us = self._shared.host.cgroups.quota_us(self._top)
         except ContentError:

@@ -1,4 +1,4 @@
-"""Who is evicted when the node runs out: candidates, their order, and arbitration between features.
+"""Choose who is evicted when the node runs out: candidates, their order, and arbitration between features.
 
 Source: behaviour/koordlet-act 5. Amounts are milli-cores for every kind of CPU and bytes for every kind of memory.
 """
@@ -39,21 +39,21 @@ _NEVER = frozenset((QoSClass.LSE, QoSClass.LSR))
 
 
 class ReleaseTarget(enum.Enum):
-    """What a victim gives back: what it uses, or what it requested."""
+    """The kind of a victim's gift: what it uses, or what it requested."""
 
     USED = "used"
     REQUEST = "request"
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a pod requested of cpu or memory, under the name of its priority class."""
+    """The request of a pod for cpu or memory, under the name of its priority class."""
 
     resource: str
     amount: int
 
 
 class EvictionTask(msgspec.Struct, frozen=True):
-    """What one feature wants: candidates (UIDs) in order, and what each known pod gives back."""
+    """The task of one feature: candidates (UIDs) in order, and what each known pod gives back."""
 
     feature: str
     """Its gate, as pods name it in their eviction policy."""
@@ -87,7 +87,7 @@ def eviction_priority(annotations: Mapping[str, str]) -> int:
 
 
 def request(pod: Pod, resource: str) -> Request:
-    """What the pod requested of `cpu` or `memory`.
+    """Return what the pod requested of `cpu` or `memory`.
 
     Mid and batch pods: the sum of their class's resource over containers and sidecars; all others: the
     effective request of the whole pod.
@@ -172,7 +172,7 @@ def younger_first(pods: Iterable[Pod]) -> list[Pod]:
 
 
 def uids(pods: Iterable[Pod]) -> tuple[str, ...]:
-    """Of these pods, in their order."""
+    """Return the UIDs of these pods, in their order."""
     return tuple(pod.metadata.uid for pod in pods)
 
 
@@ -224,7 +224,7 @@ class Arbitration:
 
     @property
     def released(self) -> dict[ReleaseTarget, dict[str, int]]:
-        """What was given back so far, also by pods evicted earlier."""
+        """Return what was given back so far, also by pods evicted earlier."""
         return self._released
 
     def next_victim(self) -> EvictionVictim | None:
@@ -251,7 +251,7 @@ class Arbitration:
             self._count(victim.uid)
 
     def left(self, task: EvictionTask) -> dict[str, int]:
-        """What a task still misses, by resource."""
+        """Return what a task still misses, by resource."""
         released = self._released.get(task.target, {})
         missing = {name: amount - released.get(name, 0) for name, amount in task.wanted.items()}
         return {name: amount for name, amount in missing.items() if amount > 0}

@@ -1,4 +1,4 @@
-"""What an eviction strategy is: one file that declares its gates, flags, settings, victims and how much is enough.
+"""Define an eviction strategy: one file that declares its gates, flags, settings, victims and how much is enough.
 
 `evictions` lists them. A strategy only says what it wants (`EvictionTask`); rounds, pauses, disruption budgets, events,
 the audit log and metrics are the same for all (`evictor`).

@@ -46,7 +46,7 @@ _SUPPORTED = ("policy", "v1")
 
 
 class Fate(enum.Enum):
-    """What became of an attempt."""
+    """The end of an attempt."""
 
     EVICTED = "evicted"
     REFUSED = "this pod cannot be evicted now"
@@ -54,7 +54,7 @@ class Fate(enum.Enum):
 
 
 class Evictor:
-    """The one who evicts; `only_evict_by_api` chooses the way."""
+    """Evicts pods; `only_evict_by_api` chooses the way."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -158,7 +158,7 @@ class Evictor:
         return Fate.AWAY
 
     async def _unsupported(self) -> str:
-        """Why the server's evictions cannot be used; empty when they can. Raises: ApiError."""
+        """Return why the server's evictions cannot be used; empty when they can. Raises: ApiError."""
         now_s = self._now_s()
         if self._version is None or now_s - self._version[0] >= VERSION_S_MAX:
             answer = await self._shared.cluster.request("GET", _DISCOVERY)
@@ -204,4 +204,4 @@ def _version_problem(found: object) -> str:
 
 
 def _nothing() -> None:
-    """What a dry run does."""
+    """Evict nothing, as a dry run does."""

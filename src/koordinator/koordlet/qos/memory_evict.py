@@ -18,7 +18,7 @@ BE_MEMORY, MEMORY_ALLOCATABLE, MEMORY = "BEMemoryEvict", "MemoryAllocatableEvict
 
 
 class MemoryState(msgspec.Struct, frozen=True):
-    """What was measured last; `node_bytes` is None without sample."""
+    """The last measurements; `node_bytes` is None without sample."""
 
     capacity_bytes: int
     node_bytes: float | None

@@ -100,7 +100,7 @@ def settings_of(pod: Pod, node: MemoryQOS) -> MemoryQOS:
 
 
 def pod_request_bytes(pod: Pod) -> int:
-    """What the pod's protection is measured by: batch memory for BE, the native request for others."""
+    """Return what the pod's protection is measured by: batch memory for BE, the native request for others."""
     if qos.raw(pod) is QoSClass.BE:
         return pod_resources.batch(pod).request_memory_bytes
     return pod_resources.requests(pod).get(resources.MEMORY, ZERO).value

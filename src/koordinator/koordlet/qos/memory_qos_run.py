@@ -2,7 +2,7 @@
 
 Source: behaviour/koordlet-act 9.
 
-What this kernel does not have is not tried; what it refuses is tried again after a while.
+Knobs that this kernel lacks are not tried; those that it refuses are tried again after a while.
 """
 
 import msgspec
@@ -24,7 +24,7 @@ _REFUSED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD))
 
 
 class _Inputs(msgspec.Struct, frozen=True, eq=False):
-    """What the values follow from; compared by identity, since views replace values as a whole."""
+    """The inputs of the values; compared by identity, since views replace values as a whole."""
 
     pods: object
     strategy: object
@@ -128,7 +128,7 @@ class MemoryQoS:
         return [classes, pods, containers]
 
     def _has(self, knob: Knob, top: str) -> bool:
-        """Whether this kernel has the file; a knob that counts as always there may be missing all the same."""
+        """Return whether this kernel has the file; a knob that counts as always there may be missing all the same."""
         if not self._cgroups.support(knob, top).is_supported:
             return False
         return self._cgroups.files.exists(

@@ -61,7 +61,7 @@ class PSISettings(ViewPart, frozen=True, kw_only=True):
 
 
 class PSIState(msgspec.Struct, frozen=True):
-    """What was measured last; None where it is not known."""
+    """The last measurements; None where they are not known."""
 
     capacity_bytes: int
     capacity_milli: int

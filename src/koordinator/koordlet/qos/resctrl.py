@@ -25,7 +25,7 @@ _GROUP_OF_QOS = {QoSClass.LSE: "LSR", QoSClass.LSR: "LSR", QoSClass.LS: "LS", Qo
 
 
 class ResctrlCPU(msgspec.Struct, frozen=True):
-    """What the CPU offers: vendor, full mask of the cache, ids of the caches as in the root schemata."""
+    """The features of the CPU: vendor, full mask of the cache, ids of the caches as in the root schemata."""
 
     vendor: str
     full_mask: int
@@ -33,14 +33,14 @@ class ResctrlCPU(msgspec.Struct, frozen=True):
 
 
 class ResctrlSupport(msgspec.Struct, frozen=True):
-    """What the CPU can divide."""
+    """The resources that the CPU can divide."""
 
     cache: bool
     bandwidth: bool
 
 
 def support_of(flags: Collection[str]) -> ResctrlSupport:
-    """What the flags of `/proc/cpuinfo` promise; both are needed."""
+    """Return what the flags of `/proc/cpuinfo` promise; both are needed."""
     return ResctrlSupport("cat_l3" in flags, "mba" in flags)
 
 

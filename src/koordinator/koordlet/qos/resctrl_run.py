@@ -85,7 +85,7 @@ class ResctrlStrategy:
         self._seen = None
 
     def _cpu(self, strategy: ResourceQOSStrategy) -> ResctrlCPU | None:
-        """What can be divided, the file system mounted if a class wants it; None when nothing can."""
+        """Return what can be divided, and mount the file system if a class wants it; None when nothing can."""
         machine = self._shared.host.machine
         is_wanted = any(_is_on(section) for section in _sections(strategy).values())
         if self._host.full_mask() is None:

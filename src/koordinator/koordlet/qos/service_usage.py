@@ -1,4 +1,4 @@
-"""What all services together use, between any two looks: from two counters of the kernel."""
+"""Measure what all services together use, between any two looks: from two counters of the kernel."""
 
 from koordinator.api.qos import KubeQoS
 from koordinator.clock import Clock

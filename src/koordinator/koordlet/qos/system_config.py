@@ -53,7 +53,7 @@ class SystemPlan(msgspec.Struct, frozen=True):
 
 
 def plan(strategy: SystemStrategy, memory_bytes: int, current_features: str) -> SystemPlan:
-    """What must be written; nothing while the node's memory is not known.
+    """Return what must be written; nothing while the node's memory is not known.
 
     Raises: ContentError when the kernel's features contradict each other.
     """

@@ -36,7 +36,7 @@ _SWITCHED_BY = "BECPUEvict"
 
 
 class ThresholdProblem(enum.Enum):
-    """Why a feature does nothing."""
+    """The reason why a feature does nothing."""
 
     NOT_CONFIGURED = "not-configured"
     DISABLED = "disabled"

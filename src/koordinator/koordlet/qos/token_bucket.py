@@ -1,4 +1,4 @@
-"""How long a container may use more CPU than its limit: a bucket of percent-seconds.
+"""Work out how long a container may use more CPU than its limit: a bucket of percent-seconds.
 
 Source: behaviour/koordlet-act 8.5.
 """
@@ -25,7 +25,7 @@ class BurstTokenBucket(msgspec.Struct, frozen=True):
 
     @property
     def allows(self) -> bool:
-        """Whether the container may go on above its limit."""
+        """Return whether the container may go on above its limit."""
         return self.tokens > 0
 
     def step(self, elapsed_s: float, usage_percent: int) -> "BurstTokenBucket":

@@ -1,4 +1,4 @@
-"""Which pods are leaving: what they give back counts once, and nobody is evicted in their place.
+"""Track which pods are leaving: what they give back counts once, and nobody is evicted in their place.
 
 Source: behaviour/koordlet-act 5.5.
 """
@@ -52,7 +52,7 @@ class Victims:
         self._refused_s[uid] = now_s
 
     def look(self, pods: Mapping[str, PodRecord], now_s: float) -> Standing:
-        """How pods stand now. Pods that somebody else deletes leave, too, also after a restart of this agent."""
+        """Return how pods stand now. Pods that somebody else deletes leave, too, also after a restart of this agent."""
         for uid, record in pods.items():
             if record.pod.metadata.deletion_timestamp is not None and uid not in self._leaving:
                 self._leaving[uid] = _Leaving(now_s)
