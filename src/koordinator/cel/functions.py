@@ -317,6 +317,28 @@ def _char_at(text: str, index: Any) -> str:
     return text[index : index + 1]
 
 
+def _index_in(text: str, part: Any, start: Any = 0) -> int:
+    _check_offset("indexOf", text, part, start)
+    return text.find(part, start) if part else int(start)
+
+
+def _last_index_in(text: str, part: Any, start: Any = None) -> int:
+    """Find it at `start` or before; behind the end there is nothing, as in cel-go."""
+    if start is None and isinstance(part, str):
+        return text.rfind(part)
+    _check_offset("lastIndexOf", text, part, start)
+    if not part:
+        return int(start)
+    return text.rfind(part, 0, start + len(part)) if start < len(text) else -1
+
+
+def _check_offset(name: str, text: str, part: Any, start: Any) -> None:
+    if not isinstance(part, str) or type(start) is not int:
+        raise no_overload(name, text, part, start)
+    if start < 0:
+        raise EvaluationError(f"index out of range: {start}")
+
+
 def _replace(text: str, old: Any, new: Any, count: Any = -1) -> str:
     if not isinstance(old, str) or not isinstance(new, str) or type(count) is not int:
         raise no_overload("replace", text, old, new)
@@ -434,8 +456,8 @@ METHODS: dict[str, dict[str, Function]] = {
         "lowerAscii": _texts("lowerAscii", lambda text: text.translate(patterns.LOWER)),
         "upperAscii": _texts("upperAscii", lambda text: text.translate(patterns.UPPER)),
         "trim": _texts("trim", lambda text: text.strip()),
-        "indexOf": _texts("indexOf", str.find),
-        "lastIndexOf": _texts("lastIndexOf", str.rfind),
+        "indexOf": _index_in,
+        "lastIndexOf": _last_index_in,
         "charAt": _char_at,
         "substring": _substring,
         "replace": _replace,

@@ -121,6 +121,14 @@ def ip(text: Any) -> Address:
     raise EvaluationError(f"IP Address {text!r} parse error during conversion from string")
 
 
+def _is_link_local_multicast(address: Address) -> bool:
+    """`224.0.0.0/24`, or `ffX2::/16`."""
+    first, second, third = address.packed[:3]
+    if address.version == 4:
+        return (first, second, third) == (224, 0, 0)
+    return first == 0xFF and second & 0x0F == 2
+
+
 def cidr(text: Any) -> Network:
     """An address with the length of its network. Raises: EvaluationError."""
     try:
@@ -335,7 +343,7 @@ METHODS: dict[str, dict[str, Function]] = {
         "family": lambda address: address.version,
         "isUnspecified": lambda address: address.is_unspecified,
         "isLoopback": lambda address: address.is_loopback,
-        "isLinkLocalMulticast": lambda address: address.is_multicast and address.is_link_local,
+        "isLinkLocalMulticast": _is_link_local_multicast,
         "isLinkLocalUnicast": lambda address: address.is_link_local and not address.is_multicast,
         "isGlobalUnicast": lambda address: (
             not (
