@@ -76,7 +76,8 @@ def packed_bytes(table: Table) -> int:
 
 def test_history_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_log, "RECENT", 10)
-    monkeypatch.setattr(change_log, "BYTES_MAX", 50_000)
+    monkeypatch.setattr(change_log, "BYTES_PER_OBJECT", 0)
+    monkeypatch.setattr(change_log, "BYTES_LEAST", 50_000)
     store = ObjectStore()
     table = store.table("t")
     filled(table, 2_000, "x" * 1_000)
@@ -94,7 +95,8 @@ def test_the_bound_is_one_for_all_tables_and_the_busiest_forgets_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(change_log, "RECENT", 10)
-    monkeypatch.setattr(change_log, "BYTES_MAX", 100_000)
+    monkeypatch.setattr(change_log, "BYTES_PER_OBJECT", 0)
+    monkeypatch.setattr(change_log, "BYTES_LEAST", 100_000)
     store = ObjectStore()
     quiet, busy = store.table("quiet"), [store.table(f"busy-{number}") for number in range(5)]
     filled(quiet, 20)
@@ -134,6 +136,26 @@ def test_what_changed_last_is_kept_as_text_too_when_it_has_been_read() -> None:
     assert [event.record and event.record.obj["n"] for event in events] == [*range(20), *range(5)]
     store.settle()
     assert table._history._packed == 25
+
+
+def test_more_objects_have_a_longer_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_log, "RECENT", 10)
+    monkeypatch.setattr(change_log, "BYTES_LEAST", 50_000)
+    store = ObjectStore()
+    busy, many = store.table("busy"), store.table("many")
+    filled(busy, 500, "x" * 1_000)
+    assert packed_bytes(busy) <= 50_000 + 50 * change_log.BYTES_PER_OBJECT
+
+    for number in range(500):
+        many.put("ns", f"m{number}", {"metadata": {"name": f"m{number}"}})
+    filled(busy, 500, "x" * 1_000)
+    assert packed_bytes(busy) > 50_000 + 50 * change_log.BYTES_PER_OBJECT
+    for number in range(500):
+        many.remove("ns", f"m{number}")
+    for number in range(50):
+        busy.remove("ns", f"o{number}")
+    assert store.past is not None
+    assert store.past.objects == 0
 
 
 def test_the_past_ends_after_five_minutes() -> None:

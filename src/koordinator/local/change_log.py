@@ -14,8 +14,8 @@ Matches = Callable[[ObjectRecord], bool]
 
 RECENT = 512
 """Changes kept as they are: nearly all watchers read those only. Older ones are kept as text."""
-BYTES_MAX = 8 << 20
-"""Memory of older changes in all logs of a store: some 5,000 changes of pods."""
+BYTES_LEAST, BYTES_PER_OBJECT = 4 << 20, 2_000
+"""Memory of older changes in all logs of a store: 2,500 changes of pods, and as many more as there are objects."""
 CHANGE_BYTES = 400
 """Memory of a change beside its text."""
 
@@ -87,6 +87,8 @@ class Past:
 
     def __init__(self) -> None:
         self.bytes = 0
+        self.objects = 0
+        """How many there are; what is kept as text anyway is not counted."""
         self._bytes_of: dict[Channel, int] = {}
 
     def grew(self, channel: "Channel", count: int) -> None:
@@ -94,7 +96,7 @@ class Past:
         while it is too much."""
         self._bytes_of[channel] = self._bytes_of.get(channel, 0) + count
         self.bytes += count
-        while self.bytes > BYTES_MAX:
+        while self.bytes > BYTES_LEAST + BYTES_PER_OBJECT * self.objects:
             max(self._bytes_of, key=self._bytes_of.__getitem__).drop_oldest()
 
     def ended(self, channel: "Channel") -> None:

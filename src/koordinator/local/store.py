@@ -26,7 +26,7 @@ HISTORY_MAX = 16_384
 CHANNEL_MAX = 2_048
 """Changes kept for watchers of one index value (the pods of one node): far fewer happen there."""
 
-SETTLE_S = 10.0
+SETTLE_S = 2.0
 """For watchers to read a change before it is kept as text."""
 
 PAST_S = 300.0
@@ -116,7 +116,7 @@ class Table:
         if store.journal is not None:
             store.journal.record(self.name, namespace, name, version, None)
         del self._spaces[namespace][name]
-        self._count -= 1
+        self._counted(-1)
         if self._packed:
             self.text_bytes -= len(old.json())
         self._has_removed = True
@@ -144,13 +144,18 @@ class Table:
         if self._packed:
             self.text_bytes += len(record.json()) - (0 if old is None else len(old.json()))
         if old is None:
-            self._count += 1
+            self._counted(1)
             self._added.append(key)
             if len(self._added) > self._count // 2 + ADDED_SPARE:
                 self._keys_in_order()  # nobody reads the table as a whole: keys of what is gone would pile up
         if self._getters:
             self._reindex(key, old, record)
         return old
+
+    def _counted(self, more: int) -> None:
+        self._count += more
+        if self._store.past is not None and not self._packed:
+            self._store.past.objects += more
 
     def _reindex(self, key: Key, old: ObjectRecord | None, new: ObjectRecord | None) -> None:
         for index, getter in self._getters.items():
