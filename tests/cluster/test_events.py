@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import random
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -75,8 +77,23 @@ def test_countless_variants_are_not_remembered_one_by_one() -> None:
         correlator.judge(occurrence(message=f"variant {n}"), EPOCH_S)
 
     (variants,) = correlator._variants._items.values()
-    assert len(variants.messages) < 10
+    assert len(variants.identities) < 10
     assert len(correlator._written._items) == 10
+
+
+def test_events_about_many_objects_take_a_kilobyte_each() -> None:
+    correlator, count = Correlator(), 1_000
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for n in range(count):
+            correlator.judge(occurrence(f"web-{n}-" + "x" * 50, message=f"variant {n} " * 20), EPOCH_S)
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert taken < 1_024 * count
 
 
 def test_a_flood_about_one_object_is_dropped_and_others_are_not_touched() -> None:

@@ -4,8 +4,9 @@ Rules and figures are those of client-go's event correlator, so that users see w
 """
 
 import enum
+import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -57,80 +58,93 @@ class CorrelatedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Correlator:
-    """Remembers the events of one source (component and host)."""
+    """Remembers the events of one source (component and host).
+
+    Objects, kinds of events and messages are remembered by digests: most of them are about pods that are long gone.
+    """
 
     def __init__(self) -> None:
         self._variants: _Remembered[_Variants] = _Remembered()
-        self._written: _Remembered[CorrelatedEvent] = _Remembered()
+        self._written: _Remembered[_Written] = _Remembered()
         self._floods: _Remembered[TokenBucket] = _Remembered()
         self._last_stamp = 0
 
     def judge(self, occurrence: Occurrence, now_s: float) -> CorrelatedEvent:
-        """What to write for `occurrence`, which happened at `now_s`."""
+        """Return what to write for `occurrence`, which happened at `now_s`."""
         about = _object_of(occurrence)
         kind = _kind_of(occurrence, about)
-        combined = self._is_one_of_many(kind, occurrence.message, now_s)
-        message = f"{COMBINED_PREFIX}{occurrence.message}" if combined else occurrence.message
-        identity = kind if combined else (kind, occurrence.message)
+        identity = _digest(kind, occurrence.message.encode())
+        combined = self._is_one_of_many(kind, identity, now_s)
+        if combined:
+            identity = kind
         before = self._written.get(identity)
-        verdict = CorrelatedEvent(
-            action=EventAction.CREATE if before is None else EventAction.COUNT,
-            name=self._new_name(occurrence, now_s) if before is None else before.name,
-            message=message,
-            count=1 if before is None else before.count + 1,
-            first_s=now_s if before is None else before.first_s,
+        if before is None:
+            before = _Written(self._new_stamp(now_s), 0, now_s)
+        written = _Written(before.stamp, before.count + 1, before.first_s)
+        self._written.put(identity, written)
+        flood = self._floods.get_or_make(about, lambda: TokenBucket(FLOOD_RATE, now_s))
+        action = EventAction.CREATE if written.count == 1 else EventAction.COUNT
+        return CorrelatedEvent(
+            action=action if flood.try_take(now_s) else EventAction.DROP,
+            name=f"{occurrence.regarding.name}.{written.stamp:x}",
+            message=f"{COMBINED_PREFIX}{occurrence.message}" if combined else occurrence.message,
+            count=written.count,
+            first_s=written.first_s,
             last_s=now_s,
         )
-        self._written.put(identity, verdict)
-        flood = self._floods.get_or_make(about, lambda: TokenBucket(FLOOD_RATE, now_s))
-        if not flood.try_take(now_s):
-            return msgspec.structs.replace(verdict, action=EventAction.DROP)
-        return verdict
 
-    def _is_one_of_many(self, kind: Hashable, message: str, now_s: float) -> bool:
+    def _is_one_of_many(self, kind: bytes, identity: bytes, now_s: float) -> bool:
         variants = self._variants.get_or_make(kind, lambda: _Variants(now_s))
         if now_s - variants.last_s > SIMILAR_WINDOW_S:
-            variants.messages = ()
+            variants.identities = ()
         variants.last_s = now_s
-        if message in variants.messages:
+        if identity in variants.identities:
             return False
-        if len(variants.messages) + 1 >= SIMILAR_MAX:
+        if len(variants.identities) + 1 >= SIMILAR_MAX:
             return True  # which ones they are, beyond that, need not be known
-        variants.messages += (message,)
+        variants.identities += (identity,)
         return False
 
-    def _new_name(self, occurrence: Occurrence, now_s: float) -> str:
-        """`web-0.17a8c…`: the object and the time in nanoseconds, made unique where time stands still."""
+    def _new_stamp(self, now_s: float) -> int:
+        """Return the time in nanoseconds, made unique where time stands still: events are named `web-0.17a8c…`."""
         self._last_stamp = max(self._last_stamp + 1, int(now_s * 1e9))
-        return f"{occurrence.regarding.name}.{self._last_stamp:x}"
+        return self._last_stamp
 
 
-class _Variants(msgspec.Struct):
+class _Variants(msgspec.Struct, gc=False):
     """The different messages of otherwise equal events, one as a rule."""
 
     last_s: float
-    messages: tuple[str, ...] = ()
+    identities: tuple[bytes, ...] = ()
+
+
+class _Written(msgspec.Struct, frozen=True, gc=False):
+    """An event object so far."""
+
+    stamp: int
+    count: int
+    first_s: float
 
 
 class _Remembered(Generic[V]):
     """A mapping that forgets the least recently used beyond `REMEMBERED_MAX`."""
 
     def __init__(self) -> None:
-        self._items: OrderedDict[Hashable, V] = OrderedDict()
+        self._items: OrderedDict[bytes, V] = OrderedDict()
 
-    def get(self, key: Hashable) -> V | None:
+    def get(self, key: bytes) -> V | None:
         found = self._items.get(key)
         if found is not None:
             self._items.move_to_end(key)
         return found
 
-    def put(self, key: Hashable, value: V) -> None:
+    def put(self, key: bytes, value: V) -> None:
         self._items[key] = value
         self._items.move_to_end(key)
         if len(self._items) > REMEMBERED_MAX:
             self._items.popitem(last=False)
 
-    def get_or_make(self, key: Hashable, make: Callable[[], V]) -> V:
+    def get_or_make(self, key: bytes, make: Callable[[], V]) -> V:
         found = self.get(key)
         if found is None:
             found = make()
@@ -138,13 +152,23 @@ class _Remembered(Generic[V]):
         return found
 
 
-def _object_of(occurrence: Occurrence) -> Hashable:
+def _object_of(occurrence: Occurrence) -> bytes:
     obj = occurrence.regarding
-    return obj.api_version, obj.kind, obj.namespace, obj.name, obj.uid
+    return _digest(*(each.encode() for each in (obj.api_version, obj.kind, obj.namespace, obj.name, obj.uid)))
 
 
-def _kind_of(occurrence: Occurrence, about: Hashable) -> Hashable:
+def _kind_of(occurrence: Occurrence, about: bytes) -> bytes:
     """Everything but the message."""
     related = occurrence.related.uid if occurrence.related is not None else ""
-    field_path = occurrence.regarding.field_path
-    return about, field_path, occurrence.severity, occurrence.reason, occurrence.action, related
+    words = (
+        occurrence.regarding.field_path,
+        occurrence.severity,
+        occurrence.reason,
+        occurrence.action,
+        related,
+    )
+    return _digest(about, *(each.encode() for each in words))
+
+
+def _digest(*parts: bytes) -> bytes:
+    return hashlib.blake2b(b"\0".join(parts), digest_size=16).digest()

@@ -19,6 +19,8 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 class TokenBucket:
     """Grants actions in the order they are asked for; what exceeds the rate is told to wait."""
 
+    __slots__ = ("_rate", "_refilled_s", "_tokens")
+
     def __init__(self, rate: Rate, now_s: float) -> None:
         self._rate = rate
         self._tokens = float(rate.burst)
