@@ -44,7 +44,7 @@ class LoggedWrite:
 
     @property
     def bytes(self) -> int:
-        """What this change alone holds: the state before is the state after an earlier one."""
+        """Return the bytes that this change alone holds: the state before is the state after an earlier one."""
         kept = self.new if self.new is not None else self.old
         return CHANGE_BYTES + (0 if kept is None else len(kept.json()))
 
@@ -83,7 +83,7 @@ def at_version(record: ObjectRecord, version: int) -> ObjectRecord:
 
 
 class Past:
-    """What the logs of a store keep as text, bounded in all: where one thing changes much, others keep their past."""
+    """The text that the logs of a store keep, bounded in all: where one thing changes much, others keep their past."""
 
     def __init__(self) -> None:
         self.bytes = 0

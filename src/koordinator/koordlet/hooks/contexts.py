@@ -1,4 +1,5 @@
-"""What a hook is told, and what it answers: the same for the reconciler and for whatever a container runtime calls.
+"""Define the context and the answer of a hook: the same for the reconciler and for whatever a container runtime
+calls.
 
 A hook is a function from a context to a `HookResponse`. Nothing set in it means "leave alone".
 Source: behaviour/koordlet-act 13.3 and 13.4.

@@ -1,7 +1,7 @@
 """Deletes what has lost all its owners; carries out foreground and orphan deletion.
 
 An owner counts as gone only when the API says so for its exact uid: a cache that is behind must never cost an
-object. Who owns whom is kept by pure code. Source: the garbage collector of kube-controller-manager.
+object. Pure code keeps who owns whom. Source: the garbage collector of kube-controller-manager.
 """
 
 import logging

@@ -388,7 +388,9 @@ class ScorePlugin(Plugin[S]):
     normalizes: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def score(self, state: S, rows: Rows) -> Scores: ...
+    def score(self, state: S, rows: Rows) -> Scores:
+        """Return a raw score for each of `rows`: (rows,)."""
+        ...
 
     def score_ahead(self, state: S, rows: Rows, ahead: I64) -> Scores:
         """Score as `score` does, with as many more pods of this class on each row as `ahead` (rows,) says; asked

@@ -172,7 +172,7 @@ class LoadAwareScheduling(
         return found
 
     def _last_facts(self, pod: PodInfo) -> Facts:
-        """Of a pod that is assigned: nobody asks again, and what is remembered would outlive the pod."""
+        """Return the facts of an assigned pod: nobody asks again, and what is remembered would outlive the pod."""
         found = self._facts(pod)
         self._recent.pop(pod.uid, None)
         return found
@@ -335,7 +335,7 @@ class LoadAwareScheduling(
         self._rules.pop(row, None)
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        """What an evaluation foresees (the estimate on top) is not logged: the table tells of the pod itself."""
+        """Add the pod to its row; do not log what an evaluation foresees, as the table logs the pod itself."""
         estimated, is_prod = self._last_facts(pod)
         now_s = self.handle.clock.now()
         found = load.assigned_pod(pod.pod, estimated, is_prod, self.policy.args, now_s)
