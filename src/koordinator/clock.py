@@ -16,7 +16,7 @@ class Clock(Protocol):
     """Tells the wall-clock time."""
 
     def now(self) -> float:
-        """Seconds since 1970-01-01 UTC."""
+        """Return seconds since 1970-01-01 UTC."""
 
 
 class SystemClock:
@@ -63,7 +63,7 @@ def rfc3339_micro(now_s: float) -> str:
 
 
 def parse_rfc3339(text: str) -> float:
-    """Seconds since 1970 of an RFC 3339 time.
+    """Return seconds since 1970 of an RFC 3339 time.
 
     Raises: ValueError when the text is no such time.
     """

@@ -52,7 +52,7 @@ class HealthReport(msgspec.Struct, frozen=True):
 def report(
     name: str, checks: Mapping[str, Check], *, verbose: bool, excluded: Iterable[str] = ()
 ) -> HealthReport:
-    """The checks of an endpoint (`healthz`, `livez`, `readyz`) in order; reasons are shown when one fails."""
+    """Return the checks of an endpoint (`healthz`, `livez`, `readyz`) in order; reasons are shown when one fails."""
     left_out = set(excluded)
     lines = []
     is_well = True
@@ -76,5 +76,5 @@ def report(
 
 
 def well() -> str:
-    """The check of a process that answers."""
+    """Return the check of a process that answers."""
     return ""

@@ -36,7 +36,7 @@ class MetricFamily(Protocol):
     def labels(self) -> Labels: ...
 
     def lines(self) -> Iterator[str]:
-        """The text, with HELP and TYPE."""
+        """Return the text, with HELP and TYPE."""
         ...
 
 
@@ -127,7 +127,7 @@ class Histogram:
         self._series: dict[Labels, HistogramSeries] = {}
 
     def of(self, *values: str) -> HistogramSeries:
-        """The series with these label values, made when it is asked for first."""
+        """Return the series with these label values, made when it is asked for first."""
         found = self._series.get(values)
         if found is None:
             assert len(values) == len(self.labels), (self.name, values)
@@ -159,7 +159,7 @@ class MetricsRegistry:
         return name in self._families
 
     def shared(self, family: F) -> F:
-        """The family of that name that is there already, else this one (plugins have several instances)."""
+        """Return the family of that name that is there already, else this one (plugins have several instances)."""
         found = self._families.setdefault(family.name, family)
         assert isinstance(found, type(family)), f"metric {family.name} is there as something else"
         return found
@@ -174,11 +174,11 @@ class MetricsRegistry:
             self._families[family.name] = family
 
     def families(self) -> list[MetricFamily]:
-        """All families, by name."""
+        """Return all families, by name."""
         return [self._families[name] for name in sorted(self._families)]
 
     def text(self) -> str:
-        """All metrics."""
+        """Return all metrics."""
         lines = (line for family in self.families() for line in family.lines())
         return "\n".join(lines) + "\n"
 

@@ -24,7 +24,7 @@ class CPUSetError(KoordinatorError, ValueError):
 
 
 def parse(text: str) -> CPUSet:
-    """The CPUs that the text lists; empty text is the empty set, a reversed range is none.
+    """Return the CPUs that the text lists; empty text is the empty set, a reversed range is none.
 
     Raises: CPUSetError.
     """
@@ -43,7 +43,7 @@ def parse(text: str) -> CPUSet:
 
 
 def text_of(cpus: Iterable[int]) -> str:
-    """The canonical text: ascending, runs of two and more as ranges."""
+    """Return the canonical text: ascending, runs of two and more as ranges."""
     runs: list[list[int]] = []
     for cpu in sorted(set(cpus)):
         if runs and cpu == runs[-1][1] + 1:

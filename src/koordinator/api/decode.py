@@ -34,7 +34,7 @@ def from_json(data: bytes | str, view: type[T]) -> T:
 
 
 def from_builtins(obj: Any, view: type[T]) -> T:
-    """A decoded JSON value as `view`; `obj` stays as it was.
+    """Return a decoded JSON value as `view`; `obj` stays as it was.
 
     Raises: msgspec.ValidationError, naming the path, when it does not fit.
     """
@@ -45,7 +45,7 @@ def from_builtins(obj: Any, view: type[T]) -> T:
 
 
 def without_nulls(obj: Any, view: type[Any]) -> Any:
-    """A copy of `obj` without the nulls that `view` does not foresee; nulls in free-form parts stay."""
+    """Return a copy of `obj` without the nulls that `view` does not foresee; nulls in free-form parts stay."""
     return _cleaner(view)(obj)
 
 

@@ -24,14 +24,14 @@ _WHAT_FOR = {
 
 
 def namespace() -> dict[str, Any]:
-    """The namespace of the components; the label keeps their pods away from the pod webhooks."""
+    """Return the namespace of the components; the label keeps their pods away from the pod webhooks."""
     return to_wire(
         Namespace(metadata=ObjectMeta(name=NAMESPACE, labels={labels.NAMESPACE_CONTROL_PLANE: "koordinator"}))
     )
 
 
 def priority_classes() -> list[dict[str, Any]]:
-    """The four PriorityClass objects; each stands at the bottom of its band."""
+    """Return the four PriorityClass objects; each stands at the bottom of its band."""
     return [
         to_wire(
             PriorityClassObject(
@@ -46,7 +46,7 @@ def priority_classes() -> list[dict[str, Any]]:
 
 
 def slo_config(namespace: str = NAMESPACE, name: str = SLO_CONFIG_NAME) -> dict[str, Any]:
-    """The manager's ConfigMap: lending to batch and its suppression are on, all else as by default."""
+    """Return the manager's ConfigMap: lending to batch and its suppression are on, all else as by default."""
     data = {
         "colocation-config": {"enable": True},
         "resource-threshold-config": {"clusterStrategy": {"enable": True}},
@@ -62,5 +62,5 @@ def slo_config(namespace: str = NAMESPACE, name: str = SLO_CONFIG_NAME) -> dict[
 
 
 def objects() -> list[dict[str, Any]]:
-    """All of the above, in the order in which they must be created."""
+    """Return all of the above, in the order in which they must be created."""
     return [namespace(), *priority_classes(), slo_config()]

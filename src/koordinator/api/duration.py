@@ -43,7 +43,7 @@ def parse_ns(text: str) -> int:
 
 
 def parse(text: str) -> float:
-    """Seconds that `text` says.
+    """Return seconds that `text` says.
 
     Raises: ScalarError.
     """
@@ -51,7 +51,7 @@ def parse(text: str) -> float:
 
 
 def text_of(seconds: float) -> str:
-    """The text that is written for a duration: `5m0s`, `1h0m0s`, `1.5s`, `200ms`, `0s`."""
+    """Return the text that is written for a duration: `5m0s`, `1h0m0s`, `1.5s`, `200ms`, `0s`."""
     ns = round(abs(seconds) * 10**9)
     sign = "-" if seconds < 0 and ns else ""
     if ns < 10**9:

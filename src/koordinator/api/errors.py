@@ -20,5 +20,5 @@ class ProtocolError(KoordinatorError, ValueError):
         return ": ".join(part for part in (self.obj, self.field, self.reason) if part)
 
     def of(self, obj: str) -> "ProtocolError":
-        """The same error, told about `obj`."""
+        """Return the same error, told about `obj`."""
         return ProtocolError(obj, self.field, self.reason)

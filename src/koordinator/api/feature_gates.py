@@ -103,7 +103,7 @@ class NodeSwitch(enum.Enum):
 
 
 def node_switch(gate: str, threshold_enable: bool | None) -> NodeSwitch:
-    """The second switch of a koordlet feature, by the NodeSLO of its node.
+    """Return the second switch of a koordlet feature, by the NodeSLO of its node.
 
     `threshold_enable` is `spec.resourceUsedThresholdWithBE.enable`, None when any part of it is absent.
     Whoever asks for a feature that has no such switch has the wrong one: nothing is known of it.

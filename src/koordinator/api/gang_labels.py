@@ -31,7 +31,7 @@ _GROUPS = Annotation(labels.GANG_GROUPS, list[str], empty=Empty.ABSENT)
 
 
 def gang_name(pod_labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
-    """The gang that a pod belongs to, empty for none."""
+    """Return the gang that a pod belongs to, empty for none."""
     return (
         pod_labels.get(labels.POD_GROUP)
         or pod_labels.get(labels.DEPRECATED_POD_GROUP)
@@ -40,7 +40,7 @@ def gang_name(pod_labels: Mapping[str, str], annotations: Mapping[str, str]) -> 
 
 
 def min_available(pod_labels: Mapping[str, str], annotations: Mapping[str, str], obj: str = "") -> int:
-    """The least number of members that must run together; the deprecated label comes first.
+    """Return the least number of members that must run together; the deprecated label comes first.
 
     Raises: ProtocolError when absent or malformed: no gang comes from this pod.
     """
@@ -77,7 +77,7 @@ def waiting_time_s(annotations: Mapping[str, str], obj: str = "") -> float:
 
 
 def groups(annotations: Mapping[str, str], obj: str = "") -> list[str]:
-    """The gangs (`namespace/name`) that are placed together with this one; empty when not said.
+    """Return the gangs (`namespace/name`) that are placed together with this one; empty when not said.
 
     Raises: ProtocolError when malformed.
     """
@@ -85,7 +85,7 @@ def groups(annotations: Mapping[str, str], obj: str = "") -> list[str]:
 
 
 def match_policy(annotations: Mapping[str, str]) -> str:
-    """The match policy's text under its own or its other key, empty when not said; unknown text is kept."""
+    """Return the match policy's text under its own or its other key, empty when not said; unknown text is kept."""
     return annotations.get(labels.GANG_MATCH_POLICY) or annotations.get(labels.GANG_MATCH_POLICY_ALIAS, "")
 
 
@@ -98,7 +98,7 @@ def network_topology_index(annotations: Mapping[str, str], obj: str = "") -> int
 
 
 def topology_order(name: str, annotations: Mapping[str, str]) -> tuple[bool, int, str]:
-    """A sort key for gang members: those with an index first, by it, then by name.
+    """Return a sort key for gang members: those with an index first, by it, then by name.
 
     Only indices from 0 on count.
     """

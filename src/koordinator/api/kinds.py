@@ -130,17 +130,17 @@ ALL: tuple[Resource, ...] = BUILT_IN + CUSTOM
 
 
 def by_plural(group: str, plural: str, version: str = "") -> Resource | None:
-    """The resource with this plural (without `version`: its first one); None if there is none."""
+    """Return the resource with this plural (without `version`: its first one); None if there is none."""
     return _of_version(_BY_PLURAL.get((group, plural), ()), version)
 
 
 def by_kind(group: str, kind: str, version: str = "") -> Resource | None:
-    """The resource of this kind (without `version`: its first one); None if there is none."""
+    """Return the resource of this kind (without `version`: its first one); None if there is none."""
     return _of_version(_BY_KIND.get((group, kind), ()), version)
 
 
 def view_of(resource: Resource) -> type[Object]:
-    """The view of a resource: the typed one, or else one of its metadata (of foreign custom ones, too)."""
+    """Return the view of a resource: the typed one, or else one of its metadata (of foreign custom ones, too)."""
     address = (resource.group, resource.version, resource.plural)
     view = _VIEW_BY_ADDRESS.get(address)
     if view is None:

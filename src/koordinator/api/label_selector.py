@@ -16,7 +16,7 @@ Predicate = Callable[[Labels], bool]
 
 
 def compile_selector(selector: LabelSelector) -> Predicate:
-    """A function that tells whether labels match; an empty selector matches everything.
+    """Return a function that tells whether labels match; an empty selector matches everything.
 
     Raises: ProtocolError for an unknown operator, `In`/`NotIn` without values, `Exists`/`DoesNotExist` with, and for
     keys and values that no label can have: `NotIn` and `DoesNotExist` would match everything.

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def read(values: Mapping[str, str], key: str, parse: Callable[[str], T], default: T, obj: str = "") -> T:
-    """The parsed text under `key`, `default` when there is none.
+    """Return the parsed text under `key`, `default` when there is none.
 
     Raises: ProtocolError when the text is malformed, also when it is empty.
     """
@@ -31,7 +31,7 @@ def parsed(text: str, key: str, parse: Callable[[str], T], obj: str = "") -> T:
 
 
 def parse_int32(text: str) -> int:
-    """A 32-bit integer.
+    """Return a 32-bit integer.
 
     Raises: ScalarError.
     """
@@ -39,7 +39,7 @@ def parse_int32(text: str) -> int:
 
 
 def parse_plain_int32(text: str) -> int:
-    """A 32-bit integer without plus sign or leading zeros (a minus sign hides zeros from that rule).
+    """Return a 32-bit integer without plus sign or leading zeros (a minus sign hides zeros from that rule).
 
     Raises: ScalarError.
     """

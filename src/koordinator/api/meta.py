@@ -45,7 +45,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path of the collection, the object or its subresource."""
+        """Return the URL path of the collection, the object or its subresource."""
         parts = [self.root_path]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]
@@ -106,14 +106,14 @@ class Object(ViewPart, frozen=True, kw_only=True):
 
 
 def to_wire(obj: Object) -> dict[str, Any]:
-    """The JSON object of a view built by us, with `apiVersion` and `kind`; for creates only."""
+    """Return the JSON object of a view built by us, with `apiVersion` and `kind`; for creates only."""
     body: dict[str, Any] = {"apiVersion": obj.resource.api_version, "kind": obj.resource.kind}
     body.update(msgspec.to_builtins(obj))
     return body
 
 
 def metadata_view(resource: Resource) -> type[Object]:
-    """A view of any resource that holds its metadata only (garbage collection, namespace clean-up)."""
+    """Return a view of any resource that holds its metadata only (garbage collection, namespace clean-up)."""
     return type(
         f"{resource.kind}Metadata", (Object,), {"resource": resource, "__annotations__": {}}, frozen=True
     )

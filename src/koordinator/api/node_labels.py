@@ -38,7 +38,7 @@ class NUMAAllocateStrategy(enum.StrEnum):
 def cpu_bind_policy(
     node_labels: Mapping[str, str], kubelet: KubeletCPUManagerPolicy | None
 ) -> NodeCPUBindPolicy:
-    """The policy of the node: whole cores if the label or the kubelet says so, else the label's."""
+    """Return the policy of the node: whole cores if the label or the kubelet says so, else the label's."""
     policy = node_labels.get(labels.NODE_CPU_BIND_POLICY, "")
     is_full = policy == NodeCPUBindPolicy.FULL_PCPUS_ONLY
     if is_full or (kubelet is not None and kubelet.is_full_pcpus_only):
@@ -49,7 +49,8 @@ def cpu_bind_policy(
 
 
 def ratio_percent(node_labels: Mapping[str, str], key: str) -> int | None:
-    """A ratio label (reclaim, static reservation) in percent, cut off; None when absent, bad, negative or absurd.
+    """Return a ratio label (reclaim, static reservation) in percent, cut off; None when absent, bad, negative or
+    absurd.
 
     The product is one of binary floating point, as users of the label know it: 0.29 is 28 percent.
     """
@@ -93,7 +94,7 @@ def is_cpu_normalization_ratio_different(old: float, new: float) -> bool:
 
 
 def network_bandwidth(annotations: Mapping[str, str], obj: str = "") -> Quantity | None:
-    """The node's network bandwidth in bits per second, None when absent.
+    """Return the node's network bandwidth in bits per second, None when absent.
 
     Raises: ProtocolError when it is no quantity.
     """

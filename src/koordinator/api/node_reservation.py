@@ -26,7 +26,7 @@ class ReservedCPUs(msgspec.Struct, frozen=True):
 
 
 def of_annotations(annotations: Mapping[str, str]) -> NodeReservation:
-    """The node's reservation; nothing when absent or malformed."""
+    """Return the node's reservation; nothing when absent or malformed."""
     try:
         return NODE_RESERVATION.read(annotations) or NodeReservation()
     except ProtocolError:
@@ -49,7 +49,7 @@ def amounts(reservation: NodeReservation) -> Amounts:
 
 
 def reserved_cpus(reservation: NodeReservation) -> ReservedCPUs:
-    """CPUs that binding must leave out, whatever the apply policy."""
+    """Return CPUs that binding must leave out, whatever the apply policy."""
     if reservation.reserved_cpus:
         return ReservedCPUs(cpus=reservation.reserved_cpus)
     return ReservedCPUs(count=max(quantity.value(reservation.resources.get(resources.CPU, 0)), 0))

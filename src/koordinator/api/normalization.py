@@ -59,7 +59,7 @@ def by_view(steps: PodSteps) -> Mapping[type, Callable[[Any], Any]]:
 
 
 def normalize_pod(pod: Pod, steps: PodSteps) -> Pod:
-    """The pod as everyone should see it; doing it again changes nothing.
+    """Return the pod as everyone should see it; doing it again changes nothing.
 
     A malformed device allocation, and amounts that are no quantities, stay as they are: whoever needs them
     reports them.
@@ -79,7 +79,7 @@ def normalize_pod(pod: Pod, steps: PodSteps) -> Pod:
 
 
 def replace_pod_resources(pod: Pod) -> Pod:
-    """The pod with the resources erased and renamed that its annotation `replace-resources` lists."""
+    """Return the pod with the resources erased and renamed that its annotation `replace-resources` lists."""
     wanted = pod_labels.replace_resources(pod.metadata.annotations)
     if not wanted.erase and not wanted.replace:
         return pod
@@ -87,7 +87,7 @@ def replace_pod_resources(pod: Pod) -> Pod:
 
 
 def normalize_node(node: Node) -> Node:
-    """The node as everyone should see it. Only for a node as read: each time deducts the reservation.
+    """Return the node as everyone should see it. Only for a node as read: each time deducts the reservation.
 
     Allocatable amounts that are no quantities stay as they are: whoever needs them reports them.
     """
@@ -113,7 +113,7 @@ def _less_reservation(allocatable: ResourceList, annotations: Mapping[str, str])
 
 
 def normalize_device(device: Device) -> Device:
-    """The devices with current resource names."""
+    """Return the devices with current resource names."""
 
     def changed(info: DeviceInfo) -> DeviceInfo:
         renamed = resources.rename_all(info.resources, resources.DEPRECATED_DEVICE_NAMES)
@@ -126,7 +126,7 @@ def normalize_device(device: Device) -> Device:
 
 
 def normalize_quota(quota: ElasticQuota) -> ElasticQuota:
-    """The quota with current names of batch resources."""
+    """Return the quota with current names of batch resources."""
     low = resources.rename_all(quota.spec.min, resources.DEPRECATED_BATCH_NAMES)
     high = resources.rename_all(quota.spec.max, resources.DEPRECATED_BATCH_NAMES)
     if low is quota.spec.min and high is quota.spec.max:
@@ -145,7 +145,7 @@ def _has_deprecated_names(spec: PodSpec) -> bool:
 
 
 def _with_lists(pod: Pod, change: _Change) -> Pod:
-    """The pod with all resource lists of its containers, their statuses, and its overhead changed."""
+    """Return the pod with all resource lists of its containers, their statuses, and its overhead changed."""
     pod = _with_status_lists(pod, change)
     spec = pod.spec
     containers = _with_container_lists(spec.containers, change)

@@ -56,7 +56,7 @@ def is_terminated(pod: Pod) -> bool:
 
 
 def core_sched(pod_labels: Mapping[str, str]) -> CoreSched:
-    """The pod's core-scheduling group; an unknown policy is the default one."""
+    """Return the pod's core-scheduling group; an unknown policy is the default one."""
     policy = pod_labels.get(labels.CORE_SCHED_POLICY, "")
     known = policy if policy in ("none", "exclusive") else ""
     return CoreSched(pod_labels.get(labels.CORE_SCHED_GROUP_ID, ""), known)

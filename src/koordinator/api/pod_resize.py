@@ -54,8 +54,8 @@ def counted_spec(pod: Pod) -> PodSpec:
 
 
 def granted_spec(pod: Pod) -> PodSpec:
-    """The spec as far as the kubelet has granted it: with the amounts from before while it puts a change off.
-    `pod.spec` itself otherwise.
+    """Return the spec as far as the kubelet has granted it: with the amounts from before while it puts a change
+    off. `pod.spec` itself otherwise.
 
     The runtime's amounts are not asked for all the time: agents on the node may have changed them.
     """
@@ -76,7 +76,7 @@ def granted_spec(pod: Pod) -> PodSpec:
 
 
 def status_of(pod: Pod) -> PodStatus | None:
-    """The part of the status that the functions above read, for caches; None when the spec says it all."""
+    """Return the part of the status that the functions above read, for caches; None when the spec says it all."""
     status, spec = pod.status, pod.spec
     wanted = {each.name: each.resources for each in (*spec.containers, *spec.init_containers)}
     whole = spec.resources
@@ -109,7 +109,7 @@ def is_sidecar(init_container: Container) -> bool:
 
 
 def _with_requirements(spec: PodSpec, of: _Requirements, whole: ResourceRequirements | None) -> PodSpec:
-    """The spec with these amounts of its containers and sidecars; the same object when none differs."""
+    """Return the spec with these amounts of its containers and sidecars; the same object when none differs."""
     containers = [_with(each, of) for each in spec.containers]
     init_containers = [_with(each, of) if is_sidecar(each) else each for each in spec.init_containers]
     if whole is spec.resources and not any(
@@ -147,7 +147,7 @@ def _pending(pod: Pod) -> list[Condition]:
 def _counted(
     wanted: ResourceRequirements, applied: ResourceRequirements, promised: ResourceList, is_infeasible: bool
 ) -> ResourceRequirements:
-    """The same object when what is wanted is the most of all."""
+    """Return the same object when what is wanted is the most of all."""
     if is_infeasible:
         requests, limits = _most(applied.requests, promised), applied.limits
     else:
@@ -164,7 +164,7 @@ def _granted(
 
 
 def _resized(wanted: ResourceList, before: ResourceList) -> ResourceList:
-    """The list with the resizable amounts from before."""
+    """Return the list with the resizable amounts from before."""
     kept = {name: raw for name, raw in wanted.items() if name not in _RESIZABLE}
     return kept | {name: raw for name, raw in before.items() if name in _RESIZABLE}
 

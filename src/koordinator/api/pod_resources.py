@@ -27,7 +27,7 @@ def requests(pod: Pod, *, with_overhead: bool = True) -> Amounts:
 
 
 def spec_requests(spec: PodSpec, *, with_overhead: bool = True) -> Amounts:
-    """The same of a spec as it stands, whatever the kubelet says of its containers."""
+    """Return the same of a spec as it stands, whatever the kubelet says of its containers."""
     total = resource_list.sum_of(resource_list.of(c.resources.requests) for c in spec.containers)
     if spec.init_containers:
         total = _with_init_containers(total, spec.init_containers)
@@ -40,7 +40,7 @@ def spec_requests(spec: PodSpec, *, with_overhead: bool = True) -> Amounts:
 
 
 def wire_requests(pod: Pod) -> ResourceList:
-    """The same as wire texts; without any copying for the plain pod of one container."""
+    """Return the same as wire texts; without any copying for the plain pod of one container."""
     return wire_sum(counted_spec(pod))
 
 
@@ -141,7 +141,7 @@ def _limits_as_requests(container: Container) -> Container:
 
 
 def _with_init_containers(total: Amounts, init_containers: list[Container]) -> Amounts:
-    """The larger of the running sum (sidecars included) and each init step's need."""
+    """Return the larger of the running sum (sidecars included) and each init step's need."""
     sidecars: Amounts = {}
     steps: Amounts = {}
     for container in init_containers:

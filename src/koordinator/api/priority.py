@@ -45,12 +45,12 @@ _BY_NAME = {cls.value: cls for cls in PriorityClass}
 
 
 def of_name(name: str) -> PriorityClass:
-    """The class of that exact name, `NONE` for any other text."""
+    """Return the class of that exact name, `NONE` for any other text."""
     return _BY_NAME.get(name, PriorityClass.NONE)
 
 
 def of_number(number: int | None) -> PriorityClass:
-    """The class whose band holds the number."""
+    """Return the class whose band holds the number."""
     if number is not None:
         for cls, (low, high) in BANDS.items():
             if low <= number <= high:
@@ -59,25 +59,25 @@ def of_number(number: int | None) -> PriorityClass:
 
 
 def raw(pod: Pod) -> PriorityClass:
-    """The class by label if that exists (any text: an unknown one hides the number), else by number."""
+    """Return the class by label if that exists (any text: an unknown one hides the number), else by number."""
     label = pod.metadata.labels.get(labels.PRIORITY_CLASS)
     return of_name(label) if label is not None else of_number(pod.spec.priority)
 
 
 def default(pod: Pod) -> PriorityClass:
-    """The raw class, else what the QoS implies: batch for BE, prod for all others; never `NONE`."""
+    """Return the raw class, else what the QoS implies: batch for BE, prod for all others; never `NONE`."""
     if known := raw(pod):
         return known
     return PriorityClass.BATCH if qos.default(pod) is QoSClass.BE else PriorityClass.PROD
 
 
 def default_number(pod: Pod) -> int:
-    """The pod's own number unless that is unset or 0, else the number that stands for its class."""
+    """Return the pod's own number unless that is unset or 0, else the number that stands for its class."""
     return pod.spec.priority or DEFAULT_NUMBERS[default(pod)]
 
 
 def sub_priority(pod_labels: Mapping[str, str], fallback: int) -> int:
-    """The number of label `koordinator.sh/priority` (64-bit), `fallback` when absent or malformed."""
+    """Return the number of label `koordinator.sh/priority` (64-bit), `fallback` when absent or malformed."""
     try:
         return scalars.parse_int(pod_labels.get(labels.PRIORITY, ""))
     except scalars.ScalarError:

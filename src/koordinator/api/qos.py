@@ -43,12 +43,12 @@ _NO_CPU_BURST = frozenset((QoSClass.LSR, QoSClass.LSE, QoSClass.BE))
 
 
 def of_name(name: str) -> QoSClass:
-    """The class of that exact name, `NONE` for any other text."""
+    """Return the class of that exact name, `NONE` for any other text."""
     return _BY_NAME.get(name, QoSClass.NONE)
 
 
 def of_labels(pod_labels: Mapping[str, str]) -> QoSClass:
-    """The raw class: what the label says, else `NONE`."""
+    """Return the raw class: what the label says, else `NONE`."""
     return _BY_NAME.get(pod_labels.get(labels.QOS_CLASS, ""), QoSClass.NONE)
 
 
@@ -58,7 +58,7 @@ def raw(pod: Pod) -> QoSClass:
 
 
 def default(pod: Pod) -> QoSClass:
-    """The class by label, else from the Kubernetes QoS; never `NONE`.
+    """Return the class by label, else from the Kubernetes QoS; never `NONE`.
 
     A plain Guaranteed pod counts as LSR.
     """
@@ -66,12 +66,12 @@ def default(pod: Pod) -> QoSClass:
 
 
 def kube(pod: Pod) -> KubeQoS:
-    """The Kubernetes QoS that the API server recorded, else computed from the resources."""
+    """Return the Kubernetes QoS that the API server recorded, else computed from the resources."""
     return _KUBE_BY_NAME.get(pod.status.qos_class) or computed_kube(pod)
 
 
 def computed_kube(pod: Pod) -> KubeQoS:
-    """The Kubernetes QoS by requests and limits of cpu and memory.
+    """Return the Kubernetes QoS by requests and limits of cpu and memory.
 
     Amounts that are not positive do not count; pod-level resources replace those of the containers.
     """

@@ -72,12 +72,12 @@ class Quantity(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of_value(cls, value: int, family: Family = Family.DECIMAL) -> Self:
-        """A whole amount."""
+        """Return a whole amount."""
         return cls(value * NANO, family)
 
     @classmethod
     def of_milli(cls, milli: int, family: Family = Family.DECIMAL) -> Self:
-        """An amount of thousandths."""
+        """Return an amount of thousandths."""
         return cls(milli * (NANO // 1000), family)
 
     @property
@@ -143,7 +143,7 @@ ZERO = Quantity(0)
 
 
 def parse(text: str) -> Quantity:
-    """The quantity that `text` says; no white space around it.
+    """Return the quantity that `text` says; no white space around it.
 
     Raises: QuantityError.
     """
@@ -170,7 +170,7 @@ def parse(text: str) -> Quantity:
 
 
 def of(raw: RawQuantity | None) -> Quantity:
-    """The quantity of a JSON value: text (white space around it is fine), a bare number, or null (zero).
+    """Return the quantity of a JSON value: text (white space around it is fine), a bare number, or null (zero).
 
     Raises: QuantityError.
     """

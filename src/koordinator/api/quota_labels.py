@@ -8,7 +8,7 @@ Labels = Mapping[str, str]
 
 
 def parent_name(quota: str, quota_labels: Labels) -> str:
-    """The parent of a quota: the root quota unless said otherwise; the root itself has none."""
+    """Return the parent of a quota: the root quota unless said otherwise; the root itself has none."""
     if quota == labels.ROOT_QUOTA_NAME:
         return ""
     return quota_labels.get(labels.QUOTA_PARENT) or labels.ROOT_QUOTA_NAME
@@ -25,7 +25,7 @@ def is_tree_root(quota_labels: Labels) -> bool:
 
 
 def tree_id(quota_or_pod_labels: Labels) -> str:
-    """The tree that the quota or pod belongs to, empty for the default one."""
+    """Return the tree that the quota or pod belongs to, empty for the default one."""
     return quota_or_pod_labels.get(labels.QUOTA_TREE_ID, "")
 
 
@@ -45,7 +45,7 @@ def ignores_default_tree(quota_labels: Labels) -> bool:
 
 
 def profile(quota_labels: Labels) -> str:
-    """The ElasticQuotaProfile that made the quota, empty for none."""
+    """Return the ElasticQuotaProfile that made the quota, empty for none."""
     return quota_labels.get(labels.QUOTA_PROFILE, "")
 
 

@@ -21,7 +21,7 @@ def is_cpu(name: str) -> bool:
 
 
 def cell(name: str, raw: RawQuantity | Quantity) -> str:
-    """An amount for a table that names the resource: `97.5` cores, `17.03Ti`, `1,234`, `unlimited`."""
+    """Return an amount for a table that names the resource: `97.5` cores, `17.03Ti`, `1,234`, `unlimited`."""
     found = raw if isinstance(raw, Quantity) else quantity.of(raw)
     if abs(found.value) >= UNLIMITED:
         return "unlimited"
@@ -34,7 +34,7 @@ def cell(name: str, raw: RawQuantity | Quantity) -> str:
 
 
 def amount(name: str, raw: RawQuantity | Quantity) -> str:
-    """An amount with its unit: `97.5 cores`, `17.03 TiB`, `3`."""
+    """Return an amount with its unit: `97.5 cores`, `17.03 TiB`, `3`."""
     found = raw if isinstance(raw, Quantity) else quantity.of(raw)
     text = cell(name, found)
     if text == "unlimited":

@@ -17,7 +17,7 @@ _NANO_PER_MILLI = NANO // 1000
 
 
 def of(wire: Mapping[str, RawQuantity | None]) -> Amounts:
-    """The amounts of a list as on the wire.
+    """Return the amounts of a list as on the wire.
 
     Raises: QuantityError.
     """
@@ -25,7 +25,7 @@ def of(wire: Mapping[str, RawQuantity | None]) -> Amounts:
 
 
 def to_wire(amounts: Mapping[str, Quantity]) -> ResourceList:
-    """The list as written on the wire: canonical texts, names sorted."""
+    """Return the list as written on the wire: canonical texts, names sorted."""
     return {name: amounts[name].text for name in sorted(amounts)}
 
 
@@ -117,7 +117,7 @@ def multiply_milli(amount: Quantity, factor: float) -> Quantity:
 
 
 def divide(amounts: Amounts, count: int) -> Amounts:
-    """Each entry as thousandths divided by `count`, rounded up; unchanged when `count` is 0."""
+    """Return each entry as thousandths divided by `count`, rounded up; unchanged when `count` is 0."""
     if count == 0:
         return amounts
     return {

@@ -35,7 +35,7 @@ MEMORY_COLUMN = FIRST_RESOURCES.index(resources.MEMORY)
 
 
 def amount(name: str, raw: RawQuantity) -> int:
-    """The integer that stands for `raw` in the column of resource `name`.
+    """Return the integer that stands for `raw` in the column of resource `name`.
 
     Raises: QuantityError.
     """
@@ -48,24 +48,24 @@ def amount_text(name: str, number: int) -> str:
 
 
 def quantity_of(name: str, number: int) -> Quantity:
-    """The amount that a column's integer stands for."""
+    """Return the amount that a column's integer stands for."""
     if name == resources.CPU:
         return Quantity.of_milli(number)
     return Quantity.of_value(number, Family.BINARY if readable.is_bytes(name) else Family.DECIMAL)
 
 
 def readable_amount(name: str, number: int) -> str:
-    """A column's integer for people, with its unit: `97.5 cores`."""
+    """Return a column's integer for people, with its unit: `97.5 cores`."""
     return readable.amount(name, quantity_of(name, number))
 
 
 def readable_cell(name: str, number: int) -> str:
-    """A column's integer for people, where the resource is named beside it: `97.5`."""
+    """Return a column's integer for people, where the resource is named beside it: `97.5`."""
     return readable.cell(name, quantity_of(name, number))
 
 
 def readable_lot(name: str, number: int) -> str:
-    """A column's integer for people, with what it is of: `2.5 GiB of memory`."""
+    """Return a column's integer for people, with what it is of: `2.5 GiB of memory`."""
     return readable.lot(name, quantity_of(name, number))
 
 
@@ -90,7 +90,7 @@ class ResourceRegistry:
         return tuple(self._names)
 
     def column(self, name: str) -> int:
-        """The column of a resource, a new one if it is met for the first time."""
+        """Return the column of a resource, a new one if it is met for the first time."""
         column = self._columns.get(name)
         if column is None:
             column = self._columns[name] = len(self._names)
@@ -98,11 +98,11 @@ class ResourceRegistry:
         return column
 
     def find(self, name: str) -> int | None:
-        """The column of a resource if it has one."""
+        """Return the column of a resource if it has one."""
         return self._columns.get(name)
 
     def vector(self, amounts: Mapping[str, RawQuantity]) -> I64:
-        """The list as a new vector of shape (len(self),), zero where it has no entry.
+        """Return the list as a new vector of shape (len(self),), zero where it has no entry.
 
         Raises: QuantityError.
         """

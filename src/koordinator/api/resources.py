@@ -65,7 +65,7 @@ UNSET = -1
 
 
 def translate(cls: PriorityClass, name: str) -> str:
-    """The resource that a pod of the class uses for `name`; empty when there is none.
+    """Return the resource that a pod of the class uses for `name`; empty when there is none.
 
     Prod and classless pods use all names as they are.
     """
@@ -91,7 +91,7 @@ def translate_requirements(
 
 
 def translate_list(cls: PriorityClass, amounts: ResourceList) -> ResourceList:
-    """A copy of one list with cpu and memory moved to the extended resources of the class."""
+    """Return a copy of one list with cpu and memory moved to the extended resources of the class."""
     translated = dict(amounts)
     for native, extended in _EXTENDED.get(cls, {}).items():
         if native in translated:
@@ -101,7 +101,7 @@ def translate_list(cls: PriorityClass, amounts: ResourceList) -> ResourceList:
 
 
 def milli_as_whole(cpu: quantity.RawQuantity) -> str:
-    """Text of a cpu amount counted in whole milli-cores, rounded up. Raises: quantity.QuantityError."""
+    """Return text of a cpu amount counted in whole milli-cores, rounded up. Raises: quantity.QuantityError."""
     return _text_of_whole(quantity.milli(cpu))
 
 
@@ -117,7 +117,7 @@ def whole(amounts: ResourceList, name: str) -> int:
 
 
 def rename(amounts: ResourceList, old: str, new: str) -> ResourceList:
-    """The list with `old` called `new`; unchanged if `new` is empty or present, or `old` is absent.
+    """Return the list with `old` called `new`; unchanged if `new` is empty or present, or `old` is absent.
 
     An amount that was cpu becomes whole milli-cores.
     """

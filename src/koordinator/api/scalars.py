@@ -25,7 +25,7 @@ class ScalarError(KoordinatorError, ValueError):
 
 
 def parse_int(text: str, bits: int = 64) -> int:
-    """A signed decimal integer of at most `bits` bits: no spaces, underscores or hexadecimal.
+    """Return a signed decimal integer of at most `bits` bits: no spaces, underscores or hexadecimal.
 
     Raises: ScalarError.
     """
@@ -48,7 +48,7 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_float(text: str) -> float:
-    """A finite number in decimal or exponent form.
+    """Return a finite number in decimal or exponent form.
 
     Raises: ScalarError.
     """

@@ -51,14 +51,14 @@ FREE_FORM = Rules(members={"x-kubernetes-preserve-unknown-fields": True})
 
 
 def always(value: T, name: str | None = None) -> T:
-    """A default that is written, too, although views leave defaults out when they are encoded."""
+    """Return a default that is written, too, although views leave defaults out when they are encoded."""
     # msgspec leaves out only what equals a plain default, not what a factory made.
     field: T = msgspec.field(default_factory=lambda: copy.copy(value), name=name)
     return field
 
 
 def between(minimum: int, maximum: int) -> Rules:
-    """A number within a range, both ends included."""
+    """Return a number within a range, both ends included."""
     return Rules(members={"minimum": minimum, "maximum": maximum})
 
 
@@ -67,7 +67,7 @@ def at_least(minimum: int) -> Rules:
 
 
 def one_of(*values: str) -> Rules:
-    """A text out of a closed set."""
+    """Return a text out of a closed set."""
     return Rules(members={"enum": list(values)})
 
 

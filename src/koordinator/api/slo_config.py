@@ -102,7 +102,7 @@ _WIRE_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields
 
 
 def colocation_problems(strategy: ColocationStrategy) -> list[str]:
-    """Members whose values the controller refuses, in words; empty when valid. Unset members are fine."""
+    """Return members whose values the controller refuses, in words; empty when valid. Unset members are fine."""
     problems = []
     for field in _POSITIVE_FIELDS:
         if (number := getattr(strategy, field)) is not None and number <= 0:

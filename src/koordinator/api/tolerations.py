@@ -39,8 +39,9 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def integer(text: str) -> int | None:
-    """The number that `Lt` and `Gt` compare; None unless it is written without sign, zeros or spaces that it does not
-    need, and fits 64 bits."""
+    """Return the number that `Lt` and `Gt` compare; None unless it is written without sign, zeros or spaces that it
+    does not need, and fits 64 bits.
+    """
     if not _INTEGER.fullmatch(text) or len(text) > _DIGITS_MAX:
         return None
     number = int(text)

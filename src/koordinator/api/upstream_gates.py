@@ -109,7 +109,7 @@ class GateFlag(msgspec.Struct, frozen=True):
 
 
 def split(flag: str) -> tuple[str, list[GateFlag]]:
-    """The flag without upstream's gates, and those.
+    """Return the flag without upstream's gates, and those.
 
     Raises: FeatureGateError when one is asked for that is not there, and matters for where pods go.
     """

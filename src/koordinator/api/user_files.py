@@ -114,7 +114,7 @@ class JsonStream:
         self._is_at_end = False
 
     def peek(self) -> str:
-        """The next character that is no blank; empty at the end."""
+        """Return the next character that is no blank; empty at the end."""
         while True:
             while self._position < len(self._text) and self._text[self._position].isspace():
                 self._position += 1
@@ -131,7 +131,7 @@ class JsonStream:
         self._position += 1
 
     def skip_line(self) -> str:
-        """The rest of this line."""
+        """Return the rest of this line."""
         while (end := self._text.find("\n", self._position)) < 0 and self._read():
             if len(self._text) - self._position > VALUE_CHARS_MAX:
                 raise self.error("the line does not end")
@@ -140,7 +140,7 @@ class JsonStream:
         return line
 
     def value(self) -> Any:
-        """The next value, whole."""
+        """Return the next value, whole."""
         if not self.peek():
             raise self.error("ends too early")
         while True:
@@ -157,14 +157,14 @@ class JsonStream:
                 return value
 
     def rest(self, chars_max: int, too_much: str) -> str:
-        """All that is left. Raises: FileError saying `too_much` when that is more."""
+        """Return all that is left. Raises: FileError saying `too_much` when that is more."""
         while self._read():
             if len(self._text) > chars_max:
                 raise FileError(self._name, "", too_much)
         return self._text[self._position :]
 
     def error(self, reason: str, position: int | None = None) -> FileError:
-        """The reason with the line and column of the present position."""
+        """Return the reason with the line and column of the present position."""
         at = self._position if position is None else position
         line = self._line + self._text.count("\n", 0, at)
         return FileError(self._name, f"line {line}, column {self._columns_before(at) + 1}", reason)

@@ -51,7 +51,7 @@ def load(text: bytes | str, *, nodes_max: int | None = None) -> Any:
 
 
 def load_all(text: bytes | str, *, nodes_max: int | None = None) -> Iterator[Any]:
-    """The documents of a text, one after the other.
+    """Yield the documents of a text, one after the other.
 
     Raises: YamlError.
     """

@@ -29,7 +29,7 @@ _NEVER_NULL = _PRIMITIVE - {"null"} | {"list", "map"}
 
 
 def type_of(source: str, variables: Mapping[str, CELType]) -> CELType:
-    """The type of an expression's value. Raises: CompileError."""
+    """Return the type of an expression's value. Raises: CompileError."""
     try:
         return _Checker(source, dict(variables)).type_of(syntax.parse(source))
     except RecursionError as error:
@@ -37,7 +37,7 @@ def type_of(source: str, variables: Mapping[str, CELType]) -> CELType:
 
 
 def marked(error: CompileError) -> str:
-    """The error with the place in its line, as cel-go prints it."""
+    """Return the error with the place in its line, as cel-go prints it."""
     before = error.source[: error.position]
     line = before.count("\n")
     column = len(before) - (before.rfind("\n") + 1)
@@ -221,7 +221,7 @@ class _Checker:
 
 
 def _operator(name: str, count: int) -> str:
-    """The name under which an operator's signatures are kept."""
+    """Return the name under which an operator's signatures are kept."""
     if name.endswith("_") or (name[0].isalpha() and name != "in"):
         return name if name[0].isalpha() else f"{name[:-1]}_"
     return f"_{name}_" if count == 2 else name

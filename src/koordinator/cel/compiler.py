@@ -127,7 +127,7 @@ class _Compiler:
         return has
 
     def _with(self, node: Node, variable: Node) -> tuple[str, "_Compiler"]:
-        """A compiler that knows one more variable."""
+        """Return a compiler that knows one more variable."""
         if not isinstance(variable, Name):
             raise self._error(node, "a variable expected")
         return variable.name, _Compiler(self._source, self._variables | {variable.name})
@@ -180,7 +180,7 @@ class _Compiler:
         return _LOOP_KINDS[node.name](items, steps)
 
     def _pair_loop(self, node: Call, pair: tuple[str, str], target: Step) -> Step:
-        """A loop over indexes and items of a list, or keys and values of a map."""
+        """Yield a loop over indexes and items of a list, or keys and values of a map."""
         first, second = pair
         inner = _Compiler(self._source, self._variables | {first, second})
         steps = [inner.compile(arg) for arg in node.args[2:]]
@@ -199,7 +199,7 @@ class _Compiler:
 
 
 def two_names(node: Call) -> tuple[str, str] | None:
-    """The names of a loop with two variables (`list.all(index, item, condition)`), if it is one."""
+    """Return the names of a loop with two variables (`list.all(index, item, condition)`), if it is one."""
     if len(node.args) != 3 or node.name not in ("all", "exists", "existsOne", "exists_one"):
         return None
     first, second = node.args[0], node.args[1]

@@ -234,7 +234,7 @@ def to_bool(value: Any) -> bool:
 
 
 def to_quantity(text: Any) -> Quantity:
-    """A Kubernetes amount (`2Gi`). Raises: EvaluationError."""
+    """Return a Kubernetes amount (`2Gi`). Raises: EvaluationError."""
     if not isinstance(text, str):
         raise no_overload("quantity", text)
     try:
@@ -244,7 +244,7 @@ def to_quantity(text: Any) -> Quantity:
 
 
 def to_semver(text: Any, is_loose: Any = False) -> Semver:
-    """A version; `is_loose` allows a leading v and missing parts. Raises: EvaluationError."""
+    """Return a version; `is_loose` allows a leading v and missing parts. Raises: EvaluationError."""
     if not isinstance(text, str) or not isinstance(is_loose, bool):
         raise no_overload("semver", text)
     return Semver.normalized(text) if is_loose else Semver.of(text)
@@ -292,7 +292,7 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def _texts(name: str, apply: Callable[..., Any]) -> Function:
-    """A method whose arguments are all strings."""
+    """Return a method whose arguments are all strings."""
 
     def checked(*args: Any) -> Any:
         if not all(isinstance(arg, str) for arg in args):
@@ -402,7 +402,7 @@ def _last_index_of(items: Any, item: Any) -> int:
 
 
 def _order(kind: type, name: str, judge: Callable[[Any, Any], Any]) -> Function:
-    """A comparison of two quantities or two versions."""
+    """Return a comparison of two quantities or two versions."""
 
     def apply(a: Any, b: Any) -> Any:
         if not isinstance(b, kind):

@@ -47,7 +47,7 @@ INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 
 
 def tokens(source: str) -> Iterator[Token]:
-    """All tokens, an END last. Raises: CompileError."""
+    """Yield all tokens, an END last. Raises: CompileError."""
     position = 0
     while True:
         space = _SPACE.match(source, position)

@@ -29,7 +29,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0
 
 
 def timestamp(text: Any) -> datetime.datetime:
-    """A time of RFC 3339, or a date. Raises: EvaluationError."""
+    """Return a time of RFC 3339, or a date. Raises: EvaluationError."""
     if isinstance(text, datetime.datetime):
         return text
     if not isinstance(text, str):
@@ -46,7 +46,7 @@ def timestamp(text: Any) -> datetime.datetime:
 
 
 def duration(text: Any) -> datetime.timedelta:
-    """A span as Go writes it (`1h30m`). Raises: EvaluationError."""
+    """Return a span as Go writes it (`1h30m`). Raises: EvaluationError."""
     if isinstance(text, datetime.timedelta):
         return text
     if not isinstance(text, str):
@@ -89,7 +89,7 @@ def _part(read: Callable[[datetime.datetime], int]) -> Function:
 
 
 def bytes_of(value: Any) -> bytes:
-    """The UTF-8 of a text. Raises: EvaluationError."""
+    """Return the UTF-8 of a text. Raises: EvaluationError."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -98,7 +98,7 @@ def bytes_of(value: Any) -> bytes:
 
 
 def decode_base64(text: str) -> bytes:
-    """The bytes that a field of format `byte` holds. Raises: EvaluationError."""
+    """Return the bytes that a field of format `byte` holds. Raises: EvaluationError."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
@@ -112,7 +112,7 @@ Network = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 
 def ip(text: Any) -> Address:
-    """An IPv4 or IPv6 address. Raises: EvaluationError."""
+    """Return an IPv4 or IPv6 address. Raises: EvaluationError."""
     try:
         if isinstance(text, str) and "%" not in text and not text.lower().startswith("::ffff:"):
             return ipaddress.ip_address(text)
@@ -130,7 +130,7 @@ def _is_link_local_multicast(address: Address) -> bool:
 
 
 def cidr(text: Any) -> Network:
-    """An address with the length of its network. Raises: EvaluationError."""
+    """Return an address with the length of its network. Raises: EvaluationError."""
     try:
         if isinstance(text, str) and "/" in text and text.rpartition("/")[2].isdigit():
             return ipaddress.ip_interface(text)
@@ -226,7 +226,7 @@ FORMAT_NAMES = tuple(_FORMATS)
 
 
 def named_format(name: Any) -> OptionalValue:
-    """The format of a name, none where there is no such format."""
+    """Return the format of a name, none where there is no such format."""
     known = _FORMATS.get(name) if isinstance(name, str) else None
     return NONE if known is None else OptionalValue(True, NamedFormat(name, *known))
 
@@ -277,7 +277,7 @@ def _clause(value: Any, verb: str, precision: str | None) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as `%s` prints it."""
+    """Return a value as `%s` prints it."""
     match value:
         case None:
             return "null"

@@ -54,12 +54,12 @@ class Pattern:
         return self._compiled.search(text) is not None
 
     def find(self, text: str) -> str:
-        """The first part of the text that matches, "" for none."""
+        """Return the first part of the text that matches, "" for none."""
         found = self._compiled.search(text)
         return "" if found is None else str(found[0])
 
     def all(self, text: str) -> list[str]:
-        """All parts of the text that match, in order."""
+        """Return all parts of the text that match, in order."""
         return [found[0] for found in self._compiled.finditer(text)]
 
 
@@ -70,12 +70,12 @@ def of(source: str) -> Pattern:
 
 
 def find(text: str, source: str) -> str:
-    """The first match, "" for none. Raises: EvaluationError when the pattern cannot be read."""
+    """Return the first match, "" for none. Raises: EvaluationError when the pattern cannot be read."""
     return of(source).find(text)
 
 
 def find_all(text: str, source: object, limit: object = -1) -> list[str]:
-    """All matches, at most `limit` unless it is negative. Raises: EvaluationError."""
+    """Return all matches, at most `limit` unless it is negative. Raises: EvaluationError."""
     if not isinstance(source, str) or type(limit) is not int:
         raise EvaluationError("no such overload: findAll")
     found = of(source).all(text)

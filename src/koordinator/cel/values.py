@@ -100,7 +100,7 @@ class KeyedList(list[Any]):
     keys: tuple[str, ...] = ()
 
     def by_key(self) -> dict[tuple[Any, ...], Any]:
-        """The entries by the values of their keys."""
+        """Return the entries by the values of their keys."""
         return {tuple(item.get(key) for key in self.keys): item for item in self}
 
 
@@ -112,7 +112,7 @@ TYPE_NAMES = {
 
 
 def kind_of(value: Any) -> str:
-    """The name of a value's type, as errors show it."""
+    """Return the name of a value's type, as errors show it."""
     for name, kind in _KINDS:
         if isinstance(value, kind):
             return name

@@ -45,7 +45,7 @@ async def gatekeeper(flags: Flags, tls: ssl.SSLContext) -> AsyncIterator[Gatekee
 
 
 async def _client(stack: contextlib.AsyncExitStack, kubeconfig: str) -> KubeCluster | None:
-    """A client for reviews: of the kubeconfig, else of the pod that we are, else none."""
+    """Return a client for reviews: of the kubeconfig, else of the pod that we are, else none."""
     if kubeconfig:
         found = connect.load(kubeconfig_file=kubeconfig)
     elif os.environ.get("KUBERNETES_SERVICE_HOST"):

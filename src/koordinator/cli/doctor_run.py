@@ -84,7 +84,7 @@ async def _from_cluster(
 
 
 def _local_gates(extensions: Mapping[str, Any]) -> str | None:
-    """The manager's feature gates, as the kubeconfig of a `koordinator up` has them."""
+    """Return the manager's feature gates, as the kubeconfig of a `koordinator up` has them."""
     own = extensions.get("koordinator")
     gates = own.get("managerFeatureGates") if isinstance(own, dict) else None
     return gates if isinstance(gates, str) else None
@@ -105,7 +105,7 @@ def _write(report: DoctorReport, output: str) -> None:
 
 
 def as_json(report: DoctorReport) -> dict[str, Any]:
-    """The report for tools: counts, findings (worst first), names of checks."""
+    """Return the report for tools: counts, findings (worst first), names of checks."""
     return {
         "counts": {severity.value: report.count(severity) for severity in FindingSeverity},
         "findings": [msgspec.to_builtins(each) for each in report.findings],
@@ -123,7 +123,7 @@ _STYLES = {
 
 
 def plain(report: DoctorReport) -> str:
-    """The report for files and pipes: nothing is wrapped, so that commands can be copied."""
+    """Return the report for files and pipes: nothing is wrapped, so that commands can be copied."""
     indent = "\n" + " " * (WIDTH_SEVERITY + WIDTH_CHECK)
     blocks = []
     for each in report.findings:

@@ -67,8 +67,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pod_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> PodAnswer:
-    """The answer for a pod in a dump. A dump of a cluster whose pods name `default-scheduler` is answered with
-    the same profile under that name, unless a configuration says otherwise.
+    """Return the answer for a pod in a dump. A dump of a cluster whose pods name `default-scheduler` is answered
+    with the same profile under that name, unless a configuration says otherwise.
 
     Raises: KoordinatorError, OSError.
     """
@@ -98,7 +98,7 @@ def pod_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> P
 
 
 def gang_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> GangAnswer:
-    """The answer for a gang of a dump. Raises: KoordinatorError, OSError."""
+    """Return the answer for a gang of a dump. Raises: KoordinatorError, OSError."""
     dump = dumps.read(files)
     found = dumps.snapshot(dump, read_config(config_file), seed=ask.seed)
     _refresh(found)
@@ -133,7 +133,7 @@ class PodsFound(msgspec.Struct, frozen=True):
 def pods_from_dump(
     wanted: PodsWanted, files: Sequence[str], config_file: Path | None, seed: int
 ) -> PodsFound:
-    """The answers for pods of a dump. Raises: KoordinatorError, OSError, click.ClickException."""
+    """Return the answers for pods of a dump. Raises: KoordinatorError, OSError, click.ClickException."""
     dump = dumps.read(files)
     found = dumps.snapshot(dump, read_config(config_file), seed=seed)
     namespace = "" if wanted.all_namespaces else wanted.namespace or "default"
@@ -159,7 +159,7 @@ def _labelled(selector: str) -> Predicate:
 
 
 def _chosen(wanted: PodsWanted, pods: Sequence[Pod], matches: Predicate) -> list[Pod]:
-    """Pods that run or wait, the oldest first."""
+    """Return pods that run or wait, the oldest first."""
     alive = (each for each in pods if each.status.phase not in ("Succeeded", "Failed"))
     chosen = [each for each in alive if matches(each.metadata.labels or {})]
     if wanted.pending:
@@ -188,7 +188,7 @@ def _with_phases(answer: GangAnswer, groups: Mapping[str, PodGroup]) -> GangAnsw
 
 
 def read_config(config_file: Path | None) -> SchedulerConfig:
-    """The file, or the shipped profile under its own name and that of the stock scheduler.
+    """Return the file, or the shipped profile under its own name and that of the stock scheduler.
 
     Raises: ConfigError, OSError.
     """
@@ -232,7 +232,7 @@ def event_lines(events: Sequence[Event]) -> list[EventLine]:
 
 
 async def pod_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -> PodAnswer:
-    """The answer of the running scheduler, with the pod's events.
+    """Return the answer of the running scheduler, with the pod's events.
 
     Raises: KoordinatorError, click.ClickException.
     """
@@ -254,7 +254,7 @@ async def pod_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -
 
 
 async def gang_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -> GangAnswer:
-    """The answer of the running scheduler, with the phases and events of PodGroups.
+    """Return the answer of the running scheduler, with the phases and events of PodGroups.
 
     Raises: KoordinatorError, click.ClickException.
     """
@@ -270,7 +270,7 @@ async def gang_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) 
 
 
 async def pods_from_cluster(wanted: PodsWanted, kubeconfig_file: str, scheduler_url: str) -> PodsFound:
-    """The answers of the running scheduler. Raises: KoordinatorError, click.ClickException."""
+    """Return the answers of the running scheduler. Raises: KoordinatorError, click.ClickException."""
     client = connect.load(kubeconfig_file=kubeconfig_file)
     namespace = "" if wanted.all_namespaces else wanted.namespace or client.namespace
     async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
@@ -292,7 +292,7 @@ async def pods_from_cluster(wanted: PodsWanted, kubeconfig_file: str, scheduler_
 
 
 async def _pod_groups(cluster: Cluster, answer: GangAnswer) -> dict[str, PodGroup]:
-    """The gangs of the answer that a PodGroup describes, by `namespace/name`."""
+    """Return the gangs of the answer that a PodGroup describes, by `namespace/name`."""
     groups = {}
     for line in answer.gangs:
         namespace, _, name = line.gang.partition("/")

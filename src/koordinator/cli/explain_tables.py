@@ -31,12 +31,12 @@ def print_parts(console: Console, parts: Iterable[RenderableType | None]) -> Non
 
 
 def verdict_line(sentence: str, verdict: PodVerdict) -> Text:
-    """The first line."""
+    """Return the first line."""
     return Text(sentence, style=f"bold {_STYLE.get(verdict, 'red')}")
 
 
 def grid(*columns: str, title: str = "") -> Table:
-    """A table of these columns; amounts and counts stand on the right."""
+    """Return a table of these columns; amounts and counts stand on the right."""
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
     for column in columns:
         is_number = column in (*_COUNTS, *_AMOUNTS)
@@ -80,7 +80,7 @@ def preemption_table(preemption: PreemptionAnswer | None, said: str = "") -> Ren
 
 
 def event_texts(events: Sequence[EventLine], said: Sequence[str] = ()) -> list[str]:
-    """The last ones; texts that were `said` already are not repeated."""
+    """Return the last ones; texts that were `said` already are not repeated."""
     return [
         f"Event {e.time} {e.reason} (×{e.count}): {'the same' if e.message in said else e.message}"
         for e in events[-EVENTS_MAX:]

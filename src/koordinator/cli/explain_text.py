@@ -53,7 +53,7 @@ def _facts(answer: PodAnswer) -> Text:
 
 
 def _quota(quota: QuotaAnswer) -> Table | None:
-    """The way from the top to the pod's quota."""
+    """Return the way from the top to the pod's quota."""
     if not quota.levels or (quota.fits and not any(level.max for level in quota.levels)):
         return None  # the default quota, which refuses nobody
     title = f"Quota {quota.path}{'' if quota.fits else ': no room'}"

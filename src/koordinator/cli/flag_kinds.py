@@ -95,13 +95,13 @@ def switch(name: str, default: bool | None, words: str, *more: str) -> Decorate:
 
 
 def time(name: str, default: str | None, words: str) -> Decorate:
-    """A duration; the value stays text."""
+    """Return a duration; the value stays text."""
     shown = default is not None
     return click.option(f"--{name}", type=DurationText(), default=default, show_default=shown, help=words)
 
 
 def listed(name: str, default: str, words: str) -> Decorate:
-    """A list in one text."""
+    """Return a list in one text."""
     return click.option(
         f"--{name}", type=CommaList(), default=default, show_default=bool(default), help=words
     )

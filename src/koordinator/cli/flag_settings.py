@@ -68,7 +68,7 @@ def natural(field: str, words: str) -> Setting:
 
 
 def whole_seconds(field: str, words: str) -> Setting:
-    """A whole number of seconds; the field has a float."""
+    """Return a whole number of seconds; the field has a float."""
     return Setting(field, words, _whole, float, int)
 
 
@@ -77,7 +77,7 @@ def _whole(name: str, default: int, words: str) -> Decorate:
 
 
 def options(settings: Mapping[str, Setting], defaults: msgspec.Struct) -> list[Decorate]:
-    """The options of a command."""
+    """Return the options of a command."""
     return [
         setting.kind(name, setting.show(get(defaults, setting.field)), setting.words)
         for name, setting in settings.items()
@@ -85,14 +85,14 @@ def options(settings: Mapping[str, Setting], defaults: msgspec.Struct) -> list[D
 
 
 def read(settings: Mapping[str, Setting], config: C, values: Mapping[str, Any]) -> C:
-    """The configuration as the values of a command say."""
+    """Return the configuration as the values of a command say."""
     for name, setting in settings.items():
         config = put(config, setting.field, setting.read(values[name.replace("-", "_")]))
     return config
 
 
 def get(config: msgspec.Struct, field: str) -> Any:
-    """The value of `name` or `section.name`."""
+    """Return the value of `name` or `section.name`."""
     value: Any = config
     for name in field.split("."):
         value = getattr(value, name)
@@ -100,7 +100,7 @@ def get(config: msgspec.Struct, field: str) -> Any:
 
 
 def put(config: C, field: str, value: Any) -> C:
-    """The same with another value of `name` or `section.name`."""
+    """Return the same with another value of `name` or `section.name`."""
     section, dot, name = field.rpartition(".")
     if not dot:
         return msgspec.structs.replace(config, **{name: value})
@@ -153,7 +153,7 @@ def given(names: Iterable[str], values: Mapping[str, Any]) -> list[str]:
 
 
 def host_and_port(flag: str, text: str) -> tuple[str, int]:
-    """An address as Go has it: `:9316`, `127.0.0.1:9316`, `[::1]:9316`. Raises: FlagError."""
+    """Return an address as Go has it: `:9316`, `127.0.0.1:9316`, `[::1]:9316`. Raises: FlagError."""
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         raise FlagError(flag, f"{text!r} is not host:port")

@@ -94,7 +94,7 @@ def _place(error: BaseException) -> str:
 
 
 def level_of(verbosity: int) -> int:
-    """The level of a Kubernetes `-v`: 0 warnings, 1 to 3 changes too, from 4 on decisions too."""
+    """Return the level of a Kubernetes `-v`: 0 warnings, 1 to 3 changes too, from 4 on decisions too."""
     if verbosity >= DEBUG_VERBOSITY:
         return logging.DEBUG
     return logging.INFO if verbosity >= INFO_VERBOSITY else logging.WARNING

@@ -40,7 +40,7 @@ class ShownTrees:
         self.root, self.tree_id, self.options = root, tree_id, options
 
     def of(self, found: Forest) -> list[TreeView]:
-        """The trees, or the part below a quota. Raises: ClickException when there is no such thing."""
+        """Return the trees, or the part below a quota. Raises: ClickException when there is no such thing."""
         trees = found.trees
         if self.tree_id is not None:
             trees = [tree for tree in trees if tree.tree_id == self.tree_id]

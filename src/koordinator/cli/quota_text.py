@@ -62,7 +62,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def tree_lines(found: Forest, trees: Sequence[TreeView], options: TreeDrawing) -> list[Text]:
-    """The trees, each with its heading, then quotas that are in none."""
+    """Return the trees, each with its heading, then quotas that are in none."""
     lines: list[Text] = []
     wanted = [name for name in found.resources() if not options.resources or name in options.resources]
     for tree in trees:
@@ -170,7 +170,7 @@ def _lenders(name: str, figures: QuotaResource) -> str:
 
 
 def short(name: str, nanos: int) -> str:
-    """An amount for a narrow column."""
+    """Return an amount for a narrow column."""
     return readable.cell(name, Quantity(nanos))
 
 

@@ -70,7 +70,7 @@ def start(flags: Flags, inert: Sequence[str]) -> None:
 
 
 def read_config(flags: Flags) -> SchedulerConfig:
-    """The configuration file (or the shipped configuration) with what flags say besides.
+    """Return the configuration file (or the shipped configuration) with what flags say besides.
 
     As upstream, leader election by flags wins over the file; the deprecated flags count without a file only.
 
@@ -127,7 +127,7 @@ def read_gates(text: str) -> FeatureGates:
 
 
 def known_plugins(plugins: PluginRegistry) -> frozenset[str]:
-    """Names that `--controller-plugins` may have: those that configurations may have."""
+    """Return names that `--controller-plugins` may have: those that configurations may have."""
     return frozenset((*plugins, *plugin_args.ARGS))
 
 

@@ -32,7 +32,7 @@ class _Trimmed:
 
 
 def console() -> Console:
-    """A console on standard output."""
+    """Return a console on standard output."""
     if sys.stdout.isatty():
         return Console(highlight=False)
     return Console(highlight=False, width=UNBOUNDED, file=_Trimmed(sys.stdout))  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ _MODEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII
 
 
 def read_gpus(text: str) -> tuple[int, str]:
-    """Number and model (empty: a usual one) of `N[:MODEL]`. Raises: BadParameter."""
+    """Return number and model (empty: a usual one) of `N[:MODEL]`. Raises: BadParameter."""
     number, colon, model = text.partition(":")
     if not (number.isascii() and number.isdigit() and int(number) <= CARDS_MAX):
         raise click.BadParameter(f"{number!r} is no number from 0 to {CARDS_MAX}; write 8 or 8:A100")
@@ -228,7 +228,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _cluster_options(asked: UpOptions, clock: SystemClock) -> "ClusterOptions":
-    """The cluster that is asked for, with its credentials.
+    """Return the cluster that is asked for, with its credentials.
 
     Raises: TokenFileError, HostError, FeatureGateError, ConfigError, OSError.
     """
@@ -338,7 +338,7 @@ def _run(clock: SystemClock, options: "ClusterOptions", kubeconfig: Path) -> Non
 
 
 def live_server(kubeconfig: Path) -> str:
-    """The address in a kubeconfig at which a server answers; empty without such a file or such a server."""
+    """Return the address in a kubeconfig at which a server answers; empty without such a file or such a server."""
     import http.client
     import ssl
     import urllib.error

@@ -28,13 +28,13 @@ class ObjectRecord:
         self._views: dict[type[Object], Object] | None = None
 
     def json(self) -> bytes:
-        """The object as JSON text."""
+        """Return the object as JSON text."""
         if self._json is None:
             self._json = msgspec.json.encode(self.obj)
         return self._json
 
     def view(self, view: type[T]) -> T:
-        """The object as a typed view.
+        """Return the object as a typed view.
 
         Raises: msgspec.ValidationError when the stored object does not fit the view.
         """
@@ -148,7 +148,7 @@ class Backend(Protocol):
         ...
 
     def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> ObjectRecord:
-        """The object, or for the subresource `scale` its `autoscaling/v1` Scale."""
+        """Return the object, or for the subresource `scale` its `autoscaling/v1` Scale."""
         ...
 
     def list(self, resource: Resource, namespace: str, options: ListOptions) -> RecordList: ...

@@ -31,7 +31,7 @@ class Backoff:
         self._next_s = policy.initial_s
 
     def next_s(self, error: Exception | None = None) -> float:
-        """Seconds to wait now; at least what the server asked for in `error` (Retry-After)."""
+        """Return seconds to wait now; at least what the server asked for in `error` (Retry-After)."""
         base_s = min(self._next_s, self._policy.max_s)
         self._next_s = min(self._next_s * self._policy.factor, self._policy.max_s)
         pause_s = base_s * (1.0 + self._policy.jitter_ratio * self._rng.random())
@@ -42,7 +42,7 @@ class Backoff:
 
 
 def retry_after_s(error: Exception | None) -> float:
-    """Seconds that the server asked to wait, 0 when it did not."""
+    """Return seconds that the server asked to wait, 0 when it did not."""
     if isinstance(error, errors.ApiError) and error.details is not None:
         return float(error.details.retry_after_seconds)
     return 0.0

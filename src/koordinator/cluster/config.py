@@ -30,7 +30,7 @@ class Credentials(Protocol):
     """Our credentials: the `Authorization` header, kept fresh."""
 
     async def authorization(self) -> str:
-        """The header's value for a request now; empty without one.
+        """Return the header's value for a request now; empty without one.
 
         Raises: ClusterConfigError when none can be had (the plugin fails, the token file is unreadable).
         """
@@ -83,7 +83,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_url(server: str, *, token: str = "", ca_file: str = "", insecure: bool = False) -> ClientConfig:
-    """A server by its address, with a bearer token and its certificate authority where it needs them.
+    """Return a server by its address, with a bearer token and its certificate authority where it needs them.
 
     Raises: ClusterConfigError when the address is none or the file unreadable.
     """
@@ -95,7 +95,7 @@ def from_url(server: str, *, token: str = "", ca_file: str = "", insecure: bool 
 
 
 def checked_server(server: str, source: str) -> str:
-    """The address without a trailing slash. Raises: ClusterConfigError when it is none."""
+    """Return the address without a trailing slash. Raises: ClusterConfigError when it is none."""
     scheme, separator, rest = server.partition("://")
     if scheme not in ("http", "https") or not separator or not rest:
         raise ClusterConfigError(source, "server", f"{server!r} is not an http:// or https:// address")
@@ -105,7 +105,7 @@ def checked_server(server: str, source: str) -> str:
 def tls_context(
     server: str, *, ca_file: str = "", ca_data: str = "", insecure: bool = False, source: str
 ) -> ssl.SSLContext | None:
-    """The trust for a server: the system's authorities unless others are given; None for plain HTTP.
+    """Return the trust for a server: the system's authorities unless others are given; None for plain HTTP.
 
     `ca_data` is PEM text. Raises: ClusterConfigError.
     """
@@ -161,7 +161,7 @@ class TokenFile:
 
 
 def in_cluster(account: Path = SERVICE_ACCOUNT) -> ClientConfig:
-    """The API of the cluster whose pod we are, with its service account.
+    """Return the API of the cluster whose pod we are, with its service account.
 
     Raises: ClusterConfigError when this is no pod.
     """

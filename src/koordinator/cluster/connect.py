@@ -15,7 +15,7 @@ def load(
     context: str = "",
     clock: Clock | None = None,
 ) -> ClientConfig:
-    """The first that is there: `server` (a URL), `kubeconfig_file`, the files of `$KUBECONFIG`,
+    """Return the first that is there: `server` (a URL), `kubeconfig_file`, the files of `$KUBECONFIG`,
     `~/.kube/config`, the pod that we run in.
 
     Raises: ConfigError, which says what was looked for.

@@ -42,7 +42,7 @@ class ApiError(KoordinatorError):
         self.details = details
 
     def status(self) -> dict[str, Any]:
-        """The `Status` object of the answer."""
+        """Return the `Status` object of the answer."""
         body: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -158,7 +158,7 @@ _BY_CODE: dict[int, type[ApiError]] = {c.code: c for c in ApiError.__subclasses_
 
 
 def from_status(code: int, body: dict[str, Any]) -> ApiError:
-    """The error of a failure `Status` (or of a body that is none: then the HTTP code decides)."""
+    """Return the error of a failure `Status` (or of a body that is none: then the HTTP code decides)."""
     reason = str(body.get("reason", ""))
     cls = _CLASSES.get((code, reason)) or _BY_CODE.get(code, ApiError)
     details = body.get("details")

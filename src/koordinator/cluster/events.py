@@ -292,7 +292,7 @@ def _series(verdict: CorrelatedEvent) -> dict[str, Any]:
 
 
 def reference(obj: Object) -> ObjectReference:
-    """A reference to exactly this version of `obj`."""
+    """Return a reference to exactly this version of `obj`."""
     meta = obj.metadata
     return ObjectReference(
         api_version=obj.resource.api_version,

@@ -93,7 +93,7 @@ class ConnectionPool:
         self._idle.clear()
 
     def _take(self) -> "_Connection | None":
-        """An idle connection that is still good."""
+        """Return an idle connection that is still good."""
         oldest_s = asyncio.get_running_loop().time() - self._keep_alive_s
         while self._idle:
             connection = self._idle.pop()
@@ -104,7 +104,7 @@ class ConnectionPool:
         return None
 
     async def _connected(self, timeout_s: float) -> "_Connection":
-        """A new connection, or one that somebody gives back."""
+        """Return a new connection, or one that somebody gives back."""
         async with asyncio.timeout(timeout_s):
             while len(self._busy) + self._connecting_count >= self._connections_max:
                 waiter = asyncio.get_running_loop().create_future()
@@ -162,7 +162,7 @@ class _Connection(asyncio.Protocol):
         self._head: _Head | None = None
 
     def send(self, request: bytes, timeout_s: float) -> asyncio.Future[HttpResponse]:
-        """The answer to come; nothing else may be under way."""
+        """Return the answer to come; nothing else may be under way."""
         assert self._answer is None and self._transport is not None, "one request at a time"
         self._answer = self._loop.create_future()
         self._timer = self._loop.call_later(

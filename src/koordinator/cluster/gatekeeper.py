@@ -108,7 +108,7 @@ def trust_clients(context: ssl.SSLContext, authorities: Authorities) -> None:
 
 
 def _peer(request: web.BaseRequest) -> tuple[Mapping[str, Any], bytes]:
-    """The verified certificate of the caller, decoded and as it is; empty without one."""
+    """Return the verified certificate of the caller, decoded and as it is; empty without one."""
     transport = request.transport
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object") if transport is not None else None
     if tls is None:
@@ -132,7 +132,7 @@ def _is_signed_by(certificate: x509.Certificate, authorities: tuple[x509.Certifi
 
 
 def refused(status: int, reason: str, message: str) -> web.Response:
-    """A Status that says no."""
+    """Return a Status that says no."""
     body = {
         "kind": "Status",
         "apiVersion": "v1",

@@ -85,7 +85,7 @@ class Informer(Generic[T]):
         return self._cache.get((namespace, name))
 
     def list(self, namespace: str = "") -> Sequence[T]:
-        """All objects, or those of one namespace (a scan: index what is asked often)."""
+        """Return all objects, or those of one namespace (a scan: index what is asked often)."""
         if not namespace:
             return list(self._cache.values())
         return [obj for (found, _), obj in self._cache.items() if found == namespace]
@@ -365,7 +365,7 @@ class InformerFactory:
     def informer(
         self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
     ) -> Informer[T]:
-        """The shared informer; it runs at once when the factory has been started."""
+        """Return the shared informer; it runs at once when the factory has been started."""
         if not namespace and view.resource.namespaced:
             namespace = self._own_namespace
         identity = (view, namespace, label_selector, field_selector)

@@ -231,7 +231,7 @@ class KubeCluster:
 
 
 async def _within(silent_s_max: float, chunks: AsyncIterator[bytes], call: HttpRequest) -> bytes | None:
-    """The next part of a watch; None at its end, or when it was silent for too long."""
+    """Return the next part of a watch; None at its end, or when it was silent for too long."""
     giving_up = asyncio.timeout(silent_s_max)
     try:
         async with giving_up:

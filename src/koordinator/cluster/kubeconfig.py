@@ -102,7 +102,7 @@ class _File(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 def load(paths: Sequence[Path], *, context: str = "", clock: Clock) -> ClientConfig:
-    """The cluster of `context` (the current one by default), as the files say.
+    """Return the cluster of `context` (the current one by default), as the files say.
 
     Relative names in a file are relative to it. Raises: ClusterConfigError.
     """
@@ -262,7 +262,7 @@ def _find(files: Sequence[tuple[Path, list[N] | None]], name: str, where: str, f
 
 
 def _beside(path: Path, name: str) -> str:
-    """A file name in a kubeconfig, relative to that file."""
+    """Return a file name in a kubeconfig, relative to that file."""
     return str(path.parent / name) if name else ""
 
 

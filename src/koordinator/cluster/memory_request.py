@@ -30,7 +30,7 @@ class RequestPath(msgspec.Struct, frozen=True):
 
 
 def parse(path: str) -> RequestPath:
-    """The target of a path such as `/apis/apps/v1/namespaces/shop/deployments/web/scale`.
+    """Return the target of a path such as `/apis/apps/v1/namespaces/shop/deployments/web/scale`.
 
     Raises: NotFound for what is no path of an API group.
     """

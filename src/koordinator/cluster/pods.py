@@ -25,7 +25,7 @@ def eviction(namespace: str, pod: str, uid: str = "", grace_period_s: int | None
 
 
 def delete_options(uid: str = "", grace_period_s: int | None = None) -> dict[str, Any]:
-    """The members of `DeleteOptions` that are set."""
+    """Return the members of `DeleteOptions` that are set."""
     options: dict[str, Any] = {}
     if uid:
         options["preconditions"] = {"uid": uid}

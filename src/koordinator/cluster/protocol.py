@@ -53,7 +53,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     unreadable: tuple[tuple[str, str], ...] = ()
 
     def with_items(self, items: Iterable[T]) -> "Page[T]":
-        """The same with these objects."""
+        """Return the same with these objects."""
         return Page(list(items), self.resource_version, self.unreadable)
 
 
@@ -76,7 +76,7 @@ class Cluster(Protocol):
         field_selector: str = "",
         transform: Callable[[T], T] | None = None,
     ) -> Page[T]:
-        """All objects (chunked below the surface).
+        """Return all objects (chunked below the surface).
 
         `transform` is applied to each as it arrives, so that what it drops of a large list is never in memory all
         at once.

@@ -216,7 +216,7 @@ def _in_order(merged: list[Any], order: list[Any], server: list[Any], key: str) 
 
 
 def _clean_map(patch: dict[str, Any]) -> dict[str, Any]:
-    """A value that stands alone: without directives and nulls."""
+    """Return a value that stands alone: without directives and nulls."""
     return {
         key: _clean(value) for key, value in patch.items() if value is not None and not _is_directive(key)
     }

@@ -131,7 +131,7 @@ class Transport:
             self._session = None
 
     async def send(self, call: HttpRequest) -> bytes:
-        """The body of the answer.
+        """Return the body of the answer.
 
         Raises: ApiError: the server's last refusal, or ConnectionFailed when there was no answer.
         """
@@ -206,7 +206,7 @@ class Transport:
         return exchange.HttpResponse(response.status, data, response.headers.get("Retry-After", ""))
 
     def _composed(self, call: HttpRequest, headers: Mapping[str, str]) -> bytes:
-        """The request as it goes over the wire."""
+        """Return the request as it goes over the wire."""
         assert call.body is not None, call.path
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
         text = f"{call.method} {self._path_prefix}{_path(call)} HTTP/1.1\r\n{lines}"
@@ -368,7 +368,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it came from."""
+    """Yield the error, and what it came from."""
     seen: BaseException | None = error
     for _ in range(8):
         if seen is None:

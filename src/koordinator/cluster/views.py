@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Object)
 
 
 def read(view: type[T], obj: Any) -> T:
-    """A decoded JSON object as a view.
+    """Return a decoded JSON object as a view.
 
     Raises: Unreadable, naming object, field and reason.
     """
@@ -29,7 +29,7 @@ def read(view: type[T], obj: Any) -> T:
 
 
 def unreadable(view: type[Object], obj: Any, error: msgspec.ValidationError) -> errors.Unreadable:
-    """The error for an object that does not fit its view."""
+    """Return the error for an object that does not fit its view."""
     # msgspec words it "Expected `int`, got `str` - at `$.spec.replicas`".
     why, found, field = str(error).rpartition(" - at ")
     if not found:
@@ -54,7 +54,7 @@ def version(obj: Any) -> str:
 
 
 def metadata_only(view: type[T], obj: Any) -> T | None:
-    """A view that holds nothing but the readable identity of the object, for its deletion."""
+    """Return a view that holds nothing but the readable identity of the object, for its deletion."""
     namespace, name = key(obj)
     uid = obj["metadata"].get("uid", "") if name else ""
     if not name or not isinstance(uid, str):

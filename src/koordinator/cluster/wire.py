@@ -50,7 +50,7 @@ class _Line(msgspec.Struct, Generic[T], frozen=True):
 
 
 def read_object(view: type[T], data: bytes) -> T:
-    """An object. Raises: Unreadable; InternalError when it is no JSON."""
+    """Return an object. Raises: Unreadable; InternalError when it is no JSON."""
     try:
         return decode.from_json(data, view)
     except msgspec.ValidationError as error:
@@ -60,7 +60,7 @@ def read_object(view: type[T], data: bytes) -> T:
 
 
 def read_page(view: type[T], data: bytes) -> tuple[ListPage[T], tuple[tuple[str, str], ...]]:
-    """A page, and (namespace, name) of the objects left out because they do not fit (they are logged).
+    """Return a page, and (namespace, name) of the objects left out because they do not fit (they are logged).
 
     Raises: InternalError when it is no list at all.
     """
@@ -89,7 +89,7 @@ def _read_one_by_one(view: type[T], data: bytes) -> tuple[ListPage[T], tuple[tup
 
 
 def read_failure(code: int, data: bytes, retry_after: str = "") -> errors.ApiError:
-    """The error that an answer with a failure code means; `retry_after` is the header of that name."""
+    """Return the error that an answer with a failure code means; `retry_after` is the header of that name."""
     try:
         body = msgspec.json.decode(data)
     except msgspec.DecodeError:

@@ -112,7 +112,7 @@ class WorkQueue(Generic[K]):
         return self._failures.get(key, 0)
 
     async def get(self) -> K:
-        """The next key; the caller must call `done` when it has finished with it."""
+        """Return the next key; the caller must call `done` when it has finished with it."""
         key = await self._ready.get()
         self._dirty.discard(key)
         self._held.add(key)

@@ -82,7 +82,7 @@ class WriteThrough(ReadThrough, abc.ABC):
 
     @abc.abstractmethod
     async def _send(self, write: ClusterWrite, effect: Callable[[], Awaitable[R]]) -> R:
-        """The answer of `effect`, which makes the write in the inner cluster, or an error instead of it."""
+        """Return the answer of `effect`, which makes the write in the inner cluster, or an error instead of it."""
 
     async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
         name = obj.get("metadata", {}).get("name", "")

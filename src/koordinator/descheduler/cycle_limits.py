@@ -29,7 +29,7 @@ class CycleLimiter:
         self.total = 0
 
     def refusal(self, node: str, namespace: str) -> str:
-        """The limit that forbids one more eviction, empty if none does. No node: its limit is skipped."""
+        """Return the limit that forbids one more eviction, empty if none does. No node: its limit is skipped."""
         limits = self._limits
         if node and _is_full(self.per_node[node], limits.per_node):
             return f"maxNoOfPodsToEvictPerNode {limits.per_node} of node {node}"

@@ -28,7 +28,7 @@ class EvictableOptions(ViewPart, frozen=True, kw_only=True):
 
 
 def refusal(options: EvictableOptions) -> Refusal:
-    """A function that tells why a pod is spared, in one phrase; empty when it may be evicted.
+    """Return a function that tells why a pod is spared, in one phrase; empty when it may be evicted.
 
     Raises: ProtocolError for a label selector that cannot be read.
     """

@@ -28,7 +28,7 @@ def created_s(pod: Pod) -> float:
 
 
 def controller_of(pod: Pod) -> OwnerReference | None:
-    """The managing owner, if the pod has one."""
+    """Return the managing owner, if the pod has one."""
     return next((owner for owner in pod.metadata.owner_references if owner.controller), None)
 
 
@@ -52,7 +52,7 @@ def deletion_cost(pod: Pod) -> int:
 
 
 def amount(name: str, raw: RawQuantity) -> int:
-    """The integer that comparisons go by: thousandths of cpu, whole units of all else, rounded up."""
+    """Return the integer that comparisons go by: thousandths of cpu, whole units of all else, rounded up."""
     return quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
 
 

@@ -69,7 +69,7 @@ def _whole_milli(name: str, milli: int, value: int) -> int:
 
 
 def required_affinity(pod: Pod) -> NodeSelector | None:
-    """The node affinity that the pod insists on."""
+    """Return the node affinity that the pod insists on."""
     affinity = pod.spec.affinity
     if affinity is None or affinity.node_affinity is None:
         return None

@@ -41,7 +41,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def needs(component: str, namespace: str) -> list[Need]:
-    """All that the roles of an installation grant a component; none for a component without roles of ours."""
+    """Return all that the roles of an installation grant a component; none for a component without roles of ours."""
     return [
         Need(
             verb=verb,
@@ -69,7 +69,7 @@ class AccessAnswer(msgspec.Struct, frozen=True):
 
 
 async def ask(cluster: Cluster, namespace: str, workloads: Iterable[ComponentWorkload]) -> list[AccessAnswer]:
-    """An answer for every need of the components that have a workload; after the first 403 no more are asked."""
+    """Return an answer for every need of the components that have a workload; after the first 403 no more are asked."""
     slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
     questions = [
         (each.component, f"system:serviceaccount:{namespace}:{each.service_account}", need)

@@ -59,7 +59,7 @@ async def run(cluster: Cluster, namespace: str) -> AdmissionTest:
 
 
 def _pod(qos_class: str, priority_class: str) -> dict[str, Any]:
-    """A pod that asks for batch resources, which only best-effort pods may."""
+    """Return a pod that asks for batch resources, which only best-effort pods may."""
     amounts = {resources.BATCH_CPU: "100", resources.BATCH_MEMORY: "64Mi"}
     return {
         "apiVersion": "v1",

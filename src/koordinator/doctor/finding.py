@@ -57,7 +57,7 @@ def finding(
     do: Sequence[str] = (),
     objects: Iterable[str] = (),
 ) -> Finding:
-    """A finding of the check that runs; `about` is an object, or words for what is none."""
+    """Return a finding of the check that runs; `about` is an object, or words for what is none."""
     return Finding(
         severity=severity,
         object=about if isinstance(about, str) else name_of(about),
@@ -77,7 +77,7 @@ def of_many(
     why: str = "",
     do: Sequence[str] = (),
 ) -> Finding:
-    """One finding for all objects that have the same trouble (at least one)."""
+    """Return one finding for all objects that have the same trouble (at least one)."""
     found = sorted(names)
     about = f"{kind} {found[0]}" if len(found) == 1 else f"{len(found)} {plural(kind)}"
     listed = () if len(found) == 1 else found
@@ -97,7 +97,7 @@ def some_of(names: Iterable[str]) -> str:
 
 
 def plural(kind: str) -> str:
-    """The kind for more than one."""
+    """Return the kind for more than one."""
     if kind.endswith("y"):
         return f"{kind[:-1]}ies"
     return f"{kind}es" if kind.endswith("s") else f"{kind}s"

@@ -88,7 +88,7 @@ class Objects(Protocol):
     """Objects from files, such as a dump."""
 
     def views(self, view: type[T]) -> list[T]:
-        """All objects of a kind. Raises: KoordinatorError when one does not fit."""
+        """Return all objects of a kind. Raises: KoordinatorError when one does not fit."""
         ...
 
     def counts(self) -> Mapping[str, int]:
@@ -97,7 +97,7 @@ class Objects(Protocol):
 
 
 def from_objects(objects: Objects, namespace: str) -> ClusterSnapshot:
-    """A snapshot of a dump; time stands at the newest moment that it mentions.
+    """Return a snapshot of a dump; time stands at the newest moment that it mentions.
 
     A kind of which the dump has no object counts as not read, since nobody can tell.
 
@@ -116,7 +116,7 @@ def from_objects(objects: Objects, namespace: str) -> ClusterSnapshot:
 
 
 def ca_of(webhook: Webhook) -> bytes:
-    """The PEM certificates that the API server trusts for a webhook; empty when there are none."""
+    """Return the PEM certificates that the API server trusts for a webhook; empty when there are none."""
     try:
         return base64.b64decode(webhook.client_config.ca_bundle or "", validate=True)
     except (binascii.Error, ValueError):
@@ -151,14 +151,14 @@ async def _list(cluster: Cluster, view: type[T], namespace: str, selector: str =
 
 
 def _trial_namespace(found: ClusterSnapshot) -> str:
-    """A namespace whose pods the webhooks look at, empty when there is none."""
+    """Return a namespace whose pods the webhooks look at, empty when there is none."""
     names = [each.metadata.name for each in found.of(Namespace) if each.status.phase != "Terminating"]
     watched = [name for name in names if found.is_watched(name) and not name.startswith("kube-")]
     return "default" if "default" in watched else next(iter(sorted(watched)), "")
 
 
 def _newest_s(listings: Mapping[type[Object], Listing[Any]]) -> float:
-    """The newest time in reports, heartbeats and creations; 0 when there is none."""
+    """Return the newest time in reports, heartbeats and creations; 0 when there is none."""
     texts: list[str | None] = [each.status.update_time for each in listings[NodeMetric].items]
     for node in listings[Node].items:
         texts += [condition.last_heartbeat_time for condition in node.status.conditions]

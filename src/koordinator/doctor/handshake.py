@@ -24,7 +24,7 @@ class Handshake(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def shake_all(targets: Iterable[tuple[str, bytes]]) -> dict[str, Handshake]:
-    """A handshake for each (URL, PEM certificates to trust), by `https://host:port`."""
+    """Return a handshake for each (URL, PEM certificates to trust), by `https://host:port`."""
     chosen = {address(url): (url, ca) for url, ca in targets}
     done = await asyncio.gather(*(shake(url, ca) for url, ca in chosen.values()))
     return dict(zip(chosen, done, strict=True))

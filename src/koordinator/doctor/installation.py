@@ -98,7 +98,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def get(self, component: ComponentName) -> ComponentWorkload | None:
-        """The workload of a component, None when there is none."""
+        """Return the workload of a component, None when there is none."""
         return self.workloads.get(component)
 
     def is_in_process(self, component: ComponentName) -> bool:

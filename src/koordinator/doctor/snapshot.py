@@ -107,7 +107,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     access: Sequence[AccessAnswer] | None = None
 
     def of(self, view: type[T]) -> Sequence[T]:
-        """The objects of a kind, none when they could not be read."""
+        """Return the objects of a kind, none when they could not be read."""
         return self._listing(view).items
 
     def knows(self, view: type[Object]) -> bool:
@@ -126,7 +126,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.listings.get(view, Listing(gap="not read"))
 
     def find(self, view: type[T], name: str, namespace: str = "") -> T | None:
-        """The object of that name, None when there is none (or nobody knows)."""
+        """Return the object of that name, None when there is none (or nobody knows)."""
         wanted = f"{namespace}/{name}" if namespace else name
         return self._by_key(view).get(wanted)
 
@@ -223,7 +223,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def path_of(webhook: Webhook) -> str:
-    """The URL path at which a webhook is asked."""
+    """Return the URL path at which a webhook is asked."""
     client = webhook.client_config
     if client.url:
         return urlsplit(client.url).path
@@ -231,7 +231,7 @@ def path_of(webhook: Webhook) -> str:
 
 
 def seconds(text: str | None) -> float | None:
-    """A time of an object in seconds since 1970, None when it is absent or unreadable."""
+    """Return a time of an object in seconds since 1970, None when it is absent or unreadable."""
     try:
         return parse_rfc3339(text) if text else None
     except ValueError:

@@ -60,7 +60,7 @@ _KNOBS_V2 = {
 
 
 def probe(host: Host, kubepods: str) -> Mapping[Feature, KernelSupport]:
-    """Each feature with the answer of this host; `kubepods` is the group of all pods."""
+    """Return each feature with the answer of this host; `kubepods` is the group of all pods."""
     features = _KNOBS if host.cgroups.version == V1 else _KNOBS | _KNOBS_V2
     found = {feature: _knobs(host, kubepods, knobs) for feature, knobs in features.items()}
     found[Feature.CORE_SCHED] = host.core_sched.support()

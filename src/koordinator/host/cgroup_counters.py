@@ -14,7 +14,7 @@ _Lines = tuple[re.Pattern[bytes], tuple[bytes, ...]]
 
 
 def _lines(*names: bytes) -> _Lines:
-    """All lines in one search, as kernels list them next to each other, and their names for any other order."""
+    """Return all lines in one search, as kernels list them next to each other, and their names for any other order."""
     return re.compile(b"\n".join(name + rb" ([0-9]{1,20})" for name in names)), names
 
 
@@ -73,7 +73,7 @@ def numa_bytes(version: int, data: bytes, page_bytes: int) -> dict[int, int] | N
 
 
 def _numbers(data: bytes, adjacent: re.Pattern[bytes], names: tuple[bytes, ...]) -> list[int] | None:
-    """The numbers of all names; None when one is missing."""
+    """Return the numbers of all names; None when one is missing."""
     form = adjacent.search(data)  # kernels list them next to each other
     if form is not None:
         return [int(each) for each in form.groups()]
@@ -83,7 +83,7 @@ def _numbers(data: bytes, adjacent: re.Pattern[bytes], names: tuple[bytes, ...])
 
 
 def _line(data: bytes, name: bytes) -> int | None:
-    """The number after `name`, which has the newline before and the space after it."""
+    """Return the number after `name`, which has the newline before and the space after it."""
     start = data.find(name)
     if start < 0:
         return None

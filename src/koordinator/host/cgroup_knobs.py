@@ -114,7 +114,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def _own(subsystem: str, knob: Knob, low: int, high: int) -> _File:
-    """A vendor kernel's number with the same name on both versions."""
+    """Return a vendor kernel's number with the same name on both versions."""
     return _File(subsystem, knob, knob, KnobFormat.NUMBER, (low, high), presence=Presence.OWN_FILE)
 
 
@@ -224,7 +224,7 @@ _HEX = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 
 
 def of_name(name: str) -> Knob | None:
-    """The knob with that v1 file name."""
+    """Return the knob with that v1 file name."""
     return _BY_NAME.get(name)
 
 
@@ -261,7 +261,7 @@ def perf_dir(version: int, directory: str) -> str:
 
 
 def encode(knob: Knob, version: int, value: str) -> str:
-    """The text to write for a value in v1 terms.
+    """Return the text to write for a value in v1 terms.
 
     Raises: KnobValueError when the kernel would refuse it; UnsupportedError when there is no such file.
     """
@@ -303,7 +303,7 @@ def check(knob: Knob, version: int, value: str) -> None:
 
 
 def number(text: str) -> int:
-    """The number that a file or a value says, `max` being the largest.
+    """Return the number that a file or a value says, `max` being the largest.
 
     Raises: ScalarError.
     """

@@ -119,7 +119,7 @@ def pod_dir(driver: Driver, kube_qos: KubeQoS, uid: str) -> str:
 
 
 def parse_container_id(text: str) -> ContainerID:
-    """The runtime and id that a container status names.
+    """Return the runtime and id that a container status names.
 
     Raises: LayoutError when there is no runtime, or one that we do not know.
     """
@@ -148,7 +148,7 @@ def container_dir(driver: Driver, of_pod: str, container: ContainerID) -> str:
 
 
 def pod_uid_of_dirname(driver: Driver, dirname: str) -> str:
-    """The UID within a pod directory's name; below systemd it has underscores in place of dashes.
+    """Return the UID within a pod directory's name; below systemd it has underscores in place of dashes.
 
     Raises: LayoutError when it is not the directory of a pod.
     """
@@ -160,7 +160,7 @@ def pod_uid_of_dirname(driver: Driver, dirname: str) -> str:
 
 
 def container_id_of_dirname(driver: Driver, dirname: str) -> str:
-    """The id within a container directory's name, without the runtime.
+    """Return the id within a container directory's name, without the runtime.
 
     Raises: LayoutError when it is not the directory of a container.
     """
@@ -177,7 +177,7 @@ def container_id_of_dirname(driver: Driver, dirname: str) -> str:
 
 
 def kube_qos_of_dir(directory: str) -> KubeQoS:
-    """The Kubernetes QoS class that a directory belongs to."""
+    """Return the Kubernetes QoS class that a directory belongs to."""
     if "besteffort" in directory:
         return KubeQoS.BEST_EFFORT
     return KubeQoS.BURSTABLE if "burstable" in directory else KubeQoS.GUARANTEED

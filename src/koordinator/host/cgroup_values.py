@@ -84,7 +84,7 @@ class IdlePages(msgspec.Struct, frozen=True):
 
 
 def count(source: str, text: str) -> int:
-    """A decimal number without sign.
+    """Return a decimal number without sign.
 
     Raises: ContentError.
     """
@@ -95,7 +95,7 @@ def count(source: str, text: str) -> int:
 
 
 def signed(source: str, text: str) -> int:
-    """A decimal number with or without sign.
+    """Return a decimal number with or without sign.
 
     Raises: ContentError.
     """

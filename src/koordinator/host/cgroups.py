@@ -93,7 +93,7 @@ class Cgroups:
         return None if names is None else [cgroup_layout.join(group, name) for name in names]
 
     def walk(self, group: str, depth_max: int, subsystem: str = "cpu") -> list[str]:
-        """A group and those up to `depth_max` levels below, parents before children; empty when it is gone."""
+        """Return a group and those up to `depth_max` levels below, parents before children; empty when it is gone."""
         if (children := self.children(group, subsystem)) is None:
             return []
         found = [group]
@@ -149,7 +149,7 @@ class Cgroups:
     # Reading
 
     def read(self, knob: Knob, group: str) -> str | None:
-        """Text of a knob without the trailing newline; None when it is gone.
+        """Return text of a knob without the trailing newline; None when it is gone.
 
         An empty CPU list of v2 is that of the parent: then the effective one is answered.
         Raises: UnsupportedError when this version has no such file.
@@ -196,7 +196,7 @@ class Cgroups:
         )
 
     def number(self, knob: Knob, group: str) -> int | None:
-        """A knob that holds one number."""
+        """Return a knob that holds one number."""
         text = self.read(knob, group)
         return None if text is None else cgroup_values.signed(knob, text)
 

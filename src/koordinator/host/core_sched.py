@@ -37,7 +37,7 @@ class CoreSchedCookies:
         return KernelSupport(True)
 
     def cookie(self, pid: int) -> int | FileProblem:
-        """The cookie of a thread, `NO_COOKIE` without."""
+        """Return the cookie of a thread, `NO_COOKIE` without."""
         try:
             return self._get(pid)
         except OSError as error:

@@ -44,7 +44,7 @@ class _CacheNumbers:
 
 
 def topology(files: Files, sys: str) -> HostCPUTopology:
-    """All CPUs that are online. Raises: ContentError when there are none, or one is not described."""
+    """Return all CPUs that are online. Raises: ContentError when there are none, or one is not described."""
     base = f"{sys}/devices/system/cpu"
     online = sysfs.id_list(files.read(f"{base}/online") or "")
     if not online:
@@ -84,7 +84,7 @@ def _numa_nodes(files: Files, sys: str) -> dict[int, int]:
 
 
 def _shared_caches(files: Files, where: str, cpu: int) -> dict[str, _Cache]:
-    """The caches of this CPU by level; the data cache where a level has two."""
+    """Return the caches of this CPU by level; the data cache where a level has two."""
     found: dict[str, _Cache] = {}
     for name in files.names(f"{where}/cache") or ():
         if not name.startswith("index"):
@@ -99,11 +99,11 @@ def _shared_caches(files: Files, where: str, cpu: int) -> dict[str, _Cache]:
 
 
 def _cpus(files: Files, path: str, cpu: int) -> CPUSet:
-    """A list of CPUs; the one alone where the kernel does not say."""
+    """Return a list of CPUs; the one alone where the kernel does not say."""
     return sysfs.id_list(files.read(path) or "") or frozenset((cpu,))
 
 
 def _number(text: str | None) -> int:
-    """A socket; some virtual machines say -1."""
+    """Return a socket; some virtual machines say -1."""
     digits = (text or "").strip()
     return int(digits) if digits.isdigit() else 0

@@ -47,5 +47,5 @@ class HostCPUTopology(msgspec.Struct, frozen=True):
 
 
 def topology_of(processors: Iterable[Processor]) -> HostCPUTopology:
-    """The topology of these CPUs, in order."""
+    """Return the topology of these CPUs, in order."""
     return HostCPUTopology(tuple(sorted(processors)))

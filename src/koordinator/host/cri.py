@@ -98,7 +98,7 @@ async def _call(grpc: Any, channel: Any, request: bytes) -> str:
 
 
 def _varint(number: int) -> bytes:
-    """A number in groups of seven bits, the lowest first."""
+    """Return a number in groups of seven bits, the lowest first."""
     groups = []
     while number >= _VARINT_LIMIT:
         groups.append(number % _VARINT_LIMIT | _VARINT_LIMIT)

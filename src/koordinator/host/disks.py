@@ -77,6 +77,6 @@ def _volumes(
 
 
 def _group_and_volume(mapped: str) -> tuple[str, str]:
-    """Names within that of a mapper device: one dash separates them, doubled ones belong to the names."""
+    """Return names within that of a mapper device: one dash separates them, doubled ones belong to the names."""
     group, _, volume = mapped.replace("--", "\0").partition("-")
     return group.replace("\0", "-"), volume.replace("\0", "-")

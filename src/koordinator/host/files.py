@@ -73,7 +73,7 @@ class FileProblem(msgspec.Struct, frozen=True):
 
 
 def problem_of(path: str, error: OSError) -> FileProblem:
-    """The problem that an exception of the operating system tells."""
+    """Return the problem that an exception of the operating system tells."""
     number = error.errno or 0
     return FileProblem(path, _FAILURES.get(number, FileFailure.OTHER), number)
 
@@ -110,12 +110,12 @@ class Files:
     # Reading
 
     def read(self, path: str) -> str | None:
-        """All text of a file, opened and closed; None when it cannot be read (see `why`)."""
+        """Return all text of a file, opened and closed; None when it cannot be read (see `why`)."""
         data = self.read_bytes(path)
         return None if data is None else data.decode(errors="replace")
 
     def read_bytes(self, path: str) -> bytes | None:
-        """The same, undecoded."""
+        """Return the same, undecoded."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
@@ -130,7 +130,7 @@ class Files:
             os.close(fd)
 
     def hot(self, path: str) -> bytes | None:
-        """The content of a kernel file that is read again and again: its descriptor stays open."""
+        """Return the content of a kernel file that is read again and again: its descriptor stays open."""
         return self.hot_many((path,))[0]
 
     def hot_many(self, paths: Iterable[str]) -> list[bytes | None]:
@@ -186,7 +186,9 @@ class Files:
             return None
 
     def directories(self, path: str) -> list[str] | None:
-        """Names of the directories within a directory (links not followed), sorted; None when it cannot be read."""
+        """Return names of the directories within a directory (links not followed), sorted; None when it cannot be
+        read.
+        """
         try:
             with os.scandir(path) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -195,7 +197,7 @@ class Files:
             return None
 
     def link(self, path: str) -> str | None:
-        """The path that a link leads to in the end; None when there is nothing."""
+        """Return the path that a link leads to in the end; None when there is nothing."""
         try:
             return os.path.realpath(path, strict=True)
         except OSError as error:
@@ -314,7 +316,7 @@ class Files:
 
 
 def _all(fd: int, start: bytes) -> bytes:
-    """The rest of a file after its start; files with many records end only where nothing more comes."""
+    """Return the rest of a file after its start; files with many records end only where nothing more comes."""
     parts = [start] if start else []
     size = len(start)
     while data := os.pread(fd, _CHUNK_BYTES * 4, size):

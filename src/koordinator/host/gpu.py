@@ -136,7 +136,7 @@ class GPUs:
 
 
 def open_gpus(files: Files, roots: HostRoots) -> tuple[GPUs | None, KernelSupport]:
-    """The GPUs of this host; None with the reason, which is logged once, where there are none."""
+    """Return the GPUs of this host; None with the reason, which is logged once, where there are none."""
     gpus, reason = _opened(files, roots)
     if gpus is None:
         log.info("no GPUs are collected", extra={"reason": reason})

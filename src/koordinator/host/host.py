@@ -28,12 +28,14 @@ class Host:
 
 
 def open_host(roots: HostRoots, hot_files_max: int) -> Host:
-    """The host that we run on; keeps at most so many files open, fewer where the process may not open as many."""
+    """Return the host that we run on; keeps at most so many files open, fewer where the process may not open as
+    many.
+    """
     limit = raise_open_files_limit(hot_files_max + DESCRIPTORS_SPARED)
     kept = max(min(hot_files_max, limit - DESCRIPTORS_SPARED), 0)
     return Host(roots, Files(kept), LinuxSyscalls())
 
 
 def tree_host(root: str, syscalls: Syscalls | None = None) -> Host:
-    """A directory tree in place of a host (`tree.TreeFiles`), without system calls unless given."""
+    """Return a directory tree in place of a host (`tree.TreeFiles`), without system calls unless given."""
     return Host(HostRoots.below(root), TreeFiles(), syscalls if syscalls is not None else NoSyscalls())

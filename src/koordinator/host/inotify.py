@@ -95,7 +95,7 @@ class Inotify:
                 self._syscalls.inotify_rm_watch(self._fd, watch)
 
     async def next(self) -> list[DirectoryEvent]:
-        """All events that wait, at least one."""
+        """Return all events that wait, at least one."""
         while not self._waiting:
             self._has_some.clear()
             await self._has_some.wait()

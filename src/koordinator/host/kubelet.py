@@ -82,7 +82,7 @@ class KubeletClient:
         await self.close()
 
     async def pods(self) -> list[Pod]:
-        """All pods of the node. Pods that do not fit the view are left out, and logged once each.
+        """Return all pods of the node. Pods that do not fit the view are left out, and logged once each.
 
         Raises: KubeletError.
         """
@@ -94,7 +94,8 @@ class KubeletClient:
         return [pod for item in items if (pod := self._pod(item)) is not None]
 
     async def config(self) -> dict[str, Any]:
-        """The kubelet's configuration in use; without its logging section, which some versions write wrongly.
+        """Return the kubelet's configuration in use; without its logging section, which some versions write
+        wrongly.
 
         Raises: KubeletError.
         """

@@ -27,12 +27,12 @@ class FoundDriver(msgspec.Struct, frozen=True):
 
 
 def cpu_manager_state(files: Files, roots: HostRoots) -> str | None:
-    """Text of the CPU manager's checkpoint; None when there is none."""
+    """Return text of the CPU manager's checkpoint; None when there is none."""
     return files.read(f"{roots.kubelet}/{_STATE}")
 
 
 def cgroup_driver(cgroups: Cgroups, processes: Processes, roots: HostRoots) -> FoundDriver:
-    """The driver by the directories that exist, else by the kubelet's arguments and its configuration file."""
+    """Return the driver by the directories that exist, else by the kubelet's arguments and its configuration file."""
     found = cgroups.driver()
     if found is not None:
         return FoundDriver(found, "directories of pods")
@@ -55,7 +55,7 @@ def cgroup_driver(cgroups: Cgroups, processes: Processes, roots: HostRoots) -> F
 
 
 def kubelet_pid(processes: Processes) -> int | None:
-    """The process of the kubelet, by its name; the oldest of several."""
+    """Return the process of the kubelet, by its name; the oldest of several."""
     return next((pid for pid in processes.pids() if processes.name(pid) == _NAME), None)
 
 
@@ -71,7 +71,9 @@ def flag(arguments: list[str], name: str) -> str | None:
 
 
 def config_value(text: str, key: str) -> str | None:
-    """A text at the top of the kubelet's configuration file; None when it is missing or the file is malformed."""
+    """Return a text at the top of the kubelet's configuration file; None when it is missing or the file is
+    malformed.
+    """
     try:
         config = yaml_text.load(text)
     except yaml_text.YamlError:

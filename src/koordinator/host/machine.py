@@ -43,7 +43,7 @@ class Machine:
         return self._hot("stat", procfs.busy_ticks)
 
     def busy_ticks_by_cpu(self) -> dict[int, int] | None:
-        """The same for each CPU."""
+        """Return the same for each CPU."""
         return self._hot("stat", procfs.busy_ticks_by_cpu)
 
     def cpu_ticks(self) -> CPUTicks | None:
@@ -55,7 +55,7 @@ class Machine:
         return self._hot("loadavg", procfs.loadavg)
 
     def boot_id(self) -> str:
-        """A name for this boot, the same until the next; empty where the kernel has none."""
+        """Return a name for this boot, the same until the next; empty where the kernel has none."""
         return (self._files.read(f"{self._proc}/sys/kernel/random/boot_id") or "").strip()
 
     def cpu_model(self) -> CPUModel:
@@ -78,18 +78,18 @@ class Machine:
         )
 
     def cpu_topology(self) -> HostCPUTopology:
-        """All CPUs that are online. Raises: ContentError when the kernel does not say."""
+        """Return all CPUs that are online. Raises: ContentError when the kernel does not say."""
         return cpu_sysfs.topology(self._files, self._sys)
 
     def cpu_topology_or_none(self) -> HostCPUTopology | None:
-        """The same, None when the kernel does not say."""
+        """Return the same, None when the kernel does not say."""
         try:
             return self.cpu_topology()
         except ContentError:
             return None
 
     def online_cpus(self) -> CPUSet:
-        """CPUs that can run something. Raises: ContentError."""
+        """Return CPUs that can run something. Raises: ContentError."""
         return sysfs.id_list(self._files.read(f"{self._sys}/devices/system/cpu/online") or "")
 
     # Memory
@@ -99,7 +99,7 @@ class Machine:
         return self._hot("meminfo", procfs.memory)
 
     def meminfo_kib(self) -> dict[str, int] | None:
-        """All lines of `/proc/meminfo`."""
+        """Return all lines of `/proc/meminfo`."""
         return self._hot("meminfo", procfs.meminfo_kib)
 
     def numa_meminfo_kib(self) -> dict[int, dict[str, int]]:

@@ -44,7 +44,7 @@ class CgroupMounts(msgspec.Struct, frozen=True):
 
 
 def below(where: CgroupMounts, group: str) -> CgroupMounts:
-    """The same hierarchies seen from a group: what is named relative to it is found below it."""
+    """Return the same hierarchies seen from a group: what is named relative to it is found below it."""
     group = group.strip("/")
     if not group:
         return where
@@ -58,7 +58,7 @@ def below(where: CgroupMounts, group: str) -> CgroupMounts:
 
 
 def parse(mountinfo: str) -> list[Mount]:
-    """All mounts; lines that do not fit are left out."""
+    """Return all mounts; lines that do not fit are left out."""
     found = []
     for line in mountinfo.splitlines():
         head, separator, tail = line.partition(" - ")
@@ -71,7 +71,7 @@ def parse(mountinfo: str) -> list[Mount]:
 
 
 def cgroup_mounts(mounts: Iterable[Mount], root: str) -> CgroupMounts | None:
-    """The cgroup file systems at and below a directory; None when there are none.
+    """Return the cgroup file systems at and below a directory; None when there are none.
 
     The version is 2 when the directory itself is of that kind (behaviour/koordlet-observe 3.1). Later mounts hide
     earlier.

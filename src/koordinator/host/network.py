@@ -40,7 +40,7 @@ class RDMADevice(msgspec.Struct, frozen=True):
 
 
 def interfaces(files: Files, roots: HostRoots) -> list[Interface]:
-    """All interfaces, by name."""
+    """Return all interfaces, by name."""
     base = f"{roots.sys}/class/net"
     return [_interface(files, f"{base}/{name}", name) for name in files.names(base) or ()]
 

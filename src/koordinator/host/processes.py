@@ -19,7 +19,7 @@ class Processes:
         return sorted(int(name) for name in self._files.names(self._proc) or () if name.isdigit())
 
     def stat(self, pid: int) -> str | None:
-        """Text of `/proc/<pid>/stat`."""
+        """Return text of `/proc/<pid>/stat`."""
         return self._files.read(f"{self._proc}/{pid}/stat")
 
     def start_ticks(self, pid: int) -> int | None:
@@ -31,12 +31,12 @@ class Processes:
             return None
 
     def command(self, pid: int) -> list[str] | None:
-        """The command line in words; empty for threads of the kernel."""
+        """Return the command line in words; empty for threads of the kernel."""
         text = self._files.read(f"{self._proc}/{pid}/cmdline")
         return None if text is None else text.rstrip("\0").split("\0") if text else []
 
     def name(self, pid: int) -> str | None:
-        """The short name of a process."""
+        """Return the short name of a process."""
         text = self._files.read(f"{self._proc}/{pid}/comm")
         return None if text is None else text.rstrip("\n")
 
@@ -62,7 +62,7 @@ class Processes:
             return None
 
     def oom_score_adj_path(self, pid: int) -> str:
-        """The file of the same, to be written by the executor."""
+        """Return the file of the same, to be written by the executor."""
         return f"{self._proc}/{pid}/oom_score_adj"
 
     def set_oom_score_adj(self, pid: int, score: int) -> FileProblem | None:

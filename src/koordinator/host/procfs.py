@@ -100,7 +100,7 @@ def busy_ticks(text: str) -> int:
 
 
 def busy_ticks_by_cpu(text: str) -> dict[int, int]:
-    """The same for each CPU.
+    """Return the same for each CPU.
 
     Raises: ContentError when there is no such line, or one does not count ticks.
     """
@@ -161,7 +161,7 @@ def cpu_model(text: str) -> CPUModel:
 
 
 def process_stat(text: str) -> ProcessStat:
-    """The process that `/proc/<pid>/stat` describes; its command ends at the first closing bracket.
+    """Return the process that `/proc/<pid>/stat` describes; its command ends at the first closing bracket.
 
     Raises: ContentError.
     """

@@ -28,7 +28,7 @@ class ProtobufField(msgspec.Struct, frozen=True):
 
 
 def fields(message: bytes) -> Iterator[ProtobufField]:
-    """The fields of a message, in their order.
+    """Yield the fields of a message, in their order.
 
     Raises: ContentError.
     """
@@ -52,7 +52,7 @@ def fields(message: bytes) -> Iterator[ProtobufField]:
 
 
 def text(content: bytes) -> str:
-    """A string field. Raises: ContentError."""
+    """Return a string field. Raises: ContentError."""
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -60,13 +60,13 @@ def text(content: bytes) -> str:
 
 
 def field(number: int, content: bytes | str) -> bytes:
-    """A field of bytes, text or a message."""
+    """Return a field of bytes, text or a message."""
     raw = content.encode() if isinstance(content, str) else content
     return varint(number << 3 | BYTES) + varint(len(raw)) + raw
 
 
 def varint(number: int) -> bytes:
-    """A number in groups of seven bits, the lowest first."""
+    """Return a number in groups of seven bits, the lowest first."""
     groups = []
     while number >= _MORE:
         groups.append(number % _MORE | _MORE)
@@ -75,7 +75,7 @@ def varint(number: int) -> bytes:
 
 
 def _varint_at(message: bytes, at: int) -> tuple[int, int]:
-    """The number that begins there, and where it ends."""
+    """Return the number that begins there, and where it ends."""
     number = 0
     for index, byte in enumerate(message[at : at + _VARINT_BYTES_MAX]):
         number |= (byte & ~_MORE) << _GROUP_BITS * index

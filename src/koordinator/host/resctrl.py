@@ -67,7 +67,7 @@ class ResctrlFs:
     # What the CPU offers
 
     def full_mask(self) -> str | None:
-        """All ways of the cache, as hexadecimal text."""
+        """Return all ways of the cache, as hexadecimal text."""
         text = self._files.read(f"{self.root}/info/L3/cbm_mask")
         return None if text is None else text.strip()
 
@@ -84,7 +84,7 @@ class ResctrlFs:
     # Groups
 
     def groups(self) -> list[str] | None:
-        """Names of all groups but the root group; None when it is not mounted."""
+        """Return names of all groups but the root group; None when it is not mounted."""
         names = self._files.directories(self.root)
         return None if names is None else [name for name in names if name not in _OWN_DIRECTORIES]
 

@@ -24,12 +24,12 @@ class HostRoots(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_mode(cls, agent_mode: str) -> Self:
-        """The directories of host mode, or of the DaemonSet for any other text."""
+        """Return the directories of host mode, or of the DaemonSet for any other text."""
         return cls.below("") if agent_mode == HOST_MODE else cls()
 
     @classmethod
     def below(cls, root: str) -> Self:
-        """A whole host below one directory: a mounted host, or a tree made for a test."""
+        """Return a whole host below one directory: a mounted host, or a tree made for a test."""
         root = root.rstrip("/")
         return cls(
             cgroup=f"{root}/sys/fs/cgroup",

@@ -34,7 +34,7 @@ class LocalStorage(msgspec.Struct, frozen=True):
     """Mount point → source."""
 
     def disk_of(self, device: str) -> str:
-        """The disk below a disk, partition or logical volume; empty when unknown."""
+        """Return the disk below a disk, partition or logical volume; empty when unknown."""
         if device in self.numbers:
             return device
         if device in self.partitions:
@@ -43,7 +43,7 @@ class LocalStorage(msgspec.Struct, frozen=True):
 
 
 def parse(lsblk: str, vgs: str, lvs: str, findmnt: str) -> LocalStorage:
-    """The storage that the outputs of `LSBLK`, `VGS`, `LVS` and `FINDMNT` describe.
+    """Return the storage that the outputs of `LSBLK`, `VGS`, `LVS` and `FINDMNT` describe.
 
     Raises: ContentError when any line does not fit, since a part of it could mislead.
     """

@@ -24,11 +24,11 @@ class Syscalls(Protocol):
         ...
 
     def inotify_init(self) -> int:
-        """A descriptor that does not block; the caller closes it."""
+        """Return a descriptor that does not block; the caller closes it."""
         ...
 
     def inotify_add_watch(self, fd: int, path: str, mask: int) -> int:
-        """Number of the watch."""
+        """Return number of the watch."""
         ...
 
     def inotify_rm_watch(self, fd: int, watch: int) -> None:

@@ -65,7 +65,8 @@ def numa_nodes(
 
 
 def huge_pages(counts_by_dir: Mapping[str, str]) -> dict[int, int]:
-    """Number of huge pages by their size in KiB, from directory name → `nr_hugepages`; other sizes are ignored.
+    """Return number of huge pages by their size in KiB, from directory name → `nr_hugepages`; other sizes are
+    ignored.
 
     A count that is none is 0, as of a size that the kernel does not have.
     """

@@ -109,7 +109,7 @@ class TreeFiles(Files):
                 super().write(f"{group}/tasks", "".join(f"{each}\n" for each in members))
 
     def _cpus(self, path: str, text: str) -> str | None:
-        """A list of CPUs within the parent's and around the children's, as v1 demands it."""
+        """Return a list of CPUs within the parent's and around the children's, as v1 demands it."""
         try:
             wanted = cpuset.parse(text)
         except CPUSetError:
@@ -127,7 +127,7 @@ class TreeFiles(Files):
 
 
 def _schemata(content: str, text: str) -> str | None:
-    """The lines with those values replaced that the text names; each resource and domain must exist."""
+    """Return the lines with those values replaced that the text names; each resource and domain must exist."""
     lines = dict(line.strip().partition(":")[::2] for line in content.splitlines())
     for line in text.splitlines():
         resource, _, parts = line.strip().partition(":")

@@ -31,7 +31,7 @@ def resource_of(kind: str, group: str) -> Resource:
 
 
 def resource_of_body(body: Json) -> Resource:
-    """The same of an object."""
+    """Return the same of an object."""
     return resource_of(body["kind"], body["apiVersion"].rpartition("/")[0])
 
 
@@ -42,7 +42,7 @@ class Api:
         self._transport = transport
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        """The object, None when there is none (or no such kind)."""
+        """Return the object, None when there is none (or no such kind)."""
         try:
             return await self._send("GET", resource.path(namespace, name))
         except errors.NotFound:

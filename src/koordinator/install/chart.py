@@ -94,7 +94,7 @@ def schema() -> Json:
 
 
 def values_yaml() -> str:
-    """The defaults, each with its description."""
+    """Return the defaults, each with its description."""
     lines = [
         _HEADER.rstrip(),
         "# All values of the chart, with their defaults.",

@@ -34,14 +34,14 @@ POLICY_OF_RESOURCE: Mapping[str, str] = {
 
 
 def slo_controller_config(values: Values) -> Json:
-    """The manager's ConfigMap."""
+    """Return the manager's ConfigMap."""
     body = defaults.slo_config(values.installation.namespace)
     body["data"] = {key: compact(value) for key, value in values.slo_controller_config.data.items()}
     return body
 
 
 def scheduler_config(values: Values) -> Json:
-    """The ConfigMap with the scheduler's configuration file."""
+    """Return the ConfigMap with the scheduler's configuration file."""
     text = values.scheduler.config or shipped_profile(values.installation.namespace)
     return {
         "apiVersion": "v1",
@@ -52,7 +52,7 @@ def scheduler_config(values: Values) -> Json:
 
 
 def shipped_profile(namespace: str) -> str:
-    """The shipped profile as a configuration file, with the lease in `namespace`."""
+    """Return the shipped profile as a configuration file, with the lease in `namespace`."""
     profile = default_plugins.shipped_profile()
     assert profile.plugins is not None
     points = msgspec.to_builtins(profile.plugins)

@@ -36,7 +36,7 @@ _FILES = {
 
 
 def folder(values: Values) -> Files:
-    """A folder for `kubectl apply -k`, or for a repository from which a cluster is kept."""
+    """Return a folder for `kubectl apply -k`, or for a repository from which a cluster is kept."""
     found = parts(values)
     files = _of_parts(found)
     bases = [part.name for part in found if part.name != "crds"]

@@ -67,5 +67,5 @@ def _dashboard(values: Values, name: str) -> Json:
 
 
 def text(dashboard: Json) -> str:
-    """The file that Grafana imports."""
+    """Return the file that Grafana imports."""
     return json.dumps(dashboard, indent=1, ensure_ascii=False) + "\n"

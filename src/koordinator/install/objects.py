@@ -28,7 +28,7 @@ class ObjectGroup(msgspec.Struct, frozen=True):
 
 
 def parts(values: Values) -> list[ObjectGroup]:
-    """All parts that the values ask for, in the order in which they are applied."""
+    """Return all parts that the values ask for, in the order in which they are applied."""
     found = [ObjectGroup("crds", list(_crds(values)))]
     for name, bodies in (
         ("base", _base(values)),
@@ -43,7 +43,7 @@ def parts(values: Values) -> list[ObjectGroup]:
 
 
 def objects(values: Values) -> list[Json]:
-    """All objects that the values ask for, in the order in which they are applied."""
+    """Return all objects that the values ask for, in the order in which they are applied."""
     return [body for part in parts(values) for body in part.objects]
 
 

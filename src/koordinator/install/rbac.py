@@ -345,7 +345,7 @@ def _wire(rule: PermissionRule) -> Json:
 
 
 def objects(component: str, namespace: str) -> Iterator[Json]:
-    """The service account with its roles."""
+    """Yield the service account with its roles."""
     subjects = [{"kind": "ServiceAccount", "name": component, "namespace": namespace}]
     yield {
         "apiVersion": "v1",

@@ -54,7 +54,7 @@ class Releases:
         self._known: dict[tuple[str, str], bool] = {}
 
     async def owner(self, body: Json | None) -> str:
-        """The name of the release that an object belongs to; empty for none, or one that is gone.
+        """Return the name of the release that an object belongs to; empty for none, or one that is gone.
 
         Raises: ApiError.
         """
@@ -261,7 +261,7 @@ async def _ours(api: Api) -> list[Json]:
 
 @functools.cache
 def _names() -> dict[Resource, list[str]]:
-    """Names of all objects that an installation can have, in the order in which they are applied."""
+    """Return names of all objects that an installation can have, in the order in which they are applied."""
     names: dict[Resource, list[str]] = {}
     for body in objects.objects(EVERYTHING):
         names.setdefault(resource_of_body(body), []).append(body["metadata"]["name"])

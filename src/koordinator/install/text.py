@@ -7,7 +7,7 @@ import yaml
 
 
 def text(manifest: Any) -> str:
-    """One document. Texts of several lines keep their lines."""
+    """Return one document. Texts of several lines keep their lines."""
     # Without aliases: schemas share parts in memory, but each file must be plain to read and to patch.
     dumped: str = yaml.dump(manifest, Dumper=_PlainDumper, sort_keys=False, width=110, allow_unicode=True)
     return dumped

@@ -342,7 +342,7 @@ def _check(source: str, values: Values) -> None:
 
 
 def read_file(source: str, text: str) -> dict[str, Any]:
-    """The mapping in a YAML file of values. Raises: ValuesError."""
+    """Return the mapping in a YAML file of values. Raises: ValuesError."""
     try:
         found = yaml_text.load(text)
     except yaml_text.YamlError as error:

@@ -202,7 +202,7 @@ class AuditLog:
         return descriptors
 
     def _rotated(self) -> list[str]:
-        """Names of files set aside, the oldest first."""
+        """Return names of files set aside, the oldest first."""
         return sorted(name for name in os.listdir(self._directory) if _ROTATED.fullmatch(name))
 
     def _path(self, name: str) -> str:

@@ -88,7 +88,7 @@ class AuditQuery:
         self._readers: dict[str, _Reader] = {}
 
     def page(self, size: str = "", token: str = "") -> AuditPage:
-        """The newest events, or those after a token. Raises: QueryError."""
+        """Return the newest events, or those after a token. Raises: QueryError."""
         count = self._size(size)
         now_s = self._clock.now()
         for each in [each for each, reader in self._readers.items() if now_s - reader.used_s > TOKEN_LIFE_S]:

@@ -78,7 +78,7 @@ class NodeHistogram(Histogram):
         self._node = node
 
     def of(self, *values: str) -> HistogramSeries:
-        """The series with these label values, after the node's."""
+        """Return the series with these label values, after the node's."""
         return super().of(self._node, *values)
 
 

@@ -75,14 +75,14 @@ def record(pod: Pod, driver: Driver) -> PodRecord:
 
 
 def as_granted(pod: Pod) -> Pod:
-    """The pod with the amounts that the kubelet has granted: groups must not get what it refuses or puts off."""
+    """Return the pod with the amounts that the kubelet has granted: groups must not get what it refuses or puts off."""
     spec = pod_resize.granted_spec(pod)
     return pod if spec is pod.spec else msgspec.structs.replace(pod, spec=spec)
 
 
 def readable(pod: Pod) -> tuple[Pod, list[str]]:
-    """The pod without amounts that are no quantities, and what was wrong: whoever adds up amounts of all pods must not
-    fail because of one. A pod without such amounts is answered as it is.
+    """Return the pod without amounts that are no quantities, and what was wrong: whoever adds up amounts of all
+    pods must not fail because of one. A pod without such amounts is answered as it is.
     """
     problems: list[str] = []
     spec = msgspec.structs.replace(

@@ -14,7 +14,7 @@ LATE_INTERVALS = 2.0
 
 
 def of(strategy: Strategy, shared: Shared) -> "Pace":
-    """The pauses of a strategy's loop."""
+    """Return the pauses of a strategy's loop."""
     after = strategy.after if isinstance(strategy, Following) else None
     every_s = shared.config.collect.used_interval_s
     return Pace(strategy.interval_s, shared.view, after, strategy.name, change_interval_s=every_s)

@@ -27,7 +27,7 @@ class Kubelet(Protocol):
     """The kubelet of this node, wherever the Node object says that it is. Raises: KubeletError."""
 
     async def pods(self) -> list[Pod]:
-        """All pods of the node."""
+        """Return all pods of the node."""
         ...
 
     async def config(self) -> dict[str, Any]:

@@ -28,36 +28,40 @@ class Readings:
         self.collect_interval_s = collect_interval_s
 
     def latest(self, kind: str, properties: Mapping[str, str] = NO_PROPERTIES) -> float | None:
-        """The newest value of the series with exactly these properties, None when it is too old or there is none."""
+        """Return the newest value of the series with exactly these properties, None when it is too old or there is
+        none.
+        """
         end_ms = int(self._clock.now() * 1000)
         start_ms = end_ms - int(LATEST_INTERVALS * self.collect_interval_s * 1000)
         return self._store.latest(kind, start_ms, end_ms, properties)
 
     def average(self, kind: str, window_s: float, properties: Mapping[str, str] = NO_PROPERTIES) -> Average:
-        """The mean over the last `window_s` seconds."""
+        """Return the mean over the last `window_s` seconds."""
         end_ms = int(self._clock.now() * 1000)
         points = self._store.query(kind, end_ms - int(window_s * 1000), end_ms, properties)
         return Average(points.aggregate(Aggregation.AVG), points.count)
 
     def latest_by(self, kind: str, name: str) -> dict[str, float]:
-        """The newest value of each series of a kind with one property, by that property; without those too old."""
+        """Return the newest value of each series of a kind with one property, by that property; without those too
+        old.
+        """
         end_ms = int(self._clock.now() * 1000)
         start_ms = end_ms - int(LATEST_INTERVALS * self.collect_interval_s * 1000)
         return self._store.latest_by(kind, name, start_ms, end_ms)
 
     def average_by(self, kind: str, name: str, window_s: float) -> dict[str, float]:
-        """The mean of each series of a kind with one property, by that property."""
+        """Return the mean of each series of a kind with one property, by that property."""
         end_ms = int(self._clock.now() * 1000)
         return self._store.average_by(kind, name, end_ms - int(window_s * 1000), end_ms)
 
     def pods(self, kind: str = kinds.POD_CPU) -> dict[str, float]:
-        """The newest values of all pods, by UID."""
+        """Return the newest values of all pods, by UID."""
         return self.latest_by(kind, kinds.POD_UID)
 
     def containers(self, kind: str) -> dict[str, float]:
-        """The newest values of all containers, by full container id."""
+        """Return the newest values of all containers, by full container id."""
         return self.latest_by(kind, kinds.CONTAINER_ID)
 
     def host_applications(self, kind: str = kinds.HOST_APP_CPU) -> dict[str, float]:
-        """The newest values of all host applications, by name."""
+        """Return the newest values of all host applications, by name."""
         return self.latest_by(kind, kinds.HOST_APP_NAME)

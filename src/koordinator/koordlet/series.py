@@ -67,7 +67,7 @@ class Points(msgspec.Struct, frozen=True, eq=False):
         return int(self.at_ms.max() - self.at_ms.min()) if self.count else 0
 
     def aggregate(self, how: Aggregation) -> float | None:
-        """One number; None without points, except for their count.
+        """Return one number; None without points, except for their count.
 
         A percentile is the value at index int(n·p) − 1 of the ascending order, without interpolation.
         """
@@ -163,13 +163,13 @@ class Ring:
         return Points(at_ms[within], values[within])
 
     def latest(self, start_ms: int, end_ms: int) -> float | None:
-        """The newest value within the window."""
+        """Return the newest value within the window."""
         if self.newest_ms <= end_ms:
             return self.newest if self.newest_ms >= start_ms else None
         return self.between(start_ms, end_ms).aggregate(Aggregation.LAST)  # a clock was set back a little
 
     def mean(self, start_ms: int, end_ms: int) -> float | None:
-        """The mean over the window."""
+        """Return the mean over the window."""
         return (
             None if self.newest_ms < start_ms else self.between(start_ms, end_ms).aggregate(Aggregation.AVG)
         )
@@ -229,7 +229,7 @@ class SeriesStore:
             self._of(kind).points_max = max(points_max, 1)
 
     def ring(self, kind: str, properties: Mapping[str, str] = NO_PROPERTIES) -> Ring:
-        """The series of these properties, to be kept and appended to.
+        """Return the series of these properties, to be kept and appended to.
 
         Raises: SampleError when the kind is unknown, or these are not its properties.
         """
@@ -278,7 +278,7 @@ class SeriesStore:
     def latest(
         self, kind: str, start_ms: int, end_ms: int, properties: Mapping[str, str] = NO_PROPERTIES
     ) -> float | None:
-        """The newest value within the window of the series with exactly these properties.
+        """Return the newest value within the window of the series with exactly these properties.
 
         Raises: SampleError when the kind is unknown.
         """
@@ -286,7 +286,7 @@ class SeriesStore:
         return None if ring is None else ring.latest(start_ms, end_ms)
 
     def latest_by(self, kind: str, name: str, start_ms: int, end_ms: int) -> dict[str, float]:
-        """The newest value within the window of each series of the kind, by its property `name`."""
+        """Return the newest value within the window of each series of the kind, by its property `name`."""
         found: dict[str, float] = {}
         for ring in self._of(kind).rings.values():
             value = ring.latest(start_ms, end_ms)
@@ -295,7 +295,7 @@ class SeriesStore:
         return found
 
     def average_by(self, kind: str, name: str, start_ms: int, end_ms: int) -> dict[str, float]:
-        """The mean over the window of each series of the kind, by its property `name`."""
+        """Return the mean over the window of each series of the kind, by its property `name`."""
         found: dict[str, float] = {}
         for ring in self._of(kind).rings.values():
             value = ring.mean(start_ms, end_ms)

@@ -77,7 +77,7 @@ class LoggedWrite:
 
 
 def at_version(record: ObjectRecord, version: int) -> ObjectRecord:
-    """The same object under another resourceVersion."""
+    """Return the same object under another resourceVersion."""
     meta = {**record.obj["metadata"], "resourceVersion": str(version)}
     return ObjectRecord({**record.obj, "metadata": meta}, version)
 

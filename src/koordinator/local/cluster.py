@@ -342,9 +342,10 @@ def _resource(body: dict[str, Any]) -> Resource:
 def scheduler_config(
     own: SchedulerConfig | None = None, *, network_topology: bool = False
 ) -> SchedulerConfig:
-    """The shipped profile under both names: here one scheduler places everybody's pods. Users' `own` configuration
-    gets a profile of the stock scheduler, unless it has one: nobody else would place the pods that ask for it. It is
-    as the one that they have changed, the shipped one where they have another."""
+    """Return the shipped profile under both names: here one scheduler places everybody's pods. Users' `own`
+    configuration gets a profile of the stock scheduler, unless it has one: nobody else would place the pods that
+    ask for it. It is as the one that they have changed, the shipped one where they have another.
+    """
     shipped = default_plugins.shipped_profile()
     if own is not None:
         by_name = {profile.scheduler_name: profile for profile in own.profiles}

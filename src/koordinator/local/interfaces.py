@@ -21,7 +21,7 @@ class ObjectSchema(Protocol):
     """The schema of one resource's objects."""
 
     def decode(self, obj: dict[str, Any], field_validation: str) -> tuple[dict[str, Any], list[str]]:
-        """The object without unknown fields, and warnings for them.
+        """Return the object without unknown fields, and warnings for them.
 
         `field_validation` is "Strict" (unknown fields raise), "Warn" or "Ignore" ("" means Warn).
         Raises: BadRequest for wrong types in built-in kinds (`json: cannot unmarshal ...`) and in Strict mode
@@ -30,7 +30,7 @@ class ObjectSchema(Protocol):
         ...
 
     def default(self, obj: dict[str, Any]) -> dict[str, Any]:
-        """The object with the defaults that the API server would fill in."""
+        """Return the object with the defaults that the API server would fill in."""
         ...
 
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[StatusCause]:
@@ -104,7 +104,7 @@ class AdmissionAttributes(msgspec.Struct, frozen=True, kw_only=True):
     subresource: str = ""
 
     def forbidden(self, why: str, obj: Json | None = None) -> Forbidden:
-        """The refusal as the API server words it; `obj` names the object where the request does not."""
+        """Return the refusal as the API server words it; `obj` names the object where the request does not."""
         meta = (obj or {}).get("metadata") or {}
         name = self.name or meta.get("name") or meta.get("generateName") or ""
         resource = self.resource
@@ -121,7 +121,7 @@ class Admission(Protocol):
         ...
 
     async def admit(self, asked: AdmissionAttributes, obj: Json | None) -> Json | None:
-        """The object as built-in plugins and webhooks change it, accepted by those that only judge.
+        """Return the object as built-in plugins and webhooks change it, accepted by those that only judge.
 
         Raises: ApiError with the API server's text when a webhook denies or fails (failurePolicy Fail).
         """

@@ -94,7 +94,7 @@ def value_faults(value: str) -> list[str]:
 
 @lru_cache(4096)
 def labels(text: str) -> LabelTest | None:
-    """The test that a label selector stands for; None when it selects everything.
+    """Return the test that a label selector stands for; None when it selects everything.
 
     Raises: SelectorError.
     """
@@ -255,7 +255,7 @@ def _is_integer(text: str | None) -> bool:
 
 @lru_cache(4096)
 def fields(text: str) -> tuple[FieldRequirement, ...]:
-    """The requirements of a field selector, all of which must hold.
+    """Return the requirements of a field selector, all of which must hold.
 
     Raises: SelectorError.
     """
@@ -294,7 +294,7 @@ def _unescape(value: str) -> str:
 
 
 def text_at(path: str) -> Callable[[dict[str, Any]], str]:
-    """A function that reads a field (`spec.nodeName`) of an object as text; empty when it is not there."""
+    """Return a function that reads a field (`spec.nodeName`) of an object as text; empty when it is not there."""
     keys = path.split(".")
 
     def read(obj: dict[str, Any]) -> str:

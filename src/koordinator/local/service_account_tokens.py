@@ -87,7 +87,7 @@ class ServiceAccountTokens:
         self._known: dict[tuple[str, tuple[str, ...]], tuple[Account, float, float]] = {}
 
     def issue(self, account: Account, audiences: list[str], life_s: int) -> tuple[str, int]:
-        """A signed token, and when it expires (seconds since 1970)."""
+        """Return a signed token, and when it expires (seconds since 1970)."""
         import jwt
 
         now_s = int(self._clock.now())
@@ -180,7 +180,7 @@ class ServiceAccountTokens:
 
 
 def _kept_key(path: Path | None) -> "EllipticCurvePrivateKey":
-    """The key in a file, or a new one, which is then kept there."""
+    """Return the key in a file, or a new one, which is then kept there."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 

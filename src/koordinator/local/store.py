@@ -190,13 +190,13 @@ class Table:
     # Reading the whole table
 
     def indexed(self, key: IndexKey) -> list[ObjectRecord] | None:
-        """The objects with one value of an index, in key order; None when there is no such index."""
+        """Return the objects with one value of an index, in key order; None when there is no such index."""
         if key[0] not in self._getters:
             return None
         return [record for _, record in sorted(self._indexed.get(key, {}).items(), key=_key_of)]
 
     def in_namespace(self, namespace: str) -> Iterator[ObjectRecord]:
-        """The objects of one namespace (not ordered); safe against writes while iterating."""
+        """Return the objects of one namespace (not ordered); safe against writes while iterating."""
         return iter(list(self._spaces.get(namespace, {}).values()))
 
     def records(
@@ -254,7 +254,7 @@ class Table:
         return self._history.end
 
     def changes_since(self, position: int) -> Sequence[LoggedWrite] | None:
-        """The changes after a position, in order; None when the log no longer reaches back to it."""
+        """Return the changes after a position, in order; None when the log no longer reaches back to it."""
         return None if position < self._history.base else self._history.since(position)
 
     # Watching
@@ -295,7 +295,7 @@ class Table:
             channel.close()
 
     def channels(self) -> tuple[Channel, ...]:
-        """The logs of the table."""
+        """Return the logs of the table."""
         return (self._history, *self._channels.values())
 
     def _release(self, index: IndexKey | None) -> None:
@@ -313,7 +313,7 @@ def _key_of(item: tuple[Key, ObjectRecord]) -> Key:
 
 
 def too_old(version: int, oldest: int) -> errors.Gone:
-    """The API server's answer to a version that is no longer kept."""
+    """Return the API server's answer to a version that is no longer kept."""
     return errors.Gone(f"too old resource version: {version} ({oldest})")
 
 
@@ -443,7 +443,7 @@ class ObjectStore:
         *,
         packed: bool = False,
     ) -> Table:
-        """The table of that name, made on first use; `indexes` and `packed` count on first use only."""
+        """Return the table of that name, made on first use; `indexes` and `packed` count on first use only."""
         table = self._tables.get(name)
         if table is None:
             table = self._tables[name] = Table(self, name, indexes or {}, self._history_max, packed=packed)

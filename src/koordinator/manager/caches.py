@@ -67,7 +67,7 @@ def node(whole: Node) -> Node:
 
 
 def node_metric(whole: NodeMetric) -> NodeMetric:
-    """The collect policy, and the report as the node resource controller reads it."""
+    """Return the collect policy, and the report as the node resource controller reads it."""
     return ReadMetric(
         metadata=whole.metadata, spec=whole.spec, status=_NO_STATUS, reading=reading_of(whole.status)
     )

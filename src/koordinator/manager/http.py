@@ -38,7 +38,7 @@ def health_application(alive: Mapping[str, Check], ready: Mapping[str, Check]) -
 
 
 async def well() -> str:
-    """The check of a process that answers."""
+    """Return the check of a process that answers."""
     return ""
 
 

@@ -77,7 +77,7 @@ class AgentProcess:
         self._process = None
 
     def said(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         try:
             return self._log.read_text(encoding="utf-8", errors="replace")[-_TOLD_CHARS:]
         except OSError:

@@ -29,7 +29,7 @@ class Programs(msgspec.Struct, frozen=True):
 
 
 def build(cache: Path) -> Programs:
-    """The compiled programs below `cache`; compiles what is not there yet.
+    """Return the compiled programs below `cache`; compiles what is not there yet.
 
     Raises: DemoError without a compiler, or when it fails; the message says what to do.
     """

@@ -84,12 +84,12 @@ def loops_per_request(programs: Programs) -> int:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """Return a port of loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def cpu_count() -> int:
-    """CPUs that this process may run on: pods get the same."""
+    """Return CPUs that this process may run on: pods get the same."""
     return len(os.sched_getaffinity(0))

@@ -30,7 +30,7 @@ class WholeDisk(msgspec.Struct, frozen=True):
 
 
 def disk_of(path: Path, sys: str = "/sys") -> WholeDisk | None:
-    """The disk that a directory is on; None when that is no single disk (memory, network, overlay)."""
+    """Return the disk that a directory is on; None when that is no single disk (memory, network, overlay)."""
     number = os.stat(path).st_dev
     device = Path(f"{sys}/dev/block/{os.major(number)}:{os.minor(number)}")
     try:

@@ -27,7 +27,7 @@ _ANY_CPU_USE = json.dumps({"usageThresholds": {"memory": 95}})  # what is not li
 
 
 def configuration(disk: WholeDisk | None, mode: DemoMode = DemoMode.MANAGED) -> dict[str, str]:
-    """The data of ConfigMap `slo-controller-config`: lend all that is left, and protect services.
+    """Return the data of ConfigMap `slo-controller-config`: lend all that is left, and protect services.
 
     In mode `DEFAULT` services are protected as an installation does that nobody has configured. Both lend the same,
     so that batch finds a place at any load.
@@ -83,7 +83,7 @@ def node_annotations() -> dict[str, str]:
 
 
 def service(command: list[str]) -> dict[str, Any]:
-    """The latency-sensitive service: a burstable pod of class LS."""
+    """Return the latency-sensitive service: a burstable pod of class LS."""
     requests = {"cpu": f"{SERVICE_REQUEST_MILLI}m", "memory": f"{_SERVICE_MEMORY_MIB}Mi"}
     return _pod(
         SERVICE, PriorityClass.PROD, {labels.QOS_CLASS: QoSClass.LS.value}, command, {"requests": requests}
@@ -91,7 +91,7 @@ def service(command: list[str]) -> dict[str, Any]:
 
 
 def batch(mode: DemoMode, number: int, command: list[str], cpus: int, memory_mib: int) -> dict[str, Any]:
-    """A batch pod: managed it is best-effort and asks for what is lent, unmanaged it is a pod like any other."""
+    """Return a batch pod: managed it is best-effort and asks for what is lent, unmanaged it is a pod like any other."""
     name = f"batch-{mode}-{number}"
     if mode is DemoMode.UNMANAGED:
         requests = {"cpu": f"{SERVICE_REQUEST_MILLI // BATCH_PODS}m", "memory": f"{memory_mib}Mi"}

@@ -12,7 +12,7 @@ _PREFIX = "koordinator-demo-"
 
 
 def name() -> str:
-    """The group of this process."""
+    """Return the group of this process."""
     return f"{_PREFIX}{os.getpid()}"
 
 

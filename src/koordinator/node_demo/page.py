@@ -34,7 +34,7 @@ _STYLE = """
 
 
 def render(shown: ShownResults, rows: list[ResultRow]) -> str:
-    """The whole page as HTML text, plotting library included."""
+    """Return the whole page as HTML text, plotting library included."""
     found = results.disturbances(shown.measured)
     text = body(
         __package__,
@@ -106,7 +106,7 @@ def _tails(scenario: DemoScenario, measured: list[Measured]) -> go.Figure:
 
 
 def _over_time(scenario: DemoScenario, measured: list[Measured]) -> go.Figure:
-    """The slowest one percent in each quarter of a second, run after run."""
+    """Return the slowest one percent in each quarter of a second, run after run."""
     figure = new_figure(
         "p99 of ¼ s, ms", "seconds of the measurement; the runs of a mode one after the other"
     )

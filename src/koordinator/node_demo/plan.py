@@ -96,7 +96,7 @@ def runs(scenarios: list[DemoScenario], repeats: int, modes: Sequence[DemoMode] 
 
 
 def alone_like(scenario: DemoScenario) -> DemoScenario:
-    """The scenario that stands for being alone: a CPU or a memory hog that is not there are the same."""
+    """Return the scenario that stands for being alone: a CPU or a memory hog that is not there are the same."""
     return scenario if scenario.hog is Hog.DISK else DemoScenario(scenario.load_percent, Hog.CPU)
 
 

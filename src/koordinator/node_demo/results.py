@@ -47,7 +47,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def summarise(measured: Sequence[Measured]) -> list[ResultRow]:
-    """One row per scenario and mode, in the order of scenarios, then modes."""
+    """Return one row per scenario and mode, in the order of scenarios, then modes."""
     scenarios = sorted({each.run.scenario for each in measured if each.run.mode is not DemoMode.ALONE})
     rows = []
     for scenario in scenarios or sorted({each.run.scenario for each in measured}):
@@ -147,7 +147,7 @@ class Circumstances(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def plain(measured: Sequence[Measured]) -> list[dict[str, object]]:
-    """Each run in figures, without its single requests."""
+    """Return each run in figures, without its single requests."""
     return [
         {
             "run": each.run,

@@ -35,7 +35,7 @@ METHOD = (
 
 
 def cells(row: ResultRow) -> tuple[str, ...]:
-    """A line of the table, as `HEADER` names the columns."""
+    """Return a line of the table, as `HEADER` names the columns."""
     is_alone = row.mode is DemoMode.ALONE
     return (
         MODES[row.mode],
@@ -74,7 +74,7 @@ def held(measured: Sequence[Measured], written: Sequence[Written]) -> list[str]:
 
 
 def _generic(path: str) -> str:
-    """The path without what differs between runs and pods."""
+    """Return the path without what differs between runs and pods."""
     return _IDS.sub("…", path)
 
 
@@ -116,7 +116,7 @@ def aim(row: ResultRow) -> Aim:
 
 
 def verdicts(rows: list[ResultRow]) -> list[PromiseCheck]:
-    """All promises of managed runs."""
+    """Return all promises of managed runs."""
     found = []
     for row in rows:
         if row.mode is not DemoMode.MANAGED:

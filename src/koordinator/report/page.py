@@ -11,7 +11,9 @@ from koordinator import __version__
 
 
 def page(title: str, body: str, *, style: str = "") -> str:
-    """A whole page as HTML text, plotting library included; `body` and `style` (more CSS) stand in it as they are."""
+    """Return a whole page as HTML text, plotting library included; `body` and `style` (more CSS) stand in it as
+    they are.
+    """
     return _template(__package__, "frame.html").substitute(
         title=html.escape(title),
         style=style,
@@ -22,7 +24,7 @@ def page(title: str, body: str, *, style: str = "") -> str:
 
 
 def body(package: str, **parts: str) -> str:
-    """The `page.html` of a package with its `$name`s replaced. Raises: KeyError when a part is missing."""
+    """Return the `page.html` of a package with its `$name`s replaced. Raises: KeyError when a part is missing."""
     return _template(package, "page.html").substitute(parts)
 
 
@@ -40,7 +42,7 @@ def _template(package: str, name: str) -> Template:
 
 
 def figure(y: str, x: str) -> go.Figure:
-    """An empty one with the titles of its axes."""
+    """Return an empty one with the titles of its axes."""
     found = go.Figure()
     found.update_layout(
         template="plotly_white",

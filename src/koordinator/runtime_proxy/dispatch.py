@@ -19,7 +19,7 @@ class FailurePolicy(enum.Enum):
 
     @classmethod
     def of(cls, text: str) -> "FailurePolicy":
-        """The policy that a hook server registered; everything but `Fail` lets calls go on."""
+        """Return the policy that a hook server registered; everything but `Fail` lets calls go on."""
         return cls.FAIL if text == cls.FAIL.value else cls.IGNORE
 
 
@@ -67,7 +67,7 @@ def route(
     labels: Mapping[str, str],
     skip: tuple[str, str] = (SKIP_LABEL, SKIP_VALUE),
 ) -> Route:
-    """The hooks that a call of `method` for a pod with these labels reaches.
+    """Return the hooks that a call of `method` for a pod with these labels reaches.
 
     `registered` holds the stages that some hook server asked for.
     """
@@ -89,7 +89,7 @@ class Calls(msgspec.Struct, frozen=True):
 
 
 def calls(path: Route, policy: FailurePolicy, hook_fails: bool) -> Calls:
-    """The steps of a call whose runtime answers well and whose hook before it fails or not."""
+    """Return the steps of a call whose runtime answers well and whose hook before it fails or not."""
     if path.before and hook_fails and policy is FailurePolicy.FAIL:
         return Calls((path.before,), True)
     return Calls(tuple(step for step in (path.before, BACKEND, path.after) if step), False)

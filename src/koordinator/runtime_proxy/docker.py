@@ -19,7 +19,7 @@ class SplitLabels(msgspec.Struct, frozen=True):
 
 
 def to_cri_path(driver: str, cgroup_parent: str) -> str:
-    """The whole cgroup path of a Docker cgroup parent, as hooks expect it.
+    """Return the whole cgroup path of a Docker cgroup parent, as hooks expect it.
 
     systemd nests slices by the dashes of their names: `a-b.slice` lies in `/a.slice` (systemd.slice(5)).
     """
@@ -35,7 +35,7 @@ def to_cri_path(driver: str, cgroup_parent: str) -> str:
 
 
 def to_docker_parent(driver: str, cgroup_parent: str) -> str:
-    """The cgroup parent that Docker wants for a path: with systemd, only its last component."""
+    """Return the cgroup parent that Docker wants for a path: with systemd, only its last component."""
     return cgroup_parent.rstrip("/").rpartition("/")[2] if driver == SYSTEMD else cgroup_parent
 
 

@@ -57,7 +57,7 @@ def with_answer(
 def with_update(
     cached: LinuxContainerResources | None, request: LinuxContainerResources | None
 ) -> LinuxContainerResources | None:
-    """The checkpoint after an UpdateContainerResources request: what the hook is then told.
+    """Return the checkpoint after an UpdateContainerResources request: what the hook is then told.
 
     The OOM score is not the request's to change; a hook may.
     """
@@ -92,7 +92,7 @@ def merged(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_amounts(old: LinuxContainerResources, new: LinuxContainerResources) -> LinuxContainerResources:
-    """The amounts that follow one rule everywhere: taken when positive."""
+    """Return the amounts that follow one rule everywhere: taken when positive."""
     return msgspec.structs.replace(
         old,
         cpu_period=_positive(new.cpu_period, old.cpu_period),

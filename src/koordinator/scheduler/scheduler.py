@@ -199,7 +199,7 @@ class Scheduler:
         return self._is_scheduling and (self._binder.is_busy or self.queue.active_count > 0)
 
     def _live(self, pod: Pod) -> Pod | None:
-        """The pod as it is now, also one that only the scheduler knows."""
+        """Return the pod as it is now, also one that only the scheduler knows."""
         found = self.caches.live(pod)
         if found is not None:
             return found
@@ -237,7 +237,7 @@ class Scheduler:
         return SUCCESS
 
     def _planned(self, pod: PodInfo, planned_by: str) -> PendingPod | Status:
-        """A pod of somebody's plan as it waits in the queue."""
+        """Return a pod of somebody's plan as it waits in the queue."""
         entry = self.queue.look_for(pod.uid, by=planned_by)
         return entry if isinstance(entry, Status) else PendingPod(entry.pod, entry.class_key)
 
@@ -336,7 +336,7 @@ class Scheduler:
                 await asyncio.sleep(0)
 
     def _next(self, now_s: float) -> QueuedPod | None:
-        """The pod that a plugin wants next, else the queue's."""
+        """Return the pod that a plugin wants next, else the queue's."""
         for chooser in self._choosers:
             entry = self._chosen(chooser, now_s)
             if entry is not None:
@@ -345,7 +345,7 @@ class Scheduler:
         return self.queue.pop(now_s)
 
     def _chosen(self, chooser: NextPodPlugin[Any], now_s: float) -> QueuedPod | None:
-        """The pod that a plugin wants next, None for none."""
+        """Return the pod that a plugin wants next, None for none."""
         while True:
             uid = self._guard.answer(chooser.next_pod, otherwise=lambda _: None)
             if uid is None:

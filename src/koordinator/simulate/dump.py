@@ -68,7 +68,7 @@ class Dump:
             self._objects.setdefault((group, kind), {})[key] = (f"{file}: {kind} {key.lstrip('/')}", text)
 
     def views(self, view: type[T]) -> list[T]:
-        """All objects of a kind. Raises: DumpError when one does not fit the view."""
+        """Return all objects of a kind. Raises: DumpError when one does not fit the view."""
         found = self._objects.get((view.resource.group, view.resource.kind), {})
         return [_decoded(view, where, msgspec.json.decode(text)) for where, text in found.values()]
 
@@ -78,7 +78,7 @@ class Dump:
 
 
 def read(paths: Iterable[str]) -> Dump:
-    """All objects of the files, which may be gzipped; `-` is standard input.
+    """Return all objects of the files, which may be gzipped; `-` is standard input.
 
     Raises: DumpError, FileError, OSError.
     """
@@ -92,8 +92,8 @@ def read(paths: Iterable[str]) -> Dump:
 
 
 def documents(name: str, file: IO[bytes]) -> Iterator[tuple[str, Any]]:
-    """The JSON documents one after the other (of a list, its objects), or the YAML documents, of a file; each with the
-    place where it stands.
+    """Yield the JSON documents one after the other (of a list, its objects), or the YAML documents, of a file; each
+    with the place where it stands.
 
     Raises: DumpError, FileError.
     """
@@ -119,7 +119,7 @@ def _skip_logs(stream: user_files.JsonStream) -> None:
 
 
 def _members(stream: user_files.JsonStream) -> Iterator[tuple[str, Any]]:
-    """A JSON object, or where it is a list the objects in it, one by one."""
+    """Yield a JSON object, or where it is a list the objects in it, one by one."""
     body: Json = {}
     waiting: list[Any] = []  # items without a kind of their own, of a list that says its kind behind them
     is_list = False
@@ -150,7 +150,7 @@ def _members(stream: user_files.JsonStream) -> Iterator[tuple[str, Any]]:
 
 
 def _items(stream: user_files.JsonStream) -> Iterator[Any]:
-    """The values of a JSON list."""
+    """Yield the values of a JSON list."""
     stream.take("[")
     for count in itertools.count():
         if stream.peek() == "]":
@@ -212,7 +212,7 @@ class DumpSnapshot(msgspec.Struct, frozen=True):
 
 
 def snapshot(dump: Dump, config: SchedulerConfig, *, seed: int = 0) -> DumpSnapshot:
-    """An engine that has seen everything in the dump.
+    """Return an engine that has seen everything in the dump.
 
     Raises: DumpError when there are no nodes or an object cannot be read; ConfigError.
     """
@@ -242,7 +242,7 @@ def snapshot(dump: Dump, config: SchedulerConfig, *, seed: int = 0) -> DumpSnaps
 
 
 def network(dump: Dump, nodes: Iterable[Node]) -> TopologyTree | None:
-    """The network as the objects describe it, None when they do not. Raises: TopologySpecError, DumpError."""
+    """Return the network as the objects describe it, None when they do not. Raises: TopologySpecError, DumpError."""
     for each in dump.views(ClusterNetworkTopology):
         if each.metadata.name == OBJECT_NAME:
             named = ((node.metadata.name, node.metadata.labels) for node in nodes)
@@ -268,7 +268,7 @@ def _guarded(call: Any, *args: Any) -> Any:
 
 
 def newest_s(dump: Dump, nodes: Iterable[Node], pods: Iterable[Pod]) -> float:
-    """The newest time in reports, heartbeats and creations; 0 when there is none."""
+    """Return the newest time in reports, heartbeats and creations; 0 when there is none."""
     texts = [str(metric.status.update_time or "") for metric in dump.views(NodeMetric)]
     for node in nodes:
         texts += [each.last_heartbeat_time or "" for each in node.status.conditions]

@@ -172,7 +172,7 @@ class _Replay:
             self.queue.happened(happening, self.clock.now())
 
     def _info(self, timed: TimedPod) -> PodInfo:
-        """The pod; one that asks for a scheduler that the configuration does not have gets the first profile."""
+        """Return the pod; one that asks for a scheduler that the configuration does not have gets the first profile."""
         pod = timed.pod
         if pod.spec.scheduler_name not in self.engine.profiles:
             pod = replace(pod, spec=replace(pod.spec, scheduler_name=self._default.name))
@@ -260,7 +260,7 @@ class _Replay:
         self.progress(total, total)
 
     def _next(self, left: dict[str, PodInfo], order: deque[PodInfo]) -> PodInfo | None:
-        """The pod that a plugin wants, else the first that may be tried; None at the end."""
+        """Return the pod that a plugin wants, else the first that may be tried; None at the end."""
         while (wanted := self.wanted_next()) is not None:
             uid, chooser = wanted
             if (chosen := left.pop(uid, None)) is not None and self._is_let_in(chosen, but=chooser):
@@ -400,7 +400,7 @@ class _Timeline:
             self._try(entry, now_s)
 
     def _next(self, now_s: float) -> QueuedPod | None:
-        """The pod that a plugin wants, else the queue's."""
+        """Return the pod that a plugin wants, else the queue's."""
         while (wanted := self._replay.wanted_next()) is not None:
             uid, chooser = wanted
             if (entry := self._queue.take(uid, now_s, by=chooser)) is not None:
@@ -451,7 +451,9 @@ def given_back_reason(status: Status) -> str:
 
 
 def reasons_of(result: Unplaced) -> tuple[str, ...]:
-    """The distinct reasons of all nodes, sorted; of the pod as a whole, or of its gang, when no node was asked."""
+    """Return the distinct reasons of all nodes, sorted; of the pod as a whole, or of its gang, when no node was
+    asked.
+    """
     evaluation = result.evaluation
     if evaluation is None or not evaluation.status.is_success:
         return result.status.reasons
@@ -459,7 +461,7 @@ def reasons_of(result: Unplaced) -> tuple[str, ...]:
 
 
 def without_preemption(config: SchedulerConfig) -> SchedulerConfig:
-    """The configuration with no PostFilter plugins."""
+    """Return the configuration with no PostFilter plugins."""
     none = PluginSet(disabled=[PluginRef(name="*")])
     profiles = [
         replace(profile, plugins=replace(profile.plugins or Plugins(), post_filter=none))

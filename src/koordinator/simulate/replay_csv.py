@@ -85,7 +85,7 @@ class CsvRow(msgspec.Struct, frozen=True):
         return self.cells.get(column, "").strip()
 
     def amount(self, column: str, default: int | None = None) -> int:
-        """A whole number that is not negative. Raises: TableError."""
+        """Return a whole number that is not negative. Raises: TableError."""
         text = self.text(column)
         if not text and default is not None:
             return default
@@ -107,7 +107,7 @@ def is_table(path: Path) -> bool:
 
 
 def read_nodes(path: Path, gpu: Gpu, pods_per_node: int) -> list[Node]:
-    """The nodes of a table; `pods_per_node` is how many pods each takes, which tables do not tell.
+    """Return the nodes of a table; `pods_per_node` is how many pods each takes, which tables do not tell.
 
     Raises: TableError, OSError.
     """
@@ -121,7 +121,7 @@ def read_nodes(path: Path, gpu: Gpu, pods_per_node: int) -> list[Node]:
 
 
 def read_pods(path: Path, gpu: Gpu) -> tuple[list[TimedPod], int]:
-    """The pods of a table in its order, and how many were left out for their GPUs.
+    """Return the pods of a table in its order, and how many were left out for their GPUs.
 
     Raises: TableError, OSError.
     """

@@ -81,7 +81,7 @@ def _refuse_duplicates(kind: str, names: list[str]) -> None:
 
 
 def _pods_of(dump: Dump) -> tuple[list[TimedPod], int]:
-    """Pods of a dump as if nobody had placed them yet, and how many have ended already."""
+    """Return pods of a dump as if nobody had placed them yet, and how many have ended already."""
     steps = normalization.PodSteps.of(FeatureGates.of(Component.SCHEDULER))
     pods: list[TimedPod] = []
     ended = 0
@@ -110,7 +110,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def network_of(given: ReplayInput) -> TopologyTree | None:
-    """The network as the files describe it, None when they do not. Raises: InputError."""
+    """Return the network as the files describe it, None when they do not. Raises: InputError."""
     try:
         return dumps.network(given.others, given.nodes)
     except TopologySpecError as error:

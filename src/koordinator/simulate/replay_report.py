@@ -111,8 +111,9 @@ class ReplayReport(ReportPart, frozen=True, kw_only=True):
 
 
 def report(given: ReplayInput, result: ReplayResult, reading_s: float, placing_s: float) -> ReplayReport:
-    """The figures of a finished replay. Allocation and fragmentation are those of the end, with a time line
-    those of the fullest moment."""
+    """Return the figures of a finished replay. Allocation and fragmentation are those of the end, with a time line
+    those of the fullest moment.
+    """
     timeline = bool(result.samples)
     allocatable, requested = _capacity(result)
     wanted = _wanted(result)
@@ -245,14 +246,14 @@ def _headrooms(names: Sequence[str], free: I64, slots: I64, wanted: I64) -> list
 
 
 def histogram(requested: I64, allocatable: I64) -> list[int]:
-    """Nodes per tenth of allocation; nodes without the resource are in none. Shapes: both (nodes,)."""
+    """Return nodes per tenth of allocation; nodes without the resource are in none. Shapes: both (nodes,)."""
     has = allocatable > 0
     tenth = np.minimum(requested[has] * BINS // allocatable[has], BINS - 1)
     return [int(count) for count in np.bincount(tenth, minlength=BINS)]
 
 
 def left_over(outcomes: Sequence[PodOutcome]) -> list[LeftOver]:
-    """Pods without a node by their reasons, most pods first."""
+    """Return pods without a node by their reasons, most pods first."""
     counts: Counter[tuple[str, ...]] = Counter()
     examples: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for each in outcomes:

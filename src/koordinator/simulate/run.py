@@ -296,7 +296,7 @@ LOAD_AWARE_ARGS: dict[str, Any] = {
 
 
 def scheduler_config(*, load_aware: bool) -> SchedulerConfig:
-    """The shipped profile; load awareness filters by the thresholds above, or is not there at all."""
+    """Return the shipped profile; load awareness filters by the thresholds above, or is not there at all."""
     shipped = default_plugins.shipped_profile()
     assert shipped.plugins is not None
     plugins = shipped.plugins

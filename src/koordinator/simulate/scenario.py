@@ -83,7 +83,7 @@ SIZES = ((16, 0.3), (32, 0.5), (64, 0.2))
 
 
 def node_shapes(scenario: Scenario, rng: np.random.Generator) -> list[NodeShape]:
-    """The nodes, of mixed sizes over three zones."""
+    """Return the nodes, of mixed sizes over three zones."""
     cores = rng.choice([size for size, _ in SIZES], size=scenario.nodes, p=[share for _, share in SIZES])
     width = len(str(scenario.nodes - 1))
     return [

@@ -34,7 +34,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def summarise(run: RunResult) -> Summary:
-    """The figures of one run."""
+    """Return the figures of one run."""
     means = run.means
     waits_s = np.array(run.waits_s) if run.waits_s else np.zeros(1)
     lent = run.series.batch_allocatable
@@ -69,7 +69,7 @@ class SummaryRow(msgspec.Struct, frozen=True):
 
 
 def rows(before: Summary, after: Summary) -> list[SummaryRow]:
-    """The table: what it is, before, after, change."""
+    """Return the table: what it is, before, after, change."""
     return [
         _row("CPU allocated, Batch included", before, after, "cpu_allocated_ratio", _percent, _points),
         _row("CPU used, mean of the cluster", before, after, "cpu_use_ratio", _percent, _times),
@@ -110,7 +110,7 @@ def title(comparison: Comparison) -> str:
 
 
 def figures(comparison: Comparison) -> dict[str, Any]:
-    """The table as a file, small enough to be kept beside texts that quote it. Equal for equal seeds."""
+    """Return the table as a file, small enough to be kept beside texts that quote it. Equal for equal seeds."""
     before, after = summarise(comparison.before), summarise(comparison.after)
     return {
         "scenario": msgspec.to_builtins(comparison.scenario, enc_hook=str),
@@ -120,7 +120,7 @@ def figures(comparison: Comparison) -> dict[str, Any]:
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
-    """The JSON file: equal for equal seeds, so nothing about this run of the program is in it."""
+    """Return the JSON file: equal for equal seeds, so nothing about this run of the program is in it."""
     scenario = msgspec.to_builtins(comparison.scenario, enc_hook=str)
     before, after = summarise(comparison.before), summarise(comparison.after)
     return {

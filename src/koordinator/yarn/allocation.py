@@ -21,7 +21,7 @@ def entry(used: BatchAmount) -> ThirdPartyAllocation:
 
 
 def read(text: str | None) -> list[ThirdPartyAllocation]:
-    """The entries of an annotation's text; none when it is absent or malformed (it is then written anew)."""
+    """Return the entries of an annotation's text; none when it is absent or malformed (it is then written anew)."""
     if text is None:
         return []
     try:
@@ -31,7 +31,7 @@ def read(text: str | None) -> list[ThirdPartyAllocation]:
 
 
 def with_entry(existing: list[ThirdPartyAllocation], used: BatchAmount) -> list[ThirdPartyAllocation]:
-    """The entries with ours in place of its first; further ones of our name, made by hand, are dropped."""
+    """Return the entries with ours in place of its first; further ones of our name, made by hand, are dropped."""
     ours = entry(used)
     at = next((i for i, each in enumerate(existing) if each.name == ALLOCATION_NAME), len(existing))
     others = [each for each in existing[at + 1 :] if each.name != ALLOCATION_NAME]

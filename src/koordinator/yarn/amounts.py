@@ -57,7 +57,7 @@ def overbooked(origin: I64, requested: I64, used: I64) -> I64:
 
 
 def to_yarn(batch: BatchAmount, rounding: Rounding) -> YarnResource:
-    """The node's total in YARN's units."""
+    """Return the node's total in YARN's units."""
     if rounding is Rounding.EXACT:
         return YarnResource(min(batch.cpu_milli // MILLI, VCORES_MAX), batch.memory_bytes // MEBIBYTE)
     return YarnResource(min(-(-batch.cpu_milli // MILLI), VCORES_MAX), -(-batch.memory_bytes // MEGABYTE))

@@ -70,7 +70,7 @@ class ContainerInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def parse(body: Any) -> list[NMContainer]:
-    """The containers of the NodeManager's answer; it says none with null or empty text, one without a list.
+    """Return the containers of the NodeManager's answer; it says none with null or empty text, one without a list.
 
     Raises: ProtocolError.
     """
@@ -86,7 +86,7 @@ def parse(body: Any) -> list[NMContainer]:
 
 
 def info(container: NMContainer, cgroup_path: str) -> ContainerInfo:
-    """A container in the agent's API; `cgroup_path` is YARN's, relative to the root of a controller."""
+    """Return a container in the agent's API; `cgroup_path` is YARN's, relative to the root of a controller."""
     amounts = {
         "cpu": quantity.text_of_value(container.total_vcores_needed),
         "memory": quantity.text_of_value(container.total_memory_needed_mb * MEBIBYTE),

@@ -81,7 +81,7 @@ class Loaded(msgspec.Struct, frozen=True):
 def load(
     files: Mapping[str, str], environment: Mapping[str, str], dialect: Dialect = Dialect.HADOOP
 ) -> Loaded:
-    """The clusters of a folder given as relative path → text; a bad cluster does not take the others down."""
+    """Return the clusters of a folder given as relative path → text; a bad cluster does not take the others down."""
     suffix = f".{SITE_FILE}"
     found = {path.rpartition("/")[2].removesuffix(suffix) for path in files if path.endswith(suffix)}
     loaded = Loaded({}, {})
@@ -106,7 +106,7 @@ def refusal(cluster: YarnCluster) -> str:
 
 
 def active(statuses: Sequence[tuple[str, str]]) -> str:
-    """The id of the first ResourceManager that says it is active, of (id, state) in configured order.
+    """Return the id of the first ResourceManager that says it is active, of (id, state) in configured order.
 
     Raises: HadoopConfigError.
     """
@@ -214,7 +214,7 @@ def _load_one(
 
 
 def _parse(cluster: str, file: str, text: str) -> dict[str, str]:
-    """The properties of one file; of equal names the last one counts."""
+    """Return the properties of one file; of equal names the last one counts."""
     try:
         root = ElementTree.fromstring(text.encode())
     except ElementTree.ParseError as error:

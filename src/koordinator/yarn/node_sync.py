@@ -127,20 +127,22 @@ def plan(node: Node | None, pods: Sequence[Pod], reports: Reports, policy: Polic
 
 
 def after_failure(made: SyncPlan, error: str) -> SyncPlan:
-    """The plan when the ResourceManager did not take the total: the node is left as it is."""
+    """Return the plan when the ResourceManager did not take the total: the node is left as it is."""
     return msgspec.structs.replace(
         made, outcome=SyncOutcome.RM_ERROR, allocation=None, retry=True, reason=f"ResourceManager: {error}"
     )
 
 
 def node_manager(pods: Sequence[Pod]) -> Pod | None:
-    """The NodeManager among the pods of a node: Running and Ready before others, then the newest, then the first."""
+    """Return the NodeManager among the pods of a node: Running and Ready before others, then the newest, then the
+    first.
+    """
     found = [pod for pod in pods if pod.metadata.labels.get(amounts.COMPONENT_LABEL) == amounts.NODE_MANAGER]
     return max(found, key=lambda pod: (_is_ready(pod), pod.metadata.creation_timestamp or ""), default=None)
 
 
 def node_id_of(pod: Pod) -> NodeId | None:
-    """The NodeId that a NodeManager pod announces; None while host or port are still unset.
+    """Return the NodeId that a NodeManager pod announces; None while host or port are still unset.
 
     Raises: ProtocolError when the annotation is missing or malformed.
     """
@@ -156,12 +158,12 @@ def node_id_of(pod: Pod) -> NodeId | None:
 
 
 def cluster_of(pod: Pod) -> str:
-    """The YARN cluster of a NodeManager pod; empty text is the default cluster, too."""
+    """Return the YARN cluster of a NodeManager pod; empty text is the default cluster, too."""
     return pod.metadata.annotations.get(amounts.CLUSTER_ID_ANNOTATION) or amounts.DEFAULT_CLUSTER
 
 
 def origin(node: Node) -> BatchAmount:
-    """The batch pool of a node before anyone took from it.
+    """Return the batch pool of a node before anyone took from it.
 
     An older manager writes no annotation: then what the node says is all there is.
 

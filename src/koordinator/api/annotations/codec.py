@@ -65,7 +65,7 @@ class Annotation(Generic[T]):
         self._shape = codec_types.shape_of(payload)
 
     def read(self, annotations: Mapping[str, str], obj: str = "") -> T | None:
-        """The payload in an object's annotations, None when absent; `obj` names the object in errors.
+        """Return the payload in an object's annotations, None when absent; `obj` names the object in errors.
 
         Raises: ProtocolError when malformed.
         """
@@ -75,7 +75,7 @@ class Annotation(Generic[T]):
         return self.decode(text, obj)
 
     def decode(self, text: str, obj: str = "") -> T:
-        """The payload that the annotation's text says.
+        """Return the payload that the annotation's text says.
 
         Raises: ProtocolError when malformed.
         """
@@ -95,12 +95,12 @@ class Annotation(Generic[T]):
             raise ProtocolError(obj, self.key, f"not JSON: {error}") from error
 
     def nothing(self) -> T:
-        """The payload with nothing set."""
+        """Return the payload with nothing set."""
         zero: T = self._shape.zero()
         return zero
 
     def encode(self, value: T) -> str:
-        """The annotation's text; equal payloads give equal texts."""
+        """Return the annotation's text; equal payloads give equal texts."""
         return dump(self._shape.encode(value))
 
 

@@ -48,7 +48,7 @@ class ValueCodec(msgspec.Struct, frozen=True):
 
 
 def shape_of(payload: Any) -> ValueCodec:
-    """The shape of a payload type.
+    """Return the shape of a payload type.
 
     Raises: TypeError for a type that payloads cannot have.
     """

@@ -151,6 +151,6 @@ METAX_GPU_DEVICES = Annotation(labels.METAX_GPU_DEVICES_ALLOCATED, list[list[Met
 
 
 def node_partition_policy(device_labels: Mapping[str, str]) -> NodePartitionPolicy:
-    """The policy by label of the Device or node; any other text means prefer."""
+    """Return the policy by label of the Device or node; any other text means prefer."""
     is_honor = device_labels.get(labels.GPU_PARTITION_POLICY) == NodePartitionPolicy.HONOR
     return NodePartitionPolicy.HONOR if is_honor else NodePartitionPolicy.PREFER

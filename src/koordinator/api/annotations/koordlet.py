@@ -128,7 +128,7 @@ _EVICTION_POLICY = Annotation(labels.EVICTION_POLICY, list[str])
 
 
 def network_limits(annotations: Mapping[str, str], obj: str = "") -> NetworkLimits | None:
-    """A pod's bandwidth for the tc hook, None without annotation; a limit that is not said is 0.
+    """Return a pod's bandwidth for the tc hook, None without annotation; a limit that is not said is 0.
 
     Raises: ProtocolError when malformed.
     """
@@ -139,7 +139,7 @@ def network_limits(annotations: Mapping[str, str], obj: str = "") -> NetworkLimi
 
 
 def terway_network_limits(annotations: Mapping[str, str], obj: str = "") -> NetworkLimits | None:
-    """The same for the Terway hook, which insists on both limits.
+    """Return the same for the Terway hook, which insists on both limits.
 
     Raises: ProtocolError when malformed or one limit is not said.
     """
@@ -148,7 +148,7 @@ def terway_network_limits(annotations: Mapping[str, str], obj: str = "") -> Netw
 
 
 def oom_score_adj(annotations: Mapping[str, str], container: str, obj: str = "") -> int | None:
-    """The out-of-memory score adjustment of a container, its own before the pod's; None leaves it alone.
+    """Return the out-of-memory score adjustment of a container, its own before the pod's; None leaves it alone.
 
     Raises: ProtocolError when malformed or out of range; a malformed list of containers hides the pod's value.
     """

@@ -77,13 +77,13 @@ THIRD_PARTY_ALLOCATIONS = Annotation(labels.NODE_THIRD_PARTY_ALLOCATIONS, ThirdP
 
 
 def encode_amplification_ratios(ratios: Mapping[str, float]) -> str:
-    """The annotation's text: sorted, two decimals each."""
+    """Return the annotation's text: sorted, two decimals each."""
     members = (f"{json.dumps(name, ensure_ascii=False)}:{ratios[name]:.2f}" for name in sorted(ratios))
     return f"{{{','.join(members)}}}"
 
 
 def with_third_party_allocation(annotations: Mapping[str, str], allocation: ThirdPartyAllocation) -> str:
-    """The annotation's new text with the allocation in place of that of the same name, else appended.
+    """Return the annotation's new text with the allocation in place of that of the same name, else appended.
 
     Raises: ProtocolError when the present annotation is malformed.
     """

@@ -115,7 +115,7 @@ def has_cpuset(annotations: Mapping[str, str]) -> bool:
 
 
 def scheduling_hint(annotations: Mapping[str, str], obj: str = "") -> SchedulingHint | None:
-    """The hint under the current key, else under the old one.
+    """Return the hint under the current key, else under the old one.
 
     Raises: ProtocolError when the one that counts is malformed.
     """

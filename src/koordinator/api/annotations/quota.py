@@ -34,7 +34,7 @@ DEFAULT_RESOURCE_KEYS = ("cpu", "memory")
 
 
 def resource_keys(annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """The resources that a profile's quota counts; the default ones when absent or malformed."""
+    """Return the resources that a profile's quota counts; the default ones when absent or malformed."""
     try:
         keys = RESOURCE_KEYS.read(annotations)
     except ProtocolError:

@@ -62,7 +62,7 @@ RESIZE_ALLOCATABLE = Annotation(labels.RESERVATION_RESIZE_ALLOCATABLE, ResizeAll
 
 
 def without_allocated(annotations: Mapping[str, str], uid: str, obj: str = "") -> dict[str, str] | None:
-    """The annotations without `reservation-allocated` if that names the reservation `uid`, else None.
+    """Return the annotations without `reservation-allocated` if that names the reservation `uid`, else None.
 
     Raises: ProtocolError when it is malformed.
     """

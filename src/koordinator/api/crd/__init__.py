@@ -12,12 +12,12 @@ __all__ = ["DEFINITIONS", "Definition", "PrinterColumn", "manifest", "manifests"
 
 
 def manifests() -> list[dict[str, Any]]:
-    """All CRDs as JSON objects, ready to be created; the caller may change them."""
+    """Return all CRDs as JSON objects, ready to be created; the caller may change them."""
     return [manifest(definition) for definition in DEFINITIONS]
 
 
 def manifest(definition: Definition) -> dict[str, Any]:
-    """One CRD as a JSON object."""
+    """Return one CRD as a JSON object."""
     stored = definition.views[-1]
     resource = stored.resource
     metadata: dict[str, Any] = {"name": resource.qualified}

@@ -50,7 +50,7 @@ KINDS: dict[str, PluginArgsKind] = {
 
 
 def completed(plugin: str, raw: Mapping[str, Any]) -> Any:
-    """The arguments with defaults filled in, not checked. Raises: ProtocolError for what cannot be read."""
+    """Return the arguments with defaults filled in, not checked. Raises: ProtocolError for what cannot be read."""
     kind = KINDS[plugin]
     members = dict(raw)
     for field, wanted in (("apiVersion", API_VERSION), ("kind", f"{plugin}Args")):
@@ -67,7 +67,7 @@ def completed(plugin: str, raw: Mapping[str, Any]) -> Any:
 
 
 def read(plugin: str, raw: Mapping[str, Any]) -> Any:
-    """The completed and checked arguments. Raises: ProtocolError, naming plugin and field."""
+    """Return the completed and checked arguments. Raises: ProtocolError, naming plugin and field."""
     args = completed(plugin, raw)
     try:
         KINDS[plugin].check(args)

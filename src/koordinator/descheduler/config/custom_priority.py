@@ -33,7 +33,7 @@ class CustomPriorityArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def complete(args: CustomPriorityArgs) -> CustomPriorityArgs:
-    """The arguments as they are: every default is a plain one."""
+    """Return the arguments as they are: every default is a plain one."""
     return args
 
 

@@ -24,7 +24,7 @@ class FragmentationAwareArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown
 
 
 def complete(args: FragmentationAwareArgs) -> FragmentationAwareArgs:
-    """The arguments with the resources to balance."""
+    """Return the arguments with the resources to balance."""
     return msgspec.structs.replace(args, resources=args.resources or [resources.CPU, resources.MEMORY])
 
 

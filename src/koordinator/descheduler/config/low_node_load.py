@@ -68,7 +68,7 @@ class LowNodeLoadArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def complete(args: LowNodeLoadArgs) -> LowNodeLoadArgs:
-    """The arguments with defaults, pools filled up from the top level."""
+    """Return the arguments with defaults, pools filled up from the top level."""
     weights = dict(args.resource_weights)
     for name in (
         resources.CPU,
@@ -86,7 +86,7 @@ def complete(args: LowNodeLoadArgs) -> LowNodeLoadArgs:
 
 
 def pools(args: LowNodeLoadArgs) -> list[NodePool]:
-    """The pools in processing order: first the one that the top level forms. `args` are completed."""
+    """Return the pools in processing order: first the one that the top level forms. `args` are completed."""
     implicit = NodePool(
         name=DEFAULT_POOL,
         node_selector=args.node_selector,
@@ -102,7 +102,7 @@ def pools(args: LowNodeLoadArgs) -> list[NodePool]:
 
 
 def remembered_for(args: LowNodeLoadArgs, interval_s: float) -> LowNodeLoadArgs:
-    """The arguments with detectors kept at least from one cycle to the next. `args` are checked."""
+    """Return the arguments with detectors kept at least from one cycle to the next. `args` are checked."""
     if duration.parse(args.detector_cache_timeout) >= interval_s:
         return args
     return msgspec.structs.replace(args, detector_cache_timeout=duration.text_of(interval_s))

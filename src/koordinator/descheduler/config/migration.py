@@ -104,7 +104,7 @@ DEFAULT_LIMITERS: Mapping[str, LimiterArgs] = {object_limiter.WORKLOAD: LimiterA
 
 
 def complete(args: MigrationControllerArgs) -> MigrationControllerArgs:
-    """The arguments with defaults where an empty member counts as absent."""
+    """Return the arguments with defaults where an empty member counts as absent."""
     return msgspec.structs.replace(
         args,
         object_limiters=args.object_limiters or dict(DEFAULT_LIMITERS),
@@ -115,7 +115,7 @@ def complete(args: MigrationControllerArgs) -> MigrationControllerArgs:
 
 
 def allowances(args: MigrationControllerArgs) -> dict[str, object_limiter.Allowance]:
-    """The object limiters in seconds. `args` are checked."""
+    """Return the object limiters in seconds. `args` are checked."""
     return {
         kind: object_limiter.Allowance(
             duration_s=duration.parse(one.duration), max_migrating=one.max_migrating, burst=one.burst

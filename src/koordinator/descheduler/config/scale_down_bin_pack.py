@@ -27,7 +27,7 @@ class ScaleDownBinPackArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def complete(args: ScaleDownBinPackArgs) -> ScaleDownBinPackArgs:
-    """The arguments with resources, and a weight for each."""
+    """Return the arguments with resources, and a weight for each."""
     names = args.resources or [resources.CPU, resources.MEMORY]
     return msgspec.structs.replace(
         args,

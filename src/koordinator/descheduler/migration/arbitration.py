@@ -40,7 +40,7 @@ class Round(msgspec.Struct, frozen=True):
 def order(
     waiting: Iterable[WaitingJob], all_jobs: Iterable[PodMigrationJob], pods: Mapping[str, Pod]
 ) -> list[WaitingJob]:
-    """The order in which jobs are judged.
+    """Return the order in which jobs are judged.
 
     `all_jobs`: every job, waiting ones included; `pods`: all pods by namespace/name. Four stable sorts:
     newest job, least important pod (missing ones first), members of a batch Job together, the batch Job

@@ -64,7 +64,7 @@ class Gates:
         return f"its scheduler {pod.spec.scheduler_name!r} knows no reservations"
 
     def non_retryable(self, pod: Pod, world: GateState) -> str:
-        """A refusal that waiting does not change."""
+        """Return a refusal that waiting does not change."""
         if facts.has_evict_annotation(pod):
             return ""
         if not self._in_namespaces(pod):
@@ -74,7 +74,7 @@ class Gates:
         return self._spared(pod) or self.expected_replicas(pod, world)
 
     def retryable(self, pod: Pod, world: GateState) -> str:
-        """A refusal that ends when other migrations do."""
+        """Return a refusal that ends when other migrations do."""
         if facts.has_evict_annotation(pod):
             return ""
         return (
@@ -191,7 +191,7 @@ def evictable_options(args: MigrationControllerArgs) -> evictable.EvictableOptio
 
 
 def _migrating(pod: Pod, owner: OwnerReference, world: GateState) -> set[str]:
-    """Pods of the same workload and namespace that other counted jobs move."""
+    """Return pods of the same workload and namespace that other counted jobs move."""
     found = set()
     for key in world.counted_jobs.other_pods_in_namespace(pod):
         other = world.pods.get(key)

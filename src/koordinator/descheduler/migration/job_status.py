@@ -134,7 +134,7 @@ class Draft:
 
 
 def quoted(text: str) -> str:
-    """The text in double quotes, special characters behind backslashes."""
+    """Return the text in double quotes, special characters behind backslashes."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + escaped.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t") + '"'
 

@@ -62,7 +62,7 @@ class ObjectLimiter:
             self._forget_at_s[key] = now_s + FORGET_AFTER_DURATIONS * allowance.duration_s
 
     def blocking(self, subject: Subject, now_s: float) -> str:
-        """The object whose evictions must wait, as `workload <uid>`; empty if none must."""
+        """Return the object whose evictions must wait, as `workload <uid>`; empty if none must."""
         self._forget(now_s)
         for kind in self._allowances:
             key = (kind, _object_of(kind, subject))
@@ -90,7 +90,7 @@ def _object_of(kind: str, subject: Subject) -> str:
 
 
 def limit(replicas: int, given: IntOrString | None, field: str = "") -> int:
-    """The limit for a workload of `replicas` pods: an integer, a percentage, or None for the default rule.
+    """Return the limit for a workload of `replicas` pods: an integer, a percentage, or None for the default rule.
 
     Raises: ProtocolError for a text that is no percentage.
     """
@@ -102,7 +102,7 @@ def limit(replicas: int, given: IntOrString | None, field: str = "") -> int:
 
 
 def percent(text: str, field: str = "") -> int:
-    """The N of `N%`. Raises: ProtocolError."""
+    """Return the N of `N%`. Raises: ProtocolError."""
     try:
         if not text.endswith("%"):
             raise ScalarError(text, "an integer or a percentage like 10%")

@@ -70,7 +70,7 @@ def _avoid(spec: Wire, node: str) -> None:
 
 
 def _owner(pod: Wire) -> Wire | None:
-    """The pod itself while it is unscheduled, else whoever makes its successor; None for a bare pod."""
+    """Return the pod itself while it is unscheduled, else whoever makes its successor; None for a bare pod."""
     metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
     namespace = metadata.get("namespace", "")
     if status.get("phase") == "Pending" and any(
@@ -99,7 +99,7 @@ def _ttl_s(job: PodMigrationJob) -> float:
 
 
 def _member(obj: Wire, name: str) -> Wire:
-    """The object under `name`, made when absent or null."""
+    """Return the object under `name`, made when absent or null."""
     found = obj.get(name)
     if found is None:
         found = obj[name] = {}

@@ -103,7 +103,7 @@ def reconcile(
 
 
 def reservation_ref(job: PodMigrationJob) -> ObjectReference | None:
-    """The Reservation that the job uses."""
+    """Return the Reservation that the job uses."""
     options = job.spec.reservation_options
     return options.reservation_ref if options is not None else None
 

@@ -78,7 +78,7 @@ class FragmentationAware:
         return evicted
 
     def best(self, room: NodeFree, rooms: Sequence[NodeFree]) -> Gain | None:
-        """The pod of the node whose removal helps most; None if the node is fine or no pod helps enough."""
+        """Return the pod of the node whose removal helps most; None if the node is fine or no pod helps enough."""
         if not room.pods:
             return None
         names = self._args.resources

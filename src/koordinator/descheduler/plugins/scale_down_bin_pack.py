@@ -45,7 +45,7 @@ class ScaleDownBinPack:
         self._is_target = pod_filter.matches_some([] if has_null else args.pod_selectors)
 
     def split(self, nodes: Iterable[Node], pods_of: Mapping[str, Sequence[Pod]]) -> list[NodePods]:
-        """Pods of the nodes that have something to rank."""
+        """Return pods of the nodes that have something to rank."""
         found = []
         for node in nodes:
             if not self._takes_part(node.metadata.labels):
@@ -82,7 +82,7 @@ class ScaleDownBinPack:
 
 
 def rank(found: Iterable[NodePods], weights: Mapping[str, float]) -> list[Ranked]:
-    """Pods of the node that is emptied most easily first; there the largest first."""
+    """Return pods of the node that is emptied most easily first; there the largest first."""
     scored = [(node_score(one, weights), one) for one in found if one.eligible]
     scored.sort(key=lambda pair: (pair[0], len(pair[1].eligible), pair[1].node.metadata.name))
     ranked: list[Ranked] = []

@@ -24,7 +24,7 @@ _MANAGER = (
 
 
 def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """Nodes without Batch resources and why; nodes that still have some although they must not.
+    """Yield nodes without Batch resources and why; nodes that still have some although they must not.
 
     Nothing can be said while the configuration is not understood, which is a finding of its own.
     """
@@ -67,7 +67,7 @@ def _lending(snapshot: ClusterSnapshot) -> Lending:
 
 
 def _without(lending: Lending) -> Iterator[Finding]:
-    """Nodes that should lend and do not."""
+    """Yield nodes that should lend and do not."""
     for problem, names in sorted(lending.withdrawn.items()):
         yield of_many(
             FindingSeverity.ERROR,
@@ -92,7 +92,7 @@ def _without(lending: Lending) -> Iterator[Finding]:
 
 
 def _with(lending: Lending) -> Iterator[Finding]:
-    """Nodes that lend what they should not, or nothing."""
+    """Yield nodes that lend what they should not, or nothing."""
     if lending.left_over:
         yield of_many(
             FindingSeverity.ERROR,

@@ -150,7 +150,7 @@ def _versions(installation: Installation) -> Iterator[Finding]:
 
 
 def _tag(image: str) -> str:
-    """The tag, or the digest, of an image."""
+    """Return the tag, or the digest, of an image."""
     name, _, digest = image.partition("@")
     last = name.rpartition("/")[2]
     return last.partition(":")[2] or digest

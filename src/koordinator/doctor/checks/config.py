@@ -192,7 +192,7 @@ def _strangers(found: ConfigMap) -> Iterator[Finding]:
 
 
 def _unprotected(snapshot: ClusterSnapshot, found: ConfigMap) -> Iterator[Finding]:
-    """Nodes that lend resources without holding batch pods down when services need them back."""
+    """Yield nodes that lend resources without holding batch pods down when services need them back."""
     outcome = node_slo_spec.sync(node_slo_spec.DEFAULT_CONFIG, found.data)
     if slo_config.RESOURCE_THRESHOLD.key in outcome.problems:
         return  # the manager goes on with what it understood before, which nobody else knows
@@ -262,7 +262,7 @@ def _walk(value: Any, kind: Any, path: str) -> Iterator[str]:
 
 
 def _plain(kind: Any) -> Any:
-    """The type without annotations and without None."""
+    """Return the type without annotations and without None."""
     while True:
         origin = typing.get_origin(kind)
         if origin is Annotated:

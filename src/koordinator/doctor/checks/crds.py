@@ -87,7 +87,7 @@ def _schema(version: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _lacking(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Members that our schema has and theirs has not; not below objects that keep what they do not know."""
+    """Yield members that our schema has and theirs has not; not below objects that keep what they do not know."""
     if theirs.get("x-kubernetes-preserve-unknown-fields"):
         return
     have = theirs.get("properties") or {}

@@ -161,7 +161,7 @@ def _total_of(gang: Seen) -> int:
 
 
 def _orphans(snapshot: ClusterSnapshot, gangs: Mapping[str, Seen]) -> Iterator[Finding]:
-    """Pods of a PodGroup that does not exist."""
+    """Yield pods of a PodGroup that does not exist."""
     for gang in gangs.values():
         if gang.group is not None:
             continue
@@ -183,7 +183,7 @@ def _orphans(snapshot: ClusterSnapshot, gangs: Mapping[str, Seen]) -> Iterator[F
 
 
 def _agreement(gang: Seen) -> Iterator[Finding]:
-    """Members that ask for different schedulers, name the gang in different ways, or describe it differently."""
+    """Yield members that ask for different schedulers, name the gang in different ways, or describe it differently."""
     if gang.waiting:
         schedulers = _counted(gang.pods, lambda pod: pod.spec.scheduler_name)
         if len(schedulers) > 1:
@@ -317,7 +317,7 @@ def _reason(error: ProtocolError) -> str:
 
 
 def _groups(gangs: Mapping[str, Seen]) -> Iterator[Finding]:
-    """A gang group that names gangs that are not there, or that do not name it."""
+    """Yield a gang group that names gangs that are not there, or that do not name it."""
     configs = {gang_id: gang.config for gang_id, gang in gangs.items()}
     for gang_id, gang in gangs.items():
         config = configs[gang_id]

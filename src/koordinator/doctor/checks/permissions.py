@@ -11,7 +11,7 @@ SHOWN_MAX = 4
 
 
 def check_access(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """One finding per component, with all that it may not do."""
+    """Yield one finding per component, with all that it may not do."""
     answers = snapshot.access
     if not answers:
         return
@@ -52,7 +52,7 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 def check_version(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """One finding for a server that is too old, or that tells nothing of its version."""
+    """Yield one finding for a server that is too old, or that tells nothing of its version."""
     text = snapshot.server_version
     if not text:
         if snapshot.is_live:

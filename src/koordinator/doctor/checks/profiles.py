@@ -162,7 +162,7 @@ def _contradictions(reaches: Sequence[_Reach], sizes: Sequence[int]) -> Iterator
 
 
 def _differences(one: ClusterColocationProfile, other: ClusterColocationProfile) -> list[str]:
-    """Members that both set, to different values."""
+    """Return members that both set, to different values."""
     pairs = {
         "qosClass": (one.spec.qos_class, other.spec.qos_class),
         "priorityClassName": (one.spec.priority_class_name, other.spec.priority_class_name),

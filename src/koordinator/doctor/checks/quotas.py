@@ -24,7 +24,7 @@ _UNFIT = (
 
 
 def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """Names that are used twice, circles, and what admission would refuse if it were created today."""
+    """Yield names that are used twice, circles, and what admission would refuse if it were created today."""
     quotas: dict[str, ElasticQuota] = {}
     tree = QuotaTree()
     for quota in sorted(snapshot.of(ElasticQuota), key=lambda each: each.key):
@@ -57,7 +57,7 @@ def _edit(quota: ElasticQuota) -> str:
 
 
 def circle_of(tree: QuotaTree, info: QuotaInfo) -> list[str]:
-    """Names from a quota up and back to it, empty when its parents lead out."""
+    """Return names from a quota up and back to it, empty when its parents lead out."""
     names = [info.name]
     parent = tree.get(info.parent)
     while parent is not None and parent.name not in names:
@@ -123,7 +123,7 @@ def _rules(snapshot: ClusterSnapshot, tree: QuotaTree, quotas: dict[str, Elastic
 
 
 def _pods(snapshot: ClusterSnapshot, quotas: dict[str, ElasticQuota]) -> Iterator[Finding]:
-    """Pods whose label names a quota that does not exist."""
+    """Yield pods whose label names a quota that does not exist."""
     lost: dict[str, list[str]] = {}
     for pod in snapshot.of(Pod):
         name = pod.metadata.labels.get(labels.QUOTA_NAME, "")

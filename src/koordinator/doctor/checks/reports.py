@@ -25,7 +25,7 @@ _NO_REPORT = "without a recent report a node lends no Batch resources, and load-
 
 
 def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """Nodes without NodeMetric or report, with an old one, with one from the future, with absurd figures."""
+    """Yield nodes without NodeMetric or report, with an old one, with one from the future, with absurd figures."""
     missing, silent, late, early, absurd = [], [], [], [], []
     for node in snapshot.nodes:
         name = node.metadata.name
@@ -88,7 +88,7 @@ def interval_s(metric: NodeMetric | None) -> float:
 def _by_cause(
     snapshot: ClusterSnapshot, severity: FindingSeverity, nodes: Iterable[Node], problem: str
 ) -> Iterator[Finding]:
-    """One finding per cause, with the remedy of that cause."""
+    """Yield one finding per cause, with the remedy of that cause."""
     causes: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         causes.setdefault(_cause(snapshot, node), []).append(node.metadata.name)

@@ -17,7 +17,7 @@ WAIT_S = 60.0
 
 
 def running(snapshot: ClusterSnapshot) -> set[str] | None:
-    """Names that pods can ask for; None when nobody can tell.
+    """Return names that pods can ask for; None when nobody can tell.
 
     Those of our own scheduler's configuration, the default one, and whoever has placed a pod that exists.
     """
@@ -57,7 +57,7 @@ def _is_daemon(pod: Pod) -> bool:
 
 
 def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """Pods that wait for a scheduler that does not run."""
+    """Yield pods that wait for a scheduler that does not run."""
     names = running(snapshot)
     if names is None:
         return

@@ -19,7 +19,7 @@ _NO_TREE = "without a tree gangs are not placed by the network; one that was the
 
 
 def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """The object, its layers, the labels of nodes."""
+    """Yield the object, its layers, the labels of nodes."""
     others = [
         each.metadata.name
         for each in snapshot.of(ClusterNetworkTopology)
@@ -84,7 +84,7 @@ def chain_problems(specs: Sequence[NetworkTopologySpec]) -> Iterator[str]:
 
 
 def _nodes(nodes: Sequence[Node], specs: Sequence[NetworkTopologySpec], edit: str) -> Iterator[Finding]:
-    """Nodes that lack the label of a layer."""
+    """Yield nodes that lack the label of a layer."""
     by_name: Mapping[str, NetworkTopologySpec] = {spec.topology_layer: spec for spec in specs}
     lowest = by_name[NODE_LAYER].parent_topology_layer
     for spec in specs:

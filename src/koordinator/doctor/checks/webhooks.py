@@ -210,7 +210,7 @@ def _end(snapshot: ClusterSnapshot, about: str, what: str, end_s: float) -> Iter
 
 
 def _served_certificate(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """The certificate in the Secret: readable, for the Service's name, not at its end."""
+    """Yield the certificate in the Secret: readable, for the Service's name, not at its end."""
     secret = snapshot.webhook_secret
     services = {
         f"{each.client_config.service.name}.{each.client_config.service.namespace}.svc"

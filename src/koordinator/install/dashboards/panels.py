@@ -60,7 +60,7 @@ class Variable(msgspec.Struct, frozen=True):
 
 
 def dashboard(uid: str, title: str, rows: Sequence[PanelRow], variables: Sequence[Variable] = ()) -> Json:
-    """A whole dashboard; `uid` stays, so that links and edits survive an upgrade."""
+    """Return a whole dashboard; `uid` stays, so that links and edits survive an upgrade."""
     return {
         "uid": uid,
         "title": title,

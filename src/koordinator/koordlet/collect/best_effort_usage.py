@@ -117,7 +117,7 @@ class BestEffortUsage:
 
 @functools.lru_cache(maxsize=64)
 def _cpus(data: bytes) -> CPUSet | None:
-    """CPUs that a group may run on; None when it does not say, or has none (yet)."""
+    """Return CPUs that a group may run on; None when it does not say, or has none (yet)."""
     try:
         return cpuset.parse(data.decode().strip()) or None
     except (CPUSetError, UnicodeDecodeError):

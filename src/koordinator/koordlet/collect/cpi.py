@@ -66,7 +66,7 @@ class CPI:
         return self._is_supported
 
     def _turn(self, containers_max: int) -> list[_Watched]:
-        """The running containers whose turn it is."""
+        """Return the running containers whose turn it is."""
         running = [
             _Watched(pod, container)
             for pod in self._shared.view.pods.values()

@@ -20,7 +20,7 @@ class Total(msgspec.Struct, frozen=True):
     at_s: float
 
     def aged(self, now_s: float) -> MeasuredUsage:
-        """The same with its age."""
+        """Return the same with its age."""
         return MeasuredUsage(self.cores, self.memory_bytes, _age_ms(now_s, self.at_s))
 
 
@@ -31,7 +31,7 @@ class NumaValues(msgspec.Struct, frozen=True):
     at_s: float
 
     def aged(self, now_s: float) -> dict[int, Aged]:
-        """The same with their age."""
+        """Return the same with their age."""
         age_ms = _age_ms(now_s, self.at_s)
         return {numa: Aged(value, age_ms) for numa, value in self.values.items()}
 

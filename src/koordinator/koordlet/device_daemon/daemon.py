@@ -92,7 +92,7 @@ class DeviceDaemon:
         self._write(msgspec.json.encode(everything).decode())
 
     def pci_devices(self) -> list[PCIDevice]:
-        """All devices on the bus, by address."""
+        """Return all devices on the bus, by address."""
         base = f"{self._config.host_root.rstrip('/')}/sys/bus/pci/devices"
         return [
             PCIDevice(

@@ -39,12 +39,12 @@ class ToolValues(msgspec.Struct, frozen=True):
     by_key: dict[str, str]
 
     def text(self, key: str, default: str = "") -> str:
-        """The value, `default` where the tool says nothing or N/A."""
+        """Return the value, `default` where the tool says nothing or N/A."""
         value = self.by_key.get(key.lower(), "")
         return default if value.lower() in _NOTHING else value
 
     def number(self, key: str) -> int | None:
-        """A whole number, None where the tool does not say.
+        """Return a whole number, None where the tool does not say.
 
         Raises: ToolError when it says something else.
         """
@@ -56,7 +56,7 @@ class ToolValues(msgspec.Struct, frozen=True):
         return int(value)
 
     def size_bytes(self, key: str) -> int | None:
-        """An amount of memory, in megabytes without a unit; None where the tool does not say.
+        """Return an amount of memory, in megabytes without a unit; None where the tool does not say.
 
         Raises: ToolError when it says something else.
         """
@@ -65,7 +65,7 @@ class ToolValues(msgspec.Struct, frozen=True):
 
 
 def bytes_of(tool: str, key: str, value: str) -> int:
-    """An amount of memory such as `24576 MiB`. Raises: ToolError."""
+    """Return an amount of memory such as `24576 MiB`. Raises: ToolError."""
     found = _AMOUNT.fullmatch(value.strip())
     if found is None or found[2].upper() not in _UNITS:
         raise ToolError(tool, f"{key}: {value[:40]!r} is no amount of memory")
@@ -73,7 +73,7 @@ def bytes_of(tool: str, key: str, value: str) -> int:
 
 
 def values(tool: str, output: str) -> ToolValues:
-    """All `Key : value` lines."""
+    """Return all `Key : value` lines."""
     found: dict[str, str] = {}
     for line in output.splitlines():
         key, colon, value = line.partition(":")

@@ -132,7 +132,7 @@ async def read_cambricon(run: Run, cards: Collection[PCIDevice]) -> list[XPUDevi
 
 
 def _cambricon_bus_id(said: ToolValues, cards: Collection[PCIDevice]) -> str:
-    """The address, which the tool prints in parts; in hexadecimal or decimal digits, as the bus tells."""
+    """Return the address, which the tool prints in parts; in hexadecimal or decimal digits, as the bus tells."""
     parts = [said.text(key) for key in ("Domain ID", "Bus num", "Device", "Function")]
     known = {card.bus_id for card in cards}
     for base in (16, 10):

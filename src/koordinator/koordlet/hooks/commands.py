@@ -43,7 +43,7 @@ class Runner(Protocol):
 
 
 def host_runner(host: Host) -> Runner:
-    """The host's commands, entered into the network namespace of its first process where ours is another."""
+    """Return the host's commands, entered into the network namespace of its first process where ours is another."""
     own, first = (f"{host.roots.proc}/{pid}/ns/net" for pid in ("self", "1"))
     is_other = host.files.identity(first) not in (None, host.files.identity(own))
     return NamespaceRunner(first if is_other else "")

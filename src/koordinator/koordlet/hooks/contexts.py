@@ -173,7 +173,7 @@ _MERGED = ("environment", "files")
 
 
 def merged(responses: Iterable[HookResponse]) -> HookResponse:
-    """All answers as one: a later hook wins, lists and environments grow."""
+    """Return all answers as one: a later hook wins, lists and environments grow."""
     said: dict[str, object] = {}
     for response in responses:
         for name in response.__struct_fields__:

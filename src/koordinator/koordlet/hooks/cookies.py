@@ -36,12 +36,12 @@ class Cookies:
         """Container → its group, when last seen."""
 
     def group_of(self, container: str) -> str | None:
-        """The group that a container has a cookie of."""
+        """Return the group that a container has a cookie of."""
         found = self._containers.get(container)
         return None if found is None else found[0]
 
     def cookie_of(self, group: str) -> int:
-        """The cookie of a group, `NO_COOKIE` without."""
+        """Return the cookie of a group, `NO_COOKIE` without."""
         found = self._groups.get(group)
         return NO_COOKIE if found is None else found.cookie
 
@@ -111,7 +111,7 @@ class Cookies:
             del self._containers[name]
 
     def _holder(self, group: _Group) -> int | None:
-        """A process that still has the group's cookie."""
+        """Return a process that still has the group's cookie."""
         for pids in group.pids_by_container.values():
             for pid in pids:
                 if self._kernel.cookie(pid) == group.cookie:
@@ -119,7 +119,7 @@ class Cookies:
         return None
 
     def _created(self, pids: list[int]) -> tuple[int, int] | FileProblem:
-        """A process with a new cookie of its own, the first one that is still there."""
+        """Return a process with a new cookie of its own, the first one that is still there."""
         problem = FileProblem("container", FileFailure.GONE)
         for pid in pids:
             made = self._kernel.create(pid)

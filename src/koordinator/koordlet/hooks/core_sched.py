@@ -63,7 +63,7 @@ def idle_by_class_dir(rule: CoreSchedRule) -> dict[KubeQoS, int]:
 
 
 def group_of(rule: CoreSchedRule, pod_labels: Mapping[str, str], kube_qos: KubeQoS, uid: str) -> CoreGroup:
-    """The group of a pod; SYSTEM pods have none, they are never touched."""
+    """Return the group of a pod; SYSTEM pods have none, they are never touched."""
     qos_class = qos.of_labels(pod_labels)
     if qos_class is QoSClass.SYSTEM:
         return CoreGroup(False, "")
@@ -142,7 +142,7 @@ class CoreSchedHook(Hook):
             )
 
     def of_container(self, container: ContainerContext) -> HookResponse:
-        """The group whose cookie a container shares."""
+        """Return the group whose cookie a container shares."""
         pod = container.pod
         if self._rule.value is None:
             return HookResponse()

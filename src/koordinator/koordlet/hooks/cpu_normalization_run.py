@@ -35,7 +35,9 @@ class NormalizationRule(msgspec.Struct, frozen=True):
 
 
 def ratio_of(view: NodeView, old: float) -> float:
-    """The node's ratio, `old` while the node is unknown or the difference is not worth it. Raises: ProtocolError."""
+    """Return the node's ratio, `old` while the node is unknown or the difference is not worth it. Raises:
+    ProtocolError.
+    """
     node = view.node
     if node is None:
         return old

@@ -71,7 +71,7 @@ def decide(
     has_be_manager: bool,
     obj: str = "",
 ) -> ContainerCPUSet:
-    """The CPUs of a container (or sandbox) in this directory; `pools` is None before topology is known.
+    """Return the CPUs of a container (or sandbox) in this directory; `pools` is None before topology is known.
 
     Raises: ProtocolError when the annotation is malformed.
     """
@@ -183,13 +183,13 @@ class CPUSetAllocator(Hook):
         return HookResponse(quota_us=own_us)
 
     def of_container(self, container: ContainerContext) -> HookResponse:
-        """The CPUs of a container, and no quota where they are its own. Raises: ProtocolError."""
+        """Return the CPUs of a container, and no quota where they are its own. Raises: ProtocolError."""
         return HookResponse(
             cpuset=self.cpus_of(container).cpuset, quota_us=self.of_pod(container.pod).quota_us
         )
 
     def cpus_of(self, container: ContainerContext) -> HookResponse:
-        """The CPUs of a container. Raises: ProtocolError."""
+        """Return the CPUs of a container. Raises: ProtocolError."""
         pod = container.pod
         decision = decide(
             pod.labels,
@@ -202,7 +202,7 @@ class CPUSetAllocator(Hook):
         return HookResponse(cpuset=decision.cpus)
 
     def of_host_application(self, context: HostApplicationContext) -> HookResponse:
-        """The pools that services share, for LS. Raises: ProtocolError for other classes."""
+        """Return the pools that services share, for LS. Raises: ProtocolError for other classes."""
         if self._rule.value is None:
             return HookResponse()
         cpus = host_application_cpus(context.qos, self._rule.value.shared, context.obj)

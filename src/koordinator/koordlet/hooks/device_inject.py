@@ -122,7 +122,7 @@ class RDMADeviceInject(Hook):
         return name
 
     def _device(self, name: str, file: str) -> DeviceNode:
-        """A character device with the numbers that the kernel gave it."""
+        """Return a character device with the numbers that the kernel gave it."""
         text = (self.shared.host.files.read(f"{self.shared.host.roots.sys}/{file}") or "").strip()
         major, _, minor = text.partition(":")
         if not (major.isdigit() and minor.isdigit()):

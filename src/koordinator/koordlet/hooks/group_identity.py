@@ -253,7 +253,7 @@ class GroupIdentity(Hook):
                         yield Update(each, Knob.CPU_BVT, str(rule.by_class_dir[kube_qos]), REASON)
 
     def _everything(self) -> Iterator[Update]:
-        """All groups with the identity of a rule that is off."""
+        """Yield all groups with the identity of a rule that is off."""
         view = self.shared.view
         groups = [cgroup_layout.class_dir(view.driver, each) for each in KubeQoS]
         groups += [record.group for record in view.pods.values()]

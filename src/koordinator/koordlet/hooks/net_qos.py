@@ -68,7 +68,7 @@ def class_rates(
 
 
 def class_id(qos_class: QoSClass, own_minor: int | None = None) -> int | None:
-    """Number for `net_cls.classid` of a pod, its own class before that of its QoS; None without class."""
+    """Return number for `net_cls.classid` of a pod, its own class before that of its QoS; None without class."""
     if own_minor is not None:
         return class_number(MAJOR, own_minor)
     minor = _CLASS_OF_QOS.get(qos_class)
@@ -76,7 +76,7 @@ def class_id(qos_class: QoSClass, own_minor: int | None = None) -> int | None:
 
 
 def class_number(major: int, minor: int) -> int:
-    """The number of the class that tc writes as `major:minor`, both hexadecimal there."""
+    """Return the number of the class that tc writes as `major:minor`, both hexadecimal there."""
     return major << 16 | minor
 
 

@@ -35,7 +35,7 @@ class OOMScoreAdj(Hook):
         )
 
     def of_container(self, container: ContainerContext) -> HookResponse:
-        """The score of a container's processes. Raises: ProtocolError."""
+        """Return the score of a container's processes. Raises: ProtocolError."""
         pod = container.pod
         return HookResponse(oom_score_adj=score(pod.annotations, container.name, container.obj))
 

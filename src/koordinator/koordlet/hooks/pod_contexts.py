@@ -19,7 +19,7 @@ _ALWAYS = "Always"
 
 
 def of_pod(record: PodRecord) -> PodContext:
-    """The pod with what its spec asks for. Side-cars count as containers: they run beside them."""
+    """Return the pod with what its spec asks for. Side-cars count as containers: they run beside them."""
     pod = record.pod
     running = running_together(pod)
     return PodContext(
@@ -40,7 +40,7 @@ def of_pod(record: PodRecord) -> PodContext:
 
 
 def of_containers(pod: PodContext, record: PodRecord) -> list[ContainerContext]:
-    """The containers of a pod that have an id, normal ones before init containers."""
+    """Return the containers of a pod that have an id, normal ones before init containers."""
     specs = {each.name: each for each in (*record.pod.spec.init_containers, *record.pod.spec.containers)}
     extended = pod.extended or {}
     found = []
@@ -67,7 +67,9 @@ def of_containers(pod: PodContext, record: PodRecord) -> list[ContainerContext]:
 def of_sandbox(
     pod: PodContext, record: PodRecord, cgroups: Cgroups, driver: Driver
 ) -> ContainerContext | None:
-    """The pause container: the one group of the pod that is none of its containers; None when that is unclear."""
+    """Return the pause container: the one group of the pod that is none of its containers; None when that is
+    unclear.
+    """
     known = [cgroup_layout.parse_container_id(each.id) for each in record.containers]
     children = cgroups.children(pod.group, "cpuset")
     if not known or not children:

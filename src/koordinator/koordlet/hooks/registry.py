@@ -42,12 +42,12 @@ class ReconcileLevel(enum.Enum):
 
 
 def always(pod: PodContext) -> Hashable:
-    """The filter that lets everything through."""
+    """Return the filter that lets everything through."""
     return ALL
 
 
 def by_pod_qos(pod: PodContext) -> Hashable:
-    """The raw class; a pod without class whose CPUs are bound counts as LSR."""
+    """Return the raw class; a pod without class whose CPUs are bound counts as LSR."""
     of_pod = qos.of_labels(pod.labels)
     if of_pod is QoSClass.NONE and placement.has_cpuset(pod.annotations):
         return QoSClass.LSR

@@ -26,7 +26,7 @@ _KNOWN_VENDORS = (resctrl.INTEL, resctrl.AMD)
 
 
 def group_of(annotations: Mapping[str, str], uid: str, cpu: ResctrlCPU, obj: str = "") -> ResctrlGroup | None:
-    """The pod's own group, None without annotation.
+    """Return the pod's own group, None without annotation.
 
     Values for all caches come first, then those for single ones. A line is only written when every cache has a
     value. Raises: ProtocolError when the annotation is malformed.
@@ -115,13 +115,13 @@ class ResctrlHook(Hook):
         registry.reconcile(ReconcileLevel.POD, (GROUP,), self.name, self.of_pod, deliver=self.deliver)
 
     def of_pod(self, pod: PodContext) -> HookResponse:
-        """The group of a pod. Raises: ProtocolError."""
+        """Return the group of a pod. Raises: ProtocolError."""
         if labels.RESCTRL not in pod.annotations or "/" in pod.uid:
             return HookResponse()
         return HookResponse(resctrl=group_of(pod.annotations, pod.uid, self._cpu(), pod.obj))
 
     def of_container(self, container: ContainerContext) -> HookResponse:
-        """The group that a container starts in: that of its pod."""
+        """Return the group that a container starts in: that of its pod."""
         if labels.RESCTRL not in container.pod.annotations or "/" in container.pod.uid:
             return HookResponse()
         return HookResponse(resctrl=ResctrlGroup(GROUP_PREFIX + container.pod.uid, ""))

@@ -72,7 +72,7 @@ class Filter(msgspec.Struct, frozen=True):
 def classes(
     rates: Mapping[TrafficClass, ClassRate], pods: Iterable[TcClass], total_bytes_per_s: int
 ) -> tuple[HTBClass, ...]:
-    """All classes below the root class.
+    """Return all classes below the root class.
 
     A class of which nothing is said may use all that others leave: nobody wants it cut off.
     """
@@ -100,12 +100,12 @@ def delete_root(card: str) -> tuple[str, ...]:
 
 
 def set_root_class(card: str, total_bytes_per_s: int) -> tuple[str, ...]:
-    """The class of all traffic."""
+    """Return the class of all traffic."""
     return _set_class(card, "1:", ROOT_MINOR, ClassRate(total_bytes_per_s, total_bytes_per_s), None)
 
 
 def set_class(card: str, wanted: HTBClass) -> tuple[str, ...]:
-    """One class below it."""
+    """Return one class below it."""
     return _set_class(card, f"1:{ROOT_MINOR}", wanted.minor, wanted.rate, wanted.priority)
 
 
@@ -151,7 +151,7 @@ def set_text(
 
 
 def rule(action: str, which: TrafficClass) -> tuple[str, ...]:
-    """The rule of a set; `action` is -C (is it there?), -A or -D."""
+    """Return the rule of a set; `action` is -C (is it there?), -A or -D."""
     match = ("-m", "set", "--match-set", SETS[which], "src", "-j", "CLASSIFY", "--set-class", f"1:{which:x}")
     return ("iptables", "-w", "5", "-t", "mangle", action, "POSTROUTING", *match)
 
@@ -201,7 +201,7 @@ def filters(text: str) -> list[Filter]:
 
 
 def next_preference(present: Iterable[Filter]) -> int:
-    """The preference of a new filter of a pod: above all that are there."""
+    """Return the preference of a new filter of a pod: above all that are there."""
     return max([_OWN_FILTERS_FROM - 1, *(each.preference for each in present)]) + 1
 
 

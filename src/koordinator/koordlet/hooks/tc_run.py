@@ -69,7 +69,7 @@ class TCNetworkQoS(Hook):
         registry.reconcile(ReconcileLevel.POD, (Knob.NET_CLASS,), self.name, self.of_pod)
 
     def of_pod(self, pod: PodContext) -> HookResponse:
-        """The class of a pod's packets. Raises: ProtocolError."""
+        """Return the class of a pod's packets. Raises: ProtocolError."""
         limit = self._limit(pod.annotations, pod.obj)
         rule = self._rule.value
         root = cgroup_layout.class_dir(self.shared.view.driver, KubeQoS.GUARANTEED)
@@ -200,7 +200,9 @@ class TCNetworkQoS(Hook):
             addresses[TrafficClass(minor_of_class & _MINOR_MASK)].append(address)
 
     def _minor_of(self, uid: str, group: str) -> int:
-        """The minor number of a pod's class: as before a restart, where its group says it, else a random free one."""
+        """Return the minor number of a pod's class: as before a restart, where its group says it, else a random
+        free one.
+        """
         if uid in self._minors:
             return self._minors[uid]
         used = set(self._minors.values())

@@ -35,7 +35,7 @@ class _Model(msgspec.Struct):
 
 
 def encode(model: ModelCheckpoint) -> bytes:
-    """The content of the model's file."""
+    """Return the content of the model's file."""
     return msgspec.json.encode(
         _Model(
             uid=model.uid,
@@ -47,7 +47,7 @@ def encode(model: ModelCheckpoint) -> bytes:
 
 
 def decode(name: str, content: bytes) -> ModelCheckpoint:
-    """The model in the file of that name, which is the model's id.
+    """Return the model in the file of that name, which is the model's id.
 
     Raises: ModelError when it is no model; the file is of no use then.
     """

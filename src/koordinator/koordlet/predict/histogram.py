@@ -39,7 +39,7 @@ class Buckets(msgspec.Struct, frozen=True):
         return len(self.starts)
 
     def index_of(self, value: float) -> int:
-        """The bucket that holds the value; too large ones go to the last."""
+        """Return the bucket that holds the value; too large ones go to the last."""
         if value < self.first:
             return 0
         index = int(math.log(value * (self.ratio - 1) / self.first + 1) / math.log(self.ratio))
@@ -131,6 +131,6 @@ def shift_factor(from_s: float | None, to_s: float, half_life_s: float) -> float
 
 
 def rounded_reference_s(at_s: float, half_life_s: float) -> float:
-    """The nearest multiple of the half-life, counted from year 1, the later one of two."""
+    """Return the nearest multiple of the half-life, counted from year 1, the later one of two."""
     multiple, rest = divmod(at_s - _YEAR_ONE_S, half_life_s)
     return (multiple + (2 * rest >= half_life_s)) * half_life_s + _YEAR_ONE_S

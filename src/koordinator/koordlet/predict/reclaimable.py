@@ -39,13 +39,13 @@ class ReclaimableAmount(msgspec.Struct, frozen=True):
         return ReclaimableAmount(self.cpu_milli - other.cpu_milli, self.memory_bytes - other.memory_bytes)
 
     def at_least(self, other: "ReclaimableAmount") -> "ReclaimableAmount":
-        """The larger of both, per resource."""
+        """Return the larger of both, per resource."""
         return ReclaimableAmount(
             max(self.cpu_milli, other.cpu_milli), max(self.memory_bytes, other.memory_bytes)
         )
 
     def at_most(self, other: "ReclaimableAmount") -> "ReclaimableAmount":
-        """The smaller of both, per resource."""
+        """Return the smaller of both, per resource."""
         return ReclaimableAmount(
             min(self.cpu_milli, other.cpu_milli), min(self.memory_bytes, other.memory_bytes)
         )
@@ -180,7 +180,7 @@ def allocatable_of(node: Node) -> ReclaimableAmount:
 def prod_pods(
     pods: Iterable[Pod], peaks: Mapping[str, ReclaimableAmount], ages_s: Mapping[str, float]
 ) -> list[ProdPod]:
-    """The pods of class prod; `peaks` and `ages_s` by UID. A pod whose request cannot be read lends nothing."""
+    """Return the pods of class prod; `peaks` and `ages_s` by UID. A pod whose request cannot be read lends nothing."""
     found = []
     for pod in pods:
         if priority.default(pod) in _PROD:
@@ -196,7 +196,7 @@ def prod_pods(
 
 
 def request_of(pod: Pod) -> ReclaimableAmount:
-    """The effective request of a pod. Raises: QuantityError."""
+    """Return the effective request of a pod. Raises: QuantityError."""
     amounts = pod_resources.requests(pod)
     return ReclaimableAmount(
         amounts.get(resources.CPU, ZERO).milli, amounts.get(resources.MEMORY, ZERO).value

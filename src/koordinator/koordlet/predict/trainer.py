@@ -91,7 +91,7 @@ class Trainer:
         return both
 
     def _usages(self, now_s: float) -> dict[str, TrainingUsage]:
-        """The 90th percentile over the last interval, by model; without those that were not measured."""
+        """Return the 90th percentile over the last interval, by model; without those that were not measured."""
         pods = self._shared.view.pods
         usages = {
             uid: usage

@@ -59,7 +59,7 @@ class BestEffortCPUs:
         return cgroup_layout.class_dir(self._shared.view.driver, KubeQoS.BEST_EFFORT)
 
     def now(self, *, of_containers: bool) -> CPUSet | None:
-        """CPUs that the class has, or its containers, where these are set apart; None when that is unknown."""
+        """Return CPUs that the class has, or its containers, where these are set apart; None when that is unknown."""
         try:
             if not of_containers or self._cgroups.version != V1:
                 return self._cgroups.cpus(self._top)

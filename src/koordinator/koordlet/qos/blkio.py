@@ -38,7 +38,7 @@ def group_texts(disk: str, limits: IOConfig) -> dict[Knob, str]:
 
 
 def share_texts(disk: str, limits: IOConfig) -> dict[Knob, str]:
-    """The same without a weight, for a group that only gets a part of somebody's limits."""
+    """Return the same without a weight, for a group that only gets a part of somebody's limits."""
     texts = group_texts(disk, limits)
     del texts[Knob.BLKIO_WEIGHT]
     return texts

@@ -83,7 +83,7 @@ def plan(
 
 
 def disk_of(block: BlockConfig, record: PodRecord | None, place: _Place) -> str:
-    """Number of the disk that a block names, for a pod's volume with the pod; empty when there is none."""
+    """Return number of the disk that a block names, for a pod's volume with the pod; empty when there is none."""
     storage = place.storage
     match block.type:
         case "device":

@@ -104,7 +104,7 @@ def node_state(
 
 
 def settings_of(node: CPUBurstStrategy | None, annotations: Mapping[str, str]) -> CPUBurstStrategy:
-    """The pod's own settings over the node's; a malformed annotation counts as none."""
+    """Return the pod's own settings over the node's; a malformed annotation counts as none."""
     settings = node or CPUBurstStrategy()
     try:
         own = CPU_BURST.read(annotations)
@@ -135,7 +135,7 @@ def plan_pod(
     pod_us: int,
     normalization_ratio: float = 0.0,
 ) -> QuotaPlan:
-    """The quotas of a pod's containers after this round; the pod's own moves along.
+    """Return the quotas of a pod's containers after this round; the pod's own moves along.
 
     A pod grows before its container and shrinks after it. A container without quota although it has a limit
     is bound to CPUs by another hook and left alone. `normalization_ratio` above 1 makes the limit smaller, as
@@ -173,13 +173,13 @@ def decide(settings: CPUBurstStrategy, state: BurstNodeState, container: Contain
 
 
 def base_quota_us(limit_milli: int, normalization_ratio: float = 0.0) -> int:
-    """The quota that stands for the limit itself."""
+    """Return the quota that stands for the limit itself."""
     quota_us = cgroup_units.quota_of_milli(limit_milli)
     return math.ceil(quota_us / normalization_ratio) if normalization_ratio > 1 else quota_us
 
 
 def target_us(settings: CPUBurstStrategy, operation: Operation, old_us: int, base_us: int) -> int:
-    """The quota after an operation, between the limit and its burst."""
+    """Return the quota after an operation, between the limit and its burst."""
     percent = settings.cfs_quota_burst_percent
     ceiling_us = int(base_us * (percent / 100)) if percent is not None and percent > 100 else base_us
     moved_us = {

@@ -184,7 +184,7 @@ def satisfaction_problem(strategy: ResourceThresholdStrategy | None) -> Threshol
 
 
 def window_s(strategy: ResourceThresholdStrategy, collect_interval_s: float) -> float:
-    """The time over which CPU is averaged."""
+    """Return the time over which CPU is averaged."""
     return max(collect_interval_s, strategy.cpu_evict_time_window_seconds or 0)
 
 

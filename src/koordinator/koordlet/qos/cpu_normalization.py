@@ -18,7 +18,7 @@ def is_scaled(pod_labels: Mapping[str, str], annotations: Mapping[str, str]) -> 
 
 
 def scaled_us(quota_us: int, ratio: float) -> int:
-    """A quota on CPUs that are `ratio` times as fast as the cluster's measure; ratios up to 1 change nothing."""
+    """Return a quota on CPUs that are `ratio` times as fast as the cluster's measure; ratios up to 1 change nothing."""
     return math.ceil(quota_us / ratio) if quota_us > 0 and ratio > 1 else quota_us
 
 

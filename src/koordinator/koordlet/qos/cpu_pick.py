@@ -19,7 +19,7 @@ def pick(count: int, processors: Collection[Processor]) -> list[int]:
 
 
 def _groups(processors: Collection[Processor]) -> list[list[Processor]]:
-    """CPUs by NUMA node and socket, ordered by core; the largest group first."""
+    """Return CPUs by NUMA node and socket, ordered by core; the largest group first."""
     by_place: dict[tuple[int, int], list[Processor]] = {}
     for processor in processors:
         by_place.setdefault((processor.node, processor.socket), []).append(processor)
@@ -57,7 +57,7 @@ def _pairs(group: list[Processor]) -> list[list[int]]:
 
 
 def _pick_singles(groups: list[list[Processor]], taken: set[int], count: int, turn: int) -> list[int]:
-    """The first CPU left in each group in turn; there are enough, as was checked before."""
+    """Return the first CPU left in each group in turn; there are enough, as was checked before."""
     left = [[p.cpu for p in group if p.cpu not in taken] for group in groups]
     picked: list[int] = []
     while len(picked) < count:

@@ -164,7 +164,7 @@ def mode_of(strategy: ResourceThresholdStrategy | None, *, has_be_manager: bool)
 
 
 def node_cpu(capacity_milli: int, allocatable_milli: int, reservation: NodeReservation) -> SuppressNodeCPU:
-    """The node's CPU; the reservation's apply policy does not matter here."""
+    """Return the node's CPU; the reservation's apply policy does not matter here."""
     annotated = node_reservation.amounts(reservation).get("cpu", ZERO)
     by_kubelet = max(capacity_milli - allocatable_milli, 0)
     return SuppressNodeCPU(capacity_milli, max(by_kubelet, annotated.milli))
@@ -354,7 +354,7 @@ def floor_cpus(processors: Iterable[Processor], reserved: CPUSet, system: System
 
 
 def decide_cpuset(be_milli: int, old: CPUSet, machine_count: int, usable: UsableCPUs) -> SuppressCPUSet:
-    """The CPUs of best-effort pods.
+    """Return the CPUs of best-effort pods.
 
     When fewer CPUs are usable than the amount stands for, nothing is picked. Then they keep what they have,
     but never a CPU that has become exclusive meanwhile (the reference leaves them there).
@@ -371,7 +371,7 @@ def decide_cpuset(be_milli: int, old: CPUSet, machine_count: int, usable: Usable
 
 
 def decide_quota(be_milli: int, capacity_milli: int, old_us: int) -> QuotaDecision:
-    """The CFS quota of all best-effort pods; `old_us` may be `UNLIMITED`."""
+    """Return the CFS quota of all best-effort pods; `old_us` may be `UNLIMITED`."""
     quotas = decide_quotas(_bounded(be_milli), _bounded(capacity_milli), old_us)
     quota_us = int(quotas.quota_us)
     if not quotas.is_written:

@@ -79,7 +79,7 @@ class EvictionVictim(msgspec.Struct, frozen=True):
 
 
 def eviction_priority(annotations: Mapping[str, str]) -> int:
-    """The number of the annotation; 0 when absent or malformed. Lower goes first."""
+    """Return the number of the annotation; 0 when absent or malformed. Lower goes first."""
     try:
         return pod_labels.eviction_priority(annotations)
     except ProtocolError:
@@ -166,7 +166,7 @@ def largest_first(feature: str, pods: Iterable[Pod], used: Used) -> list[Pod]:
 
 
 def younger_first(pods: Iterable[Pod]) -> list[Pod]:
-    """Pods by age, then namespace and name: what decides when nothing else does."""
+    """Return pods by age, then namespace and name: what decides when nothing else does."""
     by_name = sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
     return sorted(by_name, key=lambda pod: pod.metadata.creation_timestamp or "", reverse=True)
 
@@ -179,7 +179,7 @@ def uids(pods: Iterable[Pod]) -> tuple[str, ...]:
 def narrowed(
     tasks: Iterable[EvictionTask], leaving: Collection[str] = (), spared: Container[str] = ()
 ) -> list[EvictionTask]:
-    """A task per wanted resource, with pods only that give some of it back.
+    """Return a task per wanted resource, with pods only that give some of it back.
 
     Those `leaving` stand first, so that what they give back counts before anybody else goes; `spared` ones are left
     out. Evicting pods that give nothing back would be in vain: a target out of reach would evict everybody.
@@ -228,7 +228,7 @@ class Arbitration:
         return self._released
 
     def next_victim(self) -> EvictionVictim | None:
-        """The pod to evict next; None when all tasks are satisfied or have no candidates left."""
+        """Return the pod to evict next; None when all tasks are satisfied or have no candidates left."""
         while self._task < len(self._tasks):
             task = self._tasks[self._task]
             if self._candidate >= len(task.candidates) or not self.left(task):

@@ -189,7 +189,7 @@ class Evictor:
         return Fate.EVICTED, ""
 
     def _now_s(self) -> float:
-        """The loop's time: that of the clock may be set back."""
+        """Return the loop's time: that of the clock may be set back."""
         return asyncio.get_running_loop().time()
 
 

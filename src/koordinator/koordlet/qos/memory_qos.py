@@ -48,7 +48,7 @@ def plan(
     version: int,
     not_started: Collection[tuple[str, str]] = (),
 ) -> MemoryPlan:
-    """All values of one round; containers in `not_started` (pod UID, name) have no cgroup yet."""
+    """Return all values of one round; containers in `not_started` (pod UID, name) have no cgroup yet."""
     of_pods: dict[str, Texts] = {}
     of_containers: dict[str, dict[str, Texts]] = {}
     sums: dict[KubeQoS, dict[Knob, int]] = {kube: {} for kube in KubeQoS}
@@ -80,7 +80,7 @@ def class_settings(strategy: ResourceQOSStrategy, qos_class: QoSClass) -> Memory
 
 
 def settings_of(pod: Pod, node: MemoryQOS) -> MemoryQOS:
-    """The pod's own settings over the node's; policy none and auto replace these. Malformed counts as none."""
+    """Return the pod's own settings over the node's; policy none and auto replace these. Malformed counts as none."""
     node = msgspec.structs.replace(node, enable=None)
     try:
         own = MEMORY_QOS.read(pod.metadata.annotations)
@@ -202,7 +202,7 @@ def _memory_limit(requirements: ResourceRequirements) -> int:
 def _class_texts(
     sums: Mapping[KubeQoS, dict[Knob, int]], strategy: ResourceQOSStrategy
 ) -> dict[KubeQoS, Texts]:
-    """The three class directories; that of Guaranteed pods is the parent of the others, so it holds all."""
+    """Return the three class directories; that of Guaranteed pods is the parent of the others, so it holds all."""
     everything: dict[Knob, int] = {}
     for numbers in sums.values():
         _add(everything, numbers)

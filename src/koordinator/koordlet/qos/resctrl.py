@@ -45,7 +45,7 @@ def support_of(flags: Collection[str]) -> ResctrlSupport:
 
 
 def full_mask_of(text: str) -> int:
-    """The full mask that `cbm_mask` says in hexadecimal; 0 when it says none."""
+    """Return the full mask that `cbm_mask` says in hexadecimal; 0 when it says none."""
     try:
         return int(text.strip(), 16)
     except ValueError:
@@ -66,7 +66,7 @@ def l3_mask(full_mask: int, start_percent: int, end_percent: int) -> int | None:
 
 
 def bandwidth(vendor: str, percent: int | None) -> int | None:
-    """Number for an MB line; None leaves it alone. Vendors that we do not know are taken for Intel."""
+    """Return number for an MB line; None leaves it alone. Vendors that we do not know are taken for Intel."""
     if percent is None or not 0 < percent <= _PERCENT:
         return None
     if vendor == AMD:
@@ -81,17 +81,19 @@ def group_lines(strategy: ResourceQOSStrategy, cpu: ResctrlCPU) -> dict[str, lis
 
 
 def l3_line(masks: Mapping[int, int]) -> str:
-    """The line that gives each cache its mask."""
+    """Return the line that gives each cache its mask."""
     return f"L3:{''.join(f'{cache}={masks[cache]:x};' for cache in sorted(masks))}\n"
 
 
 def mb_line(values: Mapping[int, int]) -> str:
-    """The line that gives each cache its bandwidth."""
+    """Return the line that gives each cache its bandwidth."""
     return f"MB:{''.join(f'{cache}={values[cache]};' for cache in sorted(values))}\n"
 
 
 def pod_group(pod: Pod, strategy: ResourceQOSStrategy) -> str | None:
-    """The group whose tasks get the pod's threads; None for pods with groups of their own and switched-off classes."""
+    """Return the group whose tasks get the pod's threads; None for pods with groups of their own and switched-off
+    classes.
+    """
     if labels.RESCTRL in pod.metadata.annotations or pod_labels.is_inactive(pod.status.phase):
         return None
     group = _GROUP_OF_QOS.get(qos.default(pod))

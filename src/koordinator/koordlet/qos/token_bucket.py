@@ -29,7 +29,7 @@ class BurstTokenBucket(msgspec.Struct, frozen=True):
         return self.tokens > 0
 
     def step(self, elapsed_s: float, usage_percent: int) -> "BurstTokenBucket":
-        """The bucket after `elapsed_s` at this usage (percent of the limit).
+        """Return the bucket after `elapsed_s` at this usage (percent of the limit).
 
         Whole seconds are accounted; the rest is kept for the next step, so that a loop that is slightly
         faster than a second still accounts for its time.
@@ -53,7 +53,7 @@ def capacity_of(settings: CPUBurstStrategy) -> int | None:
 
 
 def bucket_for(capacity: int, old: BurstTokenBucket | None, rng: random.Random) -> BurstTokenBucket:
-    """The old bucket, or a new one where there is none of this capacity.
+    """Return the old bucket, or a new one where there is none of this capacity.
 
     A new bucket starts less than half full, at random: otherwise all containers of a restarted agent would
     burst and stop at the same time.

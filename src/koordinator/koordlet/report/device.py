@@ -72,7 +72,7 @@ def xid_fault(xid: int) -> Fault | None:
 
 
 def common_model(names: Sequence[str]) -> str:
-    """The model of all GPUs as a label value; empty when they differ or one is not known."""
+    """Return the model of all GPUs as a label value; empty when they differ or one is not known."""
     models = {name.removeprefix(_NAME_PREFIX).strip().replace(" ", "-") for name in names}
     return models.pop() if len(models) == 1 else ""
 
@@ -87,7 +87,7 @@ def report(
     only_files: bool = False,
     now: str = "",
 ) -> DeviceReport:
-    """All devices by type and minor; accelerators from files go before the driver's.
+    """Return all devices by type and minor; accelerators from files go before the driver's.
 
     `now` is the transition time of conditions; `with_old_times` puts back that of unchanged ones.
     """
@@ -108,7 +108,7 @@ def report(
 
 
 def with_old_times(new: Iterable[DeviceInfo], old: Iterable[DeviceInfo]) -> list[DeviceInfo]:
-    """The new devices, each condition with the time at which it really changed."""
+    """Return the new devices, each condition with the time at which it really changed."""
     before = {(info.type, info.id): {each.type: each for each in info.conditions} for info in old}
     kept = []
     for info in new:
@@ -252,7 +252,7 @@ def _is_number(text: str) -> bool:
 
 
 def _number(text: str) -> int:
-    """A number as small daemons write it; 0 for anything else."""
+    """Return a number as small daemons write it; 0 for anything else."""
     try:
         return scalars.parse_int(text.strip(), 32)
     except scalars.ScalarError:

@@ -192,7 +192,7 @@ class DeviceReporter:
 
 
 def patch_of(stored: Device, found: DeviceReport) -> dict[str, Any] | None:
-    """The merge patch that brings our parts of the object up to date; None when they are."""
+    """Return the merge patch that brings our parts of the object up to date; None when they are."""
     meta: dict[str, Any] = {}
     old_labels = {key: stored.metadata.labels.get(key) for key in OUR_LABELS}
     new_labels = {key: found.labels.get(key) for key in OUR_LABELS}

@@ -73,14 +73,14 @@ def allocations(state: str | None, pods: Iterable[Pod]) -> KubeletAllocations:
 
 
 def topology_policy(policy: str, scope: str) -> str:
-    """The element of `topologyPolicies` for the kubelet's topology manager."""
+    """Return the element of `topologyPolicies` for the kubelet's topology manager."""
     if policy in _POLICIES and scope in _SCOPES:
         return _POLICIES[policy] + _SCOPES[scope]
     return NO_POLICY
 
 
 def bound_cpus(annotations: Mapping[str, str]) -> CPUSet:
-    """The CPUs that our scheduler gave a pod; none when absent or malformed."""
+    """Return the CPUs that our scheduler gave a pod; none when absent or malformed."""
     try:
         status = RESOURCE_STATUS.read(annotations)
         return cpuset.parse(status.cpuset) if status is not None else frozenset()
@@ -93,7 +93,7 @@ def _is_ours(pod: Pod) -> bool:
 
 
 def _union(texts: Mapping[str, str]) -> CPUSet:
-    """CPUs of all containers; a list that is malformed is left out."""
+    """Return CPUs of all containers; a list that is malformed is left out."""
     cpus: CPUSet = frozenset()
     for text in texts.values():
         try:

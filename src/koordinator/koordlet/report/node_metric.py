@@ -108,7 +108,7 @@ def status_of(
     update_time: str,
     prediction: Prediction | None = None,
 ) -> NodeMetricStatus:
-    """The whole status at `now_ms`; without prediction nothing is reported as reclaimable.
+    """Return the whole status at `now_ms`; without prediction nothing is reported as reclaimable.
 
     Raises: ScalarError when a duration of the policy is malformed.
     """
@@ -124,7 +124,7 @@ def status_of(
 
 
 def with_prediction(status: NodeMetricStatus, prediction: Prediction) -> NodeMetricStatus:
-    """The same report with what prod pods leave."""
+    """Return the same report with what prod pods leave."""
     return msgspec.structs.replace(
         status,
         prod_reclaimable_metric=ReclaimableMetric(resource=_amount_map(prediction.reclaimable)),
@@ -195,7 +195,7 @@ class _Report:
         )
 
     def pods(self) -> list[PodMetricInfo]:
-        """Pods with samples, by namespace and name."""
+        """Return pods with samples, by namespace and name."""
         found = []
         for pod in sorted(self._known.pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
             at = {kinds.POD_UID: pod.metadata.uid}
@@ -233,7 +233,7 @@ class _Report:
     def _aggregated(
         self, cpu_kind: str, usage_of: Callable[[int, Aggregation], ResourceMap]
     ) -> list[AggregatedUsage]:
-        """Each window of the policy; empty maps while the samples cover less than half of it."""
+        """Return each window of the policy; empty maps while the samples cover less than half of it."""
         found = []
         for text in self._policy.durations:
             window_ms = int(duration.parse(text) * 1000)

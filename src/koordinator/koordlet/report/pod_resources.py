@@ -52,7 +52,8 @@ class _Message:
 
 
 def with_allocated(answer: bytes, annotations: Mapping[tuple[str, str], Mapping[str, str]]) -> bytes:
-    """The kubelet's answer to List or Get with the devices that pods were allocated, everything else as it came.
+    """Return the kubelet's answer to List or Get with the devices that pods were allocated, everything else as it
+    came.
 
     `annotations` are those of pods by namespace and name.
     Raises: ContentError when the answer is no such message.
@@ -80,7 +81,7 @@ def _pod_with_allocated(pod: bytes, annotations: Mapping[tuple[str, str], Mappin
 
 
 def _container_with(container: bytes, devices: list[ContainerDevices]) -> bytes:
-    """All devices by resource name, behind the other fields."""
+    """Return all devices by resource name, behind the other fields."""
     others, entries = [], []
     for each in protobuf.fields(container):
         if each.number == _Message.DEVICES and each.wire_type == protobuf.BYTES:

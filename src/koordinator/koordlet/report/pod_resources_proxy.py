@@ -92,7 +92,7 @@ class PodResourcesProxy:
         return self._grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def _answer(self, call: Any, method: str, request: bytes, context: Any) -> bytes:
-        """The kubelet's answer; its refusals are passed on as they are."""
+        """Return the kubelet's answer; its refusals are passed on as they are."""
         try:
             answer: bytes = await call(request, timeout=CALL_S_MAX)
         except self._grpc.aio.AioRpcError as error:

@@ -49,7 +49,7 @@ def take(topology: HostCPUTopology, free: CPUSet, count: int) -> CPUSet:
 
 
 def kubelet_reserved(topology: HostCPUTopology, config: KubeletConfig) -> CPUSet:
-    """The CPUs that the kubelet keeps from pods with CPUs of their own; none unless its policy is static.
+    """Return the CPUs that the kubelet keeps from pods with CPUs of their own; none unless its policy is static.
 
     Raises: NodeConfigError when the configuration makes no sense, as the kubelet would not start with it.
     """

@@ -46,7 +46,7 @@ def shared_pools(
 
 
 def resolved_reservation(topology: HostCPUTopology, annotations: Mapping[str, str]) -> NodeReservation:
-    """The node's reservation with its CPUs chosen: the list as given, else as many as the amount of cpu.
+    """Return the node's reservation with its CPUs chosen: the list as given, else as many as the amount of cpu.
 
     A list that is malformed is dropped; so is an amount that the machine does not have.
     """
@@ -55,7 +55,7 @@ def resolved_reservation(topology: HostCPUTopology, annotations: Mapping[str, st
 
 
 def exclusive_system_cpus(system: SystemQOSResource | None) -> CPUSet:
-    """CPUs that only SYSTEM pods may use; none when the list is malformed."""
+    """Return CPUs that only SYSTEM pods may use; none when the list is malformed."""
     if system is None or not system.is_exclusive:
         return frozenset()
     try:

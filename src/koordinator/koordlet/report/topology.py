@@ -91,7 +91,7 @@ def zones_of(capacity: Sequence[Amounts], allocatable: Sequence[Amounts]) -> lis
 
 
 def merge_zones(old: Sequence[Zone], new: Sequence[Zone]) -> list[Zone]:
-    """The new zones with what others wrote into the old ones; ours wins.
+    """Return the new zones with what others wrote into the old ones; ours wins.
 
     Capacity and allocatable stay apart (the reference writes one amount into both), and so do costs and attributes.
     """
@@ -107,7 +107,7 @@ def merge_zones(old: Sequence[Zone], new: Sequence[Zone]) -> list[Zone]:
 
 
 def patch_of(old: NodeResourceTopology, new: NodeResourceTopology) -> dict[str, Any] | None:
-    """The merge patch that brings our parts of the stored object up to date; None when they are.
+    """Return the merge patch that brings our parts of the stored object up to date; None when they are.
 
     An annotation or list of policies that `new` does not have is not known now and stays as it is; zones likewise.
     """
@@ -152,7 +152,7 @@ _ABSENT = object()
 
 
 def _json(text: str | None) -> Any:
-    """An annotation by value: texts that mean the same are equal; absent differs from all."""
+    """Return an annotation by value: texts that mean the same are equal; absent differs from all."""
     if text is None:
         return _ABSENT
     try:
@@ -193,7 +193,7 @@ def _amounts(zones: Sequence[Zone]) -> list[tuple[str, str, dict[str, tuple[_Sai
 
 
 def _amount(raw: quantity.RawQuantity) -> _Said:
-    """An amount by value; what others wrote wrongly, by its text."""
+    """Return an amount by value; what others wrote wrongly, by its text."""
     try:
         return quantity.of(raw)
     except QuantityError:
@@ -201,6 +201,6 @@ def _amount(raw: quantity.RawQuantity) -> _Said:
 
 
 def _part(amount: Quantity, parts: int) -> Quantity:
-    """An equal part, rounded up to thousandths."""
+    """Return an equal part, rounded up to thousandths."""
     milli = -(-amount.nanos // (_NANO_PER_MILLI * parts))
     return Quantity.of_milli(milli, amount.family)

@@ -75,12 +75,12 @@ class Computed(msgspec.Struct, frozen=True):
 
 
 def compute(inputs: Inputs, pinned_before: KubeletAllocations | None = None) -> Computed:
-    """The object as it should be. While the CPU manager's state cannot be read, `pinned_before` still holds."""
+    """Return the object as it should be. While the CPU manager's state cannot be read, `pinned_before` still holds."""
     return _Report(inputs, pinned_before).compute()
 
 
 def pinned(inputs: Inputs) -> KubeletAllocations | None:
-    """Pods that the kubelet pinned; None when its state cannot be read."""
+    """Return pods that the kubelet pinned; None when its state cannot be read."""
     try:
         return _pinned(inputs)
     except NodeConfigError:
@@ -88,7 +88,7 @@ def pinned(inputs: Inputs) -> KubeletAllocations | None:
 
 
 def slim_node(node: Node) -> Node:
-    """The parts of a Node that the report depends on."""
+    """Return the parts of a Node that the report depends on."""
     meta = node.metadata
     annotations = {
         key: meta.annotations[key]
@@ -112,7 +112,7 @@ def slim_node(node: Node) -> Node:
 
 
 def slim_pod(pod: Pod) -> Pod:
-    """The parts of a pod that the report depends on."""
+    """Return the parts of a pod that the report depends on."""
     meta = pod.metadata
     return Pod(
         metadata=ObjectMeta(
@@ -197,7 +197,7 @@ class _Report:
             return self._pinned_before or _NONE_PINNED
 
     def _policy(self) -> str | None:
-        """Text of the kubelet's policy; None while it is not known."""
+        """Return text of the kubelet's policy; None while it is not known."""
         if self._in.kubelet is None:
             return "{}"
         config = self._in.kubelet.config
@@ -234,7 +234,7 @@ class _Report:
             return None
 
     def _system_text(self, system: SystemQOSResource | None) -> str:
-        """A copy of the node's annotation; one that is malformed counts as absent."""
+        """Return a copy of the node's annotation; one that is malformed counts as absent."""
         if not self._in.node.metadata.annotations:
             return "null"
         return "{}" if system is None else SYSTEM_QOS_RESOURCE.encode(system)

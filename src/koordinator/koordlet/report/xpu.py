@@ -51,7 +51,7 @@ _DECODER = msgspec.json.Decoder(list[XPUDevice] | None)
 
 
 def parse_files(texts: Mapping[str, str]) -> list[XPUDevice]:
-    """The cards in all files, by file name.
+    """Return the cards in all files, by file name.
 
     Raises: ProtocolError naming the file that is malformed.
     """

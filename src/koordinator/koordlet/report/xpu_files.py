@@ -25,7 +25,7 @@ class XPUFiles:
         self._told: dict[str, str] = {}
 
     def read(self) -> list[XPUDevice]:
-        """All cards, by file name; a directory that does not exist has none. Hidden files are being written."""
+        """Return all cards, by file name; a directory that does not exist has none. Hidden files are being written."""
         directories = self._files.directories(self._directory) or ()
         names = [
             name

@@ -35,7 +35,9 @@ async def settle(shared: Shared) -> None:
 
 
 async def find(host: Host, kubelet: Kubelet | None) -> Driver | None:
-    """The driver by directories, by the kubelet's command line and file, else as the kubelet tells; None: no sign."""
+    """Return the driver by directories, by the kubelet's command line and file, else as the kubelet tells; None: no
+    sign.
+    """
     found = kubelet_files.cgroup_driver(host.cgroups, host.processes, host.roots)
     if found.driver is not None:
         log.info("cgroup driver found", extra={"driver": found.driver, "by": found.source})
@@ -54,5 +56,7 @@ async def find(host: Host, kubelet: Kubelet | None) -> Driver | None:
 
 
 def corrected(host: Host, driver: Driver) -> Driver:
-    """The driver by the directories that there are now, the known one while there are none: a guess may be wrong."""
+    """Return the driver by the directories that there are now, the known one while there are none: a guess may be
+    wrong.
+    """
     return host.cgroups.driver() or driver

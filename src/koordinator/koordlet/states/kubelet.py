@@ -45,11 +45,11 @@ class NodeKubelet:
         self._client: KubeletClient | None = None
 
     async def pods(self) -> list[Pod]:
-        """All pods of the node. Raises: KubeletError."""
+        """Return all pods of the node. Raises: KubeletError."""
         return await (await self._reached()).pods()
 
     async def config(self) -> dict[str, Any]:
-        """The kubelet's configuration in use. Raises: KubeletError."""
+        """Return the kubelet's configuration in use. Raises: KubeletError."""
         return await (await self._reached()).config()
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def with_defaults(spec: NodeSLOSpec) -> NodeSLOSpec:
-    """The policies in force: each block over its default, switched-off class sections with neutral values.
+    """Return the policies in force: each block over its default, switched-off class sections with neutral values.
 
     Neutral values are written to the kernel, which is how switching a feature off undoes it.
     """

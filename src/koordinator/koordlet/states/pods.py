@@ -112,7 +112,7 @@ class PodsState:
         return any(cgroups.procs(group) for group in cgroups.walk(root, _DEPTH_OF_CONTAINERS + 1))
 
     def _records(self, pods: list[Pod]) -> dict[str, PodRecord]:
-        """One record per pod; those of unchanged pods are the same objects."""
+        """Return one record per pod; those of unchanged pods are the same objects."""
         view = self._shared.view
         records: dict[str, PodRecord] = {}
         told: dict[str, str] = {}

@@ -50,7 +50,7 @@ class VolumesState:
 
 
 def _binding(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
-    """All that is read of a claim: there may be many thousands in the cluster."""
+    """Return all that is read of a claim: there may be many thousands in the cluster."""
     meta = claim.metadata
     identity = ObjectMeta(
         namespace=meta.namespace, name=meta.name, uid=meta.uid, resource_version=meta.resource_version

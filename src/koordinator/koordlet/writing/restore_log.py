@@ -69,7 +69,7 @@ class RestoreLog:
         return len(self._records)
 
     def get(self, key: str) -> RestoreRecord | None:
-        """The record of a file."""
+        """Return the record of a file."""
         return self._records.get(key)
 
     def of_owner(self, owner: str) -> list[RestoreRecord]:
@@ -77,7 +77,7 @@ class RestoreLog:
         return [record for _, record in sorted(self._records.items()) if owner in record.owners]
 
     def all(self) -> list[RestoreRecord]:
-        """All records, by path."""
+        """Return all records, by path."""
         return [record for _, record in sorted(self._records.items())]
 
     def note(self, record: RestoreRecord, *, is_foreign: bool = False) -> None:

@@ -41,7 +41,7 @@ def part_key(path: str, part: str) -> str:
 
 
 def claimed(record: RestoreRecord) -> str:
-    """The name within a directory that a record claims."""
+    """Return the name within a directory that a record claims."""
     return record.key.rpartition(_PART_MARK)[2]
 
 
@@ -58,7 +58,7 @@ def part_of(path: str, content: str, part: str) -> str:
 def file_record(
     path: str, part: str, owner: str, content: str, text: str, identity: Identity
 ) -> RestoreRecord:
-    """The record of a change to a file that is no knob of a group; `content` is what it says now."""
+    """Return the record of a change to a file that is no knob of a group; `content` is what it says now."""
     before = part_of(path, content, part) if part else content
     return RestoreRecord(part_key(path, part), path, (owner,), before, text.strip(), identity)
 
@@ -76,7 +76,7 @@ def is_write_only(knob: Knob) -> bool:
 def record(
     update: Update, path: str, owner: str, content: str, text: str, identity: Identity
 ) -> RestoreRecord:
-    """The record of a change to be made; `content` is what the file says now."""
+    """Return the record of a change to be made; `content` is what the file says now."""
     key, before = path, content.rstrip("\n")
     if update.knob in DEVICE_KNOBS:
         disk = text.partition(" ")[0]
@@ -122,7 +122,7 @@ def is_leveled(record: RestoreRecord, version: int) -> bool:
 
 
 def update_of(record: RestoreRecord, reason: str) -> Update:
-    """The update that puts a knob of a group back, in v1 terms."""
+    """Return the update that puts a knob of a group back, in v1 terms."""
     words = record.before.split()
     value = record.before
     if record.knob == Knob.CPU_QUOTA and words:

@@ -128,7 +128,7 @@ def is_fresh(cache: Cache, path: str, value: str, now_s: float) -> bool:
 
 
 def aged(cache: Cache, force_update_s: float) -> Cache:
-    """The cache as if entries were older, by as much as `force_update_s` is shorter than usual."""
+    """Return the cache as if entries were older, by as much as `force_update_s` is shorter than usual."""
     older_s = FORCE_UPDATE_S - force_update_s
     if older_s == 0:
         return cache
@@ -136,7 +136,7 @@ def aged(cache: Cache, force_update_s: float) -> Cache:
 
 
 def unexpired(cache: Cache, now_s: float) -> dict[str, CacheEntry]:
-    """The cache without entries that were not set for long."""
+    """Return the cache without entries that were not set for long."""
     return {path: entry for path, entry in cache.items() if now_s - entry.at_s <= CACHE_S_MAX}
 
 
@@ -177,7 +177,7 @@ def holds(knob: Knob, content: str, text: str) -> bool:
 
 
 def widened(knob: Knob, content: str, value: str) -> str | None:
-    """The value that the first pass writes, None when the old one is wide enough already.
+    """Return the value that the first pass writes, None when the old one is wide enough already.
 
     Numbers grow; sets of CPUs become the union of old and new. Raises: ContentError.
     """
@@ -303,7 +303,7 @@ class _State:
 
 
 def _with_quota(knob: Knob, version: int, content: str, text: str) -> str:
-    """A period for `cpu.max` needs the quota before it, which is kept; alone it would be taken for the quota."""
+    """Return a period for `cpu.max` needs the quota before it, which is kept; alone it would be taken for the quota."""
     words = content.split()
     return f"{words[0]} {text}" if version != V1 and knob is Knob.CPU_PERIOD and words else text
 
@@ -350,7 +350,7 @@ def _is_same(a: str, b: str) -> bool:
 
 
 def _class_id(text: str) -> int | str:
-    """A class of network packets, written as a number in either form."""
+    """Return a class of network packets, written as a number in either form."""
     try:
         return int(text.strip(), 0)
     except ValueError:
@@ -358,7 +358,7 @@ def _class_id(text: str) -> int | str:
 
 
 def _width(knob: Knob, content: str) -> int:
-    """A number that grows as the knob gets looser."""
+    """Return a number that grows as the knob gets looser."""
     words = content.split()
     if not words or (knob is Knob.CPU_QUOTA and len(words) > 2):
         raise ContentError(knob, f"{content[:40]!r} is not a number")

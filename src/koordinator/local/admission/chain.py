@@ -23,7 +23,7 @@ class AdmissionPlugin(Protocol):
         ...
 
     def mutate(self, asked: AdmissionAttributes, obj: Json) -> Json:
-        """The object with what the plugin fills in. Raises: ApiError."""
+        """Return the object with what the plugin fills in. Raises: ApiError."""
         ...
 
     def validate(self, asked: AdmissionAttributes, obj: Json | None) -> None:

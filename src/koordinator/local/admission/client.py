@@ -44,7 +44,7 @@ class Caller:
         self._handlers[name] = handler
 
     async def call(self, webhook: CompiledWebhook, body: bytes) -> bytes:
-        """The response body. Raises: CallFailed."""
+        """Return the response body. Raises: CallFailed."""
         url = webhook.client.get("url")
         if url is not None and urlsplit(url).scheme == INPROC:
             return await self._call_handler(url, webhook, body)
@@ -150,7 +150,7 @@ def _status_text(status: int, body: bytes) -> str:
 
 
 def describe(error: BaseException, url: str) -> str:
-    """A connection failure in the words of Go's net package."""
+    """Return a connection failure in the words of Go's net package."""
     parts = urlsplit(url)
     where = f"{parts.hostname}:{parts.port or 443}"
     cause: Any = getattr(error, "os_error", None) or error.__cause__ or error

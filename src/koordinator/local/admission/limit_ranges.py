@@ -39,7 +39,7 @@ class LimitRanges:
         )
 
     def mutate(self, asked: AdmissionAttributes, obj: Json) -> Json:
-        """The pod with defaults for its containers."""
+        """Return the pod with defaults for its containers."""
         if asked.resource.plural == "pods" and not _is_deleted(asked.old):
             for limits in self._limits(asked.namespace):
                 obj = with_defaults(obj, limits)
@@ -70,7 +70,7 @@ def _is_deleted(old: Json | None) -> bool:
 
 
 def with_defaults(pod: Json, limits: Iterable[Json]) -> Json:
-    """The pod with the requests and limits that its containers leave out, and an annotation that says so."""
+    """Return the pod with the requests and limits that its containers leave out, and an annotation that says so."""
     defaults: dict[str, Json] = {"limits": {}, "requests": {}}
     for limit in limits:
         if limit.get("type") == "Container":
@@ -104,7 +104,7 @@ def _filled(container: Json, defaults: Mapping[str, Json], what: str, notes: lis
 
 
 def violations(obj: Json, limits: Iterable[Json], *, is_pod: bool) -> list[str]:
-    """The bounds that a pod or a claim crosses, in the API server's words."""
+    """Return the bounds that a pod or a claim crosses, in the API server's words."""
     problems: list[str] = []
     for limit in limits:
         kind = limit.get("type", "")

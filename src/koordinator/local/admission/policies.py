@@ -162,7 +162,7 @@ class ValidatingPolicies:
             raise denied
 
     def _current(self) -> list[_Binding]:
-        """All bindings of policies that are there, by name."""
+        """Return all bindings of policies that are there, by name."""
         position = (self._policies.position, self._bindings.position)
         if position != self._position:
             policies = {
@@ -190,7 +190,9 @@ class ValidatingPolicies:
             return []
 
     def _params(self, binding: _Binding, asked: AdmissionAttributes) -> list[Json | None]:
-        """The objects that the binding's parameters are taken from, one judgement each. Raises: _Unconfigured."""
+        """Return the objects that the binding's parameters are taken from, one judgement each. Raises:
+        _Unconfigured.
+        """
         kind, ref = binding.policy.param_kind, binding.param_ref
         if kind is None or ref is None:
             return [None]
@@ -288,7 +290,7 @@ def _message(validation: _Validation, scope: Json, budget: cel.Budget) -> str:
 def _carried_out(
     binding: _Binding, failure: _Failure, asked: AdmissionAttributes, obj: Json | None
 ) -> errors.ApiError | None:
-    """The refusal if the binding denies; it warns or is noted otherwise."""
+    """Return the refusal if the binding denies; it warns or is noted otherwise."""
     where = f"ValidatingAdmissionPolicy '{binding.policy.name}' with binding '{binding.name}'"
     if "Warn" in binding.actions and asked.options.warn is not None:
         asked.options.warn(f"Validation failed for {where}: {failure.message}")

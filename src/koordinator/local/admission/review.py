@@ -32,7 +32,7 @@ class WebhookResponse(msgspec.Struct, frozen=True):
 
 
 def version_for(accepted: tuple[str, ...]) -> str:
-    """The first version in a webhook's list that we speak."""
+    """Return the first version in a webhook's list that we speak."""
     return next((version for version in accepted if version in VERSIONS), "v1")
 
 
@@ -47,8 +47,9 @@ def request(
     name: str,
     options: WriteOptions,
 ) -> Json:
-    """The request without its objects. `asked_as` is the version that the webhook's rule names (matchPolicy
-    Equivalent)."""
+    """Return the request without its objects. `asked_as` is the version that the webhook's rule names (matchPolicy
+    Equivalent).
+    """
     made: Json = {
         "uid": uid,
         "kind": _kind(asked_as, subresource),
@@ -74,7 +75,7 @@ def request(
 
 
 def question(version: str, request: Json, obj: Json | None, old: Json | None) -> bytes:
-    """The body that a webhook gets; objects as `in_version` shows them."""
+    """Return the body that a webhook gets; objects as `in_version` shows them."""
     whole = {**request, "object": obj, "oldObject": old}
     return msgspec.json.encode(
         {"kind": "AdmissionReview", "apiVersion": f"{GROUP}/{version}", "request": whole}
@@ -109,14 +110,14 @@ def _options(operation: str, options: WriteOptions) -> Json | None:
 
 
 def in_version(obj: Json | None, wanted: Resource, have: Resource) -> Json | None:
-    """An object as another version shows it; versions here differ by their name only."""
+    """Return an object as another version shows it; versions here differ by their name only."""
     if obj is None or wanted.api_version == have.api_version or obj.get("apiVersion") != have.api_version:
         return obj
     return {**obj, "apiVersion": wanted.api_version}
 
 
 def read(body: bytes, *, uid: str, version: str, mutating: bool) -> WebhookResponse:
-    """The answer in a webhook's response body. Raises: BadAnswer."""
+    """Return the answer in a webhook's response body. Raises: BadAnswer."""
     try:
         review = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -165,8 +166,9 @@ def _patch(response: Json, version: str, mutating: bool) -> list[Any]:
 
 
 def denial(name: str, status: Json) -> ApiError:
-    """The failure that a webhook's refusal becomes. Without a code of 400 or more it is a 400, as in the API
-    server (webhooks built on controller-runtime say 403 themselves)."""
+    """Return the failure that a webhook's refusal becomes. Without a code of 400 or more it is a 400, as in the API
+    server (webhooks built on controller-runtime say 403 themselves).
+    """
     code = status.get("code")
     code = code if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600 else 400
     said = str(status.get("message") or status.get("reason") or "")

@@ -91,7 +91,7 @@ class CompiledWebhook(msgspec.Struct, frozen=True):
     def match(
         self, resource: Resource, operation: str, subresource: str, equivalents: Iterable[Resource]
     ) -> Resource | None:
-        """The resource as which the webhook wants to see the request; None when it is not asked."""
+        """Return the resource as which the webhook wants to see the request; None when it is not asked."""
         for rule in self.rules:
             if rule.matches(resource, operation, subresource):
                 return resource
@@ -103,7 +103,7 @@ class CompiledWebhook(msgspec.Struct, frozen=True):
 
 
 def compile_configuration(configuration: Json, *, mutating: bool) -> list[CompiledWebhook]:
-    """The webhooks of a configuration (decoded, defaulted and validated)."""
+    """Return the webhooks of a configuration (decoded, defaulted and validated)."""
     name = configuration["metadata"]["name"]
     return [_webhook(webhook, name, mutating) for webhook in configuration.get("webhooks") or ()]
 
@@ -131,7 +131,7 @@ def _webhook(webhook: Json, configuration: str, mutating: bool) -> CompiledWebho
 
 
 def compile_rule(rule: Json) -> WebhookRule:
-    """A rule with operations and resources, ready to be asked."""
+    """Return a rule with operations and resources, ready to be asked."""
     return WebhookRule(
         operations=frozenset(rule.get("operations") or ()),
         groups=frozenset(rule.get("apiGroups") or ()),
@@ -142,7 +142,7 @@ def compile_rule(rule: Json) -> WebhookRule:
 
 
 def compile_selector(selector: Json | None) -> Predicate | None:
-    """A label selector, ready to be asked; None selects everything."""
+    """Return a label selector, ready to be asked; None selects everything."""
     if not selector or not (selector.get("matchLabels") or selector.get("matchExpressions")):
         return None
     return label_selector.compile_selector(msgspec.convert(selector, LabelSelector))

@@ -56,7 +56,7 @@ class StoredBackend(Backend, Protocol):
     store: ObjectStore
 
     def versions_of(self, resource: Resource) -> Sequence[Resource]:
-        """All versions in which a resource is served; cheap."""
+        """Return all versions in which a resource is served; cheap."""
         ...
 
 
@@ -154,7 +154,7 @@ class WebhookAdmission:
         return self._matches(asked.resource, asked.operation, asked.subresource)
 
     def _matches(self, resource: Resource, operation: str, subresource: str) -> Sequence[Match]:
-        """The webhooks whose rules name the request, in order; asked at every write, so it is remembered."""
+        """Return the webhooks whose rules name the request, in order; asked at every write, so it is remembered."""
         webhooks = self._current()
         if not webhooks or rules.is_exempt(resource):
             return ()
@@ -171,7 +171,7 @@ class WebhookAdmission:
         return found
 
     def _current(self) -> list[CompiledWebhook]:
-        """All webhooks in order; compiled again only when a configuration changed."""
+        """Return all webhooks in order; compiled again only when a configuration changed."""
         mutating, validating = self._source.mutating(), self._source.validating()
         if not mutating and not validating:
             if self._webhooks:
@@ -260,7 +260,7 @@ class _Request:
     async def _ask(
         self, webhook: CompiledWebhook, asked_as: Resource, obj: Json | None
     ) -> review.WebhookResponse | None:
-        """The answer; None when a failure is ignored. Raises: ApiError for a refusal or a failure."""
+        """Return the answer; None when a failure is ignored. Raises: ApiError for a refusal or a failure."""
         uid = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
         version = review.version_for(webhook.review_versions)
         request = self._request(uid, asked_as)

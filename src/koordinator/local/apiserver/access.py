@@ -79,7 +79,7 @@ def _with_verb(asked: AccessRequest, verb: str) -> AccessRequest:
 
 
 def _asked(request: AnyRequest, target: ResourcePath) -> AccessRequest:
-    """The verb and the object of a request, as rules of roles name them."""
+    """Return the verb and the object of a request, as rules of roles name them."""
     params = request.query
     name, verb = target.name, _VERBS.get(request.method, "")
     if request.method in ("GET", "HEAD"):

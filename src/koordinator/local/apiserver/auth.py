@@ -127,7 +127,7 @@ class Authenticator:
 
 
 def host_name(host: str) -> str:
-    """The name in a `Host` header, without port and brackets."""
+    """Return the name in a `Host` header, without port and brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.rpartition(":")[0].lower() if ":" in host else host.lower()

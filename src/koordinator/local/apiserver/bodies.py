@@ -39,7 +39,8 @@ _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 def unpacked(body: bytes, encoding: str) -> bytes:
-    """A body as it was before its `Content-Encoding`; encodings that nobody knows mean nothing, as in Kubernetes.
+    """Return a body as it was before its `Content-Encoding`; encodings that nobody knows mean nothing, as in
+    Kubernetes.
 
     Unpacks no more than a request may have. Raises: BadRequest, RequestTooLarge.
     """
@@ -61,7 +62,7 @@ def unpacked(body: bytes, encoding: str) -> bytes:
 
 
 def decode_json(body: bytes) -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
     Raises: MalformedBody (not JSON, too deep, too many values).
     """
@@ -77,7 +78,7 @@ def decode_json(body: bytes) -> Any:
 
 
 def decode_yaml(body: bytes) -> Any:
-    """The value of a YAML text; JSON is YAML, and is what clients mostly send under that name.
+    """Return the value of a YAML text; JSON is YAML, and is what clients mostly send under that name.
 
     Raises: MalformedBody.
     """
@@ -176,7 +177,7 @@ def check_depth(body: bytes, value: Any) -> None:
 
 
 def summary(body: bytes) -> str:
-    """The first characters of a body, as error texts quote it."""
+    """Return the first characters of a body, as error texts quote it."""
     if not body:
         return "<empty>"
     text = body[: _SUMMARY_CHARS * 4].decode(errors="replace")
@@ -226,7 +227,7 @@ def _collect_duplicates(value: Any, path: str, found: list[str]) -> None:
 
 
 def _go_text(body: bytes, error: Exception) -> str:
-    """The decoder's trouble in the words that users of kubectl know."""
+    """Return the decoder's trouble in the words that users of kubectl know."""
     text = str(error)
     if "truncated" in text or not body.strip():
         return "unexpected end of JSON input"

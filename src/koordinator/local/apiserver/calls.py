@@ -57,7 +57,7 @@ class ResourceCall:
 
 
 async def read_body(request: AnyRequest) -> bytes:
-    """The whole body.
+    """Return the whole body.
 
     The HTTP server unpacks nothing: of a body that is refused it would unpack the rest, too, at one go.
 
@@ -81,7 +81,7 @@ async def read_body(request: AnyRequest) -> bytes:
 
 
 def failure(error: errors.ApiError) -> web.Response:
-    """The `Status` answer of an error."""
+    """Return the `Status` answer of an error."""
     response = answer(error.status(), status=error.code)
     if error.details is not None and error.details.retry_after_seconds:
         response.headers["Retry-After"] = str(error.details.retry_after_seconds)
@@ -89,14 +89,14 @@ def failure(error: errors.ApiError) -> web.Response:
 
 
 def answer(value: Any, *, status: int = 200) -> web.Response:
-    """A JSON answer of a value made here."""
+    """Return a JSON answer of a value made here."""
     return web.Response(body=msgspec.json.encode(value), status=status, headers=_JSON_HEADERS)
 
 
 def encoded(
     body: bytes, media: str = JSON, *, status: int = 200, warnings: Iterable[str] = ()
 ) -> web.Response:
-    """An answer that is encoded already."""
+    """Return an answer that is encoded already."""
     headers = _JSON_HEADERS if media == JSON else {**_JSON_HEADERS, "Content-Type": media}
     response = web.Response(body=body, status=status, headers=headers)
     for warning in told(warnings):
@@ -105,7 +105,9 @@ def encoded(
 
 
 def told(warnings: Iterable[str]) -> list[str]:
-    """Each warning once; where they are too long together, the start of each, as many as fit (as the API server)."""
+    """Return each warning once; where they are too long together, the start of each, as many as fit (as the API
+    server).
+    """
     distinct = list(dict.fromkeys(warnings))
     if sum(map(len, distinct)) <= WARNINGS_CHARS_MAX:
         return distinct
@@ -120,14 +122,14 @@ def told(warnings: Iterable[str]) -> list[str]:
 
 
 def in_wanted_form(response: web.Response, wanted: negotiation.NegotiatedForm) -> web.Response:
-    """The answer as YAML or in protobuf where the client asked for that; errors, too."""
+    """Return the answer as YAML or in protobuf where the client asked for that; errors, too."""
     if wanted.yaml:
         return as_yaml(response)
     return _as_protobuf(response) if wanted.protobuf else response
 
 
 def as_yaml(response: web.Response) -> web.Response:
-    """The same answer as YAML, for clients that asked for it."""
+    """Return the same answer as YAML, for clients that asked for it."""
     value = msgspec.json.decode(response.body) if response.body else None  # type: ignore[arg-type]
     response.body = yaml.dump(value, Dumper=yaml.CSafeDumper, sort_keys=True).encode()
     response.headers["Content-Type"] = "application/yaml"
@@ -135,7 +137,7 @@ def as_yaml(response: web.Response) -> web.Response:
 
 
 def _as_protobuf(response: web.Response) -> web.Response:
-    """The same answer in protobuf; what is no object (logs) stays as it is."""
+    """Return the same answer in protobuf; what is no object (logs) stays as it is."""
     if response.body and response.headers.get("Content-Type") == JSON:
         response.body = protobuf.encode(msgspec.json.decode(response.body))  # type: ignore[arg-type]
         response.headers["Content-Type"] = protobuf.MEDIA_TYPE
@@ -143,7 +145,7 @@ def _as_protobuf(response: web.Response) -> web.Response:
 
 
 async def compress(request: AnyRequest, response: web.Response) -> web.StreamResponse:
-    """The answer compressed slice by slice, when it is large and the client accepts gzip."""
+    """Return the answer compressed slice by slice, when it is large and the client accepts gzip."""
     body = response.body
     if not isinstance(body, bytes) or len(body) < GZIP_BYTES_MIN or not _accepts_gzip(request):
         return response
@@ -176,6 +178,6 @@ def _accepts_gzip(request: AnyRequest) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """An HTTP quoted-string; control characters have no place in a header."""
+    """Return an HTTP quoted-string; control characters have no place in a header."""
     plain = "".join(char if char.isprintable() else " " for char in text)
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

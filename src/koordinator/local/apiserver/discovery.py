@@ -94,7 +94,7 @@ class Documents:
         return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": entries}
 
     def aggregated(self, *, core: bool, version: str) -> dict[str, Any]:
-        """The whole of `/api` or `/apis` in one document."""
+        """Return the whole of `/api` or `/apis` in one document."""
         names = [name for name in _ordered_groups(self._groups) if (not name) == core]
         return {
             "kind": "APIGroupDiscoveryList",
@@ -123,7 +123,7 @@ class Documents:
 
 
 def etag(body: bytes) -> str:
-    """A strong tag of a document."""
+    """Return a strong tag of a document."""
     return '"' + hashlib.sha256(body).hexdigest().upper() + '"'
 
 

@@ -41,7 +41,7 @@ class OpenApiPages(Protocol):
     def v3_index(self) -> bytes: ...
 
     def v3(self, path: str) -> bytes | None:
-        """The document of `api/v1` or `apis/GROUP/VERSION`; None when it is not served."""
+        """Return the document of `api/v1` or `apis/GROUP/VERSION`; None when it is not served."""
         ...
 
 
@@ -174,7 +174,7 @@ _ROOT_PATHS = ["/api", "/api/v1", "/apis", *_HEALTH, "/metrics", "/openapi/v2", 
 
 
 def _tagged(request: AnyRequest, body: bytes, tag: str, media: str) -> web.Response:
-    """The document, or 304 when the client has it already."""
+    """Return the document, or 304 when the client has it already."""
     headers = {"ETag": tag, "Vary": "Accept", "Content-Type": media, "Cache-Control": "public"}
     if request.headers.get("If-None-Match") == tag:
         return web.Response(status=304, headers=headers)

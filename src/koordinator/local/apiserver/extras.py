@@ -21,7 +21,7 @@ class Extra(Protocol):
         ...
 
     async def create(self, call: ResourceCall, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a posted object. Raises: ApiError."""
+        """Return the answer to a posted object. Raises: ApiError."""
         ...
 
 

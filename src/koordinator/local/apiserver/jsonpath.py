@@ -18,7 +18,7 @@ class JsonPathError(ValueError):
 
 @lru_cache(maxsize=1024)
 def compile(path: str) -> tuple[Step, ...]:
-    """The steps of a path such as `.status.conditions[?(@.type=="Ready")].status`.
+    """Return the steps of a path such as `.status.conditions[?(@.type=="Ready")].status`.
 
     Raises: JsonPathError.
     """
@@ -41,7 +41,7 @@ def compile(path: str) -> tuple[Step, ...]:
 
 
 def find(steps: tuple[Step, ...], value: Any) -> list[Any]:
-    """All values at a compiled path."""
+    """Return all values at a compiled path."""
     found = [value]
     for step in steps:
         found = [child for parent in found for child in step(parent)]

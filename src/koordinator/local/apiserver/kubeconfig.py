@@ -19,7 +19,7 @@ def content(
     token: str = "",
     extension: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The kubeconfig of one cluster. Answers are not compressed: client and server share the machine.
+    """Return the kubeconfig of one cluster. Answers are not compressed: client and server share the machine.
 
     `extension` is what else our own commands need to know, kept where kubectl ignores it.
     """

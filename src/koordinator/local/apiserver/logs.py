@@ -33,7 +33,8 @@ class LogSource(Protocol):
     """Knows what containers wrote."""
 
     async def open(self, pod: ObjectRecord, options: LogOptions) -> AsyncIterator[bytes]:
-        """The log in pieces; with `follow` until the container has ended, an empty piece now and then meanwhile.
+        """Return the log in pieces; with `follow` until the container has ended, an empty piece now and then
+        meanwhile.
 
         Raises: ApiError where there is no log.
         """
@@ -102,7 +103,7 @@ def _time(text: str) -> float | None:
 
 
 def container_of(pod: ObjectRecord, asked: str) -> str:
-    """The container that is meant: the named one, or the only one. Raises: BadRequest."""
+    """Return the container that is meant: the named one, or the only one. Raises: BadRequest."""
     spec, name = pod.obj.get("spec") or {}, pod.obj["metadata"]["name"]
     names = [item["name"] for key in ("initContainers", "containers") for item in spec.get(key) or []]
     main: list[str] = [item["name"] for item in spec.get("containers") or []]

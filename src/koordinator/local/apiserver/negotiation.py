@@ -99,7 +99,7 @@ def _parse_range(text: str) -> tuple[str, dict[str, str], float]:
 
 
 def body_type(content_type: str) -> str:
-    """The media type of a body without its parameters; JSON when the client does not say."""
+    """Return the media type of a body without its parameters; JSON when the client does not say."""
     return content_type.partition(";")[0].strip().lower() or "application/json"
 
 

@@ -27,7 +27,7 @@ class ResourcePath(msgspec.Struct, frozen=True):
 
 
 def parse(path: str) -> ResourcePath | None:
-    """The target of a resource path; None when the path is none (discovery, health, nonsense)."""
+    """Return the target of a resource path; None when the path is none (discovery, health, nonsense)."""
     parts = path.strip("/").split("/")
     if parts[0] == "api":
         if len(parts) < 3:

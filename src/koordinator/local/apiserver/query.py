@@ -24,14 +24,14 @@ class User:
 
 
 def boolean(query: Mapping[str, str], key: str) -> bool | None:
-    """A boolean parameter as Go's conversion reads it: present and not `false` or `0` is true."""
+    """Return a boolean parameter as Go's conversion reads it: present and not `false` or `0` is true."""
     if key not in query:
         return None
     return query[key].lower() not in ("false", "0")
 
 
 def integer(query: Mapping[str, str], key: str) -> int:
-    """A whole number, 0 when absent or empty.
+    """Return a whole number, 0 when absent or empty.
 
     Raises: BadRequest with the parser's words.
     """
@@ -223,7 +223,7 @@ def invalid_options(kind: str, trouble: str) -> errors.Invalid:
 
 
 def _program_name(user_agent: str) -> str:
-    """The printable part of a User-Agent before the first `/`, as far as a field manager may be long."""
+    """Return the printable part of a User-Agent before the first `/`, as far as a field manager may be long."""
     name = user_agent.partition("/")[0]
     if name.isascii() and name.isprintable():
         return name[:_FIELD_MANAGER_BYTES_MAX]

@@ -58,7 +58,7 @@ class Review:
 
 
 def all_reviews(authenticator: Authenticator, authorizer: Authorizer) -> list[Review]:
-    """Every review that is served."""
+    """Return every review that is served."""
     reviews = _AccessReviews(authorizer)
 
     def token_status(call: ResourceCall, spec: dict[str, Any]) -> dict[str, Any]:

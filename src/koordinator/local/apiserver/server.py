@@ -146,8 +146,9 @@ class ApiServer:
         kubeconfig.write(path, server=self.url, ca_certificate=ca, token=token, extension=extension)
 
     async def refusal(self, request: web.BaseRequest) -> web.Response | None:
-        """A guard for other ports of this process (`cluster.gatekeeper.guarded`): who may not ask for a path
-        here may not there, health checks aside."""
+        """Return a guard for other ports of this process (`cluster.gatekeeper.guarded`): who may not ask for a path
+        here may not there, health checks aside.
+        """
         if is_health(request.path):
             return None
         try:
@@ -194,8 +195,9 @@ class ApiServer:
             return calls.failure(error)
 
     def _failed(self, request: AnyRequest, path: str, error: Exception) -> web.Response:
-        """The answer to a request on which the server itself failed. Raises when there is nobody to answer, or the
-        answer has begun: a second one in its body would be read as part of it."""
+        """Return the answer to a request on which the server itself failed. Raises when there is nobody to answer,
+        or the answer has begun: a second one in its body would be read as part of it.
+        """
         transport = request.transport
         if transport is None or transport.is_closing():
             raise error  # the client left while it was answered
@@ -260,7 +262,7 @@ def _request(message, payload, protocol, writer, task):  # type: ignore[no-untyp
 
 
 def _as_text(headers: CIMultiDictProxy[str]) -> CIMultiDictProxy[str]:
-    """The same with U+FFFD for bytes that are no UTF-8, as in Go: they end up in objects and errors."""
+    """Return the same with U+FFFD for bytes that are no UTF-8, as in Go: they end up in objects and errors."""
     if all(value.isascii() for value in headers.values()):
         return headers
     clean = [

@@ -58,7 +58,7 @@ class ShortRequest:
         self.transport = transport
 
     async def read(self) -> bytes:
-        """The body."""
+        """Return the body."""
         return self.body
 
 
@@ -82,7 +82,7 @@ class ShortServer:
         return _Connection(self)
 
     def stamp(self) -> bytes:
-        """The headers that all answers end with."""
+        """Return the headers that all answers end with."""
         now_s = int(self._clock.now())
         if now_s != self._stamped_s:
             self._stamped_s = now_s
@@ -204,7 +204,7 @@ class _Connection(asyncio.Protocol):
         self._transport.write(b"%b%b%b" % ("".join(lines).encode(), self._server.stamp(), body))
 
     def _read(self, data: bytes) -> tuple[ShortRequest, int] | None:
-        """The request at the start of `data` and where it ends; None for what is not ours to read."""
+        """Return the request at the start of `data` and where it ends; None for what is not ours to read."""
         end = data.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX)
         line_end = data.find(b"\r\n", 0, HEAD_BYTES_MAX)
         line = _LINE.fullmatch(data, 0, line_end) if end > 0 else None

@@ -33,7 +33,7 @@ class Tables:
         *,
         with_columns: bool = True,
     ) -> bytes:
-        """The `Table` of some objects; `meta` is its list metadata.
+        """Return the `Table` of some objects; `meta` is its list metadata.
 
         Raises: Invalid (an `includeObject` that does not exist).
         """
@@ -80,7 +80,7 @@ class Tables:
 
 
 def custom_printer(crd: dict[str, Any], version: str) -> Printer:
-    """The printer of a CRD's version: its `additionalPrinterColumns` after the name, else the age."""
+    """Return the printer of a CRD's version: its `additionalPrinterColumns` after the name, else the age."""
     declared: list[dict[str, Any]] = []
     for served in cells.objects(crd, "spec", "versions"):
         if served.get("name") == version:
@@ -124,7 +124,7 @@ def _nothing(value: Any) -> Any:
 
 
 def _cell(found: list[Any], kind: str, now_s: float) -> Any:
-    """A value as its column's type wants it; None (an empty cell) where the value is of another type."""
+    """Return a value as its column's type wants it; None (an empty cell) where the value is of another type."""
     if not found:
         return None
     value = found[0]

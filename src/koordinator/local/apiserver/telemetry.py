@@ -32,7 +32,7 @@ class Telemetry:
         row[-1] += duration_s
 
     def exposition(self, *, watches: int, cut_off: int) -> str:
-        """The text of `/metrics`."""
+        """Return the text of `/metrics`."""
         lines = _head(
             "apiserver_request_total", "counter", "Requests by verb, group, resource and HTTP code."
         )

@@ -36,7 +36,8 @@ class ServerTls:
 
 
 def self_signed(directory: Path, clock: Clock, names: Iterable[str] = ()) -> ServerTls:
-    """A server certificate for this machine's names and `names`; the CA in `directory` is made once and kept.
+    """Return a server certificate for this machine's names and `names`; the CA in `directory` is made once and
+    kept.
 
     Raises: OSError, ValueError (files in the directory that are no certificate or key).
     """
@@ -66,7 +67,7 @@ def self_signed(directory: Path, clock: Clock, names: Iterable[str] = ()) -> Ser
 def _authority(
     directory: Path, now: datetime.datetime
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """The CA in the directory, made when there is none or when it is about to end."""
+    """Return the CA in the directory, made when there is none or when it is about to end."""
     certificate_path, key_path = directory / "ca.crt", directory / "ca.key"
     if certificate_path.exists() and key_path.exists():
         certificate = x509.load_pem_x509_certificate(user_files.read(certificate_path))

@@ -151,7 +151,7 @@ class Verbs:
     async def read_object(
         self, call: ResourceCall, field_validation: str, *, connect: bool = False
     ) -> dict[str, Any]:
-        """The JSON object in the body, of the kind that the URL names, or of any kind for `connect`.
+        """Return the JSON object in the body, of the kind that the URL names, or of any kind for `connect`.
 
         Raises: BadRequest, RequestTooLarge, UnsupportedMediaType.
         """
@@ -171,7 +171,7 @@ class Verbs:
 
 
 def list_json(resource: Resource, records: list[ObjectRecord], meta: dict[str, Any]) -> bytes:
-    """A list made of its items' own encodings."""
+    """Return a list made of its items' own encodings."""
     head = b'{"kind":"%sList","apiVersion":"%s","metadata":%s,"items":[' % (
         resource.kind.encode(),
         resource.api_version.encode(),
@@ -181,7 +181,7 @@ def list_json(resource: Resource, records: list[ObjectRecord], meta: dict[str, A
 
 
 async def list_protobuf(resource: Resource, records: list[ObjectRecord], meta: dict[str, Any]) -> bytes:
-    """A list in protobuf; between slices of its items others get the loop."""
+    """Return a list in protobuf; between slices of its items others get the loop."""
     write = protobuf.message_writer(protobuf.message_of(resource.api_version, resource.kind))
     parts = [protobuf.field(1, protobuf.message_writer("meta/v1.ListMeta")(meta))]
     for start in range(0, len(records), _ENCODED_TOGETHER):
@@ -307,7 +307,7 @@ async def _duplicates(body: bytes, value: Any, field_validation: str) -> list[st
 
 
 async def _read_options(call: ResourceCall) -> Any:
-    """The value in the body of a delete; None without a body."""
+    """Return the value in the body of a delete; None without a body."""
     body, value, _ = await _read_value(call, "DeleteOptions", may_be_empty=True)
     return value if body.strip() else None
 
@@ -323,8 +323,8 @@ def _unknown(fields: list[str], field_validation: str) -> list[str]:
 async def _read_value(
     call: ResourceCall, kind: str, *, may_be_empty: bool = False
 ) -> tuple[bytes, Any, list[str]]:
-    """The body, the value that it holds, in any of the media types for objects, and fields of protobuf that nobody
-    knows.
+    """Return the body, the value that it holds, in any of the media types for objects, and fields of protobuf that
+    nobody knows.
 
     Raises: BadRequest, RequestTooLarge, UnsupportedMediaType.
     """

@@ -188,13 +188,13 @@ class _Encoder(ABC):
 
     @abstractmethod
     def error(self, error: errors.ApiError) -> bytes:
-        """The last event of a watch that cannot go on."""
+        """Return the last event of a watch that cannot go on."""
 
     @abstractmethod
     def _line(self, event: RecordEvent) -> bytes: ...
 
     def _bookmark(self, version: int) -> dict[str, Any]:
-        """The object of a bookmark."""
+        """Return the object of a bookmark."""
         meta: dict[str, Any] = {"resourceVersion": str(version), "creationTimestamp": None}
         if self._initial:
             # The first bookmark after `sendInitialEvents` says that the initial state is complete.
@@ -268,7 +268,7 @@ def _shape(form: MediaForm, resource: Resource) -> tuple[str, str]:
 
 
 def _selecting_name(call: ResourceCall) -> dict[str, str]:
-    """The query with a name in the path turned into a field selector."""
+    """Return the query with a name in the path turned into a field selector."""
     params = dict(call.params)
     if call.target.name:
         selector = f"metadata.name={call.target.name}"

@@ -244,7 +244,7 @@ _LOCKING: tuple[Line, ...] = (
 
 
 def seeds() -> Iterable[Seed]:
-    """All default roles and bindings, in the order of their creation."""
+    """Yield all default roles and bindings, in the order of their creation."""
     for name, lines in _ROLES.items():
         yield "clusterroles", "", {"metadata": _meta(name), "rules": _rules(lines)}
     for name in _AGGREGATES:

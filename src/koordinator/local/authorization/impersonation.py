@@ -79,7 +79,7 @@ def _extras(headers: CIMultiDictProxy[str]) -> list[AccessRequest]:
 
 
 def _with_standing(name: str, groups: list[str]) -> tuple[str, ...]:
-    """The groups with the one that says whether the user is known, unless they say so themselves."""
+    """Return the groups with the one that says whether the user is known, unless they say so themselves."""
     if name == ANONYMOUS:
         return tuple(groups) if UNAUTHENTICATED in groups else (*groups, UNAUTHENTICATED)
     if AUTHENTICATED in groups or UNAUTHENTICATED in groups:
@@ -91,7 +91,7 @@ __all__ = ["ANONYMOUS", "AUTHENTICATED", "UNAUTHENTICATED", "Acting", "forbidden
 
 
 def forbidden(user: str, request: AccessRequest, reason: str) -> errors.Forbidden:
-    """The answer to a request that nothing allows; `reason` is the authorizer's, or empty."""
+    """Return the answer to a request that nothing allows; `reason` is the authorizer's, or empty."""
     why = f": {reason}" if reason else ""
     if not request.resource:
         return errors.Forbidden(

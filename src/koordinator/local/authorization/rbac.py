@@ -42,7 +42,7 @@ class Authorizer(Protocol):
     def rules_of(
         self, user: str, groups: Sequence[str], namespace: str
     ) -> tuple[Sequence[PolicyRule], Sequence[str]]:
-        """All that a user may do in a namespace ("" for the cluster's scope), and what could not be resolved."""
+        """Return all that a user may do in a namespace ("" for the cluster's scope), and what could not be resolved."""
         ...
 
 
@@ -114,14 +114,14 @@ class Rbac:
         return held, problems
 
     def rules_of_role(self, kind: str, name: str, namespace: str) -> Sequence[PolicyRule] | None:
-        """The rules that a reference stands for; None when there is no such role."""
+        """Return the rules that a reference stands for; None when there is no such role."""
         roles = self._roles.get(kind)
         return None if roles is None else roles.get(namespace if kind == "Role" else "", name)
 
     def _visit(
         self, subjects: Sequence[Subject], namespace: str, problems: list[str]
     ) -> Iterator[tuple[_Binding, Subject, Sequence[PolicyRule]]]:
-        """All bindings of the subjects with the rules behind them, one per binding."""
+        """Yield all bindings of the subjects with the rules behind them, one per binding."""
         for bindings, space in zip(self._bindings, ("", namespace), strict=True):
             if bindings is self._bindings[1] and not namespace:
                 return
@@ -181,7 +181,7 @@ class _Bindings:
         self._by_subject: dict[tuple[str, Subject], dict[str, _Binding]] = {}
 
     def of(self, namespace: str, subjects: Iterable[Subject]) -> Iterator[tuple[_Binding, Subject]]:
-        """Each binding that applies to one of the subjects, once."""
+        """Yield each binding that applies to one of the subjects, once."""
         self._follow()
         seen: set[str] = set()
         for subject in subjects:

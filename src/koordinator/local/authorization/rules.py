@@ -57,7 +57,7 @@ class PolicyRule(msgspec.Struct, frozen=True):
 
 
 def read(raw: Any) -> PolicyRule:
-    """The rule that an object of the API says; parts of a wrong type allow nothing."""
+    """Return the rule that an object of the API says; parts of a wrong type allow nothing."""
     raw = raw if isinstance(raw, dict) else {}
     return PolicyRule(
         verbs=frozenset(_texts(raw, "verbs")),
@@ -111,7 +111,7 @@ def missing(held: Sequence[PolicyRule], wanted: Iterable[PolicyRule]) -> list[st
 
 
 def _atoms(rule: PolicyRule) -> Iterable[tuple[AccessRequest, bool]]:
-    """The rule taken apart: one verb on one resource (of one name, which the flag says) or URL each."""
+    """Yield the rule taken apart: one verb on one resource (of one name, which the flag says) or URL each."""
     raw = rule.raw
     for group in _texts(raw, "apiGroups"):
         for resource in _texts(raw, "resources"):
@@ -147,7 +147,7 @@ def _printed(**fields: list[str]) -> str:
 
 
 def quoted(texts: Iterable[str]) -> str:
-    """A list of texts as Go prints it: `["a" "b"]`."""
+    """Return a list of texts as Go prints it: `["a" "b"]`."""
     return "[" + " ".join(json.dumps(text, ensure_ascii=False) for text in texts) + "]"
 
 

@@ -40,13 +40,13 @@ def data_of(template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def template_of(revision: ControllerRevision) -> dict[str, Any]:
-    """The template that a revision keeps; empty when there is none in it."""
+    """Return the template that a revision keeps; empty when there is none in it."""
     found = (revision.data.get("spec") or {}).get("template") or {}
     return {key: value for key, value in found.items() if key != "$patch"}
 
 
 def new_revision(owner: Owner, number: int, collisions: int) -> dict[str, Any]:
-    """The revision to create for the owner's template."""
+    """Return the revision to create for the owner's template."""
     template = owner.spec.template
     value = template_hash(template, collisions)
     labels = {**((template.get("metadata") or {}).get("labels") or {}), HASH_LABEL: value}
@@ -66,7 +66,7 @@ def new_revision(owner: Owner, number: int, collisions: int) -> dict[str, Any]:
 
 
 async def ensure(cluster: Cluster, owner: Owner, revisions: Sequence[ControllerRevision]) -> Newest:
-    """The revision of the owner's template, made or made the newest where it is not.
+    """Return the revision of the owner's template, made or made the newest where it is not.
 
     Raises: ApiError; Conflict when a revision changed since it was read.
     """

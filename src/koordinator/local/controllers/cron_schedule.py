@@ -64,7 +64,7 @@ def parse(schedule: str, zone: str | None) -> Next:
 
 
 def time_zone(name: str | None) -> datetime.tzinfo:
-    """The time zone of a name; none means UTC. Raises: ProtocolError."""
+    """Return the time zone of a name; none means UTC. Raises: ProtocolError."""
     if name is None:
         return datetime.UTC
     try:
@@ -74,7 +74,7 @@ def time_zone(name: str | None) -> datetime.tzinfo:
 
 
 def latest(next_after: Next, after_s: float, now_s: float, limit: int) -> tuple[float | None, int]:
-    """The last time after `after_s` up to now, and how many there are, counted up to `limit` + 1."""
+    """Return the last time after `after_s` up to now, and how many there are, counted up to `limit` + 1."""
     count, found, time_s = 0, None, next_after(after_s)
     while time_s is not None and time_s <= now_s:
         count, found = count + 1, time_s
@@ -85,7 +85,7 @@ def latest(next_after: Next, after_s: float, now_s: float, limit: int) -> tuple[
 
 
 def _latest_at_once(next_after: Next, known_s: float, now_s: float) -> float:
-    """The same without walking all the way; `known_s` is one of the times."""
+    """Return the same without walking all the way; `known_s` is one of the times."""
     for window_s in _WINDOWS_S:
         start_s = max(known_s, now_s - window_s)
         found, time_s = None, next_after(start_s)
@@ -161,6 +161,6 @@ def _next(fields: Fields, tz: datetime.tzinfo, after_s: float) -> float | None:
 
 
 def _next_day(local: datetime.datetime, tz: datetime.tzinfo, time_s: int) -> int:
-    """The local midnight after `local`, or an hour later where a clock change makes that no progress."""
+    """Return the local midnight after `local`, or an hour later where a clock change makes that no progress."""
     midnight = datetime.datetime.combine(local.date() + datetime.timedelta(days=1), datetime.time(), tz)
     return max(int(midnight.timestamp()), time_s + 60)

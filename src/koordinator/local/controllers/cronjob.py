@@ -48,7 +48,7 @@ class Due(msgspec.Struct, frozen=True):
 
 
 def due(obj: CronJob, next_after: Next, now_s: float) -> Due:
-    """The last time of the schedule that has passed since the last Job (or the creation)."""
+    """Return the last time of the schedule that has passed since the last Job (or the creation)."""
     since = obj.status.last_schedule_time or obj.metadata.creation_timestamp
     since_s = clock.parse_rfc3339(since) if since else now_s
     deadline_s = obj.spec.starting_deadline_seconds
@@ -59,12 +59,12 @@ def due(obj: CronJob, next_after: Next, now_s: float) -> Due:
 
 
 def job_name(obj: CronJob, at_s: float) -> str:
-    """One name per time, so that no time has two Jobs."""
+    """Return one name per time, so that no time has two Jobs."""
     return f"{obj.metadata.name}-{int(at_s) // 60}"
 
 
 def new_job(obj: CronJob, at_s: float) -> dict[str, Any]:
-    """The Job to create for a time. Raises: ProtocolError when the template is none."""
+    """Return the Job to create for a time. Raises: ProtocolError when the template is none."""
     template = obj.spec.job_template
     spec, meta = template.get("spec"), template.get("metadata") or {}
     if not isinstance(spec, dict) or not isinstance(meta, dict):
@@ -132,7 +132,7 @@ class CronJobController:
     # Jobs that ended
 
     async def _with_ended(self, obj: CronJob, jobs: Sequence[Job]) -> CronJobStatus:
-        """The status without the active Jobs that have ended or are gone."""
+        """Return the status without the active Jobs that have ended or are gone."""
         by_uid = {job.metadata.uid: job for job in jobs}
         active = []
         for reference in obj.status.active:
@@ -196,7 +196,7 @@ class CronJobController:
         return msgspec.structs.replace(status, active=active, last_schedule_time=at), again_s
 
     async def _create(self, obj: CronJob, at_s: float) -> Job | None:
-        """The Job of a time, made now or before; None when nothing is to be made."""
+        """Return the Job of a time, made now or before; None when nothing is to be made."""
         namespace, name = obj.metadata.namespace, job_name(obj, at_s)
         try:
             job = await self._cluster.create(Job, new_job(obj, at_s), namespace)

@@ -42,13 +42,13 @@ class Eligibility(msgspec.Struct, frozen=True):
 
 
 def daemon_tolerations(spec: PodSpec) -> list[Toleration]:
-    """The tolerations that every daemon pod has, whatever its template says."""
+    """Return the tolerations that every daemon pod has, whatever its template says."""
     tolerated = [*_ALWAYS_TOLERATED, *([_NETWORK] if spec.host_network else [])]
     return [Toleration(key=key, operator="Exists", effect=effect) for key, effect in tolerated]
 
 
 def eligibility(spec: PodSpec) -> Callable[[Node], Eligibility]:
-    """A function that tells about nodes, for a template's pod spec."""
+    """Return a function that tells about nodes, for a template's pod spec."""
     tolerations = [*spec.tolerations, *daemon_tolerations(spec)]
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
@@ -110,7 +110,7 @@ class PodCriteria(msgspec.Struct, frozen=True):
 
 
 def target_node(pod: Pod) -> str:
-    """The node that a pod is on, or that its affinity names; empty when it has none."""
+    """Return the node that a pod is on, or that its affinity names; empty when it has none."""
     if pod.spec.node_name:
         return pod.spec.node_name
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
@@ -123,7 +123,7 @@ def target_node(pod: Pod) -> str:
 
 
 def by_node(nodes: Mapping[str, Eligibility], pods: Sequence[Pod]) -> list[OnNode]:
-    """The pods by node: all nodes of the cluster, then those that are gone but still have pods."""
+    """Return the pods by node: all nodes of the cluster, then those that are gone but still have pods."""
     found: dict[str, list[Pod]] = {name: [] for name in nodes}
     for pod in sorted(pods, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
         is_over = pod.status.phase in (pod_health.SUCCEEDED, pod_health.FAILED)
@@ -165,7 +165,7 @@ def plan(places: Sequence[OnNode], by: PodCriteria, *, surges: bool) -> DaemonPl
 
 
 def _surplus(running: Sequence[Pod], by: PodCriteria) -> list[Pod]:
-    """All but the oldest of each template, and the old one once the new one is available."""
+    """Return all but the oldest of each template, and the old one once the new one is available."""
     old = [pod for pod in running if not by.is_new(pod)]
     new = [pod for pod in running if by.is_new(pod)]
     surplus = [*old[1:], *new[1:]]
@@ -193,7 +193,7 @@ def bounds_of(obj: DaemonSet, desired: int) -> rollout.RolloutBounds:
 
 
 def plan_update(places: Sequence[OnNode], bounds: rollout.RolloutBounds, by: PodCriteria) -> DaemonPlan:
-    """The next step of a rolling update, after `plan` has nothing left to do."""
+    """Return the next step of a rolling update, after `plan` has nothing left to do."""
     wanted = [place for place in places if place.fit.starts]
     if bounds.surge:
         return _surge(wanted, bounds.surge, by)
@@ -253,7 +253,7 @@ def status_of(obj: DaemonSet, places: Sequence[OnNode], revision: str, now_s: fl
 
 
 def new_pod(obj: DaemonSet, node: str, revision: str) -> dict[str, Any]:
-    """The pod to create for a node; the scheduler binds it there, by its affinity."""
+    """Return the pod to create for a node; the scheduler binds it there, by its affinity."""
     body = pod_control.pod_from_template(obj.spec.template, obj)
     body["metadata"]["labels"] = {**body["metadata"].get("labels", {}), POD_LABEL: revision}
     spec = dict(body["spec"])

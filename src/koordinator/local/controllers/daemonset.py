@@ -121,7 +121,9 @@ class DaemonSetController:
         return pause_s
 
     def _held_back(self, obj: DaemonSet, plan: DaemonPlan, now_s: float) -> tuple[float | None, set[str]]:
-        """Pods that ended too soon after the last one there to be deleted yet: the shortest pause, their uids."""
+        """Return pods that ended too soon after the last one there to be deleted yet: the shortest pause, their
+        uids.
+        """
         held: set[str] = set()
         pauses: list[float] = []
         for pod in plan.ended:

@@ -36,7 +36,7 @@ _HASH_LENGTH = 10
 
 
 def template_hash(template: Mapping[str, Any], collisions: int = 0) -> str:
-    """A label value that stands for a template (without its own hash label); `collisions` makes another."""
+    """Return a label value that stands for a template (without its own hash label); `collisions` makes another."""
     text = msgspec.json.encode(plain_template(template), order="deterministic")
     digest = hashlib.blake2b(text, digest_size=8, salt=collisions.to_bytes(8, "big")).digest()
     number = int.from_bytes(digest, "big")
@@ -48,7 +48,7 @@ def template_hash(template: Mapping[str, Any], collisions: int = 0) -> str:
 
 
 def plain_template(template: Mapping[str, Any]) -> dict[str, Any]:
-    """A template without its hash label and without what the API writes for nothing."""
+    """Return a template without its hash label and without what the API writes for nothing."""
     meta = dict(template.get("metadata") or {})
     labels = {key: value for key, value in (meta.get("labels") or {}).items() if key != HASH_LABEL}
     meta["labels"] = labels
@@ -56,25 +56,25 @@ def plain_template(template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_new(deployment: Deployment, sets: Iterable[ReplicaSet]) -> ReplicaSet | None:
-    """The ReplicaSet with the Deployment's template; the oldest, should there be several."""
+    """Return the ReplicaSet with the Deployment's template; the oldest, should there be several."""
     template = plain_template(deployment.spec.template)
     same = [one for one in sets if plain_template(one.spec.template) == template]
     return min(same, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name), default=None)
 
 
 def revision_of(obj: ReplicaSet | Deployment) -> int:
-    """The revision in the annotation; 0 when there is none."""
+    """Return the revision in the annotation; 0 when there is none."""
     text = obj.metadata.annotations.get(REVISION, "")
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
 def next_revision(old: Iterable[ReplicaSet]) -> int:
-    """The revision of the newest template, given all ReplicaSets of earlier ones."""
+    """Return the revision of the newest template, given all ReplicaSets of earlier ones."""
     return max((revision_of(one) for one in old), default=0) + 1
 
 
 def annotations_for(deployment: Deployment, present: Mapping[str, str], revision: int) -> dict[str, str]:
-    """The annotations of the new ReplicaSet that must be set, given those it has (none when it is made)."""
+    """Return the annotations of the new ReplicaSet that must be set, given those it has (none when it is made)."""
     wanted = {key: value for key, value in deployment.metadata.annotations.items() if key not in _OWN}
     before = present.get(REVISION, "")
     if not (before.isascii() and before.isdecimal() and int(before) >= revision):
@@ -102,7 +102,7 @@ def size_annotations(deployment: Deployment) -> dict[str, str]:
 
 
 def new_replica_set(deployment: Deployment, old: Sequence[ReplicaSet]) -> dict[str, Any]:
-    """The ReplicaSet to create for the Deployment's template."""
+    """Return the ReplicaSet to create for the Deployment's template."""
     spec = deployment.spec
     label = {HASH_LABEL: template_hash(spec.template, deployment.status.collision_count or 0)}
     template = plain_template(spec.template)

@@ -32,7 +32,7 @@ _NO_DEADLINE = 2**31 - 1  # how the API spells "for ever"
 
 
 def deadline_s(deployment: Deployment) -> int | None:
-    """Seconds without progress after which a rollout is called stuck; None for never."""
+    """Return seconds without progress after which a rollout is called stuck; None for never."""
     found = deployment.spec.progress_deadline_seconds
     if found is None:
         return DEADLINE_DEFAULT_S
@@ -160,7 +160,7 @@ def is_timed_out(deployment: Deployment, now_s: float) -> bool:
 
 
 def until_deadline_s(deployment: Deployment, status: DeploymentStatus, now_s: float) -> float | None:
-    """Seconds until the rollout counts as stuck (negative: it does); None when that cannot happen."""
+    """Return seconds until the rollout counts as stuck (negative: it does); None when that cannot happen."""
     limit_s, current = deadline_s(deployment), find(status.conditions, PROGRESSING)
     if limit_s is None or current is None or current.last_update_time is None:
         return None
@@ -187,7 +187,7 @@ def _has_progressed(old: DeploymentStatus, new: DeploymentStatus) -> bool:
 
 
 def _failure(new: ReplicaSet | None, old: Sequence[ReplicaSet]) -> Condition | None:
-    """The first failure of a ReplicaSet, the new one asked first."""
+    """Return the first failure of a ReplicaSet, the new one asked first."""
     for one in [*([new] if new is not None else []), *old]:
         found = find(one.status.conditions, REPLICA_FAILURE)
         if found is not None:

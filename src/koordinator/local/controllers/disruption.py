@@ -37,7 +37,7 @@ class BudgetError(KoordinatorError):
 
 
 def scaled(value: IntOrString, total: int) -> int:
-    """A count, or a percentage of `total` rounded up. Raises: BudgetError."""
+    """Return a count, or a percentage of `total` rounded up. Raises: BudgetError."""
     if isinstance(value, int):
         return value
     digits = value.removesuffix("%")
@@ -47,7 +47,7 @@ def scaled(value: IntOrString, total: int) -> int:
 
 
 def desired_healthy(spec: PodDisruptionBudgetSpec, expected: int) -> int:
-    """Pods that must stay healthy out of `expected`. Raises: BudgetError."""
+    """Return pods that must stay healthy out of `expected`. Raises: BudgetError."""
     if spec.max_unavailable is not None:
         return max(expected - scaled(spec.max_unavailable, expected), 0)
     if spec.min_available is not None:
@@ -68,7 +68,7 @@ def is_healthy(pod: Pod) -> bool:
 def status_of(
     budget: PodDisruptionBudget, pods: Sequence[Pod], expected: int, now_s: float
 ) -> PodDisruptionBudgetStatus:
-    """The budget's status, given its pods and how many there should be. Raises: BudgetError."""
+    """Return the budget's status, given its pods and how many there should be. Raises: BudgetError."""
     granted = still_granted(budget.status.disrupted_pods, pods, now_s)
     healthy = sum(
         1

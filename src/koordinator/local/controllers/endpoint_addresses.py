@@ -27,7 +27,7 @@ def is_headless(service: Service) -> bool:
 
 
 def families(service: Service) -> list[str]:
-    """The families of addresses that a Service has, the first one first."""
+    """Return the families of addresses that a Service has, the first one first."""
     wanted = [family for family in service.spec.ip_families if family in (IPV4, IPV6)]
     if wanted:
         return wanted
@@ -45,23 +45,23 @@ def is_candidate(pod: Pod, *, with_terminating: bool) -> bool:
 
 
 def addresses(pod: Pod, family: str) -> list[str]:
-    """The pod's addresses of a family."""
+    """Return the pod's addresses of a family."""
     return [one.ip for one in pod.status.pod_ips if one.ip and (":" in one.ip) == (family == IPV6)]
 
 
 def hostname(pod: Pod, service: Service) -> str:
-    """The name under which the Service makes the pod known; empty without one."""
+    """Return the name under which the Service makes the pod known; empty without one."""
     return pod.spec.hostname if pod.spec.subdomain == service.metadata.name else ""
 
 
 def target(pod: Pod) -> Json:
-    """The reference from an address to its pod."""
+    """Return the reference from an address to its pod."""
     meta = pod.metadata
     return {"kind": "Pod", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
 
 
 def ports(service: Service, pod: Pod) -> list[Json]:
-    """The Service's ports as this pod serves them; a port whose name the pod does not know is left out."""
+    """Return the Service's ports as this pod serves them; a port whose name the pod does not know is left out."""
     found: list[Json] = []
     for wanted in service.spec.ports:
         number = _number(pod, wanted)
@@ -123,7 +123,7 @@ class TriggerTimes:
         self._seen: dict[str, dict[str, str]] = {}
 
     def of(self, service: Service, pods: Sequence[Pod]) -> str:
-        """The time as RFC 3339 text, empty when no change is known."""
+        """Return the time as RFC 3339 text, empty when no change is known."""
         meta = service.metadata
         before = self._seen.get(meta.uid)
         now = {pod.metadata.name: since for pod in pods if (since := _ready_changed(pod))}

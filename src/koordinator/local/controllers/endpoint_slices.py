@@ -41,18 +41,18 @@ class SlicePlan(msgspec.Struct, frozen=True):
 
 
 def labels_of(service: Service) -> dict[str, str]:
-    """The labels of a Service's slices."""
+    """Return the labels of a Service's slices."""
     reserved = {SERVICE_NAME: service.metadata.name, MANAGED_BY: CONTROLLER}
     return endpoint_addresses.labels(service, reserved, endpoint_addresses.is_headless(service))
 
 
 def name_prefix(service: str) -> str:
-    """The `generateName` of a Service's slices."""
+    """Return the `generateName` of a Service's slices."""
     return f"{service[: _GENERATED_MAX - 1]}-"
 
 
 def endpoint_of(pod: Pod, service: Service, family: str, zone: str) -> Json:
-    """One pod as a slice shows it."""
+    """Return one pod as a slice shows it."""
     serving = pod_health.is_ready(pod)
     terminating = pod.metadata.deletion_timestamp is not None
     ready = service.spec.publish_not_ready_addresses or (serving and not terminating)
@@ -129,7 +129,7 @@ def _fit(
     family: str,
     slice_max: int,
 ) -> SlicePlan:
-    """The writes for one family: per set of ports its slices, and one empty slice where there would be none."""
+    """Return the writes for one family: per set of ports its slices, and one empty slice where there would be none."""
     by_ports: dict[bytes, list[EndpointSlice]] = {}
     for one in existing:
         by_ports.setdefault(_ports_key(one.ports), []).append(one)

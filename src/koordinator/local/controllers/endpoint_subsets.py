@@ -21,13 +21,13 @@ TRUNCATED = "truncated"
 
 
 def labels_of(service: Service) -> dict[str, str]:
-    """The labels of a Service's Endpoints."""
+    """Return the labels of a Service's Endpoints."""
     reserved = {MANAGED_BY: CONTROLLER}
     return endpoint_addresses.labels(service, reserved, endpoint_addresses.is_headless(service))
 
 
 def subsets_of(service: Service, pods: Iterable[Pod]) -> tuple[list[Json], bool]:
-    """The subsets, in a steady order, and whether some addresses were left out for being too many.
+    """Return the subsets, in a steady order, and whether some addresses were left out for being too many.
 
     Ports that the same pods serve share a subset.
     """

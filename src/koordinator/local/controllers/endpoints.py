@@ -151,7 +151,7 @@ class EndpointsController:
             raise
 
     async def _write_slices(self, service: Service, pods: list[Pod]) -> float | None:
-        """Seconds after which to look again, None when all is said."""
+        """Return seconds after which to look again, None when all is said."""
         meta = service.metadata
         waits_s = self._expected.left_s(meta.uid, self._cluster.clock.now())
         if waits_s is not None:
@@ -222,7 +222,7 @@ class EndpointsController:
 
 
 def _service_of(one: EndpointSlice) -> list[str]:
-    """The Service of a slice that we manage."""
+    """Return the Service of a slice that we manage."""
     labels = one.metadata.labels
     name = labels.get(SERVICE_NAME, "")
     if not name or labels.get(MANAGED_BY) != endpoint_slices.CONTROLLER:

@@ -43,7 +43,7 @@ class GraphNode(msgspec.Struct, frozen=True):
 
 
 def entry_of(resource: Resource, obj: Object) -> GraphNode:
-    """The entry of an object as it is now."""
+    """Return the entry of an object as it is now."""
     meta = obj.metadata
     return GraphNode(
         resource=resource,

@@ -36,7 +36,7 @@ class JobBackoff(msgspec.Struct, frozen=True):
     last_s: float = 0.0
 
     def until_s(self) -> float:
-        """The time before which no pod replaces a failed one."""
+        """Return the time before which no pod replaces a failed one."""
         if not self.failures:
             return 0.0
         return self.last_s + min(BACKOFF_S * 2.0 ** min(self.failures - 1, 16), BACKOFF_S_MAX)
@@ -122,7 +122,7 @@ def plan(
     *,
     may_manage: bool,
 ) -> BatchJobPlan:
-    """The next step of an unfinished Job.
+    """Return the next step of an unfinished Job.
 
     `released`: uids whose finalizer we took off, whatever the cache still shows. `may_manage` is False while
     the cache lacks pods that we created.
@@ -385,7 +385,7 @@ def _failed_by_index(job: Job, facts: JobPods) -> JobResult | None:
 def _concluded(
     job: Job, status: JobStatus, facts: JobPods, verdict: JobResult | None, now_s: float
 ) -> JobStatus:
-    """The conditions; the final one only when no pod is left to stop or to count."""
+    """Return the conditions; the final one only when no pod is left to stop or to count."""
     now = clock.rfc3339(now_s)
 
     def condition(kind: str, reason: str, message: str, state: str = "True") -> Condition:
@@ -432,7 +432,7 @@ def _suspended(job: Job, status: JobStatus, condition: Callable[..., Condition],
 def _managed(
     job: Job, facts: JobPods, backoff: JobBackoff, now_s: float
 ) -> tuple[list[Pod], list[NewJobPod], float | None]:
-    """Pods to drop, pods to create, and the seconds until more may be created."""
+    """Return pods to drop, pods to create, and the seconds until more may be created."""
     if job.spec.suspend:
         return facts.active, [], None
     indexed, total = job_pods.is_indexed(job), completions(job)
@@ -477,7 +477,7 @@ def _unwanted(facts: JobPods, total: int | None) -> list[Pod]:
 
 
 def _next_indexes(job: Job, facts: JobPods, count: int) -> list[NewJobPod]:
-    """The lowest indexes that no pod works on."""
+    """Return the lowest indexes that no pod works on."""
     taken = facts.done_indexes | facts.failed_indexes
     taken |= {index for pod in facts.active if (index := job_pods.index_of(pod)) is not None}
     if job_pods.replaces_only_failed(job):

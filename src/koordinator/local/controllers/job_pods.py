@@ -46,7 +46,7 @@ def is_tracked(pod: Pod) -> bool:
 
 
 def index_of(pod: Pod) -> int | None:
-    """The completion index of a pod; None when it has none."""
+    """Return the completion index of a pod; None when it has none."""
     text = pod.metadata.annotations.get(INDEX, "")
     return int(text) if text.isascii() and text.isdecimal() else None
 
@@ -94,7 +94,7 @@ def finished_s(pod: Pod, now_s: float) -> float:
 
 
 def new_pod(job: Job, index: int | None, failures: int | None) -> dict[str, Any]:
-    """The pod to create; `index` for Indexed jobs, `failures` of that index where they are limited."""
+    """Return the pod to create; `index` for Indexed jobs, `failures` of that index where they are limited."""
     body = pod_control.pod_from_template(job.spec.template, job)
     meta = body["metadata"]
     finalizers = [name for name in meta.get("finalizers", []) if name != TRACKING]

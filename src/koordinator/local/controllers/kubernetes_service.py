@@ -45,7 +45,7 @@ async def publish(cluster: Cluster, host: str, port: int) -> None:
 
 
 def advertised(host: str) -> str:
-    """The address for clients of a server that listens on `host`: of all addresses, that of the way out."""
+    """Return the address for clients of a server that listens on `host`: of all addresses, that of the way out."""
     try:
         listening = ipaddress.ip_address(host)
     except ValueError:

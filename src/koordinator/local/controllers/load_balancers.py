@@ -92,7 +92,7 @@ class LoadBalancerController:
         return True
 
     def _take(self, asked: str, key: Key) -> str:
-        """The address that was asked for, or the next free one; empty when there is none."""
+        """Return the address that was asked for, or the next free one; empty when there is none."""
         if asked:
             is_ours = _is_ip(asked) and ipaddress.ip_address(asked) in NETWORK
             free = is_ours and self._holders.setdefault(asked, key) == key

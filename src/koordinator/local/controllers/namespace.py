@@ -74,7 +74,7 @@ class NamespaceController:
         return remaining, finalizers
 
     def _namespaced(self) -> list[Resource]:
-        """One version of each namespaced resource, in a steady order with pods first."""
+        """Return one version of each namespaced resource, in a steady order with pods first."""
         chosen: dict[tuple[str, str], Resource] = {}
         for resource in self._resources():
             if resource.namespaced:

@@ -65,7 +65,7 @@ def ready_status(node: Node) -> str:
 
 
 def wanted_taints(node: Node, *, evicts: bool, now: str) -> list[Taint]:
-    """The node's taints as they should be: those of others, then ours; known ones keep their time.
+    """Return the node's taints as they should be: those of others, then ours; known ones keep their time.
 
     `evicts` allows new NoExecute taints. An unschedulable node is cordoned.
     """
@@ -90,7 +90,7 @@ def wanted_taints(node: Node, *, evicts: bool, now: str) -> list[Taint]:
 
 
 def silent_conditions(node: Node, now: str) -> list[Condition]:
-    """The conditions of a node that nobody hears from: what the kubelet would say is unknown."""
+    """Return the conditions of a node that nobody hears from: what the kubelet would say is unknown."""
     reason, message = _SILENT_MESSAGES
     known = {condition.type: condition for condition in node.status.conditions}
     for kind in _SILENT_CONDITIONS:

@@ -31,12 +31,12 @@ STRAYS = "strays by label"
 
 
 def controller_of(obj: Object) -> OwnerReference | None:
-    """The owner that controls the object."""
+    """Return the owner that controls the object."""
     return next((owner for owner in obj.metadata.owner_references if owner.controller), None)
 
 
 def owner_reference(owner: Object) -> dict[str, Any]:
-    """The entry of `ownerReferences` by which `owner` controls an object and waits for its deletion."""
+    """Return the entry of `ownerReferences` by which `owner` controls an object and waits for its deletion."""
     return {
         "apiVersion": owner.resource.api_version,
         "kind": owner.resource.kind,
@@ -116,7 +116,7 @@ class Children(Generic[P, C]):
         return list(self.informer.by_index(BY_CONTROLLER, parent.metadata.uid))
 
     async def claim(self, parent: P, is_wanted: Callable[[C], bool] = lambda _: True) -> list[C]:
-        """The parent's own objects among those that are wanted, after releases and adoptions.
+        """Return the parent's own objects among those that are wanted, after releases and adoptions.
 
         Raises: ProtocolError (the selector), ApiError.
         """
@@ -228,7 +228,7 @@ class Children(Generic[P, C]):
                     continue  # told about when the parent itself is looked at
 
     def _selector_place(self, parent: P) -> list[str]:
-        """One label that every child must have, for finding the parent from a stray child."""
+        """Return one label that every child must have, for finding the parent from a stray child."""
         selector = self._selector_of(parent)
         if selector is None:
             return []

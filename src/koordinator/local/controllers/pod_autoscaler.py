@@ -233,7 +233,9 @@ class PodAutoscalerController:
     # Metrics
 
     def _propose(self, key: Key, look: _Look, scale: _Scale) -> tuple[int | None, list[Json] | None, str]:
-        """The most that a metric proposes (None: nothing is to be done), their statuses, and that metric's name."""
+        """Return the most that a metric proposes (None: nothing is to be done), their statuses, and that metric's
+        name.
+        """
         hpa = look.hpa
         why = self._select(key, look, scale.selector)
         if why:

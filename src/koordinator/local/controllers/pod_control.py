@@ -27,7 +27,7 @@ GENERATED_BASE_LENGTH_MAX = 58
 
 
 def pod_from_template(template: dict[str, Any], owner: Object, *, name: str = "") -> dict[str, Any]:
-    """The pod that a workload's template asks for; it shares the template's spec, so replace, do not change.
+    """Return the pod that a workload's template asks for; it shares the template's spec, so replace, do not change.
 
     Without `name` the server makes one from the owner's.
     Raises: ProtocolError when the template is none.
@@ -45,7 +45,7 @@ def pod_from_template(template: dict[str, Any], owner: Object, *, name: str = ""
 
 
 def generate_name(owner: str) -> str:
-    """The `generateName` of a workload's pods."""
+    """Return the `generateName` of a workload's pods."""
     return f"{owner[: GENERATED_BASE_LENGTH_MAX - 1]}-"
 
 

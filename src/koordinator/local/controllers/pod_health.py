@@ -30,7 +30,7 @@ def is_ready(pod: Pod) -> bool:
 
 
 def available_in_s(pod: Pod, min_ready_s: int, now_s: float) -> float | None:
-    """Seconds until the pod counts as available, 0 when it does; None while it is not ready."""
+    """Return seconds until the pod counts as available, 0 when it does; None while it is not ready."""
     if not min_ready_s:
         return 0.0 if is_ready(pod) else None
     since_s = ready_since_s(pod)

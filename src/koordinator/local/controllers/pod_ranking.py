@@ -43,7 +43,7 @@ def _rank(pod: Pod, crowd: int, now_s: float) -> tuple[Any, ...]:
 
 
 def deletion_cost(pod: Pod) -> int:
-    """The annotation's number; 0 when it is absent or no 32-bit number."""
+    """Return the annotation's number; 0 when it is absent or no 32-bit number."""
     text = pod.metadata.annotations.get(DELETION_COST, "")
     if not text:
         return 0
@@ -58,5 +58,5 @@ def deletion_cost(pod: Pod) -> int:
 
 
 def _magnitude(age_s: float) -> int:
-    """The power of two of an age in nanoseconds."""
+    """Return the power of two of an age in nanoseconds."""
     return math.floor(math.log2(age_s * 1e9)) if age_s > 0 else -1

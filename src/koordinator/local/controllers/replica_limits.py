@@ -84,7 +84,7 @@ def limited(
     bounds: ReplicaBounds,
     now_s: float,
 ) -> LimitedReplicas:
-    """The replicas that may be had now; notes the recommendation."""
+    """Return the replicas that may be had now; notes the recommendation."""
     if behavior is None:
         return _by_default(history, current, wanted, bounds, now_s)
     up, down = behavior.scale_up or ScalingRules(), behavior.scale_down or ScalingRules()

@@ -68,7 +68,7 @@ def by_utilization(
     tolerance: Tolerance,
     now_s: float,
 ) -> Proposal:
-    """A proposal for usage in percent of requests; `usage` by name of the pod. Raises: NoProposal."""
+    """Return a proposal for usage in percent of requests; `usage` by name of the pod. Raises: NoProposal."""
     groups = _grouped(pods, usage, resource, now_s)
     used = _counted(usage, groups)
     requests = {pod.metadata.name: _request_milli(pod, container, resource) for pod in pods}
@@ -92,7 +92,7 @@ def by_average(
     tolerance: Tolerance,
     now_s: float,
 ) -> Proposal:
-    """A proposal for an amount per pod. Raises: NoProposal."""
+    """Return a proposal for an amount per pod. Raises: NoProposal."""
     groups = _grouped(pods, usage, resource, now_s)
     used = _counted(usage, groups)
 

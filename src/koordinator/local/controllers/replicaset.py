@@ -41,7 +41,7 @@ REPLICA_FAILURE = "ReplicaFailure"
 
 
 def selector_of(obj: ReplicaSet | ReplicationController) -> LabelSelector | None:
-    """The selector; a ReplicationController has a plain map of labels."""
+    """Return the selector; a ReplicationController has a plain map of labels."""
     if isinstance(obj, ReplicaSet):
         return obj.spec.selector
     return LabelSelector(match_labels=obj.spec.selector) if obj.spec.selector else None
@@ -53,7 +53,7 @@ def counts(
     failure: Condition | None,
     now_s: float,
 ) -> ReplicaCounts:
-    """The status, given the active pods and the ReplicaFailure condition (None: no failure)."""
+    """Return the status, given the active pods and the ReplicaFailure condition (None: no failure)."""
     template_labels = (obj.spec.template.get("metadata") or {}).get("labels") or {}
     is_full = compiled(LabelSelector(match_labels=template_labels))
     min_ready_s = obj.spec.min_ready_seconds
@@ -77,7 +77,7 @@ def counts(
 
 
 def next_available_s(pods: Iterable[Pod], min_ready_s: int, now_s: float) -> float | None:
-    """Seconds until the next ready pod becomes available; None when none is waiting for that."""
+    """Return seconds until the next ready pod becomes available; None when none is waiting for that."""
     if not min_ready_s:
         return None
     waits = [pod_health.available_in_s(pod, min_ready_s, now_s) for pod in pods]
@@ -140,7 +140,7 @@ class ReplicaSetController(Generic[R]):
         return None
 
     def _related(self, obj: R, pods: Sequence[Pod]) -> Iterable[Pod]:
-        """Pods of all sets under the same controller: of a rollout, old and new together."""
+        """Return pods of all sets under the same controller: of a rollout, old and new together."""
         above = controller_of(obj)
         if above is None:
             return pods

@@ -48,7 +48,7 @@ def is_done(pod: Pod) -> bool:
 
 
 def new_claim(pod: Pod, wanted: PodResourceClaim, template: ResourceClaimTemplate) -> dict[str, Any]:
-    """The claim that a template asks for, for one entry of a pod's `spec.resourceClaims`."""
+    """Return the claim that a template asks for, for one entry of a pod's `spec.resourceClaims`."""
     meta = template.spec.metadata
     base = f"{pod.metadata.name}-{wanted.name}"[:NAME_MAX_CHARS]
     return {
@@ -134,7 +134,7 @@ class ResourceClaimController:
             await self._cluster.patch(Pod, key[1], patch, key[0], subresource="status")
 
     def _known(self, pod: Pod, wanted: PodResourceClaim, name: str | None) -> ResourceClaim | None:
-        """The claim made for an entry, when there is one."""
+        """Return the claim made for an entry, when there is one."""
         uid = pod.metadata.uid
         if name is not None:
             found = self._claims.get(name, pod.metadata.namespace)

@@ -17,7 +17,7 @@ from koordinator.cluster.protocol import Cluster
 
 
 def aggregated(role: ClusterRole, all_roles: Iterable[ClusterRole]) -> list[dict[str, Any]]:
-    """The rules of the roles that the role's selectors match, by name of the role, each rule once.
+    """Return the rules of the roles that the role's selectors match, by name of the role, each rule once.
 
     Raises: ProtocolError for a selector that cannot be read.
     """

@@ -33,7 +33,7 @@ class RolloutBounds(msgspec.Struct, frozen=True):
 
 
 def resolved(value: IntOrString, total: int, field: str, *, up: bool) -> int:
-    """A count, or a percentage of `total` rounded up or down.
+    """Return a count, or a percentage of `total` rounded up or down.
 
     Raises: ProtocolError when the text is no percentage.
     """
@@ -63,7 +63,7 @@ def is_rolling(deployment: Deployment) -> bool:
 
 
 def bounds_of(deployment: Deployment) -> RolloutBounds:
-    """The bounds of a Deployment; a recreating one is whole or not. Raises: ProtocolError."""
+    """Return the bounds of a Deployment; a recreating one is whole or not. Raises: ProtocolError."""
     replicas = deployment.spec.replicas
     if not is_rolling(deployment):
         return RolloutBounds(0, 0)
@@ -199,7 +199,7 @@ def _share(deployment: Deployment, one: ReplicaSet, to_add: int, added: int) -> 
 
 
 def _rounded(numerator: int, denominator: int) -> int:
-    """The quotient, halves rounded up; both are not negative."""
+    """Return the quotient, halves rounded up; both are not negative."""
     return (2 * numerator + denominator) // (2 * denominator)
 
 

@@ -28,14 +28,14 @@ class WorkloadSelector(NamedTuple):
 
 
 def by_labels(labels: dict[str, str]) -> WorkloadSelector:
-    """Pods that have all of these labels."""
+    """Return pods that have all of these labels."""
     wanted = labels.items()
     text = ",".join(f"{key}={value}" for key, value in sorted(wanted))
     return WorkloadSelector(text, lambda found: wanted <= found.items(), min(wanted, default=None))
 
 
 def by_text(text: str) -> WorkloadSelector:
-    """Pods that a selector in the form of a query selects. Raises: SelectorError."""
+    """Return pods that a selector in the form of a query selects. Raises: SelectorError."""
     test = selectors.labels(text)
     equal = (_EQUALS.fullmatch(part) for part in text.split(","))
     anchor = next(((found[1], found[2]) for found in equal if found is not None), None)
@@ -80,7 +80,7 @@ class SelectedPods:
                 added.pods[pod_key] = None
 
     def of(self, key: Key) -> list[Pod]:
-        """The selected pods, in order of arrival."""
+        """Return the selected pods, in order of arrival."""
         known = self._selectors.get(key)
         if known is None:
             return []

@@ -41,14 +41,14 @@ class Revisions(msgspec.Struct, frozen=True):
 
 
 def ordinal_of(obj: StatefulSet, pod: Pod) -> int | None:
-    """The number in the pod's name; None when the name is not one of the set's."""
+    """Return the number in the pod's name; None when the name is not one of the set's."""
     base, dash, number = pod.metadata.name.rpartition("-")
     is_member = base == obj.metadata.name and dash and number.isascii() and number.isdecimal()
     return int(number) if is_member and str(int(number)) == number else None
 
 
 def start_of(obj: StatefulSet) -> int:
-    """The first ordinal."""
+    """Return the first ordinal."""
     return obj.spec.ordinals.start if obj.spec.ordinals is not None else 0
 
 
@@ -65,7 +65,7 @@ def is_healthy(pod: Pod) -> bool:
 
 
 def plan(obj: StatefulSet, pods: Sequence[Pod], revisions: Revisions, now_s: float) -> StatefulPlan:
-    """The next step. Raises: ProtocolError (maxUnavailable)."""
+    """Return the next step. Raises: ProtocolError (maxUnavailable)."""
     start = start_of(obj)
     by_ordinal = {ordinal: pod for pod in pods if (ordinal := ordinal_of(obj, pod)) is not None}
     wanted = range(start, start + obj.spec.replicas)

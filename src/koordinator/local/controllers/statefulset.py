@@ -228,7 +228,7 @@ def identity_labels(name: str, ordinal: int) -> dict[str, str]:
 
 
 def new_pod(obj: StatefulSet, template: dict[str, Any], revision: str, ordinal: int) -> dict[str, Any]:
-    """The pod `ordinal`, made from the template of `revision`."""
+    """Return the pod `ordinal`, made from the template of `revision`."""
     name = f"{obj.metadata.name}-{ordinal}"
     body = pod_control.pod_from_template(template, obj, name=name)
     labels = body["metadata"].get("labels", {})
@@ -256,7 +256,7 @@ def claim_names(obj: StatefulSet, ordinal: int) -> list[str]:
 
 
 def new_claim(obj: StatefulSet, claim: Mapping[str, Any], ordinal: int) -> dict[str, Any]:
-    """The claim to create for a pod; it has no owner yet unless it goes with the set."""
+    """Return the claim to create for a pod; it has no owner yet unless it goes with the set."""
     meta = claim.get("metadata") or {}
     made: dict[str, Any] = {
         "name": claim_name(obj, claim, ordinal),

@@ -12,7 +12,7 @@ from koordinator.cluster.protocol import Cluster
 
 
 def difference(old: ViewPart, new: ViewPart, always: Container[str] = ()) -> dict[str, Any]:
-    """A merge patch from one status to another of the same view; empty when they are equal.
+    """Return a merge patch from one status to another of the same view; empty when they are equal.
 
     Fields at their default are taken out, as the API omits them, but those named in `always` (on the wire)
     are written whatever they are.
@@ -66,7 +66,7 @@ async def write(
 
 
 def find(conditions: Iterable[Condition], kind: str) -> Condition | None:
-    """The condition of a type."""
+    """Return the condition of a type."""
     return next((condition for condition in conditions if condition.type == kind), None)
 
 
@@ -76,7 +76,7 @@ def is_true(conditions: Iterable[Condition], kind: str) -> bool:
 
 
 def with_condition(conditions: Sequence[Condition], new: Condition) -> list[Condition]:
-    """The conditions with one set anew; it keeps its transition time while its status stays."""
+    """Return the conditions with one set anew; it keeps its transition time while its status stays."""
     old = find(conditions, new.type)
     if old is not None and (old.status, old.reason, old.message) == (new.status, new.reason, new.message):
         return list(conditions)

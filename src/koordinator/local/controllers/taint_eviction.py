@@ -22,7 +22,7 @@ BY_NODE = "node"
 
 
 def no_execute(taints: Iterable[Taint]) -> list[Taint]:
-    """The taints that evict."""
+    """Return the taints that evict."""
     return [taint for taint in taints if taint.effect == "NoExecute"]
 
 

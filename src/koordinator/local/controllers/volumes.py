@@ -31,7 +31,7 @@ WORKERS = 4
 
 
 def standard_class() -> dict[str, Any]:
-    """The default StorageClass of a local cluster."""
+    """Return the default StorageClass of a local cluster."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
@@ -49,7 +49,7 @@ def is_waiting_for_consumer(claim: PersistentVolumeClaim, storage_class: Storage
 
 
 def new_volume(claim: PersistentVolumeClaim, storage_class: StorageClass) -> dict[str, Any]:
-    """The volume made for a claim, already promised to it."""
+    """Return the volume made for a claim, already promised to it."""
     return {
         "metadata": {
             "name": f"pvc-{claim.metadata.uid}",
@@ -149,7 +149,7 @@ class VolumeController:
             await self._set_phase(claim, {"phase": "Pending"})
 
     def _volume_for(self, claim: PersistentVolumeClaim) -> PersistentVolume | None:
-        """A volume promised to the claim, else the smallest free one, unless a consumer must come first."""
+        """Return a volume promised to the claim, else the smallest free one, unless a consumer must come first."""
         volumes = self._volumes.objects.values()
         promised = next((volume for volume in volumes if matching.is_meant_for(volume, claim)), None)
         if promised is not None:

@@ -98,7 +98,7 @@ def of_pod(pod: Pod) -> Behaviour:
 
 
 def sleep_s(words: Sequence[str]) -> float | None:
-    """Seconds that the command `sleep N` takes, also as `sh -c "sleep N"`; None for any other one."""
+    """Return seconds that the command `sleep N` takes, also as `sh -c "sleep N"`; None for any other one."""
     found = _SLEEP.fullmatch(" ".join(words))
     if found is None:
         return None
@@ -107,10 +107,10 @@ def sleep_s(words: Sequence[str]) -> float | None:
 
 
 def encode(behaviour: Behaviour) -> str:
-    """The annotation's text."""
+    """Return the annotation's text."""
     return msgspec.json.encode(behaviour).decode()
 
 
 def annotations(behaviour: Behaviour) -> dict[str, Any]:
-    """The annotations of a pod that behaves like this."""
+    """Return the annotations of a pod that behaves like this."""
     return {ANNOTATION: encode(behaviour)}

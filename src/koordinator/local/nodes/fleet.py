@@ -64,7 +64,7 @@ def alike(
     gpu_model: str = "",
     rdma_cards: int = 0,
 ) -> tuple[NodeShape, ...]:
-    """Nodes of one size in three zones, named so that their names sort by number."""
+    """Return nodes of one size in three zones, named so that their names sort by number."""
     width = len(str(max(count - 1, 0)))
     memory_bytes = memory_gib * 2**30
     return tuple(
@@ -207,7 +207,7 @@ class HollowFleet:
     # Pods
 
     def add(self, shape: HollowPodShape, row: int) -> int:
-        """A slot for a pod on a node; it uses nothing before `start`."""
+        """Return a slot for a pod on a node; it uses nothing before `start`."""
         if not self._free:
             self._grow()
         slot = self._free.pop()

@@ -448,11 +448,11 @@ class HollowNodes:
 
 
 def _next(at_s: float, interval_s: float, now_s: float) -> float:
-    """The next turn of something that was due at `at_s`; missed turns are skipped."""
+    """Return the next turn of something that was due at `at_s`; missed turns are skipped."""
     missed = int(max(now_s - at_s, 0.0) // interval_s)
     return at_s + (missed + 1) * interval_s
 
 
 def _draw(seed: int) -> float:
-    """A number from 0 to 1 that depends on the pod only."""
+    """Return a number from 0 to 1 that depends on the pod only."""
     return (seed % 65_536) / 65_536

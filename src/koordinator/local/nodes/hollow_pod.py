@@ -63,7 +63,7 @@ class HollowPod:
         return self.started_s > 0.0 and self.ended is None
 
     def run(self, health: Health | None = None) -> PodRun:
-        """The facts of its status."""
+        """Return the facts of its status."""
         return PodRun(
             row=self.row,
             slot=self.slot,

@@ -34,12 +34,12 @@ _FIRST_HOST = 2  # .0 is the network's own address, .1 its gateway
 
 
 def host_ip(row: int) -> str:
-    """An address of 10.64.0.0/10."""
+    """Return an address of 10.64.0.0/10."""
     return _address(64, row)
 
 
 def pod_ip(slot: int) -> str:
-    """An address of 10.128.0.0/10."""
+    """Return an address of 10.128.0.0/10."""
     return _address(128, slot)
 
 
@@ -49,7 +49,7 @@ def _address(second: int, index: int) -> str:
 
 
 def node_object(shape: NodeShape, row: int, now_s: float) -> dict[str, Any]:
-    """A Node as its kubelet registers it."""
+    """Return a Node as its kubelet registers it."""
     labels = {
         "beta.kubernetes.io/arch": shape.arch,
         "beta.kubernetes.io/os": "linux",
@@ -69,7 +69,7 @@ def node_object(shape: NodeShape, row: int, now_s: float) -> dict[str, Any]:
 
 
 def node_status(shape: NodeShape, row: int, started_s: float, now_s: float) -> dict[str, Any]:
-    """A patch of the node's status."""
+    """Return a patch of the node's status."""
     size = {"ephemeral-storage": "200Gi", "hugepages-1Gi": "0", "hugepages-2Mi": "0", "pods": str(shape.pods)}
     cpu_milli = shape.cpu_milli - shape.reserved_milli
     memory_ki = (shape.memory_bytes - shape.reserved_bytes) // 1024
@@ -110,7 +110,7 @@ def node_conditions(since_s: float, now_s: float) -> list[dict[str, Any]]:
 
 
 def lease_object(shape: NodeShape, owner_uid: str, duration_s: int, now_s: float) -> dict[str, Any]:
-    """The heartbeat Lease of a node."""
+    """Return the heartbeat Lease of a node."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": shape.name, "uid": owner_uid}
     return {
         "metadata": {"name": shape.name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
@@ -119,7 +119,7 @@ def lease_object(shape: NodeShape, owner_uid: str, duration_s: int, now_s: float
 
 
 def lease_renewal(now_s: float) -> dict[str, Any]:
-    """The part of a Lease's spec that a heartbeat changes; `now_s` is in seconds since 1970."""
+    """Return the part of a Lease's spec that a heartbeat changes; `now_s` is in seconds since 1970."""
     return {"renewTime": clock.rfc3339_micro(now_s)}
 
 
@@ -143,7 +143,7 @@ class PodRun(NamedTuple):
 
 
 def running_status(pod: Pod, run: PodRun, now_s: float) -> Json:
-    """A patch that says: the containers run, and how they are."""
+    """Return a patch that says: the containers run, and how they are."""
     since, now = clock.rfc3339(run.since_s), clock.rfc3339(now_s)
     unready = [name for name, (_, ready) in run.health.items() if not ready] if run.health else []
     address = host_ip(run.row)
@@ -190,7 +190,7 @@ def says_more(patch: Json, pod: Pod) -> bool:
 
 
 def resize_condition(pod: Pod, kind: str, reason: str = "", message: str = "") -> Json:
-    """A condition about amounts that change; without a reason all is well."""
+    """Return a condition about amounts that change; without a reason all is well."""
     said = {"reason": reason, "message": message} if reason else {}
     return {"type": kind, "status": "True", "observedGeneration": pod.metadata.generation, **said}
 
@@ -200,7 +200,7 @@ def _essence(condition: Condition) -> tuple[str, str, str, int]:
 
 
 def waiting_status(pod: Pod, run: PodRun, ended: Json, now_s: float) -> Json:
-    """A patch that says: the containers ended and will be restarted after a pause; sidecars run on."""
+    """Return a patch that says: the containers ended and will be restarted after a pause; sidecars run on."""
     waiting = {"reason": "CrashLoopBackOff", "message": "back-off before the next restart"}
     containers = [
         _container(c, run.slot, run.restarts)
@@ -213,7 +213,9 @@ def waiting_status(pod: Pod, run: PodRun, ended: Json, now_s: float) -> Json:
 
 
 def ended_status(pod: Pod, run: PodRun, ended: Json, now_s: float) -> Json:
-    """A patch that says: the pod is over, Succeeded or Failed by its exit code; its sidecars were stopped then."""
+    """Return a patch that says: the pod is over, Succeeded or Failed by its exit code; its sidecars were stopped
+    then.
+    """
     failed = ended["terminated"]["exitCode"] != 0
     over = {"ready": False, "started": False, "lastState": {}}
     containers = [
@@ -236,7 +238,7 @@ def ended_status(pod: Pod, run: PodRun, ended: Json, now_s: float) -> Json:
 
 
 def container_end(exit_code: int, oom_killed: bool, started_s: float, now_s: float) -> dict[str, Any]:
-    """The `state` of a container that ended."""
+    """Return the `state` of a container that ended."""
     if oom_killed:
         return _terminated(OOM_EXIT_CODE, "OOMKilled", clock.rfc3339(started_s), clock.rfc3339(now_s))
     reason = "Error" if exit_code else "Completed"
@@ -271,7 +273,7 @@ def _container(container: Container, slot: int, restarts: int) -> Json:
 
 
 def _running(container: Container, run: PodRun, since: str) -> Json:
-    """The status of a container or sidecar that runs; sidecars have not restarted with the others."""
+    """Return the status of a container or sidecar that runs; sidecars have not restarted with the others."""
     restarts = 0 if is_sidecar(container) else run.restarts
     started, ready = (True, True) if run.health is None else run.health.get(container.name, (True, True))
     status = _container(container, run.slot, restarts)
@@ -306,8 +308,9 @@ _READY: Json = {"status": "True"}
 def _conditions(
     pod: Pod, now: str, run: PodRun, *, unready: Sequence[str] = (), over: str = ""
 ) -> list[Json]:
-    """All conditions of the pod: ours as they are now, those of others as they were. `unready` names containers;
-    `over` is the reason of a pod that ended."""
+    """Return all conditions of the pod: ours as they are now, those of others as they were. `unready` names
+    containers; `over` is the reason of a pod that ended.
+    """
     before = {c.type: c for c in pod.status.conditions}
     ready = contained = _READY
     if over:

@@ -65,7 +65,7 @@ def topology(shape: NodeShape, node: Node, pods: Sequence[Pod]) -> NodeResourceT
 
 
 def owner(node: Node) -> OwnerReference:
-    """The reference by which a report goes with its node."""
+    """Return the reference by which a report goes with its node."""
     resource = Node.resource
     return OwnerReference(
         api_version=resource.api_version,
@@ -78,7 +78,7 @@ def owner(node: Node) -> OwnerReference:
 
 
 def devices(shape: NodeShape, node: Node) -> Device | None:
-    """The Device object of a node with cards, None for one without."""
+    """Return the Device object of a node with cards, None for one without."""
     if not (shape.gpus or shape.rdma_cards):
         return None
     found = device.report(

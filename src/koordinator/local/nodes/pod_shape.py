@@ -151,7 +151,7 @@ def _shape(pod: Pod, wanted: Behaviour, rule: BatchRule, burst: CPUBurstStrategy
 
 
 def seed_of(key: str) -> int:
-    """A 64-bit seed that depends on the name only, so that a pod's load is the same in every run."""
+    """Return a 64-bit seed that depends on the name only, so that a pod's load is the same in every run."""
     return int(np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8).digest(), np.uint64)[0])
 
 

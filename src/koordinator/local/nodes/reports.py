@@ -90,7 +90,7 @@ def _usages(
 def _windows(
     fleet: HollowFleet, rows: Index, text: str, now_ms: int
 ) -> list[tuple[AggregatedUsage, AggregatedUsage]]:
-    """One window of `aggregatedNodeUsages` and `aggregatedSystemUsages` per row."""
+    """Return one window of `aggregatedNodeUsages` and `aggregatedSystemUsages` per row."""
     seconds = duration.parse(text)
     points = fleet.samples.of_nodes(now_ms, seconds)
     window_ms, span_ms = int(seconds * 1000), samples.span_ms(points)
@@ -107,7 +107,7 @@ def _windows(
 def _pods(
     fleet: HollowFleet, rows: Index, policy: CollectPolicy, now_ms: int
 ) -> list[list[tuple[int, PodMetricInfo]]]:
-    """Pods of each row that were measured, as slots and entries, by namespace and name."""
+    """Return pods of each row that were measured, as slots and entries, by namespace and name."""
     on_rows = [fleet.sorted_pods(row) for row in rows.tolist()]
     slots = np.array([slot for of_row in on_rows for slot in of_row], np.int64)
     points = fleet.samples.of_pods(now_ms, policy.aggregate_duration_s, slots)

@@ -47,7 +47,7 @@ def _reachable_now(fleet: HollowFleet, services: Index, rivals: Index) -> F64:
 
 
 def _reachable_alone(fleet: HollowFleet, services: Index, others: Index) -> F64:
-    """The same if only `others`, who are no batch, were on the nodes: shared out anew."""
+    """Return the same if only `others`, who are no batch, were on the nodes: shared out anew."""
     policy, nodes = fleet.policy, fleet.capacity.size
     node, demand = fleet.node[others], fleet.demand[others]
     wanted = np.minimum(per_node(node, demand, nodes), fleet.capacity)

@@ -88,7 +88,7 @@ class _SmoothNoise:
 
 
 def _normal(seed: U64, step: int) -> F64:
-    """A standard normal variate for each seed at a step, by hashing: no state, so no order matters."""
+    """Return a standard normal variate for each seed at a step, by hashing: no state, so no order matters."""
     bits = _mix(seed + np.uint64((step * 0x9E3779B97F4A7C15) % 2**64))
     first = ((bits >> np.uint64(32)).astype(np.float64) + 0.5) / 2**32
     second = ((bits & np.uint64(0xFFFFFFFF)).astype(np.float64) + 0.5) / 2**32
@@ -97,7 +97,7 @@ def _normal(seed: U64, step: int) -> F64:
 
 
 def _mix(bits: U64) -> U64:
-    """The finaliser of splitmix64: every input bit changes half of the output bits."""
+    """Return the finaliser of splitmix64: every input bit changes half of the output bits."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))

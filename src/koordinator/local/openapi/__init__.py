@@ -55,7 +55,7 @@ class OpenApi:
         return self._cache["index"]
 
     def v3(self, path: str) -> bytes | None:
-        """The document of `api/v1` or `apis/GROUP/VERSION`; None when that is not served."""
+        """Return the document of `api/v1` or `apis/GROUP/VERSION`; None when that is not served."""
         path = path.strip("/")
         key = f"v3/{path}"
         if key not in self._cache:

@@ -29,7 +29,7 @@ class _Writer:
         self._v3 = v3
 
     def query(self, name: str, kind: str, text: str) -> Json:
-        """A query parameter."""
+        """Return a query parameter."""
         base: Json = {"name": name, "in": "query", "description": text}
         return base | (
             {"schema": {"type": kind, "uniqueItems": True}}
@@ -38,7 +38,7 @@ class _Writer:
         )
 
     def in_path(self, name: str, text: str) -> Json:
-        """A path parameter."""
+        """Return a path parameter."""
         base: Json = {"name": name, "in": "path", "required": True, "description": text}
         return base | (
             {"schema": {"type": "string", "uniqueItems": True}} if self._v3 else {"type": "string"}
@@ -54,7 +54,7 @@ class _Writer:
         body: str = "",
         patch_types: tuple[str, ...] = (),
     ) -> Json:
-        """One operation; `answer` and `body` are names of definitions."""
+        """Return one operation; `answer` and `body` are names of definitions."""
         answer_ref = self.definitions.ref(answer)
         ok: Json = {"description": "OK"}
         ok |= (
@@ -95,7 +95,7 @@ def _tag(resource: Resource) -> str:
 def paths_of(
     resource: Resource, item: str, items: str, definitions: SchemaDefinitions, *, v3: bool, custom: bool
 ) -> dict[str, Json]:
-    """All paths of one resource; `item` and `items` are the names of its definitions."""
+    """Return all paths of one resource; `item` and `items` are the names of its definitions."""
     writer = _Writer(definitions, v3=v3)
     own = f"{resource.root_path}/namespaces/{{namespace}}" if resource.namespaced else resource.root_path
     collection, single = f"{own}/{resource.plural}", f"{own}/{resource.plural}/{{name}}"

@@ -81,7 +81,7 @@ def _core_models() -> frozenset[str]:
 
 
 def group_prefix(group: str) -> str:
-    """The package of a group's definitions: `io.k8s.api.apps`, `com.example` for `example.com`."""
+    """Return the package of a group's definitions: `io.k8s.api.apps`, `com.example` for `example.com`."""
     if not group:
         return "io.k8s.api.core"
     if group == "apiextensions.k8s.io":
@@ -102,11 +102,11 @@ class SchemaDefinitions:
         self._prefix = "#/components/schemas/" if v3 else "#/definitions/"
 
     def ref(self, name: str) -> Json:
-        """A reference to a definition."""
+        """Return a reference to a definition."""
         return {"$ref": f"{self._prefix}{name}"}
 
     def add_kind(self, resource: Resource, shape: SchemaType) -> str:
-        """The definition of a built-in kind, with its group, version and kind; returns its name."""
+        """Return the definition of a built-in kind, with its group, version and kind; returns its name."""
         package = f"{group_prefix(resource.group)}.{resource.version}"
         name = f"{package}.{resource.kind}"
         self._add_struct(name, shape, package)
@@ -116,7 +116,7 @@ class SchemaDefinitions:
         return name
 
     def add_custom(self, resource: Resource, schema: Json) -> str:
-        """The definition of a custom resource: its own schema and the fields that all objects have."""
+        """Return the definition of a custom resource: its own schema and the fields that all objects have."""
         name = f"{group_prefix(resource.group)}.{resource.version}.{resource.kind}"
         body = schema if self._v3 else _without_v3(schema)
         properties = {
@@ -133,7 +133,7 @@ class SchemaDefinitions:
         return name
 
     def add_list(self, resource: Resource, item: str) -> str:
-        """The definition of a kind's list."""
+        """Return the definition of a kind's list."""
         name = f"{item}List"
         list_gvk = gvk(resource) | {"kind": f"{resource.kind}List"}
         self.schemas[name] = {
@@ -151,7 +151,7 @@ class SchemaDefinitions:
         return name
 
     def add_model(self, model: str, package: str = "io.k8s.api.core.v1") -> str:
-        """The definition of a model class; returns its name."""
+        """Return the definition of a model class; returns its name."""
         return self._struct(models.struct_of(model), package)
 
     def _struct(self, shape: SchemaType, package: str) -> str:
@@ -199,7 +199,7 @@ class SchemaDefinitions:
         return body
 
     def _referring(self, name: str, text: str) -> Json:
-        """A field of a defined type: OpenAPI v3 allows nothing beside `$ref`, hence `allOf`."""
+        """Return a field of a defined type: OpenAPI v3 allows nothing beside `$ref`, hence `allOf`."""
         body = {"allOf": [self.ref(name)]} if self._v3 else self.ref(name)
         return {"description": text, **body} if text else body
 
@@ -238,7 +238,7 @@ def _fixed_v2(name: str) -> Json:
 
 
 def _without_v3(schema: Any) -> Any:
-    """A schema in Swagger 2.0: without what that lacks."""
+    """Return a schema in Swagger 2.0: without what that lacks."""
     if not isinstance(schema, dict):
         return schema
     body: Json = {}

@@ -21,7 +21,7 @@ class Misfit(Exception):
 
 
 def parse(patch: Any) -> list[dict[str, Any]]:
-    """The operations of a patch.
+    """Return the operations of a patch.
 
     Raises: BadRequest when the patch is no list of objects, RequestTooLarge for too many operations.
     """
@@ -40,7 +40,7 @@ def parse(patch: Any) -> list[dict[str, Any]]:
 
 
 def apply(document: Any, patch: Any) -> Any:
-    """The document after all operations.
+    """Return the document after all operations.
 
     Raises: BadRequest for a malformed patch, Invalid (422) when an operation does not fit (a missing path, a
     failed test), RequestTooLarge for too many operations or copied bytes.
@@ -98,7 +98,7 @@ class Editor:
                 raise Misfit(f"unexpected kind: {other!r}")
 
     def get(self, path: list[str]) -> Any:
-        """The value at a path. Raises: Misfit when there is none."""
+        """Return the value at a path. Raises: Misfit when there is none."""
         value = self.root
         for token in path:
             value = _step(value, token)
@@ -113,7 +113,7 @@ class Editor:
             )
 
     def _owned(self, value: Any) -> Any:
-        """A container that we may write to: itself, or a copy made now."""
+        """Return a container that we may write to: itself, or a copy made now."""
         if id(value) in self._own:
             return value
         if isinstance(value, dict):
@@ -126,7 +126,7 @@ class Editor:
         return copy
 
     def _parent(self, path: list[str]) -> Any:
-        """The container of the last token, ours to write to."""
+        """Return the container of the last token, ours to write to."""
         self.root = here = self._owned(self.root)
         for token in path[:-1]:
             child = self._owned(_step(here, token))
@@ -204,7 +204,7 @@ def _step(container: Any, token: str) -> Any:
 
 
 def _index(token: str, last: int) -> int:
-    """An array index as RFC 6901 writes it: no sign, no leading zeros, at most `last`."""
+    """Return an array index as RFC 6901 writes it: no sign, no leading zeros, at most `last`."""
     if not (token.isascii() and token.isdigit()) or (len(token) > 1 and token[0] == "0") or len(token) > 9:
         raise Misfit(f"{token!r} is no array index")
     if int(token) > last:

@@ -132,7 +132,7 @@ async def connect(inside: RunningContainer, action: TCPSocketAction, timeout_s: 
 
 
 def port_of(container: Container, port: IntOrString) -> int | None:
-    """The number of a port, by name where it has one; None when there is no such port."""
+    """Return the number of a port, by name where it has one; None when there is no such port."""
     if isinstance(port, int):
         return port
     if port.isdigit():

@@ -30,7 +30,7 @@ class GroupAmounts(msgspec.Struct, frozen=True):
 
 
 def of_pod(pod: Pod) -> GroupAmounts:
-    """The group of a pod."""
+    """Return the group of a pod."""
     match kube(pod):
         case KubeQoS.BEST_EFFORT:
             return GroupAmounts(cgroup_units.SHARES_MIN)
@@ -44,7 +44,7 @@ def of_pod(pod: Pod) -> GroupAmounts:
 
 
 def of_container(container: Container) -> GroupAmounts:
-    """The group of a container. Without a CPU request its limit stands for one."""
+    """Return the group of a container. Without a CPU request its limit stands for one."""
     wanted = container.resources
     limit_milli = quantity.milli(wanted.limits.get(resources.CPU, 0))
     request_milli = quantity.milli(wanted.requests.get(resources.CPU, 0))
@@ -58,7 +58,7 @@ def of_container(container: Container) -> GroupAmounts:
 
 
 def of_class(kube_qos: KubeQoS, pods: Iterable[Pod]) -> GroupAmounts:
-    """The group of burstable or best-effort pods; `pods` are all that run on the node."""
+    """Return the group of burstable or best-effort pods; `pods` are all that run on the node."""
     if kube_qos is KubeQoS.BEST_EFFORT:
         return GroupAmounts(cgroup_units.SHARES_MIN)
     requested_milli = sum(cpu_request_milli(pod) for pod in pods if kube(pod) is kube_qos)
@@ -66,7 +66,7 @@ def of_class(kube_qos: KubeQoS, pods: Iterable[Pod]) -> GroupAmounts:
 
 
 def of_all_pods(allocatable_milli: int, allocatable_bytes: int) -> GroupAmounts:
-    """The group of all pods."""
+    """Return the group of all pods."""
     return GroupAmounts(
         cgroup_units.shares_of_milli(allocatable_milli), memory_bytes=max(allocatable_bytes, 0)
     )
@@ -94,7 +94,7 @@ def oom_score_adj(pod: Pod, container: Container, memory_capacity_bytes: int) ->
 
 
 def _memory_limit_bytes(pod: Pod) -> int:
-    """The sum of memory limits, with init containers in their order; unset where any has none."""
+    """Return the sum of memory limits, with init containers in their order; unset where any has none."""
     whole = pod.spec.resources
     if whole is not None and resources.MEMORY in whole.limits:
         return quantity.value(whole.limits[resources.MEMORY])

@@ -47,7 +47,7 @@ class Claims:
         self._path = Path(directory) / f"{name}.json"
 
     def left_over(self) -> Claim | None:
-        """The claim of an earlier run that has ended; None when there is nothing.
+        """Return the claim of an earlier run that has ended; None when there is nothing.
 
         Raises: ForeignPods when the groups belong to somebody else, or to a run that goes on.
         """

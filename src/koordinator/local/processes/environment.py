@@ -72,7 +72,7 @@ _IMAGES = {
 
 
 def command_line(container: Container, environment: Mapping[str, str]) -> list[str]:
-    """The program and its arguments, references expanded.
+    """Return the program and its arguments, references expanded.
 
     Raises: NoCommand.
     """
@@ -87,7 +87,7 @@ def command_line(container: Container, environment: Mapping[str, str]) -> list[s
 
 
 def of_container(pod: KubeletPod, container: Container, around: EnvironmentSources) -> dict[str, str]:
-    """All variables, later ones over earlier ones. Raises: ContainerConfigError."""
+    """Return all variables, later ones over earlier ones. Raises: ContainerConfigError."""
     variables = {"PATH": DEFAULT_PATH, "HOSTNAME": pod.spec.hostname or pod.raw.metadata.name}
     for source in container.env_from:
         variables.update(_all_of(source, around))
@@ -112,7 +112,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def references(container: Container) -> tuple[set[str], set[str]]:
-    """Names of the ConfigMaps and of the Secrets that a container's environment refers to."""
+    """Return names of the ConfigMaps and of the Secrets that a container's environment refers to."""
     config_maps: set[str] = set()
     secrets: set[str] = set()
     for source in container.env_from:
@@ -126,7 +126,9 @@ def references(container: Container) -> tuple[set[str], set[str]]:
 
 
 def decoded(data: Mapping[str, str]) -> dict[str, str]:
-    """The data of a Secret as text; values that are no base64 or no text are left out, as no variable can hold them."""
+    """Return the data of a Secret as text; values that are no base64 or no text are left out, as no variable can
+    hold them.
+    """
     texts: dict[str, str] = {}
     for key, value in data.items():
         try:
@@ -181,7 +183,7 @@ def resource_field(
 def amount_of(
     pod: KubeletPod, container: str, resource: str, divisor: RawQuantity, around: EnvironmentSources
 ) -> str:
-    """The same of a container by name. Raises: ContainerConfigError."""
+    """Return the same of a container by name. Raises: ContainerConfigError."""
     named = next((c for c in (*pod.spec.containers, *pod.spec.init_containers) if c.name == container), None)
     if named is None:
         raise ContainerConfigError(f"container {container} not found")

@@ -220,7 +220,7 @@ class PodGroups:
         return next((problem for problem in problems if problem is not None), None)
 
     def _hierarchies(self) -> tuple[str, ...]:
-        """One subsystem for each place in which groups are."""
+        """Return one subsystem for each place in which groups are."""
         if self.cgroups.version == V2:
             return ("cpu",)
         bases: dict[str, str] = {}

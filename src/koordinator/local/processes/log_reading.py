@@ -31,7 +31,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 def parse(line: bytes) -> LogLine | None:
-    """An entry in the form of container runtimes; None for anything else (a line cut by a full disk)."""
+    """Return an entry in the form of container runtimes; None for anything else (a line cut by a full disk)."""
     stamp, _, rest = line.partition(b" ")
     stream, _, rest = rest.partition(b" ")
     tag, separator, text = rest.partition(b" ")
@@ -55,7 +55,7 @@ def shown(entries: Iterable[LogLine], selection: LogRange) -> Iterator[bytes]:
 
 
 def last(entries: list[LogLine], lines: int) -> list[LogLine]:
-    """The last so many lines."""
+    """Return the last so many lines."""
     wanted = lines
     for index in range(len(entries) - 1, -1, -1):
         if entries[index].is_whole:
@@ -66,7 +66,7 @@ def last(entries: list[LogLine], lines: int) -> list[LogLine]:
 
 
 async def read(path: Path, selection: LogRange, is_over: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """The log in pieces; with `follow` until `is_over` and everything was read."""
+    """Yield the log in pieces; with `follow` until `is_over` and everything was read."""
     left = selection.limit_bytes or None
     tail = _Tail(path)
     entries = tail.rotated() + tail.more()

@@ -25,12 +25,12 @@ class NodeApi:
         self._node = node
 
     def pods(self) -> dict[str, Any]:
-        """All pods of the node as a PodList, with their status as it is now."""
+        """Return all pods of the node as a PodList, with their status as it is now."""
         items = [{**worker.pod.to_json(), "status": worker.status} for worker in self._node.workers.values()]
         return {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
 
     def worker(self, namespace: str, name: str) -> PodWorker:
-        """The pod of that name. Raises: NotFound."""
+        """Return the pod of that name. Raises: NotFound."""
         for worker in self._node.workers.values():
             meta = worker.pod.raw.metadata
             if (meta.namespace, meta.name) == (namespace, name):
@@ -38,7 +38,7 @@ class NodeApi:
         raise errors.NotFound(f'pod "{name}" not found on node {self._node.name}')
 
     def open_log(self, namespace: str, name: str, options: LogOptions) -> AsyncIterator[bytes]:
-        """The log of a container. Raises: NotFound, BadRequest in the kubelet's words."""
+        """Return the log of a container. Raises: NotFound, BadRequest in the kubelet's words."""
         worker = self.worker(namespace, name)
         life = _container(worker, options.container)
         run = _run(worker, life, previous=options.previous)

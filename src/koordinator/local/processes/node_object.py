@@ -52,7 +52,7 @@ def amounts(facts: MachineFacts, *, is_allocatable: bool) -> ResourceList:
 
 
 def node(facts: MachineFacts, now_s: float) -> dict[str, Any]:
-    """The Node to register."""
+    """Return the Node to register."""
     labels = labels_of(facts)
     annotations = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
     meta = {"name": facts.name, "labels": labels, "annotations": annotations}
@@ -75,7 +75,7 @@ def labels_of(facts: MachineFacts) -> dict[str, str]:
 
 
 def status(facts: MachineFacts, now_s: float) -> dict[str, Any]:
-    """The node's status, extended resources of others left out."""
+    """Return the node's status, extended resources of others left out."""
     return {
         "capacity": amounts(facts, is_allocatable=False),
         "allocatable": amounts(facts, is_allocatable=True),
@@ -106,7 +106,7 @@ def conditions(facts: MachineFacts, now_s: float) -> list[dict[str, Any]]:
 
 
 def lease(facts: MachineFacts, owner_uid: str, duration_s: int, now_s: float) -> dict[str, Any]:
-    """The Lease whose renewal is the node's heartbeat."""
+    """Return the Lease whose renewal is the node's heartbeat."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": facts.name, "uid": owner_uid}
     return {
         "metadata": {"name": facts.name, "namespace": kubelet.LEASE_NAMESPACE, "ownerReferences": [owner]},

@@ -72,7 +72,7 @@ class VolumeSources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def owner(pod: KubeletPod) -> FileOwner:
-    """The user, where all containers run as the same one, and the group of the pod's volumes."""
+    """Return the user, where all containers run as the same one, and the group of the pod's volumes."""
     shared = pod.spec.security_context
     users = set()
     for container in (*pod.spec.init_containers, *pod.spec.containers):
@@ -83,7 +83,7 @@ def owner(pod: KubeletPod) -> FileOwner:
 
 
 def references(volumes: Iterable[Volume]) -> tuple[set[str], set[str], set[TokenFile]]:
-    """Names of the ConfigMaps and of the Secrets, and the tokens, that volumes are made of."""
+    """Return names of the ConfigMaps and of the Secrets, and the tokens, that volumes are made of."""
     sources = [source for each in volumes if each.projection for source in each.projection.sources]
     return (
         {source.config_map.name for source in sources if source.config_map},
@@ -93,7 +93,7 @@ def references(volumes: Iterable[Volume]) -> tuple[set[str], set[str], set[Token
 
 
 def of_volume(volume: Volume, pod: KubeletPod, around: EnvironmentSources, known: VolumeSources) -> Payload:
-    """All files of a volume, those of later sources over those of earlier ones. Raises: MountError."""
+    """Return all files of a volume, those of later sources over those of earlier ones. Raises: MountError."""
     projection = volume.projection
     assert projection is not None, volume.name
     files: dict[str, File] = {}
@@ -162,7 +162,7 @@ def _absent(source: ObjectFiles, why: str) -> dict[str, File]:
 
 
 def _chosen(source: ObjectFiles, data: Mapping[str, bytes], mode: int, lacking: str) -> dict[str, File]:
-    """The keys that `items` name, or all. Raises: ContainerConfigError for one that is not there."""
+    """Return the keys that `items` name, or all. Raises: ContainerConfigError for one that is not there."""
     if not source.items:
         return {key: File(content, mode) for key, content in data.items()}
     files = {}

@@ -44,7 +44,7 @@ class PodFiles:
         return Path(container.working_dir) if container.working_dir else self.home(container.name)
 
     def home(self, container: str) -> Path:
-        """The container's own directory, in which its volumes are."""
+        """Return the container's own directory, in which its volumes are."""
         return self.folder / "containers" / container
 
     def make(self, containers: list[Container]) -> None:

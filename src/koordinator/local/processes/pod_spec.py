@@ -142,7 +142,7 @@ class KubeletPod:
         return 30 if asked is None else max(asked, 0)
 
     def to_json(self) -> dict[str, Any]:
-        """The pod as the kubelet's `/pods` shows it."""
+        """Return the pod as the kubelet's `/pods` shows it."""
         return {
             "metadata": msgspec.to_builtins(self.raw.metadata),
             "spec": self.raw.spec,

@@ -40,7 +40,7 @@ def status(
     before: Mapping[str, Any],
     now_s: float,
 ) -> dict[str, Any]:
-    """The fields of the status that are the kubelet's. `before` is the status that the API has."""
+    """Return the fields of the status that are the kubelet's. `before` is the status that the API has."""
     reached = phase(facts, steps, containers)
     result: dict[str, Any] = {
         "phase": reached,

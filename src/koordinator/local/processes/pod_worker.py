@@ -346,7 +346,7 @@ class PodWorker:
                 self._backoff.reset()
 
     def _status(self) -> dict[str, Any]:
-        """The fields of the status that are ours, as they are now."""
+        """Return the fields of the status that are ours, as they are now."""
         facts = PodStatusFacts(
             restart_policy=self.pod.spec.restart_policy or "Always",
             host_ip=self._services.host_ip,

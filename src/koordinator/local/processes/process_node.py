@@ -103,7 +103,7 @@ class ProcessNode:
         self.facts = msgspec.structs.replace(self.facts, port=port)
 
     def now_s(self) -> float:
-        """The wall clock that logs are stamped with."""
+        """Return the wall clock that logs are stamped with."""
         return self._cluster.clock.now()
 
     async def prepare(self) -> None:

@@ -33,7 +33,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """For requests to containers."""
 
     def new_id(self, pod: KubeletPod, name: str, run: int) -> ContainerID:
-        """An id that no other run has: of 64 hexadecimal digits, as containerd's."""
+        """Return an id that no other run has: of 64 hexadecimal digits, as containerd's."""
         text = f"{pod.uid}/{name}/{run}/{self.clock.now()!r}"
         return ContainerID(Runtime.CONTAINERD, hashlib.sha256(text.encode()).hexdigest())
 

@@ -35,7 +35,7 @@ def in_memory(
     checks: bool = True,
     history_max: int = HISTORY_MAX,
 ) -> ObjectRegistry:
-    """A registry with the system objects in it.
+    """Return a registry with the system objects in it.
 
     checks: False skips decoding, defaulting, validation and field owners (simulation at full speed: objects
     must be complete and right) and has no admission webhooks (`ObjectRegistry.admission` can be set), never the life
@@ -56,7 +56,7 @@ def on_disk(
     schemas: SchemaCatalog | None = None,
     patcher: Patcher | None = None,
 ) -> ObjectRegistry:
-    """A registry that keeps its objects in a directory; end it with `ObjectRegistry.close`.
+    """Return a registry that keeps its objects in a directory; end it with `ObjectRegistry.close`.
 
     Raises: persistence.StorageError when the directory cannot be used or its file is damaged.
     """

@@ -20,7 +20,7 @@ BUDGETS = "poddisruptionbudgets.policy"
 
 
 def success() -> dict[str, Any]:
-    """The answer to an action that was carried out."""
+    """Return the answer to an action that was carried out."""
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
@@ -121,7 +121,7 @@ def issue_token(
     body: dict[str, Any],
     options: WriteOptions,
 ) -> dict[str, Any]:
-    """A token of a ServiceAccount. Raises: Invalid, Conflict (another uid), NotFound, BadRequest."""
+    """Return a token of a ServiceAccount. Raises: Invalid, Conflict (another uid), NotFound, BadRequest."""
     own, meta = account.obj["metadata"], dict(metadata.of(body))
     spec = dict(body.get("spec") or {})
     life_s = spec.setdefault("expirationSeconds", service_account_tokens.LIFE_S_DEFAULT)
@@ -212,7 +212,7 @@ ACTIONS = {
 
 
 def find(resource: Resource, subresource: str) -> Any:
-    """The action behind a POST. Raises: NotFound (no such subresource), MethodNotSupported (not by POST)."""
+    """Return the action behind a POST. Raises: NotFound (no such subresource), MethodNotSupported (not by POST)."""
     action = ACTIONS.get((resource.qualified, subresource))
     if action is not None:
         return action
@@ -222,6 +222,6 @@ def find(resource: Resource, subresource: str) -> Any:
 
 
 def body_of(subresource: str) -> Resource:
-    """The kind that a POST to an acting subresource carries."""
+    """Return the kind that a POST to an acting subresource carries."""
     group, version, kind = SUBRESOURCE_KINDS[subresource]
     return Resource(group=group, version=version, kind=kind, plural=f"{kind.lower()}s")

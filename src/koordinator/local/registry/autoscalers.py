@@ -21,7 +21,7 @@ _ANNOTATIONS = (*_SPEC_CARRIED.values(), *_STATUS_CARRIED.values())
 
 
 def to_v1(obj: Json) -> Json:
-    """A v2 object as v1 (without `apiVersion`)."""
+    """Return a v2 object as v1 (without `apiVersion`)."""
     spec, status = dict(obj.get("spec") or {}), dict(obj.get("status") or {})
     target, rest = _cpu(spec.get("metrics"), "target")
     current, current_rest = _cpu(status.get("currentMetrics"), "current")
@@ -39,7 +39,9 @@ def to_v1(obj: Json) -> Json:
 
 
 def to_v2(obj: Json) -> Json:
-    """A v1 object as v2 (without `apiVersion`). Annotations that hold no JSON are dropped, as Kubernetes does."""
+    """Return a v1 object as v2 (without `apiVersion`). Annotations that hold no JSON are dropped, as Kubernetes
+    does.
+    """
     annotations = obj["metadata"].get("annotations") or {}
     spec, status = dict(obj.get("spec") or {}), dict(obj.get("status") or {})
     target = spec.pop("targetCPUUtilizationPercentage", None)
@@ -63,7 +65,7 @@ def _of_cpu(field: str, amounts: Json) -> Json:
 
 
 def _cpu(metrics: list[Json] | None, field: str) -> tuple[int | None, list[Json]]:
-    """The first CPU utilisation in percent, and the other metrics."""
+    """Return the first CPU utilisation in percent, and the other metrics."""
     rest = list(metrics or ())
     for index, metric in enumerate(rest):
         of = metric.get("resource") or {}

@@ -13,7 +13,7 @@ _BINDING = Resource(group="", version="v1", kind="Binding", plural="bindings")
 
 
 def bound(pod: dict[str, Any], resource: Resource, binding: dict[str, Any], now: str) -> dict[str, Any]:
-    """The pod on its node, with the labels and annotations of the binding merged in.
+    """Return the pod on its node, with the labels and annotations of the binding merged in.
 
     Raises: Invalid (the binding names no node), Conflict (the pod is another one, going away or taken).
     """
@@ -68,7 +68,7 @@ def _objection(pod: dict[str, Any], uid: str, version: str) -> str:
 
 
 def with_condition(conditions: list[dict[str, Any]], condition: dict[str, Any]) -> list[dict[str, Any]]:
-    """The conditions with one of them set; its transition time moves only with its status."""
+    """Return the conditions with one of them set; its transition time moves only with its status."""
     kept = [one for one in conditions if one.get("type") != condition["type"]]
     was = next((one for one in conditions if one.get("type") == condition["type"]), None)
     if was is not None and was.get("status") == condition["status"] and "lastTransitionTime" in was:

@@ -54,7 +54,7 @@ class Converter:
         self._cache: dict[tuple[int, str], ObjectRecord] = {}
 
     def shown(self, record: ObjectRecord, resource: Resource) -> ObjectRecord:
-        """The record in the served version `resource`; made once per version and record."""
+        """Return the record in the served version `resource`; made once per version and record."""
         if record.obj["apiVersion"] == resource.api_version:
             return record
         key = (record.version, resource.version)
@@ -68,7 +68,7 @@ class Converter:
         return found
 
     def stored(self, obj: dict[str, Any]) -> dict[str, Any]:
-        """An object of a served version in its stored form."""
+        """Return an object of a served version in its stored form."""
         if obj.get("apiVersion") == self._stored.api_version:
             return obj
         if self._translation is not None:

@@ -97,7 +97,7 @@ def _conditions(clash: tuple[str, str], now: str) -> list[dict[str, Any]]:
 
 
 def with_names(spec: dict[str, Any]) -> dict[str, Any]:
-    """The spec with the names and the conversion that follow from the rest."""
+    """Return the spec with the names and the conversion that follow from the rest."""
     names = dict(spec.get("names") or {})
     if names.get("kind"):
         names.setdefault("singular", names["kind"].lower())
@@ -106,7 +106,7 @@ def with_names(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def stored_version(crd: dict[str, Any]) -> str:
-    """The version in which objects are stored; empty when the definition names none."""
+    """Return the version in which objects are stored; empty when the definition names none."""
     versions = (crd.get("spec") or {}).get("versions") or ()
     return next((one.get("name") or "" for one in versions if one.get("storage")), "")
 
@@ -116,7 +116,7 @@ def _version(crd: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def stored_resource(crd: dict[str, Any], served: list[Resource]) -> Resource:
-    """The address of the stored version, which may not be served itself."""
+    """Return the address of the stored version, which may not be served itself."""
     version = stored_version(crd)
     found = next((one for one in served if one.version == version), None)
     if found is not None:
@@ -140,7 +140,7 @@ def selectable_fields(crd: dict[str, Any]) -> dict[str, FieldReader]:
 
 
 def scale_paths(crd: dict[str, Any]) -> dict[str, str] | None:
-    """The paths of the scale subresource by their names in `scale.Paths`, if there is one."""
+    """Return the paths of the scale subresource by their names in `scale.Paths`, if there is one."""
     scale = (_version(crd, stored_version(crd)).get("subresources") or {}).get("scale")
     if not scale:
         return None

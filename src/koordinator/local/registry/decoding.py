@@ -55,7 +55,7 @@ class Decoder:
         return schema.default(decoded)
 
     def defaulted(self, resource: Resource, obj: dict[str, Any]) -> dict[str, Any]:
-        """The object with the defaults of what webhooks added."""
+        """Return the object with the defaults of what webhooks added."""
         return self._schemas.schema_of(resource).default(obj) if self._checks else obj
 
 

@@ -49,7 +49,7 @@ class CustomDefinitions:
         )
 
     def _served(self, group: str, plural: str) -> ServedKind | None:
-        """The custom kind of that name, if its definition was accepted."""
+        """Return the custom kind of that name, if its definition was accepted."""
         kind = self._kinds.of_group(group, plural)
         return kind if kind is not None and kind.is_custom else None
 

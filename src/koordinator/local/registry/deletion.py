@@ -39,7 +39,7 @@ def decide(
     orphans_by_default: bool,
     now_s: float,
 ) -> Deletion:
-    """The next state of an object that somebody deletes.
+    """Return the next state of an object that somebody deletes.
 
     grace_s: how long an object that is not being deleted yet may take; None for kinds that go at once.
     asked_s: the grace period in the request, which may shorten one that is running.
@@ -86,7 +86,7 @@ def _without_grace(obj: dict[str, Any], wanted: list[str], now_s: float) -> Dele
 
 
 def marked(obj: dict[str, Any], wanted: list[str], now_s: float, grace_s: int | None) -> dict[str, Any]:
-    """The object with its deletion begun; an earlier deletionTimestamp stays."""
+    """Return the object with its deletion begun; an earlier deletionTimestamp stays."""
     meta = dict(obj["metadata"])
     if meta.get("generation"):
         meta["generation"] += 1

@@ -80,7 +80,7 @@ def _lets_unready_go(budget: dict[str, Any]) -> bool:
 
 
 def _paid(budget: dict[str, Any], pod: str, now: str) -> dict[str, Any]:
-    """The budget with one disruption less."""
+    """Return the budget with one disruption less."""
     meta, status = budget["metadata"], dict(budget.get("status") or {})
     name, allowed = meta["name"], status.get("disruptionsAllowed", 0)
     if status.get("observedGeneration", 0) < meta.get("generation", 0):
@@ -121,7 +121,7 @@ def _too_many(message: str, retry_after_s: int) -> errors.TooManyRequests:
 
 
 def doomed(pod: dict[str, Any], now: str) -> dict[str, Any]:
-    """The pod with the condition that says why it will go."""
+    """Return the pod with the condition that says why it will go."""
     condition = {
         "type": "DisruptionTarget",
         "status": "True",

@@ -110,11 +110,11 @@ class ServedKind:
         self._converter = converter
 
     def shown(self, record: ObjectRecord, resource: Resource) -> ObjectRecord:
-        """The record in the version that was asked for."""
+        """Return the record in the version that was asked for."""
         return record if self._converter is None else self._converter.shown(record, resource)
 
     def stored(self, obj: dict[str, Any]) -> dict[str, Any]:
-        """An object of any served version as it is stored."""
+        """Return an object of any served version as it is stored."""
         return obj if self._converter is None else self._converter.stored(obj)
 
     @property

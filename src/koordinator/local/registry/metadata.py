@@ -18,7 +18,7 @@ GENERATED_BASE_LENGTH_MAX = 63 - GENERATED_SUFFIX_LENGTH
 
 
 def of(obj: dict[str, Any]) -> dict[str, Any]:
-    """The object's metadata. Raises: BadRequest when it is no JSON object."""
+    """Return the object's metadata. Raises: BadRequest when it is no JSON object."""
     meta = obj.get("metadata")
     if isinstance(meta, dict):
         return meta
@@ -30,7 +30,7 @@ def of(obj: dict[str, Any]) -> dict[str, Any]:
 
 
 def name_of(meta: dict[str, Any], field: str = "name") -> str:
-    """A text of the metadata, empty when it is not there. Raises: BadRequest when it is no text."""
+    """Return a text of the metadata, empty when it is not there. Raises: BadRequest when it is no text."""
     value = meta.get(field)
     if value is None:
         return ""
@@ -46,14 +46,14 @@ def generated_name(base: str, rng: random.Random) -> str:
 
 
 def new_uid(rng: random.Random) -> str:
-    """A version 4 UUID."""
+    """Return a version 4 UUID."""
     bits = f"{rng.getrandbits(128):032x}"
     variant = "89ab"[int(bits[16], 16) & 3]
     return f"{bits[:8]}-{bits[8:12]}-4{bits[13:16]}-{variant}{bits[17:20]}-{bits[20:]}"
 
 
 def place(meta: dict[str, Any], resource: Resource, namespace: str) -> dict[str, Any]:
-    """A copy with the namespace of the request (none for cluster-scoped kinds).
+    """Return a copy with the namespace of the request (none for cluster-scoped kinds).
 
     Raises: BadRequest when it names another one.
     """

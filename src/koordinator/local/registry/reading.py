@@ -64,7 +64,7 @@ class Found(msgspec.Struct, frozen=True):
 def list_page(
     table: Table, namespace: str, selection: CompiledSelector, options: ListOptions, version: int
 ) -> Found:
-    """The page that the options ask for; `version` is the store's.
+    """Return the page that the options ask for; `version` is the store's.
 
     Raises: BadRequest, Invalid (options that contradict each other), Gone, Timeout (a version of the future).
     """
@@ -90,7 +90,7 @@ def list_page(
 
 
 def _newest(table: Table, namespace: str, selection: CompiledSelector) -> Iterator[ObjectRecord]:
-    """All chosen objects, by the shortest way to them."""
+    """Return all chosen objects, by the shortest way to them."""
     named = table.get(namespace, selection.name) if selection.name else None
     if selection.name and (namespace or named is not None):
         candidates = iter(() if named is None else (named,))
@@ -104,7 +104,7 @@ def _newest(table: Table, namespace: str, selection: CompiledSelector) -> Iterat
 def _cut(
     rows: Iterator[ObjectRecord], selection: CompiledSelector, limit: int
 ) -> tuple[list[ObjectRecord], bool]:
-    """The first `limit` chosen rows (0: all), and whether a chosen one follows (it is consumed)."""
+    """Return the first `limit` chosen rows (0: all), and whether a chosen one follows (it is consumed)."""
     page: list[ObjectRecord] = []
     for record in rows:
         if selection.matches is not None and not selection.matches(record):
@@ -140,7 +140,7 @@ def _bad(cause: StatusCause) -> errors.Invalid:
 
 
 def _start(options: ListOptions, newest: int) -> tuple[Key | None, int]:
-    """The key to start behind, and the version to show (0: the newest)."""
+    """Return the key to start behind, and the version to show (0: the newest)."""
     if options.continue_token:
         if options.resource_version not in ("", "0"):
             raise errors.BadRequest("specifying resource version is not allowed when using continue")
@@ -159,7 +159,7 @@ def _start(options: ListOptions, newest: int) -> tuple[Key | None, int]:
 
 
 def parse_version(text: str) -> int:
-    """A resourceVersion of a query; 0 when none is given. Raises: BadRequest."""
+    """Return a resourceVersion of a query; 0 when none is given. Raises: BadRequest."""
     if not text:
         return 0
     try:
@@ -202,7 +202,7 @@ def _decode(token: str) -> _Token:
 def open_watch(
     table: Table, namespace: str, selection: CompiledSelector, options: ListOptions, version: int
 ) -> StoreWatch:
-    """The watch that the options ask for; `version` is the store's.
+    """Return the watch that the options ask for; `version` is the store's.
 
     Raises: BadRequest, Invalid, Gone (the version is no longer kept), Timeout (a version of the future).
     """

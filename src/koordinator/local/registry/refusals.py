@@ -69,7 +69,7 @@ _UINT64 = re.compile(r"[0-9]{1,20}", re.ASCII)
 
 
 def version_number(text: str) -> int:
-    """A resourceVersion as a number. Raises: ValueError with Go's words."""
+    """Return a resourceVersion as a number. Raises: ValueError with Go's words."""
     if not _UINT64.fullmatch(text):
         raise ValueError(f"strconv.ParseUint: parsing {fields.shown(text)}: invalid syntax")
     return int(text)

@@ -80,12 +80,12 @@ class ObjectRegistry:
         return self.kinds.resources()
 
     def versions_of(self, resource: Resource) -> list[Resource]:
-        """All versions in which a resource is served."""
+        """Return all versions in which a resource is served."""
         kind = self.kinds.of_group(resource.group, resource.plural)
         return [] if kind is None else list(kind.versions.values())
 
     def other_versions_of(self, resource: Resource) -> list[Resource]:
-        """The other versions in which a resource is served."""
+        """Return the other versions in which a resource is served."""
         return [other for other in self.versions_of(resource) if other.version != resource.version]
 
     def resolve(self, group: str, version: str, plural: str) -> Resource:

@@ -24,7 +24,7 @@ BUILTIN_PATHS = Paths(label_selector_path=".spec.selector")
 
 
 def of(obj: dict[str, Any], paths: Paths) -> dict[str, Any]:
-    """The Scale of an object."""
+    """Return the Scale of an object."""
     own = obj["metadata"]
     meta = {
         key: own[key]
@@ -46,7 +46,7 @@ def of(obj: dict[str, Any], paths: Paths) -> dict[str, Any]:
 
 
 def scaled(obj: dict[str, Any], scale: dict[str, Any], paths: Paths) -> dict[str, Any]:
-    """The object with the replicas (and preconditions) that a Scale asks for; what it shares is not changed.
+    """Return the object with the replicas (and preconditions) that a Scale asks for; what it shares is not changed.
 
     Raises: BadRequest (wrong types), Invalid (negative replicas).
     """
@@ -70,7 +70,7 @@ def scaled(obj: dict[str, Any], scale: dict[str, Any], paths: Paths) -> dict[str
 
 
 def selector_text(selector: Any) -> str:
-    """A selector as the text of a query: from text, a map of labels, or a LabelSelector."""
+    """Return a selector as the text of a query: from text, a map of labels, or a LabelSelector."""
     if not selector:
         return ""
     if isinstance(selector, str):

@@ -92,7 +92,7 @@ def select(
     selectable: dict[str, FieldReader] | None,
     indexes: dict[str, FieldReader],
 ) -> CompiledSelector:
-    """The choice that the parts of a query stand for.
+    """Return the choice that the parts of a query stand for.
 
     `selectable` are the kind's own selectable fields; None when it has no field selectors of its own.
     Raises: BadRequest with the parser's text.

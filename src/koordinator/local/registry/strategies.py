@@ -50,7 +50,7 @@ class RestStrategy:
         return True
 
     def grace_s(self, obj: dict[str, Any], asked_s: int | None) -> int | None:
-        """Seconds that the object may take to stop; None when it goes at once."""
+        """Return seconds that the object may take to stop; None when it goes at once."""
         return None
 
     # Rules that follow from the facts alone
@@ -74,7 +74,7 @@ class RestStrategy:
             obj.pop("status", None)
 
     def only_status(self, obj: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
-        """The object that an update of the status asks for: everything else stays as it is."""
+        """Return the object that an update of the status asks for: everything else stays as it is."""
         meta = dict(old["metadata"])
         sent = obj["metadata"]
         for field in ("resourceVersion", "uid", "managedFields"):
@@ -94,7 +94,7 @@ class RestStrategy:
     def only_part(
         self, subresource: str, obj: dict[str, Any], old: dict[str, Any]
     ) -> tuple[dict[str, Any], list[StatusCause]]:
-        """The object that an update of another subresource asks for, and what is wrong with it.
+        """Return the object that an update of another subresource asks for, and what is wrong with it.
 
         Only kinds that serve such a subresource are asked.
         """

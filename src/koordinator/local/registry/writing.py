@@ -59,7 +59,7 @@ class ObjectWriter:
         self._stamp = ""
 
     def now_text(self) -> str:
-        """The time in whole seconds, as it stands in objects."""
+        """Return the time in whole seconds, as it stands in objects."""
         now_s = int(self.clock.now())
         if now_s != self._stamped_s:
             self._stamped_s, self._stamp = now_s, clock.rfc3339(now_s)
@@ -209,7 +209,7 @@ class ObjectWriter:
         subresource: str,
         is_tracked: bool,
     ) -> dict[str, Any]:
-        """The object with its field owners, if the schema finds nothing wrong. Raises: Invalid."""
+        """Return the object with its field owners, if the schema finds nothing wrong. Raises: Invalid."""
         was = kind.shown(old, resource).obj
         shown = kind.shown(ObjectRecord(obj, 0), resource).obj
         # A part has rules of its own for what may change; the whole must be as good as a new object.
@@ -348,7 +348,7 @@ class ObjectWriter:
 
 
 def _only_finalizers(obj: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
-    """The stored namespace with the `spec.finalizers` that were sent."""
+    """Return the stored namespace with the `spec.finalizers` that were sent."""
     spec = {key: value for key, value in (old.get("spec") or {}).items() if key != "finalizers"}
     kept = (obj.get("spec") or {}).get("finalizers")
     if kept:

@@ -65,7 +65,7 @@ class Catalog:
             raise UnknownResource(str(error)) from error
 
     def type_of(self, resource: Resource, subresource: str = "") -> SchemaType:
-        """The shape of a resource, or of the object that one of its subresources takes."""
+        """Return the shape of a resource, or of the object that one of its subresources takes."""
         other = SUBRESOURCE_KINDS.get(subresource)
         if other is not None:
             return models.struct_of(models.model_of(*other))
@@ -111,7 +111,7 @@ class Catalog:
         return [*self._builtin.values(), *(schema.resource for schema in self._custom.values())]
 
     def custom_schema(self, resource: Resource) -> dict[str, Any] | None:
-        """The `openAPIV3Schema` of a custom resource; None for built-in ones."""
+        """Return the `openAPIV3Schema` of a custom resource; None for built-in ones."""
         found = self._custom.get(_key(resource))
         return found.schema if found else None
 

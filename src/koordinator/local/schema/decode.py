@@ -66,7 +66,7 @@ def word_of(value: Any) -> str:
 
 
 def go_type(shape: SchemaType) -> str:
-    """The Go type in an error message: `[]v1.Container`, `map[string]string`, `int32`."""
+    """Return the Go type in an error message: `[]v1.Container`, `map[string]string`, `int32`."""
     match shape.kind:
         case WireKind.LIST:
             assert shape.element is not None
@@ -81,13 +81,13 @@ def go_type(shape: SchemaType) -> str:
 
 
 def struct_name(shape: SchemaType) -> str:
-    """The struct's bare Go name."""
+    """Return the struct's bare Go name."""
     return go_type(shape).rpartition(".")[2]
 
 
 @functools.cache
 def decoder_of(shape: SchemaType) -> Decoder:
-    """The compiled decoder of a type."""
+    """Return the compiled decoder of a type."""
     match shape.kind:
         case WireKind.STRUCT:
             return _struct(shape)

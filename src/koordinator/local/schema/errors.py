@@ -74,12 +74,12 @@ def _cause(reason: str, field: str, message: str) -> StatusCause:
 
 
 def shown(value: Any) -> str:
-    """A value as the API server quotes it: JSON, with text in double quotes."""
+    """Return a value as the API server quotes it: JSON, with text in double quotes."""
     return msgspec.json.encode(value).decode()
 
 
 def invalid_object(resource: Resource, name: str, causes: Sequence[StatusCause]) -> Invalid:
-    """The 422 answer: `Deployment.apps "x" is invalid: [a: Required value, b: Invalid value: ...]`."""
+    """Return the 422 answer: `Deployment.apps "x" is invalid: [a: Required value, b: Invalid value: ...]`."""
     return invalid_kind(resource.group, resource.kind, name, causes)
 
 
@@ -98,8 +98,8 @@ def invalid_kind(group: str, kind: str, name: str, causes: Sequence[StatusCause]
 
 
 def invalid_patch(value: Any, reason: str) -> Invalid:
-    """The 422 answer when a patch makes an object that cannot be decoded: the registry turns the BadRequest of
-    `ObjectSchema.decode` (its text after `: `) into this one for patches.
+    """Return the 422 answer when a patch makes an object that cannot be decoded: the registry turns the BadRequest
+    of `ObjectSchema.decode` (its text after `: `) into this one for patches.
 
     `value` is what the answer shows: the text of a strategic merge patch (`go_text`), else the JSON of the
     patched object.
@@ -108,7 +108,7 @@ def invalid_patch(value: Any, reason: str) -> Invalid:
 
 
 def go_text(value: Any) -> str:
-    """A JSON value as Go prints it: `map[spec:map[replicas:x]]`."""
+    """Return a JSON value as Go prints it: `map[spec:map[replicas:x]]`."""
     match value:
         case dict():
             return f"map[{' '.join(f'{key}:{go_text(value[key])}' for key in sorted(value))}]"

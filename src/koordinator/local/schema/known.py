@@ -49,7 +49,7 @@ class InternTable:
         return text if len(text) <= TEXT_BYTES_MAX else None
 
     def find(self, text: bytes) -> dict[str, Any] | None:
-        """The object that all with this text share."""
+        """Return the object that all with this text share."""
         return self._by_text.get(text)
 
     def seen(self, text: bytes, value: dict[str, Any]) -> None:

@@ -74,7 +74,7 @@ def subdomain_1123(text: str) -> str:
 
 @functools.lru_cache(maxsize=8192)
 def wildcard_subdomain(text: str) -> str:
-    """A host like `*.example.com`."""
+    """Return a host like `*.example.com`."""
     if _WILDCARD_RE.fullmatch(text):
         return ""
     return (

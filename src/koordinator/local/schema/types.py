@@ -115,7 +115,7 @@ class SchemaType:
         return self._fields
 
     def child(self, key: str) -> "SchemaType":
-        """The type below a member of a STRUCT or MAP; ANY for what the schema does not know."""
+        """Return the type below a member of a STRUCT or MAP; ANY for what the schema does not know."""
         if self.kind is WireKind.STRUCT:
             field = self.fields.get(key)
             if field is not None:
@@ -123,7 +123,7 @@ class SchemaType:
         return self.element or ANY
 
     def member(self, key: str) -> SchemaField:
-        """The field `key` of a STRUCT; for members that the schema does not know, one that merges as it may."""
+        """Return the field `key` of a STRUCT; for members that the schema does not know, one that merges as it may."""
         found = self.fields.get(key) if self.kind is WireKind.STRUCT else None
         return found or SchemaField(name=key, type=self.child(key))
 

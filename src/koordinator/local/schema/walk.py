@@ -8,7 +8,7 @@ Step = Callable[[Any, list[str]], Any]
 
 
 def through_list(values: list[Any], step: Step, unknown: list[str], null: Any) -> list[Any]:
-    """The list with each item as `step` makes it and `null` for null; `values` itself when nothing changed."""
+    """Return the list with each item as `step` makes it and `null` for null; `values` itself when nothing changed."""
     result: list[Any] | None = None
     mark = len(unknown)
     for index, item in enumerate(values):

@@ -38,7 +38,7 @@ class NodeSLOAddon(Protocol):
         """
 
     def of_node(self, config: Any, node: Node) -> Any:
-        """The policy of a node as JSON, None for none; `config` as `parse` gave it. Pure and quick.
+        """Return the policy of a node as JSON, None for none; `config` as `parse` gave it. Pure and quick.
 
         Raises: ProtocolError when it cannot be told; what the NodeSLO says then stays.
         """
@@ -70,7 +70,7 @@ def installed() -> Addons:
 
 
 def read_entries(entries: Iterable[metadata.EntryPoint]) -> Addons:
-    """The add-ons that entry points lead to, by name; of two with one name neither is used."""
+    """Return the add-ons that entry points lead to, by name; of two with one name neither is used."""
     node_slo: dict[str, list[NodeSLOAddon]] = {}
     colocation: dict[str, list[ColocationAddon]] = {}
     for entry in entries:
@@ -120,7 +120,7 @@ class LayeredPolicy:
         self._table = EntryTable(entries)
 
     def of(self, node: Node) -> dict[str, Any]:
-        """The first matching entry, else the cluster's strategy."""
+        """Return the first matching entry, else the cluster's strategy."""
         entry = self._table.first(node.metadata.labels)
         return self.cluster if entry is None else entry.strategy
 

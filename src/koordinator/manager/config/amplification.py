@@ -31,7 +31,7 @@ _KEY = slo_config.RESOURCE_AMPLIFICATION.key
 def sync(
     old: ResourceAmplificationConfig, data: Mapping[str, str] | None
 ) -> RatioSync[ResourceAmplificationConfig]:
-    """The next configuration from the ConfigMap's data (None: there is no ConfigMap)."""
+    """Return the next configuration from the ConfigMap's data (None: there is no ConfigMap)."""
     return ratio_config.sync(slo_config.RESOURCE_AMPLIFICATION, DEFAULT_CONFIG, old, data)
 
 
@@ -55,7 +55,7 @@ def node_ratios(
 def ratios_of(
     strategy: ResourceAmplificationStrategy, node: str, annotations: Mapping[str, str]
 ) -> dict[str, float]:
-    """The same by the strategy that counts for the node. Raises: ProtocolError."""
+    """Return the same by the strategy that counts for the node. Raises: ProtocolError."""
     obj = f"Node {node}"
     ratios = dict(strategy.resource_amplification_ratio) if strategy.enable else {}
     normalization = node_labels.cpu_normalization_ratio(annotations, obj)
@@ -82,7 +82,7 @@ def raw_allocatable(node: Node) -> ResourceList:
 
 
 def annotation_text(ratios: Mapping[str, float]) -> str | None:
-    """The annotation's text, None when the node must not have it."""
+    """Return the annotation's text, None when the node must not have it."""
     return node_annotations.encode_amplification_ratios(ratios) if ratios else None
 
 

@@ -66,7 +66,7 @@ def default_config(addons: Sequence[ColocationAddon] = ()) -> ColocationConfig:
 def sync(
     old: ColocationState, data: Mapping[str, str] | None, addons: Sequence[ColocationAddon] = ()
 ) -> ColocationSync:
-    """The next state from the ConfigMap's data (None: there is no ConfigMap)."""
+    """Return the next state from the ConfigMap's data (None: there is no ConfigMap)."""
     default = default_config(addons)
     if data is None:
         return _adopt(old, default, error=True)
@@ -117,7 +117,7 @@ def _merged_nodes(
 
 
 def node_strategy(config: ColocationConfig, node: Node) -> ColocationStrategy:
-    """The strategy of one node: cluster, first matching entry, annotation, labels, each over the last."""
+    """Return the strategy of one node: cluster, first matching entry, annotation, labels, each over the last."""
     return _noted(
         overlay(ColocationStrategy(), config), first_match(config.node_configs, node.metadata.labels), node
     )
@@ -158,7 +158,7 @@ class NodeStrategy(msgspec.Struct, frozen=True):
 
 
 def resource_strategy(config: ColocationConfig, strategy: ColocationStrategy) -> NodeStrategy:
-    """A strategy with everything unset (possible only by annotation) taken from the defaults."""
+    """Return a strategy with everything unset (possible only by annotation) taken from the defaults."""
     full = overlay(slo_config.DEFAULT_COLOCATION_STRATEGY, strategy)
     assert full.degrade_time_minutes is not None and full.update_time_threshold_seconds is not None
     assert full.resource_diff_threshold is not None
@@ -192,14 +192,14 @@ class StrategyTable:
         self._known: dict[Signature, ColocationStrategy] = {}
 
     def signature(self, node: Node) -> Signature:
-        """All that a node's strategy depends on."""
+        """Return all that a node's strategy depends on."""
         metadata = node.metadata
         get = metadata.labels.get
         annotation = metadata.annotations.get(slo_config.NODE_COLOCATION_STRATEGY.key)
         return (annotation, *[get(key) for key in self._keys])
 
     def of(self, node: Node) -> ColocationStrategy:
-        """The strategy of a node, extensions of add-ons included."""
+        """Return the strategy of a node, extensions of add-ons included."""
         signature = self.signature(node)
         found = self._known.get(signature)
         if found is None:

@@ -25,7 +25,7 @@ _KEY = slo_config.CPU_NORMALIZATION.key
 
 
 def sync(old: CPUNormalizationConfig, data: Mapping[str, str] | None) -> RatioSync[CPUNormalizationConfig]:
-    """The next configuration from the ConfigMap's data (None: there is no ConfigMap)."""
+    """Return the next configuration from the ConfigMap's data (None: there is no ConfigMap)."""
     return ratio_config.sync(slo_config.CPU_NORMALIZATION, DEFAULT_CONFIG, old, data)
 
 
@@ -49,7 +49,7 @@ def node_ratio(
 
 
 def strategy_ratio(strategy: CPUNormalizationStrategy, info: CPUBasicInfo, obj: str = "") -> float:
-    """The ratio of the CPU's model, else the default one; not yet checked.
+    """Return the ratio of the CPU's model, else the default one; not yet checked.
 
     Raises: ProtocolError when there is neither.
     """
@@ -63,7 +63,7 @@ def strategy_ratio(strategy: CPUNormalizationStrategy, info: CPUBasicInfo, obj: 
 
 
 def model_ratio(models: Mapping[str, RatioModel], info: CPUBasicInfo) -> float | None:
-    """The ratio of exactly this model with these features, None when the table does not say."""
+    """Return the ratio of exactly this model with these features, None when the table does not say."""
     model = models.get(info.cpu_model)
     if model is None:
         return None
@@ -78,7 +78,7 @@ def model_ratio(models: Mapping[str, RatioModel], info: CPUBasicInfo) -> float |
 
 
 def checked(ratio: float, obj: str = "") -> float:
-    """The ratio itself. Raises: ProtocolError when it is out of bounds."""
+    """Return the ratio itself. Raises: ProtocolError when it is out of bounds."""
     if not RATIO_MIN <= ratio <= RATIO_MAX:
         raise ProtocolError(obj, _KEY, f"ratio {ratio:g} is not within {RATIO_MIN:g} to {RATIO_MAX:g}")
     return ratio

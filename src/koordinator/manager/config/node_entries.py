@@ -40,7 +40,7 @@ E = TypeVar("E", bound=NodeEntry)
 
 
 def first_match(entries: Sequence[E], node_labels: Mapping[str, str]) -> E | None:
-    """The entry that counts for a node with these labels; entries with an invalid selector are skipped.
+    """Return the entry that counts for a node with these labels; entries with an invalid selector are skipped.
 
     `entries` are not changed afterwards: they are part of a parsed configuration.
     """
@@ -51,7 +51,7 @@ def first_match(entries: Sequence[E], node_labels: Mapping[str, str]) -> E | Non
 
 
 def selector_keys(entries: Iterable[NodeEntry]) -> frozenset[str]:
-    """The labels that the selectors look at: nodes that agree in them are treated alike."""
+    """Return the labels that the selectors look at: nodes that agree in them are treated alike."""
     found: set[str] = set()
     for entry in entries:
         if entry.node_selector is not None:
@@ -80,7 +80,7 @@ class EntryTable(Generic[E]):
                 log.warning("node entry skipped", extra={"entry": entry.name, "error": str(error)})
 
     def matching(self, node_labels: Mapping[str, str]) -> tuple[E, ...]:
-        """All entries that match, in order."""
+        """Return all entries that match, in order."""
         get = node_labels.get
         signature = tuple([get(key) for key in self.keys])
         found = self._known.get(signature)
@@ -92,7 +92,7 @@ class EntryTable(Generic[E]):
         return found
 
     def first(self, node_labels: Mapping[str, str]) -> E | None:
-        """The entry that counts."""
+        """Return the entry that counts."""
         found = self.matching(node_labels)
         return found[0] if found else None
 

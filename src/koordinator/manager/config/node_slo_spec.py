@@ -67,7 +67,7 @@ class NodeSLOSync(msgspec.Struct, frozen=True):
 
 
 def sync(old: NodeSLOConfig, data: Mapping[str, str] | None) -> NodeSLOSync:
-    """The next configuration from the ConfigMap's data (None: there is no ConfigMap), key by key."""
+    """Return the next configuration from the ConfigMap's data (None: there is no ConfigMap), key by key."""
     problems: dict[str, str] = {}
     known = data or {}
 
@@ -115,7 +115,7 @@ def sync(old: NodeSLOConfig, data: Mapping[str, str] | None) -> NodeSLOSync:
 
 
 def _merged(parsed: Layered, default: msgspec.Struct) -> Layered:
-    """A section with its cluster strategy over the default, and each node entry over that."""
+    """Return a section with its cluster strategy over the default, and each node entry over that."""
     given = parsed.cluster_strategy
     cluster = default if given is None else overlay(default, given)
     entries = [overlay(overlay(entry, cluster), entry) for entry in parsed.node_strategies]
@@ -128,7 +128,7 @@ def wanted_spec(
     *,
     extensions: Mapping[str, Any] | None = None,
 ) -> NodeSLOSpec:
-    """The whole spec of a node's NodeSLO; `extensions` are those of add-ons (see `node_extensions`)."""
+    """Return the whole spec of a node's NodeSLO; `extensions` are those of add-ons (see `node_extensions`)."""
     node_labels_ = node.metadata.labels
     applications = first_match(config.applications.node_configs, node_labels_) or config.applications
     return NodeSLOSpec(
@@ -142,14 +142,14 @@ def wanted_spec(
 
 
 def _of_node(default: S, section: Layered, node_labels_: Mapping[str, str]) -> S:
-    """The strategy of a section for a node, as the plain type of `default`."""
+    """Return the strategy of a section for a node, as the plain type of `default`."""
     entry = first_match(section.node_strategies, node_labels_)
     chosen = section.cluster_strategy if entry is None else entry
     return default if chosen is None else overlay(default, chosen)
 
 
 def _system(section: SystemConfig, node: Node) -> SystemStrategy:
-    """The system strategy; the node's own annotation has the last word on its bandwidth."""
+    """Return the system strategy; the node's own annotation has the last word on its bandwidth."""
     strategy = _of_node(DEFAULT_SYSTEM_STRATEGY, section, node.metadata.labels)
     try:
         noted = node_labels.network_bandwidth(node.metadata.annotations, f"Node {node.key}")
@@ -179,7 +179,7 @@ class SpecTable:
         self._known: dict[Signature, NodeSLOSpec] = {}
 
     def of(self, node: Node, extensions: Mapping[str, Any] = types.MappingProxyType({})) -> NodeSLOSpec:
-        """The whole spec of a node's NodeSLO."""
+        """Return the whole spec of a node's NodeSLO."""
         metadata = node.metadata
         get = metadata.labels.get
         signature = (metadata.annotations.get(labels.NODE_NETWORK_BANDWIDTH), *[get(k) for k in self._keys])
@@ -194,7 +194,7 @@ class SpecTable:
 def node_extensions(
     old: Mapping[str, Any], addons: Sequence[NodeSLOAddon], configs: Mapping[str, Any], node: Node
 ) -> dict[str, Any]:
-    """The extensions of a node: the old ones, with what each add-on wants now.
+    """Return the extensions of a node: the old ones, with what each add-on wants now.
 
     `old` as in the object; the reference's form `{"Object": {...}}` is understood, too. `configs` is what each
     add-on made of the ConfigMap, by its name; an add-on without one has its say later.

@@ -49,7 +49,7 @@ class MidPolicy(msgspec.Struct, frozen=True):
 
 
 def mid_policy(strategy: ColocationStrategy) -> MidPolicy:
-    """The policy of a strategy; what it does not set is taken from the defaults."""
+    """Return the policy of a strategy; what it does not set is taken from the defaults."""
     full = overlay(slo_config.DEFAULT_COLOCATION_STRATEGY, strategy)
     assert full.mid_cpu_threshold_percent is not None and full.mid_memory_threshold_percent is not None
     assert full.mid_unallocated_percent is not None

@@ -27,7 +27,7 @@ class RatioSync(msgspec.Struct, Generic[C], frozen=True):
 
 
 def sync(codec: Annotation[C], default: C, old: C, data: Mapping[str, str] | None) -> RatioSync[C]:
-    """The next configuration, node entries on top of the cluster's; one that is not understood keeps `old`.
+    """Return the next configuration, node entries on top of the cluster's; one that is not understood keeps `old`.
 
     Without the key, or without a ConfigMap (`data` None), it is `default`; empty text is not understood.
     """

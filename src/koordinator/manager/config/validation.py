@@ -103,7 +103,7 @@ _BY_KEY = {section.codec.key: section for section in (*_SECTIONS, *_MORE_SECTION
 
 
 def validate_config_map(old: Data, new: Data, nodes: NodeLabels, options: ValidationOptions) -> ConfigVerdict:
-    """The first objection to a created or updated ConfigMap; `old` is {} for a new one.
+    """Return the first objection to a created or updated ConfigMap; `old` is {} for a new one.
 
     Only keys that changed and are not empty are looked at. Entries of most keys must not overlap, neither by
     their selectors nor on any of `nodes`.
@@ -153,7 +153,7 @@ def _decoded_system(data: Data) -> SystemConfig:
 
 
 def _system_config(key: str, data: Data) -> SystemConfig:
-    """The `system-config` next to `resource-qos-config`, whose bandwidths must fit it.
+    """Return the `system-config` next to `resource-qos-config`, whose bandwidths must fit it.
 
     Raises: ProtocolError when it is malformed.
     """
@@ -228,7 +228,7 @@ def _overlap_message(key: str, found: Overlap) -> str:
 
 
 def _layers(config: Any) -> Iterator[tuple[str, Any]]:
-    """The cluster's strategy and each entry, with where it stands."""
+    """Yield the cluster's strategy and each entry, with where it stands."""
     if isinstance(config, _FLAT):
         yield "", config
     elif config.cluster_strategy is not None:

@@ -55,7 +55,7 @@ def _cluster_total(system: SystemConfig) -> RawQuantity:
 
 
 def _node_total(system: SystemConfig, selector: LabelSelector | None) -> RawQuantity:
-    """The bandwidth of the system entry with the same selector, or of the cluster if there are no entries."""
+    """Return the bandwidth of the system entry with the same selector, or of the cluster if there are no entries."""
     if not system.node_strategies:
         return _cluster_total(system)
     for entry in system.node_strategies:

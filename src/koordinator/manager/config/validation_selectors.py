@@ -52,7 +52,7 @@ def selector_problems(path: str, entries: Sequence[NodeEntry], *, may_be_empty: 
 
 
 def name_problems(path: str, entries: Sequence[NodeEntry]) -> list[str]:
-    """Names that are missing or used twice, in words."""
+    """Return names that are missing or used twice, in words."""
     problems = []
     seen: set[str] = set()
     for index, entry in enumerate(entries):
@@ -65,7 +65,7 @@ def name_problems(path: str, entries: Sequence[NodeEntry]) -> list[str]:
 
 
 def overlap(entries: Sequence[NodeEntry]) -> Overlap:
-    """The first entries found that match the same labels; selectors are valid.
+    """Return the first entries found that match the same labels; selectors are valid.
 
     Tried are label sets made of each selector's own labels and values, so that overlaps over keys that only
     one of two selectors names are found by nodes only (`conflict`).
@@ -81,7 +81,7 @@ def overlap(entries: Sequence[NodeEntry]) -> Overlap:
 
 
 def conflict(entries: Sequence[NodeEntry], nodes: NodeLabels) -> Overlap:
-    """The first node, by name, that matches several entries; invalid selectors match nothing."""
+    """Return the first node, by name, that matches several entries; invalid selectors match nothing."""
     if len(entries) > 1:
         table = EntryTable(entries)
         several = (name for name, labels in nodes.items() if _several(table, labels))
@@ -91,7 +91,7 @@ def conflict(entries: Sequence[NodeEntry], nodes: NodeLabels) -> Overlap:
 
 
 def _several(table: EntryTable[NodeEntry], labels: Labels) -> tuple[str, ...]:
-    """Names of the matching entries when there are several, else none."""
+    """Return names of the matching entries when there are several, else none."""
     names = tuple(entry.name for entry in table.matching(labels))
     return names if len(names) > 1 else ()
 

@@ -201,7 +201,7 @@ def _reclaimable(amounts: Mapping[str, RawQuantity]) -> Amount:
 
 
 def report_problem(status: NodeMetricStatus, report: MetricFigures) -> str:
-    """The first member with a figure that cannot be true, and why; empty for a report to be believed.
+    """Return the first member with a figure that cannot be true, and why; empty for a report to be believed.
 
     Usage is never negative, and no node has a million cores or half a pebibyte of memory. Predictions may be
     negative, and are bounded by what is unused anyway.

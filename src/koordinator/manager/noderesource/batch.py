@@ -50,7 +50,7 @@ class BatchInputs(msgspec.Struct, frozen=True):
 
 
 def columns(policies: Sequence[ReclaimPolicy]) -> ReclaimColumns:
-    """One row per policy. CPU by request means by usage; percents are bounded, so that nothing overflows."""
+    """Return one row per policy. CPU by request means by usage; percents are bounded, so that nothing overflows."""
     kinds, index = distinct(policies)
     rows = [
         (
@@ -101,7 +101,7 @@ def _truncated(amount: I64, ratio: F64 | float, limit: float) -> I64:
 
 
 def safety_margin(capacity: I64, policy: ReclaimColumns) -> I64:
-    """The part of `capacity` (rows, 2) never lent; negative above 100 percent."""
+    """Return the part of `capacity` (rows, 2) never lent; negative above 100 percent."""
     return np.stack(
         [
             scale(capacity[:, CPU], (100 - policy.cpu_percent) / 100),

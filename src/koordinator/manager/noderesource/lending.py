@@ -65,7 +65,7 @@ def third_party(annotations: Mapping[str, str], obj: str = "") -> dict[str, int]
 
 
 def origin_text(annotations: Mapping[str, str], origin: Mapping[str, int]) -> str:
-    """The annotation's new text: amounts as given, all other resources as they are."""
+    """Return the annotation's new text: amounts as given, all other resources as they are."""
     codec = node_annotations.ORIGIN_EXTENDED_ALLOCATABLE
     try:
         found = codec.read(annotations)

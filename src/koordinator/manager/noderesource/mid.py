@@ -41,7 +41,7 @@ class MidInputs(msgspec.Struct, frozen=True):
 
 
 def columns(policies: Sequence[MidPolicy]) -> MidColumns:
-    """One row per policy."""
+    """Return one row per policy."""
     kinds, index = distinct(policies)
     rows = [
         (
@@ -85,7 +85,7 @@ def _lent_unallocated(inputs: MidInputs, percent: I64) -> I64:
 
 
 def _percent_of(amount: I64, cpu_percent: I64, memory_percent: I64) -> I64:
-    """A share of (rows, 2), cut off to milli-cores and bytes."""
+    """Return a share of (rows, 2), cut off to milli-cores and bytes."""
     cpu = scale(amount[:, CPU], cpu_percent / 100)
     memory = scale_units(amount[:, MEMORY], memory_percent / 100)
     return np.stack([cpu, memory], axis=1)

@@ -60,7 +60,7 @@ NO_READING = ReportReading()
 
 
 def reading_of(status: NodeMetricStatus) -> ReportReading:
-    """The report in a NodeMetric status; one without time is none."""
+    """Return the report in a NodeMetric status; one without time is none."""
     if status.update_time is None:
         return NO_READING
     try:
@@ -129,7 +129,7 @@ class NodeRow(msgspec.Struct):
         return self.demand_known
 
     def zone_demands(self) -> list[ZoneDemand]:
-        """The same for each zone of `zone_capacities`."""
+        """Return the same for each zone of `zone_capacities`."""
         if self.zones_known is None:
             self.zones_known = demand.zone_demands(self.pods, self.reading.report, len(self.zone_capacities))
         return self.zones_known

@@ -64,7 +64,7 @@ class _Waiting:
         self._any.set()
 
     async def get(self) -> str:
-        """The next name; the caller must call `done` when it has finished with it."""
+        """Return the next name; the caller must call `done` when it has finished with it."""
         while not (self._urgent or self._others):
             self._any.clear()
             await self._any.wait()

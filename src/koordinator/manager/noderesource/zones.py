@@ -58,7 +58,7 @@ def needs_write(zones: Sequence[Zone], wanted: ZoneAmounts, threshold: float) ->
 
 
 def zones_target(zones: Sequence[Zone], wanted: ZoneAmounts, threshold: float) -> tuple[list[Zone], bool]:
-    """The zones with their Batch resources, and whether any changed by more than the threshold.
+    """Return the zones with their Batch resources, and whether any changed by more than the threshold.
 
     Zones that `wanted` lacks keep what they have.
     """
@@ -92,7 +92,7 @@ def zones_target(zones: Sequence[Zone], wanted: ZoneAmounts, threshold: float) -
 
 
 def _zone_resource(row: ZoneResource, want: int, threshold: float) -> ZoneResource:
-    """The row with those of its three amounts replaced that differ enough; itself when none does."""
+    """Return the row with those of its three amounts replaced that differ enough; itself when none does."""
     text = quantity.text_of_value(want)
     changes = {
         field: text

@@ -50,7 +50,7 @@ class ObjectRules(Protocol[R]):
         """Return whether a change of a node may change its object."""
 
     def spec(self, node: Node) -> dict[str, Any]:
-        """The whole spec of an object that is not known, as JSON."""
+        """Return the whole spec of an object that is not known, as JSON."""
 
     def update(self, node: Node, obj: R) -> ObjectUpdate | None:
         """Return what is to be written, None when the object says what it should."""

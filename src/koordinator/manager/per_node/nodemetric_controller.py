@@ -23,7 +23,7 @@ _PARSED = "getNodeMetricCollectPolicy"
 
 
 def wanted_spec(state: ColocationState, node: Node, old: NodeMetricSpec | None) -> NodeMetricSpec:
-    """The collect policy of a node: that of its strategy, or the defaults while co-location is off.
+    """Return the collect policy of a node: that of its strategy, or the defaults while co-location is off.
 
     While the last configuration could not be used, an existing policy stays as it is.
     """
@@ -38,7 +38,7 @@ def is_usable(config: ColocationConfig, strategy: ColocationStrategy) -> bool:
 
 
 def policy_spec(config: ColocationConfig, strategy: ColocationStrategy) -> NodeMetricSpec:
-    """The spec under a strategy, or under the defaults if that is not usable."""
+    """Return the spec under a strategy, or under the defaults if that is not usable."""
     if not is_usable(config, strategy):
         strategy = slo_config.DEFAULT_COLOCATION_STRATEGY
     policy = strategy.metric_aggregate_policy

@@ -88,7 +88,7 @@ class _Rules:
 
 
 def changed_sections(old: NodeSLOSpec, new: NodeSLOSpec) -> list[dict[str, Any]]:
-    """The JSON patch that replaces the sections that differ; none when both mean the same."""
+    """Return the JSON patch that replaces the sections that differ; none when both mean the same."""
     if node_slo_spec.is_same(old, new):
         return []
     before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)

@@ -48,7 +48,7 @@ def mutate(
     draw: Draw,
     skip_resources: bool = False,
 ) -> ProfileOutcome:
-    """The pod as the profiles that it matches want it, in their order; `pod` itself stays as it was.
+    """Return the pod as the profiles that it matches want it, in their order; `pod` itself stays as it was.
 
     `skip_resources` is the feature gate ColocationProfileSkipMutatingResources.
 
@@ -107,7 +107,7 @@ def apply_profile(
     priority_class: FindPriorityClass | None,
     shape: pod_patch.MergeShape = pod_patch.POD,
 ) -> dict[str, Any]:
-    """The object with one profile applied, resources excepted; it itself stays as it was.
+    """Return the object with one profile applied, resources excepted; it itself stays as it was.
 
     `priority_class` None leaves scheduler and priority alone: those of a pod that exists already, and those
     of an object that is no pod.
@@ -174,7 +174,7 @@ class _Draft:
         return self._spec
 
     def result(self) -> dict[str, Any]:
-        """The object as it is now; the draft is not used after it but for a patch."""
+        """Return the object as it is now; the draft is not used after it but for a patch."""
         metadata = dict(self._obj.get("metadata") or {})
         if self._labels:
             metadata["labels"] = self._labels

@@ -30,7 +30,7 @@ class Translated(msgspec.Struct, frozen=True):
 
 
 def translate_pod(pod: dict[str, Any], cls: PriorityClass) -> Translated:
-    """The pod with cpu and memory moved to the extended resources of its class; others stay as they are.
+    """Return the pod with cpu and memory moved to the extended resources of its class; others stay as they are.
 
     Raises: quantity.QuantityError for an amount that is none.
     """
@@ -62,7 +62,8 @@ def _translate_container(container: dict[str, Any], cls: PriorityClass) -> dict[
 
 
 def annotate_pod(pod: dict[str, Any]) -> dict[str, Any]:
-    """The pod with annotation `extended-resource-spec` telling the batch amounts of its containers and sidecars.
+    """Return the pod with annotation `extended-resource-spec` telling the batch amounts of its containers and
+    sidecars.
 
     Ordinary init containers are not told: the agent adds up what is there for the limits of the whole pod.
     Untouched when the annotation says so already, or when there is nothing to say and no annotation.
@@ -126,7 +127,7 @@ def has_any(spec: Json) -> bool:
 
 
 def spread(spec: Json) -> Json:
-    """The pod spec with cpu and memory of the whole pod handed to its containers and sidecars.
+    """Return the pod spec with cpu and memory of the whole pod handed to its containers and sidecars.
 
     Requests of the pod beyond its containers go to app containers as far as their limits allow, those without a
     limit first, so that the sum is the pod's. A container without a limit of its own may use up to the pod's.

@@ -34,7 +34,7 @@ _UNKNOWN = PodMember()
 
 
 def _keyed(key: str, element: MergeShape | None = None, *, retain: bool = False) -> PodMember:
-    """A list of objects that merge by `key`."""
+    """Return a list of objects that merge by `key`."""
     strategies = _MERGE_AND_RETAIN if retain else _MERGE
     return PodMember(MergeShape(element=element or MergeShape()), strategies, key)
 
@@ -74,7 +74,7 @@ RESERVATION = MergeShape(
 
 
 def merge(obj: dict[str, Any], patch: dict[str, Any], shape: MergeShape = POD) -> dict[str, Any]:
-    """The object changed as `patch` says; neither argument is changed. Raises: ApiError when malformed."""
+    """Return the object changed as `patch` says; neither argument is changed. Raises: ApiError when malformed."""
     return strategic_merge.merge(obj, patch, shape)
 
 

@@ -66,7 +66,7 @@ class CompiledProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compile_profile(profile: ClusterColocationProfile) -> CompiledProfile:
-    """The profile compiled, with what is wrong with it."""
+    """Return the profile compiled, with what is wrong with it."""
     spec = profile.spec
     selects, unusable = _compile_selector("spec.selector", spec.selector)
     selects_namespace, problem = _compile_selector("spec.namespaceSelector", spec.namespace_selector)
@@ -162,7 +162,7 @@ class Profiles:
         return self._index(usable).matching(own)
 
     def _selecting(self, namespace_labels: Mapping[str, str] | None) -> int:
-        """The profiles that select a namespace, as bits of a number."""
+        """Return the profiles that select a namespace, as bits of a number."""
         selecting = 0
         for at, profile in enumerate(self.ordered):
             selects = profile.selects_namespace
@@ -173,7 +173,7 @@ class Profiles:
         return selecting
 
     def _index(self, selecting: int) -> "_Index":
-        """One for all namespaces that the same profiles select: there are few such sets."""
+        """Return one for all namespaces that the same profiles select: there are few such sets."""
         found = self._indexes.get(selecting)
         if found is None:
             if len(self._indexes) >= NAMESPACES_MAX:

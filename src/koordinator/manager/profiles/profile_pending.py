@@ -36,7 +36,7 @@ def version(profile: ClusterColocationProfile) -> str:
 
 
 def draw(seed: int, profile: ClusterColocationProfile, pod_uid: str) -> int:
-    """A number in [0, 100), the same whenever it is asked for one pod and one version of a profile."""
+    """Return a number in [0, 100), the same whenever it is asked for one pod and one version of a profile."""
     text = f"{seed}/{profile.metadata.uid}/{version(profile)}/{pod_uid}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % 100
 
@@ -59,7 +59,7 @@ def matches(
 
 
 def applied(obj: dict[str, Any], profile: CompiledProfile) -> dict[str, Any]:
-    """The object as the profile wants it, except scheduler, priority class and resources.
+    """Return the object as the profile wants it, except scheduler, priority class and resources.
 
     Applying it twice is applying it once: a label that contains a suffix counts as having it, mappings read
     what was there before it, and a chain of mappings (b to a, c to b) is followed to its end at once.
@@ -91,7 +91,7 @@ def _applied_once(obj: dict[str, Any], profile: CompiledProfile) -> dict[str, An
 
 
 def metadata_patch(pod: Pod, profile: CompiledProfile) -> dict[str, Any]:
-    """The merge patch for labels and annotations, {} when the pod has them; `patch` of the profile left out.
+    """Return the merge patch for labels and annotations, {} when the pod has them; `patch` of the profile left out.
 
     Raises: ProfileError.
     """
@@ -106,12 +106,12 @@ def metadata_patch(pod: Pod, profile: CompiledProfile) -> dict[str, Any]:
 
 
 def whole_patch(obj: dict[str, Any], profile: CompiledProfile) -> dict[str, Any]:
-    """The merge patch for the whole pod, `patch` of the profile included. Raises: ProfileError."""
+    """Return the merge patch for the whole pod, `patch` of the profile included. Raises: ProfileError."""
     return difference(obj, applied(obj, profile))
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON merge patch (RFC 7386) from one object to another; lists are replaced as a whole."""
+    """Return the JSON merge patch (RFC 7386) from one object to another; lists are replaced as a whole."""
     patch: dict[str, Any] = {key: None for key in old if key not in new}
     for key, value in new.items():
         have = old.get(key)

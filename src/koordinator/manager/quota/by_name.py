@@ -8,5 +8,5 @@ BY_NAME = "name"
 
 
 def names_of(quota: ElasticQuota) -> Iterable[str]:
-    """The values of the index."""
+    """Return the values of the index."""
     return (quota.metadata.name,)

@@ -92,7 +92,7 @@ def find(quotas: Sequence[ElasticQuota], name: str) -> ElasticQuota | None:
 
 
 def limit_of(quota: ElasticQuota) -> QuotaLimit:
-    """The limit: annotation `admission` if it says anything, else `spec.max`.
+    """Return the limit: annotation `admission` if it says anything, else `spec.max`.
 
     Raises: ProtocolError when an annotation is malformed; quantity.QuantityError.
     """
@@ -131,7 +131,7 @@ def evaluate(quota: QuotaLimit, request: Amounts) -> QuotaEvaluation:
 
 
 def evaluate_batch(quota: QuotaLimit, requests: Sequence[Amounts]) -> tuple[list[QuotaEvaluation], Amounts]:
-    """The decisions on pods in the order of their arrival, and `used` after those that fit."""
+    """Return the decisions on pods in the order of their arrival, and `used` after those that fit."""
     decisions = []
     for request in requests:
         decision = evaluate(quota, request)
@@ -159,7 +159,7 @@ def retry_pause_s(jitter_s: float, slept_s: float, total_s_max: float, rng: rand
 
 
 def child_request_text(used: Amounts) -> str:
-    """The text of annotation `child-request`."""
+    """Return the text of annotation `child-request`."""
     return quota_annotations.CHILD_REQUEST.encode(resource_list.to_wire(used))
 
 

@@ -150,7 +150,7 @@ class QuotaEvaluator:
         return pause_s
 
     async def _reread(self, refused: ElasticQuota, error: Exception) -> ElasticQuota | None:
-        """The quota after a failed write; None when it is gone.
+        """Return the quota after a failed write; None when it is gone.
 
         From the cache, unless that still has the very version that was refused (reading it again could only
         fail again) or `--quota-update-conflict-fresh-get` asks for the API server's.

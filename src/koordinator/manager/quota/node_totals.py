@@ -83,7 +83,7 @@ class NodeTotals:
         self._selections.pop(key, None)
 
     def sums(self, key: str) -> tuple[Amounts, Amounts]:
-        """All that the selected nodes have, and what of it is on nodes that take no pods."""
+        """Return all that the selected nodes have, and what of it is on nodes that take no pods."""
         selection = self._selections[key]
         return selection.total.amounts(), selection.unschedulable.amounts()
 

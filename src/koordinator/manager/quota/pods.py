@@ -40,7 +40,7 @@ class PodQuotaRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, gates: FeatureGates) -> Self:
-        """The rules of a manager's gates."""
+        """Return the rules of a manager's gates."""
         return cls(
             label_only=gates.is_on("DisableDefaultQuota"),
             allows_parents=gates.is_on("SupportParentQuotaSubmitPod"),
@@ -50,7 +50,7 @@ class PodQuotaRules(msgspec.Struct, frozen=True, kw_only=True):
 def quota_name(
     tree: QuotaTree, pod_labels: Mapping[str, str], namespace: str, *, label_only: bool = False
 ) -> str:
-    """The name of the quota that a pod belongs to, empty for none.
+    """Return the name of the quota that a pod belongs to, empty for none.
 
     By label; else the quota named like, and living in, its namespace; else the one that its namespace is
     bound to; else the default one. `label_only` leaves out all but the label.

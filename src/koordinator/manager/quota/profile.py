@@ -43,8 +43,8 @@ class WantedQuota(msgspec.Struct, frozen=True):
 
 
 def wanted_quota(profile: ElasticQuotaProfile, total: Amounts, unschedulable: Amounts) -> WantedQuota:
-    """The quota of a profile, given what the nodes that it selects have, and what of it is on nodes that take no
-    pods (`node_totals`).
+    """Return the quota of a profile, given what the nodes that it selects have, and what of it is on nodes that
+    take no pods (`node_totals`).
 
     Those count in the total: the quota must not shrink while they are mended.
     """
@@ -73,14 +73,14 @@ def wanted_quota(profile: ElasticQuotaProfile, total: Amounts, unschedulable: Am
 
 
 def tree_id(profile: ElasticQuotaProfile) -> str:
-    """The tree of the profile's label, else a number that depends on its name only."""
+    """Return the tree of the profile's label, else a number that depends on its name only."""
     metadata = profile.metadata
     given = quota_labels.tree_id(metadata.labels)
     return given or str(fnv1a_64(f"{metadata.namespace}/{metadata.name}".encode()))
 
 
 def fnv1a_64(data: bytes) -> int:
-    """The 64-bit FNV-1a hash."""
+    """Return the 64-bit FNV-1a hash."""
     found = _FNV_OFFSET
     for byte in data:
         found = (found ^ byte) * _FNV_PRIME & _MASK_64
@@ -94,7 +94,7 @@ def is_schedulable(node: Node) -> bool:
 
 
 def resource_ratio(text: str | None) -> float | None:
-    """The share of the nodes that the tree gets, None when it is not set; one that is no share counts as 1."""
+    """Return the share of the nodes that the tree gets, None when it is not set; one that is no share counts as 1."""
     if text is None:
         return None
     try:
@@ -105,7 +105,7 @@ def resource_ratio(text: str | None) -> float | None:
 
 
 def _scaled(amounts: Amounts, ratio: float | None) -> Amounts:
-    """A share of each amount: cpu cut off to milli-cores, all others to whole units."""
+    """Return a share of each amount: cpu cut off to milli-cores, all others to whole units."""
     if ratio is None:
         return amounts
     return {
@@ -128,7 +128,7 @@ def profile_patch(profile: ElasticQuotaProfile) -> dict[str, Any]:
 
 
 def new_quota(wanted: WantedQuota) -> dict[str, Any]:
-    """The body of a quota to create."""
+    """Return the body of a quota to create."""
     return {
         "metadata": {
             "name": wanted.name,

@@ -37,6 +37,6 @@ class RunningTotal:
                 del self._nanos[name], self._lists[name], self._families[name]
 
     def amounts(self) -> Amounts:
-        """The sum as it is now, written as the first list that had the name wrote it."""
+        """Return the sum as it is now, written as the first list that had the name wrote it."""
         families = self._families
         return {name: Quantity(nanos, families[name]) for name, nanos in self._nanos.items()}

@@ -48,7 +48,7 @@ class QuotaInfo(msgspec.Struct, frozen=True):
 
 
 def quota_info(quota: ElasticQuota) -> QuotaInfo:
-    """The facts of a quota, resource names in their current spelling.
+    """Return the facts of a quota, resource names in their current spelling.
 
     A malformed list of namespaces, or `guaranteed` (which the scheduler writes), counts as absent.
 
@@ -141,11 +141,11 @@ class QuotaTree:
         return iter(self._quotas.values())
 
     def get(self, name: str) -> QuotaInfo | None:
-        """The quota of that name."""
+        """Return the quota of that name."""
         return self._quotas.get(name)
 
     def children(self, name: str) -> list[QuotaInfo]:
-        """The quotas that name it as their parent, by name (all are looked at: not for every request)."""
+        """Return the quotas that name it as their parent, by name (all are looked at: not for every request)."""
         return [self._quotas[child] for child in sorted(self._family(name).members)]
 
     def child_count(self, name: str) -> int:
@@ -153,15 +153,15 @@ class QuotaTree:
         return len(self._family(name).members)
 
     def child_max_keys(self, name: str) -> Collection[Keys]:
-        """The sets of resources that `max` of its children name, each once."""
+        """Return the sets of resources that `max` of its children name, each once."""
         return self._family(name).max_keys.keys()
 
     def child_min_keys(self, name: str) -> Collection[Keys]:
-        """The sets of resources that `min` of its children name, each once."""
+        """Return the sets of resources that `min` of its children name, each once."""
         return self._family(name).min_keys.keys()
 
     def child_tree_ids(self, name: str) -> Collection[str]:
-        """The trees that its children belong to, each once."""
+        """Return the trees that its children belong to, each once."""
         return self._family(name).tree_ids.keys()
 
     def children_min(self, name: str) -> Amounts:
@@ -181,7 +181,7 @@ class QuotaTree:
         return total if own is None else resource_list.sub(total, own.guaranteed)
 
     def bound_to(self, namespace: str) -> QuotaInfo | None:
-        """The quota whose list of namespaces has this one: the first that had it, if several have."""
+        """Return the quota whose list of namespaces has this one: the first that had it, if several have."""
         for name in self._by_namespace.get(namespace, ()):
             return self._quotas[name]
         return None
@@ -227,7 +227,7 @@ class QuotaTree:
         return self._families.get(name, _NOBODY)
 
     def _as_sibling(self, info: QuotaInfo) -> QuotaInfo | None:
-        """The quota as it counts among the children of `info.parent` now."""
+        """Return the quota as it counts among the children of `info.parent` now."""
         known = self._quotas.get(info.name)
         return known if known is not None and known.parent == info.parent else None
 

@@ -100,7 +100,7 @@ class QuotaRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, gates: FeatureGates) -> Self:
-        """The rules of a manager's gates."""
+        """Return the rules of a manager's gates."""
         return cls(
             child_keys_may_be_fewer=gates.is_on("ElasticQuotaEnableUpdateResourceKey"),
             guarantees_usage=gates.is_on("ElasticQuotaGuaranteeUsage"),
@@ -111,7 +111,7 @@ class QuotaPods(Protocol):
     """The pods of the cluster, as far as quotas care."""
 
     def labelled(self, quota: str) -> Sequence[str]:
-        """Names of the pods whose label names the quota."""
+        """Return names of the pods whose label names the quota."""
 
     def is_any_in(self, namespace: str) -> bool:
         """Return whether any pod lives in the namespace."""
@@ -284,7 +284,7 @@ def _shared_weight(quota: ElasticQuota) -> QuotaVerdict:
 
 
 def _negative(amounts: Amounts) -> str:
-    """The first resource whose amount is negative, empty for none."""
+    """Return the first resource whose amount is negative, empty for none."""
     return min((key for key, amount in amounts.items() if amount < quantity.ZERO), default="")
 
 
@@ -310,7 +310,7 @@ def _strict_keys(quota: ElasticQuota, info: QuotaInfo) -> QuotaVerdict:
 def _topology(
     tree: QuotaTree, info: QuotaInfo, old: QuotaInfo | None, rules: QuotaRules, pods: QuotaPods | None
 ) -> QuotaVerdict:
-    """The rules between a quota and its family, in the order of the reference."""
+    """Return the rules between a quota and its family, in the order of the reference."""
     if info.name == ROOT:
         return ALLOWED
     if old is not None and pods is not None:
@@ -438,7 +438,7 @@ def _guarantee(tree: QuotaTree, info: QuotaInfo) -> QuotaVerdict:
 
 
 def _above(total: Amounts, limit: Amounts) -> str:
-    """The resources in which `total` is above `limit`, with both figures."""
+    """Return the resources in which `total` is above `limit`, with both figures."""
     zero = quantity.ZERO
     return ", ".join(
         f"{key} {amount} > {limit.get(key, zero)}"

@@ -128,7 +128,7 @@ def _returns(
 def _lends(
     nodes: Sequence[TidalNode], ready: Sequence[TidalNode], reserved: dict[str, Side], count: int
 ) -> TidalPlan:
-    """The cheapest online nodes whose pods fit elsewhere, all of them together."""
+    """Return the cheapest online nodes whose pods fit elsewhere, all of them together."""
     free = {
         node.name: [node.free.cpu_milli, node.free.memory_bytes]
         for node in nodes

@@ -115,7 +115,9 @@ class TidalPool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reserves(members: int, online: PoolShare, batch: PoolShare) -> Reserves:
-    """The sides of a pool; where both reserves do not fit, online wins. Rounding as Katalyst's tide controller."""
+    """Return the sides of a pool; where both reserves do not fit, online wins. Rounding as Katalyst's tide
+    controller.
+    """
     online_nodes = min(online.up(members), members)
     batch_nodes = min(batch.down(members), members - online_nodes)
     return Reserves(online_nodes, batch_nodes, members - online_nodes - batch_nodes)
@@ -137,7 +139,7 @@ def target(pool: TidalPool, now_s: float, load: OnlineLoad | None) -> LendTarget
 
 
 def _by_windows(pool: TidalPool, sides: Reserves, now_s: float) -> LendTarget:
-    """The largest of the open windows."""
+    """Return the largest of the open windows."""
     best = LendTarget(0, TargetReason.NO_WINDOW)
     for window in pool.windows or ():
         if window.start_s <= now_s < window.end_s:
@@ -148,7 +150,9 @@ def _by_windows(pool: TidalPool, sides: Reserves, now_s: float) -> LendTarget:
 
 
 def _by_window(pool: TidalPool, sides: Reserves, window: Window, now_s: float) -> LendTarget:
-    """All nodes of the window, or the part of them that the lead time leaves, so that all are back at its end."""
+    """Return all nodes of the window, or the part of them that the lead time leaves, so that all are back at its
+    end.
+    """
     base = min(max(window.batch_nodes.down(pool.members) - sides.batch, 0), sides.tidal)
     left_s = window.end_s - now_s
     if left_s >= pool.lead_s:

@@ -61,7 +61,7 @@ class _Builders:
         }
 
     def _timed(self, handler: Handler, webhook_type: str, object_type: str) -> Handler:
-        """A handler that is one step, under the name of its class without `Handler`; others time their steps."""
+        """Return a handler that is one step, under the name of its class without `Handler`; others time their steps."""
         plugin = type(handler).__name__.removesuffix("Handler")
         return timed(handler, Steps(self._shared.metrics, webhook_type, object_type), plugin)
 
@@ -78,7 +78,7 @@ class AdmissionHandlers(msgspec.Struct, frozen=True):
 
 
 def admission(shared: ManagerContext) -> AdmissionHandlers:
-    """One handler per path; a path is left out when a feature gate of its webhook is off."""
+    """Return one handler per path; a path is left out when a feature gate of its webhook is off."""
     builders = _Builders(shared)
     by_path, gates = builders.by_path(), shared.gates
     handlers = {
@@ -90,7 +90,7 @@ def admission(shared: ManagerContext) -> AdmissionHandlers:
 
 
 def handlers(shared: ManagerContext) -> Mapping[str, Handler]:
-    """The handlers alone, for who serves no pages."""
+    """Return the handlers alone, for who serves no pages."""
     return admission(shared).handlers
 
 

@@ -70,7 +70,7 @@ def pod_warnings(annotations: Texts, old: Texts) -> tuple[str, ...]:
 
 
 def node_warnings(annotations: Texts, old: Texts, own: Texts, old_labels: Texts) -> tuple[str, ...]:
-    """The same of a node's annotations and labels."""
+    """Return the same of a node's annotations and labels."""
     return (
         *_malformed("metadata.annotations", _NODE_ANNOTATIONS, annotations, old),
         *_malformed("metadata.labels", _NODE_LABELS, own, old_labels),

@@ -130,13 +130,15 @@ def _facts(certs: CertificateSet) -> _Facts:
 
 
 def renewed(certs: CertificateSet | None, host: str, now_s: float) -> CertificateSet:
-    """A new server certificate for `host` (and `localhost`), by the same CA where that is still good for a year."""
+    """Return a new server certificate for `host` (and `localhost`), by the same CA where that is still good for a
+    year.
+    """
     authority = None if certs is None else _usable_authority(certs, _time(now_s))
     return _issue([host], authority or _new_authority(_time(now_s)), _time(now_s))
 
 
 def trusted(certs: CertificateSet, present: bytes, now_s: float) -> bytes:
-    """The CAs that API servers should trust (PEM): ours, and for a while the ones they trusted before.
+    """Return the CAs that API servers should trust (PEM): ours, and for a while the ones they trusted before.
 
     `present` is the bundle in force. Without an overlap, replicas that have not changed over yet would be refused.
     """
@@ -165,7 +167,7 @@ def _was_ours(cert: x509.Certificate, now: datetime.datetime) -> bool:
 
 
 def _usable_authority(certs: CertificateSet, now: datetime.datetime) -> _Authority | None:
-    """The CA of a set, None when it cannot sign, or not for long."""
+    """Return the CA of a set, None when it cannot sign, or not for long."""
     try:
         cert = x509.load_pem_x509_certificate(certs.ca_cert)
         key = serialization.load_pem_private_key(certs.ca_key, None)

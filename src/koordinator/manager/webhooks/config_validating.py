@@ -101,7 +101,7 @@ class NodeValidatingHandler:
         return AdmissionVerdict(warnings=warnings) if warnings else ALLOWED
 
     def _current(self) -> NodeRules:
-        """The rules of the ConfigMap in the cache, made once per version of it."""
+        """Return the rules of the ConfigMap in the cache, made once per version of it."""
         if self._configs.data is not self._data:
             self._data = self._configs.data
             self._rules = NodeRules(self._data or {})

@@ -44,7 +44,8 @@ def configurations(
     timeout_s: int = TIMEOUT_S,
     names: tuple[str, str] = NAMES,
 ) -> tuple[Json, Json]:
-    """The mutating and the validating configuration, complete in the sense that an API server adds no defaults.
+    """Return the mutating and the validating configuration, complete in the sense that an API server adds no
+    defaults.
 
     `where`: the Service, or the server's URL (`https://host:port`). `ca_cert` is PEM; installed manifests have
     none, the manager adds it. `paths`: only these, all by default. `failure_policies`: webhook name -> policy,
@@ -71,7 +72,7 @@ def configurations(
 
 
 def with_template(configuration: Json, *, is_dormant: bool = False) -> Json:
-    """A configuration to be installed (again): what it lists is what the manager keeps from now on.
+    """Return a configuration to be installed (again): what it lists is what the manager keeps from now on.
 
     `is_dormant` leaves the list itself to the manager, so that nothing is refused before it runs.
     """
@@ -141,7 +142,7 @@ def wanted(
     ca_bundle: bytes,
     paths: Collection[str],
 ) -> DesiredWebhooks:
-    """The list for a server at `where` (a Service, or `https://host:port`) that answers `paths`.
+    """Return the list for a server at `where` (a Service, or `https://host:port`) that answers `paths`.
 
     Without a template (or with a broken one) the present list is the template from now on.
     """
@@ -168,7 +169,7 @@ def differs(found: DesiredWebhooks, annotations: Mapping[str, str], present: lis
 
 
 def path_of(entry: Json) -> str:
-    """The path that an entry calls, empty when it names none."""
+    """Return the path that an entry calls, empty when it names none."""
     client = entry.get("clientConfig") or {}
     service = client.get("service")
     if service:
@@ -177,7 +178,7 @@ def path_of(entry: Json) -> str:
 
 
 def bundle_of(present: list[Json]) -> bytes:
-    """All CAs that the entries trust (PEM), each once, in order."""
+    """Return all CAs that the entries trust (PEM), each once, in order."""
     bundles: dict[bytes, None] = {}
     for entry in present:
         text = (entry.get("clientConfig") or {}).get("caBundle") or ""
@@ -221,6 +222,6 @@ _DEFAULTS: Json = {
 
 
 def _defaulted(entry: Json) -> Json:
-    """An entry as API servers complete it (admissionregistration.k8s.io/v1)."""
+    """Return an entry as API servers complete it (admissionregistration.k8s.io/v1)."""
     rules = [{"scope": "*", **rule} for rule in entry.get("rules") or () if isinstance(rule, dict)]
     return {**_DEFAULTS, **entry, "rules": rules}

@@ -26,7 +26,7 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def convert(body: bytes) -> bytes:
-    """The answer to one ConversionReview; whatever is wrong with it is said in the answer."""
+    """Return the answer to one ConversionReview; whatever is wrong with it is said in the answer."""
     try:
         review = msgspec.json.decode(body, type=_Review)
     except (msgspec.DecodeError, RecursionError) as error:

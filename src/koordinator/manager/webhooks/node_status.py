@@ -21,7 +21,7 @@ AMPLIFIED = (resources.CPU, resources.MEMORY)
 
 
 def mutate(node: dict[str, Any], old: dict[str, Any] | None, *, restores: bool = False) -> dict[str, Any]:
-    """The updated node with amplified cpu and memory, and the annotation that keeps the raw figures.
+    """Return the updated node with amplified cpu and memory, and the annotation that keeps the raw figures.
 
     `old` is the node before the update, None when it is unknown. The input is kept; what is not cpu or
     memory is never touched, nor is `status.capacity`. What is amplified no more is left as reported, or, when
@@ -56,7 +56,7 @@ def mutate(node: dict[str, Any], old: dict[str, Any] | None, *, restores: bool =
 def _without_amplification(
     node: dict[str, Any], annotations: dict[str, str], obj: str, restores: bool
 ) -> dict[str, Any]:
-    """The node without the annotation, and with what that says if nobody else will say it."""
+    """Return the node without the annotation, and with what that says if nobody else will say it."""
     if labels.NODE_RAW_ALLOCATABLE not in annotations:
         return node
     allocatable = _amounts(node, "allocatable")
@@ -120,7 +120,7 @@ class NodeStatusHandler:
     """Amplifies status updates of nodes; everything else passes untouched."""
 
     async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
-        """The node with amplified allocatable.
+        """Return the node with amplified allocatable.
 
         A malformed node passes as it is, with a warning: a kubelet that cannot report loses its node, which is
         worse than an amplification that waits for its annotation to be mended.

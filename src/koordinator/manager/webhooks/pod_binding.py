@@ -53,12 +53,12 @@ class BindingAdmissionRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, options: BindingAdmissionOptions) -> Self:
-        """The rules of a manager's flags."""
+        """Return the rules of a manager's flags."""
         return cls(**{name: getattr(options, name) for name in cls.__struct_fields__})
 
 
 def split(flag: str) -> tuple[str, ...]:
-    """The entries of a comma-separated flag, trimmed, empty ones left out."""
+    """Return the entries of a comma-separated flag, trimmed, empty ones left out."""
     return tuple(entry for part in flag.split(",") if (entry := part.strip()))
 
 

@@ -32,7 +32,7 @@ ProfilesOfTree = Callable[[str], Sequence[ElasticQuotaProfile]]
 def nodes_of_quota(
     tree: QuotaTree, pod_labels: Mapping[str, str], namespace: str, profiles_of_tree: ProfilesOfTree
 ) -> LabelSelector | None:
-    """The nodes that a new pod must be placed on since its quota belongs to a tree (behaviour/manager 14.4).
+    """Return the nodes that a new pod must be placed on since its quota belongs to a tree (behaviour/manager 14.4).
 
     None when it belongs to none, or when no profile says which nodes the tree has. `namespace` is that of
     the request.
@@ -46,12 +46,12 @@ def nodes_of_quota(
 
 
 def inject_nodes(pod: dict[str, Any], nodes: LabelSelector | None) -> dict[str, Any]:
-    """The pod bound to these nodes; itself when there are none to be bound to. Feature gate MultiQuotaTree."""
+    """Return the pod bound to these nodes; itself when there are none to be bound to. Feature gate MultiQuotaTree."""
     return pod if nodes is None else with_required_nodes(pod, _requirements(nodes))
 
 
 def _requirements(selector: LabelSelector) -> list[dict[str, Any]]:
-    """The selector as node affinity says it, labels in the order of their keys."""
+    """Return the selector as node affinity says it, labels in the order of their keys."""
     found: list[dict[str, Any]] = [
         {"key": key, "operator": "In", "values": [value]}
         for key, value in sorted(selector.match_labels.items())
@@ -65,7 +65,7 @@ def _requirements(selector: LabelSelector) -> list[dict[str, Any]]:
 
 
 def with_required_nodes(pod: dict[str, Any], requirements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The pod that also requires these of its node, in every alternative that it already has."""
+    """Return the pod that also requires these of its node, in every alternative that it already has."""
     if not requirements:
         return pod  # a term without conditions would match no node
     spec = pod.get("spec") or {}
@@ -82,7 +82,7 @@ def with_required_nodes(pod: dict[str, Any], requirements: Sequence[Mapping[str,
 
 
 def normalize_gpus(pod: dict[str, Any]) -> dict[str, Any]:
-    """The pod whose app containers say gpu-core, gpu-memory-ratio and gpu.shared; itself without GPUs.
+    """Return the pod whose app containers say gpu-core, gpu-memory-ratio and gpu.shared; itself without GPUs.
 
     Feature gate DisableDeviceResourceSpec switches this off. Raises: quantity.QuantityError.
     """

@@ -55,7 +55,7 @@ class PodLabelSync(msgspec.Struct, frozen=True):
 
 
 def sync(old: LabelRules, data: Mapping[str, str] | None) -> PodLabelSync:
-    """The next rules from the ConfigMap's data (None: there is none); those not understood keep the old."""
+    """Return the next rules from the ConfigMap's data (None: there is none); those not understood keep the old."""
     if data is None or data.get(_ENABLE, "").strip().lower() != "true":
         return PodLabelSync(LabelRules())
     try:
@@ -102,7 +102,7 @@ class LabelRulesSource:
         maps.add_handler(self._sync, lambda _, found: self._sync(found), self._gone)
 
     async def fresh(self) -> LabelRules:
-        """The rules, read again when that is due; those known so far when nobody answers."""
+        """Return the rules, read again when that is due; those known so far when nobody answers."""
         if self._is_due() and not self._reading.locked():
             async with self._reading:
                 self._read_s = self._cluster.clock.now()

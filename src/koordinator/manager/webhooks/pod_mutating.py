@@ -42,7 +42,7 @@ class PodMutatingHandler:
         self._durations = Steps(shared.metrics, MUTATE, "pod")
 
     async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
-        """The pod as it should be; anything that is no pod creation passes untouched."""
+        """Return the pod as it should be; anything that is no pod creation passes untouched."""
         if request.resource.resource != "pods" or request.sub_resource or request.operation != "CREATE":
             return ALLOWED
         if request.object is None:

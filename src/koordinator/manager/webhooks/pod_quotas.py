@@ -37,7 +37,7 @@ class EvaluationRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, gates: FeatureGates) -> "EvaluationRules":
-        """The rules of a manager's gates."""
+        """Return the rules of a manager's gates."""
         is_on = gates.is_on("EnableQuotaAdmission")
         return cls(
             on_create=is_on,
@@ -79,7 +79,8 @@ class PodQuotas:
         return pods.check(self._topology.tree, pod, old, namespace, self._rules)
 
     def nodes_of(self, own_labels: Mapping[str, str], namespace: str) -> LabelSelector | None:
-        """The nodes that a new pod must be placed on since its quota belongs to a tree (behaviour/manager 14.4).
+        """Return the nodes that a new pod must be placed on since its quota belongs to a tree (behaviour/manager
+        14.4).
 
         None when it belongs to none, when no profile says which nodes the tree has, or while the feature gate
         MultiQuotaTree is off.

@@ -117,7 +117,8 @@ def _cores(pod: Pod, requests: Amounts) -> Iterator[Violation]:
 
 
 def devices(pod: Pod) -> list[Violation]:
-    """The first thing wrong with the GPU requests of the app containers; feature gate ValidatePodDeviceResource.
+    """Return the first thing wrong with the GPU requests of the app containers; feature gate
+    ValidatePodDeviceResource.
 
     Raises: quantity.QuantityError.
     """
@@ -129,7 +130,7 @@ def devices(pod: Pod) -> list[Violation]:
 
 
 def gpu_percents(pod: Pod) -> list[Violation]:
-    """The first request for `koordinator.sh/gpu` that says no number of cards.
+    """Return the first request for `koordinator.sh/gpu` that says no number of cards.
 
     Asked before admission splits the amount into others, which no longer tell. Raises: quantity.QuantityError.
     """
@@ -177,7 +178,7 @@ def _shared_gpu_problem(requests: dict[str, int]) -> str:
 
 
 def malformed_amount(pod: Pod) -> str:
-    """The first amount of a pod that is none, by its path; empty when all are fine."""
+    """Return the first amount of a pod that is none, by its path; empty when all are fine."""
     spec = pod.spec
     lists = [("spec.overhead", spec.overhead)]
     parts = [("spec.containers", spec.containers), ("spec.initContainers", spec.init_containers)]

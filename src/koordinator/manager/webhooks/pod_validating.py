@@ -51,7 +51,7 @@ class PodChecks(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, gates: FeatureGates) -> Self:
-        """The checks of a manager's gates."""
+        """Return the checks of a manager's gates."""
         return cls(
             skip_sub_priority=gates.is_on("ColocationProfileSkipValidatingPriority"),
             devices=gates.is_on("ValidatePodDeviceResource"),

@@ -47,14 +47,14 @@ class RecentLookup(Generic[T]):
         self._asking = asyncio.Lock()
 
     def known(self, name: str) -> T | None:
-        """The object out of the cache, or out of an answer of this second."""
+        """Return the object out of the cache, or out of an answer of this second."""
         found = self._informer.get(name)
         if found is not None or not self._answers:
             return found
         return self._remembered(name)[0]
 
     async def find(self, name: str) -> T | None:
-        """The object, asked of the API when it is not known; None when there is none or nobody answers."""
+        """Return the object, asked of the API when it is not known; None when there is none or nobody answers."""
         found = self.known(name)
         if found is not None:
             return found
@@ -141,7 +141,7 @@ class ProfileCache:
         return Matching(matching)
 
     def priority_class(self, name: str) -> PriorityClass | None:
-        """The PriorityClass, when there is one; those of matching profiles have been looked up."""
+        """Return the PriorityClass, when there is one; those of matching profiles have been looked up."""
         return self._priority_classes.known(name)
 
     async def _look_up_classes(self, matching: list[CompiledProfile]) -> None:

@@ -78,7 +78,7 @@ class ParentLookUp:
         return self._topology.tree.get(name) != before
 
     async def _stored(self, name: str, namespace: str) -> Sequence[ElasticQuota]:
-        """The quotas of that name; the other namespaces are searched only when it is not in the likely one."""
+        """Return the quotas of that name; the other namespaces are searched only when it is not in the likely one."""
         try:
             return [await self._cluster.get(ElasticQuota, name, namespace)]
         except NotFound:
@@ -113,7 +113,7 @@ class QuotaMutatingHandler:
         self._look_up = look_up
 
     async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
-        """The quota completed; what is no creation of one passes untouched."""
+        """Return the quota completed; what is no creation of one passes untouched."""
         if not _is_about_quotas(request) or request.operation != "CREATE" or request.object is None:
             return ALLOWED
         try:
@@ -273,7 +273,7 @@ class DefaultingError(ProtocolError):
 
 
 def complete(quota: dict[str, Any], tree: QuotaTree) -> dict[str, Any]:
-    """The quota with parent and tree labels and a shared weight for exactly the resources of `spec.max`.
+    """Return the quota with parent and tree labels and a shared weight for exactly the resources of `spec.max`.
 
     Raises: DefaultingError when its parent is unknown or its shared weight malformed.
     """

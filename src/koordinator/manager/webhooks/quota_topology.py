@@ -172,7 +172,7 @@ class QuotaTopology:
         self.forget(name)
 
     def _observed(self, quota: ElasticQuota) -> int | None:
-        """The version of the object, from now on known to have been."""
+        """Return the version of the object, from now on known to have been."""
         version = _version(quota)
         self._newest = max(self._newest, version or 0)
         return version
@@ -194,12 +194,12 @@ class QuotaTopology:
     # Reading
 
     def find(self, name: str) -> ElasticQuota | None:
-        """The object of that name, as the tree knows it: names are unique."""
+        """Return the object of that name, as the tree knows it: names are unique."""
         info = self._tree.get(name)
         return None if info is None else self._quotas.get(name, info.namespace)
 
     def labelled(self, quota: str) -> Sequence[str]:
-        """Names of the pods whose label names the quota."""
+        """Return names of the pods whose label names the quota."""
         return [pod.metadata.name for pod in self._pods.by_index(_BY_QUOTA, quota)]
 
     def is_any_in(self, namespace: str) -> bool:
@@ -208,6 +208,6 @@ class QuotaTopology:
 
 
 def _version(quota: ElasticQuota) -> int | None:
-    """The version as a number, None where the API server's are none."""
+    """Return the version as a number, None where the API server's are none."""
     text = quota.metadata.resource_version
     return int(text) if text.isdecimal() else None

@@ -30,7 +30,7 @@ def mutate(
     priority_class: FindPriorityClass,
     draw: Draw,
 ) -> dict[str, Any]:
-    """The Reservation as the profiles that it matches want it, in their order; the input is kept.
+    """Return the Reservation as the profiles that it matches want it, in their order; the input is kept.
 
     Raises: ProfileError.
     """

@@ -74,12 +74,12 @@ Answering = Callable[[bytes], Awaitable[bytes]]
 
 
 def denied(message: str, code: int = 400) -> AdmissionVerdict:
-    """A refusal with the text that the user sees."""
+    """Return a refusal with the text that the user sees."""
     return AdmissionVerdict(allowed=False, code=code, message=message)
 
 
 async def review(handler: Handler, body: bytes) -> bytes:
-    """The answer to one AdmissionReview; a body that is none is refused with code 400."""
+    """Return the answer to one AdmissionReview; a body that is none is refused with code 400."""
     try:
         envelope = msgspec.json.decode(body, type=AdmissionReview)
     except (msgspec.DecodeError, RecursionError) as error:

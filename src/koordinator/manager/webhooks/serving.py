@@ -111,7 +111,7 @@ class Webhooks:
                     await server.stop()
 
     async def check(self) -> str:
-        """The check `webhook-ready`: why requests cannot be answered now, empty when they can."""
+        """Return the check `webhook-ready`: why requests cannot be answered now, empty when they can."""
         if self._is_stopping:
             return "stopping"
         if self._server is None:

@@ -50,7 +50,7 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
-        """The settings of a process. An empty variable counts as a missing one. Raises: SettingsError."""
+        """Return the settings of a process. An empty variable counts as a missing one. Raises: SettingsError."""
 
         def read(variable: str, default: str) -> str:
             return environment.get(variable) or default

@@ -30,7 +30,7 @@ class Steps:
         self._series: dict[tuple[str, str, bool], HistogramSeries] = {}
 
     def start(self) -> float:
-        """The moment when a first step begins."""
+        """Return the moment when a first step begins."""
         return self._timer()
 
     def done(self, operation: str, plugin: str, began_s: float, *, allowed: bool = True) -> float:
@@ -51,7 +51,7 @@ class Steps:
 
 
 def timed(handler: Handler, steps: Steps, plugin: str) -> Handler:
-    """A handler of one step, timed as a whole; a step that raises is a rejected one."""
+    """Return a handler of one step, timed as a whole; a step that raises is a rejected one."""
 
     async def ask(request: AdmissionRequest) -> AdmissionVerdict:
         began_s, allowed = steps.start(), False

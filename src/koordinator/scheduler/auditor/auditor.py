@@ -57,7 +57,7 @@ class LabelClash(ValueError):
 
 
 def label_names(pod_labels: Sequence[str]) -> tuple[str, ...]:
-    """Names that Prometheus allows. Raises: LabelClash."""
+    """Return names that Prometheus allows. Raises: LabelClash."""
     names = tuple(re.sub(r"^(?=\d)|[^a-zA-Z0-9_]", "_", name) for name in pod_labels)
     if len(set(names)) < len(names):
         raise LabelClash(f"labels {', '.join(pod_labels)} are not told apart as metric labels")
@@ -304,7 +304,7 @@ def _uid(pod: Pod) -> str:
 
 
 def workload_of(pod: Pod) -> str:
-    """The gang that a pod belongs to, else the pod itself, as `namespace/name`."""
+    """Return the gang that a pod belongs to, else the pod itself, as `namespace/name`."""
     meta, gang = pod.metadata, _gang_of(pod)
     return f"gang {meta.namespace}/{gang}" if gang else f"{meta.namespace}/{meta.name}"
 

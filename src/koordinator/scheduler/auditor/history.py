@@ -98,7 +98,7 @@ def is_new(history: WorkloadHistory, kind: RecordKind) -> bool:
 def step(
     history: WorkloadHistory, record: AuditRecord, limits: AuditLimits
 ) -> tuple[WorkloadHistory, list[MeasuredFinding]]:
-    """The history with one more record, and what it tells.
+    """Return the history with one more record, and what it tells.
 
     A gang has one history for all its members: it is scheduled when the first of them is, and room that was made for it
     counts as used when that one goes where its own room is.

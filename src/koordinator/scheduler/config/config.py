@@ -209,7 +209,7 @@ class SchedulerConfig(_Part, frozen=True):
 
 
 def parse(text: str | bytes) -> SchedulerConfig:
-    """The configuration in a YAML or JSON text, which says what it is (`apiVersion`, `kind`).
+    """Return the configuration in a YAML or JSON text, which says what it is (`apiVersion`, `kind`).
 
     Raises: SchedulerConfigError with everything that is wrong.
     """
@@ -219,8 +219,9 @@ def parse(text: str | bytes) -> SchedulerConfig:
 
 
 def read(path: Path) -> SchedulerConfig:
-    """The configuration in a file. Raises: FileError, which names it, for what is no YAML; SchedulerConfigError;
-    OSError."""
+    """Return the configuration in a file. Raises: FileError, which names it, for what is no YAML;
+    SchedulerConfigError; OSError.
+    """
     text = user_files.read_text(path)
     try:
         yaml_text.load(text)
@@ -230,7 +231,7 @@ def read(path: Path) -> SchedulerConfig:
 
 
 def decode(body: Any) -> SchedulerConfig:
-    """The configuration in a decoded JSON object.
+    """Return the configuration in a decoded JSON object.
 
     Raises: SchedulerConfigError.
     """
@@ -262,8 +263,9 @@ def decode_args(plugin: str, args: Any, kind: type[msgspec.Struct], field: str =
 
 
 def _named(profiles: Any) -> Any:
-    """The profiles of a file, where a single one without a name is that of the stock scheduler, as upstream;
-    so is the one of a file that has none."""
+    """Return the profiles of a file, where a single one without a name is that of the stock scheduler, as upstream;
+    so is the one of a file that has none.
+    """
     if not profiles:
         return [{"schedulerName": STOCK_SCHEDULER_NAME}]
     if isinstance(profiles, list) and len(profiles) == 1 and isinstance(profiles[0], dict):

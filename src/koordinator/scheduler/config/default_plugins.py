@@ -123,12 +123,12 @@ SHIPPED_ARGS = [
 
 
 def shipped_profile(scheduler_name: str = "koord-scheduler") -> ProfileConfig:
-    """The profile that an installation brings."""
+    """Return the profile that an installation brings."""
     return ProfileConfig(scheduler_name=scheduler_name, plugins=SHIPPED_PLUGINS, plugin_config=SHIPPED_ARGS)
 
 
 def shipped_config(*scheduler_names: str) -> SchedulerConfig:
-    """The configuration that an installation brings, serving each of the names."""
+    """Return the configuration that an installation brings, serving each of the names."""
     names = scheduler_names or ("koord-scheduler",)
     return SchedulerConfig(
         leader_election=LeaderElection(
@@ -139,7 +139,7 @@ def shipped_config(*scheduler_names: str) -> SchedulerConfig:
 
 
 def without_managed_resources(config: SchedulerConfig) -> SchedulerConfig:
-    """The configuration in which NodeResourcesFit leaves to extenders what they alone look after."""
+    """Return the configuration in which NodeResourcesFit leaves to extenders what they alone look after."""
     names = {
         resource.name
         for extender in config.extenders

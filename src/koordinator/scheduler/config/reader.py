@@ -40,7 +40,7 @@ class SchedulerConfigError(KoordinatorError, ValueError):
 
     @classmethod
     def of(cls, problems: Iterable[ConfigProblem]) -> "SchedulerConfigError":
-        """One error for at least one problem."""
+        """Return one error for at least one problem."""
         first, *more = problems
         return cls(first.field, first.reason, more)
 
@@ -64,7 +64,7 @@ Duration = Annotated[str, msgspec.Meta(extra={"check": _check_duration})]
 
 
 def read_yaml(text: str | bytes) -> Any:
-    """The body of a YAML or JSON text. Raises: SchedulerConfigError."""
+    """Return the body of a YAML or JSON text. Raises: SchedulerConfigError."""
     try:
         return yaml_text.load(text)
     except yaml_text.YamlError as error:
@@ -118,7 +118,7 @@ def convert(body: Any, kind: type[msgspec.Struct], field: str = "") -> Any:
 
 
 def without_nulls(body: Any) -> Any:
-    """The body without members that are null."""
+    """Return the body without members that are null."""
     if isinstance(body, Mapping):
         return {key: without_nulls(part) for key, part in body.items() if part is not None}
     if isinstance(body, list):
@@ -177,7 +177,7 @@ def _problems_of_leaf(body: Any, kind: Any, checks: tuple[Check, ...], field: st
 
 
 def _bare(kind: Any) -> tuple[Any, tuple[Check, ...]]:
-    """The type without our own checks; msgspec's ranges stay on it."""
+    """Return the type without our own checks; msgspec's ranges stay on it."""
     if typing.get_origin(kind) is not Annotated:
         return kind, ()
     inner, *notes = typing.get_args(kind)

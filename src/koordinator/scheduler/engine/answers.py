@@ -60,7 +60,7 @@ class NodeRefusals:
         return plugin.refusal(self._states[plugin.name], int(self.codes[row])).by(plugin.name)
 
     def counts(self) -> list[tuple[Status, int]]:
-        """Each distinct refusal with the number of nodes that it concerns."""
+        """Return each distinct refusal with the number of nodes that it concerns."""
         rows = self._table.rows
         for index, plugin in enumerate(self._profile.filters):
             if type(plugin).detail is not FilterPlugin.detail:
@@ -234,7 +234,7 @@ class Answers:
         return bool(self._is_feasible[row])
 
     def best(self, chance: int) -> int | None:
-        """The row that `pick.best` finds in `totals`."""
+        """Return the row that `pick.best` finds in `totals`."""
         # The best rows are worth keeping only where pods of the class follow each other.
         if self._lookahead is None:
             return pick.best(self.totals, chance)
@@ -258,7 +258,7 @@ class Answers:
         return self._states
 
     def state_of(self, plugin: str) -> Any:
-        """The state that `Plugin.prepare` made for this class."""
+        """Return the state that `Plugin.prepare` made for this class."""
         return self._states[plugin]
 
     @property
@@ -296,7 +296,7 @@ class Answers:
         return self._fit_error
 
     def fit_error(self, post_filter_message: str = "", more: Iterable[Status] = ()) -> str:
-        """The message when no row is feasible, or those that are were refused for reasons of their own."""
+        """Return the message when no row is feasible, or those that are were refused for reasons of their own."""
         reasons = self.reason_counts
         if further := diagnosis.count_reasons((status, 1) for status in more):
             reasons = dict(Counter(reasons) + Counter(further))
@@ -310,7 +310,7 @@ class Answers:
         return self._all_refusals().unresolvable_rows()
 
     def active_filters(self) -> list[tuple[FilterPlugin[Any], Any]] | None:
-        """The filters that take part, in configured order, with their states; None when PreFilter refused."""
+        """Return the filters that take part, in configured order, with their states; None when PreFilter refused."""
         if not self.status.is_success:
             return None
         plugins = [each for each in self._profile.filters if each.name not in self._skips_filter]
@@ -321,7 +321,7 @@ class Answers:
         return self._all_refusals().status_of(row) if self.status.is_success else self.status
 
     def refusals(self) -> list[tuple[Status, int]]:
-        """Each distinct refusal with the number of nodes that it concerns."""
+        """Return each distinct refusal with the number of nodes that it concerns."""
         return self._all_refusals().counts()
 
     def _all_refusals(self) -> NodeRefusals:

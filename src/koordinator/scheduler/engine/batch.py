@@ -320,7 +320,7 @@ class Batch:
             self._blamed = failed
 
     def _candidate(self, pod: PodInfo) -> PendingPod | Status:
-        """The pod as it waits, or what holds it back."""
+        """Return the pod as it waits, or what holds it back."""
         own = self._trigger.candidate
         if pod.uid == own.pod.uid:
             return own

@@ -63,7 +63,7 @@ class Cycle:
         self._guard = Guard("scheduler plugins, forgetting a pod")
 
     def shortlist(self, profile: Profile, pod: PodInfo, class_key: Hashable, now_s: float) -> list[str]:
-        """Nodes that pass all filters, to be shown to somebody outside before the cycle runs."""
+        """Return nodes that pass all filters, to be shown to somebody outside before the cycle runs."""
         for timed in profile.refreshers:
             timed.refresh(now_s)
         if self._table.node_count == 0:
@@ -192,8 +192,9 @@ class Cycle:
     def _batch(
         self, profile: Profile, trigger: Trigger, evaluation: Evaluation, plan: PlacementPlan
     ) -> Placed | Unplaced | None:
-        """The pod and all others of its plan on their nodes, or none of them. None when the plan failed and the pod
-        is to be tried as if there was none."""
+        """Return the pod and all others of its plan on their nodes, or none of them. None when the plan failed and
+        the pod is to be tried as if there was none.
+        """
         pod = trigger.candidate.pod
         outcome = Batch(self, profile, plan, trigger).run()
         if outcome.refusal is not None:
@@ -328,7 +329,7 @@ class Cycle:
         return booked
 
     def _reserve(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int) -> Status | None:
-        """The first refusal; None when all exact resources are booked."""
+        """Return the first refusal; None when all exact resources are booked."""
         states = evaluation.states
         for plugin in profile.reserves:
             status = plugin.reserve(states[plugin.name], pod, row)
@@ -352,7 +353,7 @@ class Cycle:
     # For pods that are placed together
 
     def row_of(self, node_name: str) -> int | None:
-        """The row of an existing node."""
+        """Return the row of an existing node."""
         return self._table.row_of(node_name)
 
     def is_counted(self, pod: PodInfo) -> bool:
@@ -366,7 +367,7 @@ class Cycle:
         return self.waiting(pod, planned_by)
 
     def evaluate(self, profile: Profile, pod: PodInfo, class_key: Hashable) -> Evaluation:
-        """The current evaluation of the pod's class."""
+        """Return the current evaluation of the pod's class."""
         return self._cache.evaluate(profile, pod, class_key)
 
     def assume(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int) -> PodInfo | Status:
@@ -419,7 +420,7 @@ class Cycle:
             self._nominations.set(pod, node_name)
 
     def _to_book(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int) -> PodInfo | Status:
-        """The pod as it shall count on the chosen node, or why it cannot be placed after all."""
+        """Return the pod as it shall count on the chosen node, or why it cannot be placed after all."""
         extensions, states = profile.extensions, evaluation.states
         status = extensions.nominate(states, pod, row).status
         if not (status.is_success or status.is_skip):
@@ -477,7 +478,7 @@ class Cycle:
 
 
 async def _finish(unplaced: Unplaced, found: CycleDiagnosis, asked: Answered, later: Later) -> Unplaced:
-    """The outcome once a PostFilter plugin has its answer."""
+    """Return the outcome once a PostFilter plugin has its answer."""
     result = await later()
     if not (result.status.is_success or result.status.is_rejected):
         return Unplaced(unplaced.pod, result.status, frozenset())

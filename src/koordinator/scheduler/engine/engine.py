@@ -112,7 +112,7 @@ class Engine:
         return {plugin.name: tuple(plugin.endpoints()) for plugin in self._first_of_each(ApiProvider)}
 
     def controllers(self, wanted: ControllerFilter = ALL_CONTROLLERS) -> list[BackgroundController]:
-        """The loops of plugins, once per plugin name; to be run on the leader only."""
+        """Return the loops of plugins, once per plugin name; to be run on the leader only."""
         providers = self._first_of_each(ControllerProvider)
         return [each for plugin in providers if wanted.allows(plugin.name) for each in plugin.controllers()]
 

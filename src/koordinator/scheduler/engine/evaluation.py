@@ -216,7 +216,7 @@ class Evaluation(Answers):
         return count
 
     def _filter(self, rows: Rows, first: int) -> Rows:
-        """The rows that pass; each filter is asked about those that the ones before it let pass."""
+        """Return the rows that pass; each filter is asked about those that the ones before it let pass."""
         for index, plugin, state, _ in self._local_filters:
             if index < first:
                 continue

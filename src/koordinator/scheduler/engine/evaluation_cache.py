@@ -90,7 +90,7 @@ GHOSTS_MAX = 16_384
 
 
 def evaluate(profile: Profile, table: NodeTable, pod: PodInfo) -> Evaluation:
-    """A new evaluation."""
+    """Return a new evaluation."""
     kind = ShownEvaluation if profile.extensions.transforms else Evaluation
     return kind(profile, table, pod)
 
@@ -123,7 +123,7 @@ class EvaluationCache:
         return len(self._once.kept) + len(self._again.kept)
 
     def evaluate(self, profile: Profile, pod: PodInfo, class_key: Hashable) -> Evaluation:
-        """The current evaluation of the pod's class (`Profile.class_key`)."""
+        """Return the current evaluation of the pod's class (`Profile.class_key`)."""
         if self._classes_max == 0:
             self.miss_count += 1
             return evaluate(profile, self._table, pod)

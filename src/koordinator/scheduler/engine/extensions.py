@@ -118,13 +118,13 @@ class Extensions:
     # Transformers
 
     def see_before_pre_filter(self, pod: PodInfo, what_if: Trial) -> TransformedPod:
-        """The pod after all transformers before PreFilter, each on what the one before it made."""
+        """Return the pod after all transformers before PreFilter, each on what the one before it made."""
         return _seen(
             self.before_pre_filters, pod, lambda plugin, seen: plugin.before_pre_filter(seen, what_if)
         )
 
     def see_before_filter(self, states: States, pod: PodInfo, what_if: Trial) -> TransformedPod:
-        """The pod after all transformers before Filter."""
+        """Return the pod after all transformers before Filter."""
         return _seen(
             self.before_filters,
             pod,
@@ -151,7 +151,7 @@ class Extensions:
     # Booking
 
     def nominate(self, states: States, pod: PodInfo, row: int) -> Nomination:
-        """The reservation for the chosen node; a plain placement without a nominator."""
+        """Return the reservation for the chosen node; a plain placement without a nominator."""
         if self.nominator is None:
             return Nomination()
         found = self.nominator.nominate(states[self.nominator.name], pod, row)
@@ -160,7 +160,7 @@ class Extensions:
         return Nomination(found.status.by(self.nominator.name))
 
     def resize(self, states: States, pod: PodInfo, node_name: str) -> TransformedPod:
-        """The pod as it shall be counted on its node."""
+        """Return the pod as it shall be counted on its node."""
         for plugin in self.resizers:
             found = plugin.resize(states[plugin.name], pod, node_name)
             if isinstance(found, Status):
@@ -176,11 +176,11 @@ class Extensions:
     # Reservations
 
     def reservation_for(self, uid: str) -> Reservation | None:
-        """The Reservation that a pod stands for; None for true pods."""
+        """Return the Reservation that a pod stands for; None for true pods."""
         return self.reserve_pods.reservation_for(uid) if self.reserve_pods is not None else None
 
     def reserve_pod(self, uid: str) -> Pod | None:
-        """The state of a pod that only the scheduler knows."""
+        """Return the state of a pod that only the scheduler knows."""
         return self.reserve_pods.reserve_pod(uid) if self.reserve_pods is not None else None
 
     def restore(
@@ -269,7 +269,7 @@ def _overrides(plugin: Plugin[Any], kind: type, method: str) -> bool:
 
 
 def _only(found: tuple[P, ...]) -> P | None:
-    """The first: the others are ignored, and somebody should know."""
+    """Return the first: the others are ignored, and somebody should know."""
     for other in found[1:]:
         log.warning(
             "plugin ignored: another one chooses nodes", extra={"plugin": other.name, "used": found[0].name}
@@ -284,7 +284,7 @@ def _last(found: tuple[C, ...]) -> C | None:
 def _seen(
     plugins: Iterable[P], pod: PodInfo, transform: Callable[[P, PodInfo], PodInfo | Status]
 ) -> TransformedPod:
-    """The pod after all transformers, each on what the one before it made; the first failure ends it."""
+    """Return the pod after all transformers, each on what the one before it made; the first failure ends it."""
     for plugin in plugins:
         found = transform(plugin, pod)
         if isinstance(found, Status):

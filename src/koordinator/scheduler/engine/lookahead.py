@@ -61,8 +61,9 @@ class Lookahead:
         return self._left.nbytes + self._ends.nbytes + self._states.itemsize * self._used
 
     def take(self, row: int) -> int | None:
-        """The folded score after one more pod, `NOT_FEASIBLE` when the row is full then; None when it has to be
-        worked out."""
+        """Return the folded score after one more pod, `NOT_FEASIBLE` when the row is full then; None when it has to
+        be worked out.
+        """
         left = self._left.item(row)
         if not left:
             return None

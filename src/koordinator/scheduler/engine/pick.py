@@ -19,7 +19,7 @@ _PERCENT_MIN = 5
 
 
 def pick(rows: Rows, totals: Totals | Scores, chance: int) -> int | None:
-    """A row with the highest total; among equals, `chance` decides. None when there are no rows.
+    """Return a row with the highest total; among equals, `chance` decides. None when there are no rows.
 
     Shapes: `rows` (n,), `totals` (n,) of these rows.
     """
@@ -69,7 +69,7 @@ class Top:
 
 
 def chance_of(seed: int, uid: str, attempt: int) -> int:
-    """A number that looks random and is the same whenever the seed, pod and attempt are."""
+    """Return a number that looks random and is the same whenever the seed, pod and attempt are."""
     mixed = zlib.crc32(f"{seed}/{uid}/{attempt}".encode())
     # crc32 is linear: the multiplications keep similar names from getting similar numbers.
     mixed = (mixed ^ (mixed >> 16)) * 0x45D9F3B & 0xFFFFFFFF
@@ -90,7 +90,7 @@ def nodes_to_find(node_count: int, percent: int) -> int:
 
 
 def sample_percent(global_percent: int | None, profile_percent: int | None) -> int | None:
-    """The profile's percentage when it is set (0 counts as set), else the global one; None: all nodes."""
+    """Return the profile's percentage when it is set (0 counts as set), else the global one; None: all nodes."""
     return profile_percent if profile_percent is not None else global_percent
 
 

@@ -70,7 +70,7 @@ class CycleDiagnosis:
         return self._kept_free.get(row) or self._evaluation.status_of(row)
 
     def fit_error(self, post_filter_message: str) -> str:
-        """The message to the user."""
+        """Return the message to the user."""
         steering = self._steering
         count = self._view.node_count
         if not steering.status.is_success:

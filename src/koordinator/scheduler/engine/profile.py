@@ -318,7 +318,7 @@ def _expand(
     multi_point: list[PluginRef],
     registry: Mapping[str, PluginType],
 ) -> list[PluginRef]:
-    """The point's plugins: re-listed multi-point ones, the other multi-point ones, the rest listed here."""
+    """Return the point's plugins: re-listed multi-point ones, the other multi-point ones, the rest listed here."""
     names = [ref.name for ref in own.enabled]
     if len(set(names)) != len(names):
         raise SchedulerConfigError(f"plugins.{point}.enabled", f"{_duplicate(names)} appears twice")

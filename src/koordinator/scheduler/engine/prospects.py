@@ -50,11 +50,11 @@ class Prospects:
         return self._profile.name, self._profile.class_key(pod), self._profile.live_key(pod)
 
     def lasting_key(self, pod: PodInfo) -> Hashable:
-        """The part of `class_key` that holds as long as the pod is not changed."""
+        """Return the part of `class_key` that holds as long as the pod is not changed."""
         return self._profile.class_key(pod)
 
     def live_key(self, pod: PodInfo) -> Hashable:
-        """The other part."""
+        """Return the other part."""
         return self._profile.live_key(pod)
 
     def evaluate(self, pod: PodInfo, lasting_key: Hashable = None) -> Evaluation:
@@ -71,7 +71,7 @@ class Prospects:
         return View(self._profile, self._table, self._nominations, pod, only)
 
     def nominated_beside(self, pod: PodInfo) -> list[int]:
-        """Rows that are kept free for pods which this one has to respect."""
+        """Return rows that are kept free for pods which this one has to respect."""
         rows = [
             self._table.row_of(name)
             for name in self._nominations.nodes

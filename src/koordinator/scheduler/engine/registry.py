@@ -50,7 +50,7 @@ def why_missing(name: str, registry: Mapping[str, PluginType], known: Iterable[s
 
 
 def installed(built_in: Mapping[str, PluginType]) -> PluginRegistry:
-    """The plugins of this package and those of all installed packages."""
+    """Return the plugins of this package and those of all installed packages."""
     return read_entries(built_in, _offered())
 
 
@@ -63,7 +63,7 @@ def _offered() -> metadata.EntryPoints:
 def read_entries(
     built_in: Mapping[str, PluginType], entries: Iterable[metadata.EntryPoint]
 ) -> PluginRegistry:
-    """The plugins that entry points lead to, besides the built-in ones.
+    """Return the plugins that entry points lead to, besides the built-in ones.
 
     An entry cannot be used when it does not import, leads to no plugin of its name, or has a name that is
     taken: by this package, or by another one (then neither is).
@@ -88,7 +88,7 @@ def read_entries(
 
 
 def _load(entry: metadata.EntryPoint) -> PluginType | str:
-    """The plugin, or what is wrong with it."""
+    """Return the plugin, or what is wrong with it."""
     source = _source(entry)
     found = attempt(entry.load)
     if isinstance(found, Exception):

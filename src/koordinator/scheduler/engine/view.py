@@ -55,11 +55,11 @@ class View:
         return self._table.capacity
 
     def beside(self, pod: PodInfo) -> "View":
-        """The same for another pod."""
+        """Return the same for another pod."""
         return View(self._profile, self._table, self._nominations, pod)
 
     def row_of(self, node_name: str) -> int | None:
-        """The row of an existing node."""
+        """Return the row of an existing node."""
         return self._table.row_of(node_name)
 
     def evaluate(self) -> Evaluation:

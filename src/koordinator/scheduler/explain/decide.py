@@ -55,8 +55,8 @@ class PodQuestion(msgspec.Struct, frozen=True, kw_only=True):
 def explain(
     engine: Engine, pod: PodInfo, question: PodQuestion | None = None, gang: GangExplanation | None = None
 ) -> PodAnswer:
-    """The verdict of a cycle that ran now, with everything that led to it. `gang`: what was found out about the gang of
-    the pod already.
+    """Return the verdict of a cycle that ran now, with everything that led to it. `gang`: what was found out about
+    the gang of the pod already.
 
     Columns that depend on the time must be current (`Engine.refresh`). Reserve and Permit are not asked: they
     book. Nodes that `question` names and the cluster does not have are left out.
@@ -213,7 +213,7 @@ def _facts(found: Survey, question: PodQuestion, base: PodAnswer) -> PodAnswer:
 
 
 def _fits(found: Survey, rows: Rows, steering: Steering, question: PodQuestion, base: PodAnswer) -> PodAnswer:
-    """The node that the next cycle would choose."""
+    """Return the node that the next cycle would choose."""
     pod, table = found.pod, found.engine.table
     row = _row_among(rows, found, base.nominated_node)
     notes = [*base.notes, *_pointed_at(found, rows, steering)]
@@ -250,7 +250,7 @@ def _fits(found: Survey, rows: Rows, steering: Steering, question: PodQuestion, 
 
 
 def _row_among(rows: Rows, found: Survey, name: str) -> int | None:
-    """The node's row if it is one of `rows`."""
+    """Return the node's row if it is one of `rows`."""
     row = found.engine.table.row_of(name) if name else None
     return row if row is not None and bool(np.isin(row, rows)) else None
 
@@ -332,7 +332,7 @@ def _why(found: Survey, asked: CycleDiagnosis, steering: Steering, base: PodAnsw
 
 
 def _unbound(pod: PodInfo) -> PodInfo:
-    """The pod as it was before it got its node: `spec.nodeName` would pin it there."""
+    """Return the pod as it was before it got its node: `spec.nodeName` would pin it there."""
     spec = msgspec.structs.replace(pod.pod.spec, node_name="")
     return msgspec.structs.replace(pod, pod=msgspec.structs.replace(pod.pod, spec=spec))
 
@@ -385,7 +385,7 @@ def _node_answers(found: Survey, names: tuple[str, ...] | None) -> list[NodeAnsw
 
 
 def every_node(engine: Engine, pod: PodInfo) -> Steps[list[NodeAnswer]]:
-    """Every plugin's answer for every node, for a pod without a place; some nodes per slice."""
+    """Yield every plugin's answer for every node, for a pod without a place; some nodes per slice."""
     profile = engine.profiles.get(pod.pod.spec.scheduler_name)
     if profile is None:
         return []

@@ -65,8 +65,9 @@ class GangSet(msgspec.Struct, frozen=True, kw_only=True):
         return {gang_id: self.short_of(gang) for gang_id, gang in self.gangs.items()}
 
     def pending(self) -> Iterator[PendingMember | str]:
-        """Members without a place, in the order in which a round tries them: the one that stands for the group
-        first, then gang by gang, by name. Of those whose requests cannot be read the name alone."""
+        """Yield members without a place, in the order in which a round tries them: the one that stands for the
+        group first, then gang by gang, by name. Of those whose requests cannot be read the name alone.
+        """
         first = self.gang.group.representative
         keys = [(gang_id, key) for gang_id, gang in sorted(self.gangs.items()) for key in gang.startable()]
         keys.sort()
@@ -80,19 +81,19 @@ class GangSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def books_of(engine: Engine) -> RunningGangs | None:
-    """The scheduler's gangs; None where no profile runs Coscheduling."""
+    """Return the scheduler's gangs; None where no profile runs Coscheduling."""
     plugins = (plugin for profile in engine.profiles.values() for plugin in profile.plugins)
     return next((plugin.gangs for plugin in plugins if isinstance(plugin, Coscheduling)), None)
 
 
 def gang_keys(engine: Engine) -> list[str]:
-    """All gangs that somebody has named."""
+    """Return all gangs that somebody has named."""
     books = books_of(engine)
     return sorted(books.rounds.cache.gangs()) if books is not None else []
 
 
 def group_of(engine: Engine, gang_id: str) -> GangSet | None:
-    """The group of a gang; None when nobody has named such a gang."""
+    """Return the group of a gang; None when nobody has named such a gang."""
     books = books_of(engine)
     gang = books.rounds.cache.get(gang_id) if books is not None else None
     if books is None or gang is None:
@@ -103,7 +104,7 @@ def group_of(engine: Engine, gang_id: str) -> GangSet | None:
 
 
 def group_of_pod(engine: Engine, pod: Pod) -> GangSet | None:
-    """The group of a pod's gang, as far as its rules apply to the pod."""
+    """Return the group of a pod's gang, as far as its rules apply to the pod."""
     gang_id = gang_id_of(pod)
     group = group_of(engine, gang_id) if gang_id else None
     return None if group is None or (group.has_started and gang_id in group.gangs) else group
@@ -156,7 +157,9 @@ class PendingMembers(msgspec.Struct, frozen=True):
 
 
 def job_of(engine: Engine, group: GangSet, *, is_live: bool) -> Steps[PendingMembers]:
-    """The pending members. Of a live scheduler's large gang the largest kind is counted, where that tells as much."""
+    """Yield the pending members. Of a live scheduler's large gang the largest kind is counted, where that tells as
+    much.
+    """
     members: list[PendingMember] = []
     unreadable: list[str] = []
     for number, member in enumerate(group.pending(), 1):

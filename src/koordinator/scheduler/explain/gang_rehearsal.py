@@ -84,7 +84,7 @@ def _short(found: Survey, inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]") 
 
 
 def _counts(found: Survey, inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> list[tuple[str, int]]:
-    """Nodes in question per reason, most first."""
+    """Return nodes in question per reason, most first."""
     if inside.all():
         return [(each.reason, each.node_count) for each in reasons(found)]
     counts: Counter[str] = Counter()

@@ -178,8 +178,9 @@ def _of_those(variant: Variant, members: Sequence[PendingMember]) -> Callable[[P
 
 
 def _largest_fitting(found: Survey, column: int, count: int) -> int | None:
-    """The largest request of one resource with which `count` pods fit on the nodes that object to nothing but
-    room, the other resources as they are; None when lowering this one does not help."""
+    """Return the largest request of one resource with which `count` pods fit on the nodes that object to nothing
+    but room, the other resources as they are; None when lowering this one does not help.
+    """
     table, wanted = found.engine.table, wanted_amounts(found)
     index = next((i for i, each in enumerate(found.filters) if each.name == FIT), None)
     refused = found.refused.copy()
@@ -398,7 +399,7 @@ def _evicted(engine: Engine, group: GangSet, outcome: RehearsalResult) -> Steps[
 
 
 def _needed(group: GangSet, outcome: RehearsalResult) -> list[PendingMember]:
-    """Members without a place, as many of each gang as it needs."""
+    """Return members without a place, as many of each gang as it needs."""
     placed = _placed_by_gang(group, outcome)
     short = Counter({gang_id: max(need - placed[gang_id], 0) for gang_id, need in group.needs().items()})
     waiting = []

@@ -105,8 +105,9 @@ _SOURCES = {GangSource.POD_GROUP: "PodGroup", GangSource.POD: "pods", GangSource
 
 
 def explain_gang(engine: Engine, gang_id: str) -> GangAnswer | None:
-    """All about a gang, in one piece; None when nobody has named it. Columns that depend on the time must be
-    current."""
+    """Return all about a gang, in one piece; None when nobody has named it. Columns that depend on the time must be
+    current.
+    """
     group = group_of(engine, gang_id)
     return finish(explain_group(engine, group)).answer if group is not None else None
 
@@ -122,8 +123,9 @@ class GangExplanation(msgspec.Struct, frozen=True):
 def explain_group(
     engine: Engine, group: GangSet, *, with_remedies: bool = True, is_live: bool = False
 ) -> Steps[GangExplanation]:
-    """All about a group of gangs. `is_live`: others wait for the end of each slice, so that what takes too long is cut
-    short."""
+    """Yield all about a group of gangs. `is_live`: others wait for the end of each slice, so that what takes too
+    long is cut short.
+    """
     now = group.books.rounds.round
     is_tried = now is not None and now.group_id == group.gang.group.group_id
     base = GangAnswer(
@@ -182,7 +184,7 @@ def explain_group(
 def _on(
     engine: Engine, group: GangSet, job: PendingMembers, eligible: EligibleNodes | None, *, is_live: bool
 ) -> Steps[RehearsalResult]:
-    """The members on the nodes that the network leaves them."""
+    """Yield the members on the nodes that the network leaves them."""
     if eligible is not None and eligible.nodes:
         placed = {
             each.pod.key: eligible.nodes[each.pod.uid]

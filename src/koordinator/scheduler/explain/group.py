@@ -147,7 +147,7 @@ def _make_room(trial: Trial, offer: PreemptionOffer) -> str:
 
 
 def _details(found: Survey, rows: Rows | None) -> list[NodeFailedDetail]:
-    """Nodes of the domain by the first refusal that they met."""
+    """Return nodes of the domain by the first refusal that they met."""
     names: defaultdict[tuple[str, str, bool], list[str]] = defaultdict(list)
     inside = np.ones(found.rows.size, np.bool_) if rows is None else np.isin(found.rows, rows)
     first = np.argmax(found.codes != 0, axis=0) if found.filters else np.zeros(found.rows.size, np.intp)

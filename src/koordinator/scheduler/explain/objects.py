@@ -113,7 +113,7 @@ class ExplanationObjects:
             log.debug("explanation is gone", extra={"explanation": asked.key})
 
     async def answer(self, asked: ScheduleExplanation) -> ScheduleExplanationStatus:
-        """The status without its time. Other tasks get their turn between the domains."""
+        """Return the status without its time. Other tasks get their turn between the domains."""
         found = self._questioned(asked.spec.question_object_key)
         if not found:
             return _failed(_not_found(asked))
@@ -135,7 +135,7 @@ class ExplanationObjects:
         return _status(details)
 
     def _questioned(self, key: str) -> list[Pod]:
-        """Pods that the question is about and that have not ended, by name."""
+        """Return pods that the question is about and that have not ended, by name."""
         namespace, _, name = key.partition("/")
         pod = self._pods.get(name, namespace)
         found = {each.key: each for part in key.split(",") for each in self._pods.by_index(_INDEX, part)}
@@ -179,7 +179,7 @@ def questions_of(pod: Pod) -> Iterable[str]:
 
 
 def time_left_s(asked: ScheduleExplanation, now_s: float) -> float | None:
-    """Seconds until the object's `ttl` is over, None when it is kept (0) or its times cannot be read."""
+    """Return seconds until the object's `ttl` is over, None when it is kept (0) or its times cannot be read."""
     try:
         ttl_s = duration.parse(asked.spec.ttl or TTL_DEFAULT)
         created_s = parse_rfc3339(asked.metadata.creation_timestamp or "")
@@ -189,7 +189,7 @@ def time_left_s(asked: ScheduleExplanation, now_s: float) -> float | None:
 
 
 def topology_key(asked: ScheduleExplanation, pods: Iterable[Pod]) -> str:
-    """The node label whose values are answered one by one: of the object, else of the first pod that has it."""
+    """Return the node label whose values are answered one by one: of the object, else of the first pod that has it."""
     name = labels.TOPOLOGY_KEY_TO_EXPLAIN
     own = asked.metadata.labels.get(name, "")
     return own or next((pod.metadata.labels[name] for pod in pods if name in pod.metadata.labels), "")

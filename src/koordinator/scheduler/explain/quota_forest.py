@@ -129,11 +129,11 @@ class Forest(msgspec.Struct, kw_only=True):
     strays: list[Stray]
 
     def find(self, name: str) -> QuotaNode | None:
-        """The quota of a name, wherever it stands."""
+        """Return the quota of a name, wherever it stands."""
         return next((node for node in self.nodes() if node.name == name), None)
 
     def nodes(self) -> Iterator[QuotaNode]:
-        """All quotas that are in a tree."""
+        """Yield all quotas that are in a tree."""
         for tree in self.trees:
             for top in tree.tops:
                 yield from top.walk()
@@ -145,7 +145,7 @@ class Forest(msgspec.Struct, kw_only=True):
 
 
 def forest(quotas: Iterable[ElasticQuota], nodes: Sequence[Node] = ()) -> Forest:
-    """The trees that the objects make. Nothing is refused: what cannot be read is noted at its quota."""
+    """Return the trees that the objects make. Nothing is refused: what cannot be read is noted at its quota."""
     known, strays = _by_name(quotas)
     is_reported = any(not WRITTEN.isdisjoint(quota.metadata.annotations) for quota in known.values())
     read = {name: _read(quota, is_reported=is_reported) for name, quota in known.items()}
@@ -251,8 +251,9 @@ def _why_stray(name: str, known: Mapping[str, ElasticQuota]) -> str:
 
 
 def _read(quota: ElasticQuota, *, is_reported: bool) -> QuotaNode:
-    """The quota by itself; what is not readable counts as not said. `is_reported`: a scheduler writes runtimes here,
-    and leaves those out that are zero."""
+    """Return the quota by itself; what is not readable counts as not said. `is_reported`: a scheduler writes
+    runtimes here, and leaves those out that are zero.
+    """
     quota = normalization.normalize_quota(quota)
     meta = quota.metadata
     notes: list[str] = []
@@ -394,7 +395,7 @@ def _lenders(report: LendingReport, node: QuotaNode) -> dict[str, dict[str, int]
 
 
 def _reported(node: QuotaNode, tree_id: str) -> lending.QuotaSummary:
-    """The figures in the form in which loans are worked out."""
+    """Return the figures in the form in which loans are worked out."""
     each = node.figures
 
     def amounts(value: Callable[[QuotaResource], int | None]) -> Amounts:
@@ -417,7 +418,7 @@ def _reported(node: QuotaNode, tree_id: str) -> lending.QuotaSummary:
 
 
 def to_json(found: Forest) -> dict[str, Any]:
-    """The forest as JSON values; amounts are quantity texts."""
+    """Return the forest as JSON values; amounts are quantity texts."""
     return {
         "trees": [
             {
@@ -466,5 +467,5 @@ def _texts(nanos: Nanos) -> dict[str, str]:
 
 
 def text(name: str, nanos: int) -> str:
-    """An amount of a resource as quantity text."""
+    """Return an amount of a resource as quantity text."""
     return amounts_of({name: nanos})[name].text

@@ -36,7 +36,7 @@ GIVERS_MAX = 3
 
 
 def plugin_of(profile: Profile) -> ElasticQuota | None:
-    """The profile's quotas; None where it has none."""
+    """Return the profile's quotas; None where it has none."""
     return next((each for each in profile.plugins if isinstance(each, ElasticQuota)), None)
 
 
@@ -263,7 +263,9 @@ class WhatIf:
         return used + self._ask + change.ask <= self._runtime(change)
 
     def _least(self, change_of: Callable[[int], QuotaChange], most: int) -> int | None:
-        """The smallest whole amount, at most `most`, with which the pod fits; None when even that does not do."""
+        """Return the smallest whole amount, at most `most`, with which the pod fits; None when even that does not
+        do.
+        """
         unit = nanos_per_unit(self._resource)
         low, high = 0, -(-most // unit)
         if high <= 0 or not self._fits(change_of(high * unit)):

@@ -112,7 +112,7 @@ def _is_whole(change: Sequence[Variant]) -> bool:
 
 
 def _takers(found: Survey, change: Sequence[Variant]) -> Rows:
-    """Rows that take the changed pod, next to the pods nominated there."""
+    """Return rows that take the changed pod, next to the pods nominated there."""
     pod = found.pod.pod
     for each in change:
         pod = each.apply(pod)
@@ -147,8 +147,9 @@ def _ports(found: Survey) -> list[Variant]:
 
 
 def _taints(found: Survey) -> list[Variant]:
-    """One per distinct set of taints that keeps the pod out, on most nodes first; nodes where nothing else
-    objects come first."""
+    """Return one per distinct set of taints that keeps the pod out, on most nodes first; nodes where nothing else
+    objects come first.
+    """
     index = _index_of(found, "TaintToleration")
     if index is None:
         return []
@@ -169,7 +170,7 @@ def _taints(found: Survey) -> list[Variant]:
 
 
 def _timeless(taint: Taint) -> Taint:
-    """The taint without the moment when it was added."""
+    """Return the taint without the moment when it was added."""
     return Taint(key=taint.key, value=taint.value, effect=taint.effect)
 
 
@@ -289,7 +290,7 @@ def room(found: Survey, inside: Mask | None = None) -> list[Remedy]:
 
 
 def _leaving(found: Survey) -> list[Remedy]:
-    """Nodes that take the pod once pods that are being deleted are gone."""
+    """Return nodes that take the pod once pods that are being deleted are gone."""
     table = found.engine.table
     view = View(found.profile, table, found.engine.nominations, found.pod)
     made: list[Remedy] = []
@@ -368,7 +369,7 @@ def model_row(found: Survey, inside: Mask | None = None) -> int | None:
 
 
 def _others(found: Survey, told: set[str]) -> list[Remedy]:
-    """Nodes to which only one plugin objects: what it says would help, else that it objects."""
+    """Return nodes to which only one plugin objects: what it says would help, else that it objects."""
     made: list[Remedy] = []
     refused = found.refused
     alone = refused.sum(axis=0) == 1

@@ -16,7 +16,7 @@ Steps = Generator[None, None, T]
 
 
 def finish(steps: Steps[T]) -> T:
-    """The answer in one piece, where nobody waits for the loop."""
+    """Return the answer in one piece, where nobody waits for the loop."""
     while True:
         try:
             next(steps)
@@ -26,7 +26,7 @@ def finish(steps: Steps[T]) -> T:
 
 
 async def in_turns(steps: Steps[T], engine: Engine) -> T:
-    """The answer; after each slice everybody else has a turn."""
+    """Return the answer; after each slice everybody else has a turn."""
     async with engine.explaining:
         while True:
             try:

@@ -70,7 +70,7 @@ class Survey(msgspec.Struct, frozen=True):
         return np.asarray(table.pods_max[self.rows] - table.pod_count[self.rows] - self.ahead)
 
     def names_of(self, rows: Iterable[int], limit: int = EXAMPLES_MAX) -> list[str]:
-        """Names of the first rows."""
+        """Return names of the first rows."""
         return [self.engine.table.name_of(int(row)) for row, _ in zip(rows, range(limit), strict=False)]
 
     def status_of(self, index: int, code: int) -> Status:
@@ -115,7 +115,7 @@ def survey(engine: Engine, profile: Profile, pod: PodInfo, ahead: I64 | None = N
 
 
 def _codes(plugin: FilterPlugin[Any], state: Any, rows: Rows, ahead: I64) -> ReasonCodes:
-    """Every reason of the plugin, also those that Filter itself has no need for."""
+    """Return every reason of the plugin, also those that Filter itself has no need for."""
     is_ahead = ahead.any() and plugin.foresees(state)
     codes = np.array(
         plugin.filter_ahead(state, rows, ahead) if is_ahead else plugin.filter(state, rows), np.uint16
@@ -161,7 +161,7 @@ def _refusal(status: Status, details: Iterable[str] = ()) -> PluginAnswer:
 
 
 def reasons(found: Survey) -> list[ReasonCount]:
-    """Every refusal of every plugin with the nodes that it concerns, most nodes first."""
+    """Return every refusal of every plugin with the nodes that it concerns, most nodes first."""
     refused = found.refused
     is_alone = refused.sum(axis=0) == 1
     counts: list[ReasonCount] = []
@@ -198,8 +198,9 @@ def _count(
 
 
 def _merged(counts: Iterable[ReasonCount]) -> list[ReasonCount]:
-    """One entry per plugin and reason: several codes may share a reason (short of cpu; of cpu and memory).
-    Preemption might help when it might on some of the nodes."""
+    """Return one entry per plugin and reason: several codes may share a reason (short of cpu; of cpu and memory).
+    Preemption might help when it might on some of the nodes.
+    """
     merged: dict[tuple[str, str], ReasonCount] = {}
     for each in counts:
         key = (each.plugin, each.reason)

@@ -72,7 +72,7 @@ class Tries:
         return len(self._booked)
 
     def place(self, pod: PodInfo) -> str | Status:
-        """The node on which the pod counts from now on, or why there is none."""
+        """Return the node on which the pod counts from now on, or why there is none."""
         profile = self._engine.profiles.get(pod.pod.spec.scheduler_name)
         if profile is None:
             return unresolvable(f"scheduler {pod.pod.spec.scheduler_name!r} is not served here")
@@ -143,7 +143,7 @@ class Tries:
         return steer(profile.extensions, evaluation, pod, in_batch=True).status
 
     def _row(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> int | None:
-        """The nominated node if it will do, else the best of those that are not kept free for others."""
+        """Return the nominated node if it will do, else the best of those that are not kept free for others."""
         engine = self._engine
         view = View(profile, engine.table, engine.nominations, pod)
         nominated = engine.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
@@ -228,7 +228,7 @@ def count(engine: Engine, profile: Profile, pod: PodInfo, wanted: int, rows: Row
 
 
 def spread(evaluation: Evaluation, counts: I64, wanted: int) -> Rows:
-    """Rows of `wanted` pods placed one after the other, each on the best row at its time.
+    """Return rows of `wanted` pods placed one after the other, each on the best row at its time.
 
     `counts` (table rows,) are how many each row takes, `wanted` at most their sum. A later state of a row is at
     most as good as the worst one before it: so states can be sorted instead of chosen one by one.
@@ -262,7 +262,7 @@ def _filled(evaluation: Evaluation, rows: Rows, counts: I64, wanted: int) -> Row
 def _best_states(
     evaluation: Evaluation, rows: Rows, counts: I64, wanted: int, depth: int
 ) -> tuple[Rows, bool]:
-    """The best of the first `depth` states of each row, and whether a row may want more of them."""
+    """Return the best of the first `depth` states of each row, and whether a row may want more of them."""
     ahead = np.tile(np.arange(depth), rows.size)
     repeated = rows.repeat(depth)
     # Descending, as `totals_ahead` asks.

@@ -96,7 +96,7 @@ def for_ports(pod: Pod) -> list[Variant]:
 
 
 def _exact(name: str, amount: int) -> str:
-    """An amount that somebody will write into a manifest, and that must not be rounded up."""
+    """Return an amount that somebody will write into a manifest, and that must not be rounded up."""
     is_short = readable.is_cpu(name) or not readable.is_bytes(name)
     return (resource_vector.readable_cell if is_short else resource_vector.amount_text)(name, amount)
 
@@ -190,7 +190,7 @@ def _each_container(spec: PodSpec, change: Callable[[Container], Container]) -> 
 
 
 def _lowered(pod: Pod, name: str, wanted: int, at_most: int) -> Pod:
-    """Every container's request scaled by the same factor, rounded down; overhead stays as it is."""
+    """Return every container's request scaled by the same factor, rounded down; overhead stays as it is."""
     overhead = resource_vector.amount(name, pod.spec.overhead.get(name, 0))
     own, left = wanted - overhead, max(at_most - overhead, 0)
 

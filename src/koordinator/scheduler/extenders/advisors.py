@@ -233,7 +233,7 @@ class ExtenderVoice(Plugin[None]):
 
 
 def connect(configs: Sequence[Extender], engine: Engine, cluster: Cluster) -> Advisors | None:
-    """The configured extenders, made known to the profiles of an engine; None when there are none."""
+    """Return the configured extenders, made known to the profiles of an engine; None when there are none."""
     if not configs:
         return None
     advisors = Advisors([ExtenderClient(each, index) for index, each in enumerate(configs)], cluster)

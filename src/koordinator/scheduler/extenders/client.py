@@ -147,7 +147,7 @@ class ExtenderClient:
 
 
 def _members(value: Any) -> Json:
-    """A JSON object with its members in lower case; nothing for anything else."""
+    """Return a JSON object with its members in lower case; nothing for anything else."""
     return {key.lower(): each for key, each in value.items()} if isinstance(value, Mapping) else {}
 
 

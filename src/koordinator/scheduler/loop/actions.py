@@ -46,7 +46,7 @@ class PodStatusUpdate(msgspec.Struct, frozen=True):
 
 
 def unscheduled_patch(pod: Pod, verdict: PodStatusUpdate, now_s: float) -> dict[str, Any]:
-    """The merge patch that sets the condition PodScheduled to False; empty when the pod says so already.
+    """Return the merge patch that sets the condition PodScheduled to False; empty when the pod says so already.
 
     A merge patch replaces the list of conditions, so it holds them all and is good for this version only.
     """

@@ -44,7 +44,7 @@ class Caches:
             informer.add_handler(watch.on_add, watch.on_update, watch.on_delete)
 
     def live(self, pod: Pod) -> Pod | None:
-        """The pod as the API said last; None when it is gone or another one has its name."""
+        """Return the pod as the API said last; None when it is gone or another one has its name."""
         meta = pod.metadata
         found = self.pods.get(meta.name, meta.namespace)
         return found if found is not None and found.metadata.uid == meta.uid else None

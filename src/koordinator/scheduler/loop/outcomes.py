@@ -176,7 +176,7 @@ class Outcomes:
         self._status_writer.write(live, actions.PodStatusUpdate(reason, message, result.nominated_node))
 
     def _requeue(self, entry: QueuedPod, result: Unplaced) -> Pod | None:
-        """The pod as it waits now; None when it has no reason to wait any more."""
+        """Return the pod as it waits now; None when it has no reason to wait any more."""
         live = self._live(entry)
         if live is None or live.spec.node_name or live.metadata.deletion_timestamp is not None:
             self._queue.done(entry.pod.uid)
@@ -199,7 +199,7 @@ class Outcomes:
         return live
 
     def _live(self, entry: QueuedPod) -> Pod | None:
-        """The pod as it is now; None when it is gone."""
+        """Return the pod as it is now; None when it is gone."""
         found = self._caches.live(entry.pod.pod)
         if found is not None:
             return found
@@ -207,6 +207,6 @@ class Outcomes:
 
 
 def _phase(job: BindingCycle, outcome: Status) -> str:
-    """The extension point at which a binding failed, told by the plugin that refused."""
+    """Return the extension point at which a binding failed, told by the plugin that refused."""
     points = (("PreBind", job.profile.pre_binds), ("Permit", job.profile.permits))
     return next((name for name, plugins in points if outcome.plugin in {p.name for p in plugins}), "Bind")

@@ -82,7 +82,7 @@ def _has_seen(caches: Caches, options: BarrierOptions, version: str) -> bool:
 
 
 def _last_scheduled(caches: Caches) -> Pod | None:
-    """The pod on a node that changed last."""
+    """Return the pod on a node that changed last."""
     assigned = (
         pod
         for pod in caches.pods.objects.values()

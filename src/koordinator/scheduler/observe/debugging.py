@@ -98,7 +98,7 @@ def diagnose(pod: PodInfo, result: Placed | Unplaced, table: NodeTable, now_s: f
 
 
 def node_failed_details(evaluation: Evaluation, table: NodeTable) -> list[NodeFailedDetail]:
-    """Nodes by (reason, plugin, whether evictions could help), sorted; a node with two reasons is in both."""
+    """Return nodes by (reason, plugin, whether evictions could help), sorted; a node with two reasons is in both."""
     rows = table.rows
     pairs = evaluation.refused_by[rows].astype(np.int64) << 16 | evaluation.codes[rows]
     _, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)
@@ -112,7 +112,7 @@ def node_failed_details(evaluation: Evaluation, table: NodeTable) -> list[NodeFa
 
 
 def job_failed_details(verdict: JobVerdict, table: NodeTable) -> list[NodeFailedDetail]:
-    """The same for nodes that do not take a whole job."""
+    """Return the same for nodes that do not take a whole job."""
     grouped: dict[tuple[str, str, bool], list[str]] = {}
     for row in table.rows.tolist():
         _add(grouped, verdict.status_of(row), [table.name_of(row)])
@@ -133,7 +133,7 @@ def _details(grouped: dict[tuple[str, str, bool], list[str]]) -> list[NodeFailed
 
 
 def dump_line(pod: PodInfo, found: PodDiagnosis) -> str:
-    """The log line: key, pod, and everything as JSON after a dollar sign."""
+    """Return the log line: key, pod, and everything as JSON after a dollar sign."""
     meta = pod.pod.metadata
     target = f"{meta.namespace}/{meta.name}/{meta.uid}"
     text = msgspec.json.encode(found).decode()
@@ -161,7 +161,7 @@ class NodeScore(msgspec.Struct, frozen=True):
 
 
 def top_scores(evaluation: Evaluation, profile: Profile, table: NodeTable, count: int) -> list[NodeScore]:
-    """The `count` best nodes, best first; equal ones by name."""
+    """Return the `count` best nodes, best first; equal ones by name."""
     rows = evaluation.feasible
     if rows.size == 0 or count <= 0:
         return []
@@ -190,7 +190,7 @@ def top_scores(evaluation: Evaluation, profile: Profile, table: NodeTable, count
 
 
 def score_table(pod: PodInfo, scores: list[NodeScore]) -> str:
-    """The nodes as a table in Markdown."""
+    """Return the nodes as a table in Markdown."""
     names = [name for name, _ in scores[0].parts] if scores else []
     head = ["#", "Pod", "Node", "Score", *names]
     rows = [
@@ -202,7 +202,7 @@ def score_table(pod: PodInfo, scores: list[NodeScore]) -> str:
 
 
 def failed_filters(pod: PodInfo, evaluation: Evaluation, table: NodeTable) -> Iterator[str]:
-    """A line for each node that a filter refused."""
+    """Yield a line for each node that a filter refused."""
     if not evaluation.status.is_success:
         status = evaluation.status
         yield f"Failed to prefilter Pod {pod.key!r}, failedPlugin: {status.plugin}, reason: {status.message}"

@@ -162,7 +162,7 @@ def _in_place(timed: Iterable[Timed]) -> Iterator[None]:
 
 
 def _plugins(found: Any) -> Iterator[Plugin[Any]]:
-    """The plugins of a point: several, several with weights, one, or none."""
+    """Yield the plugins of a point: several, several with weights, one, or none."""
     for entry in found if isinstance(found, tuple) else (found,):
         plugin = entry[0] if isinstance(entry, tuple) else entry
         if plugin is not None:

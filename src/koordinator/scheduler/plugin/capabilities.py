@@ -34,7 +34,7 @@ class PreFilterTransformer(Plugin[S]):
     """Changes pods before PreFilter and hears its result; where the plugin is enabled at preFilter."""
 
     def before_pre_filter(self, pod: PodInfo, what_if: Trial) -> PodInfo | Status:
-        """The pod as PreFilter, Filter and Score shall see it (`pod` itself: no change), or why the attempt
+        """Return the pod as PreFilter, Filter and Score shall see it (`pod` itself: no change), or why the attempt
         ends.
 
         Nodes are changed through `what_if`: pods taken off nodes, or counted on them, for this pod alone.
@@ -51,7 +51,7 @@ class FilterTransformer(Plugin[S]):
 
     @abc.abstractmethod
     def before_filter(self, state: S, pod: PodInfo, what_if: Trial) -> PodInfo | Status:
-        """The pod as Filter and Score shall see it, or why the attempt ends; `what_if` as before PreFilter.
+        """Return the pod as Filter and Score shall see it, or why the attempt ends; `what_if` as before PreFilter.
 
         Unless the pod changes, other plugins keep the states that they prepared before.
         """
@@ -255,7 +255,7 @@ class ResizePodPlugin(Plugin[S]):
 
     @abc.abstractmethod
     def resize(self, state: S, pod: PodInfo, node_name: str) -> PodInfo | Status:
-        """The pod as it shall be counted (`pod` itself: no change), or why it cannot be placed."""
+        """Return the pod as it shall be counted (`pod` itself: no change), or why it cannot be placed."""
 
 
 # Storing
@@ -292,7 +292,7 @@ class ReservationNominator(Plugin[S]):
 
     @abc.abstractmethod
     def nominated(self, uid: str, node_name: str) -> Reservation | None:
-        """The remembered reservation of a pod on a node."""
+        """Return the remembered reservation of a pod on a node."""
 
     @abc.abstractmethod
     def forget_nominated(self, uid: str) -> None:
@@ -304,7 +304,7 @@ class ReservationCache(Plugin[S]):
 
     @abc.abstractmethod
     def reservation_of(self, uid: str, node_name: str) -> Reservation | None:
-        """The reservation that a pod on a node uses."""
+        """Return the reservation that a pod on a node uses."""
 
     @abc.abstractmethod
     def delete_reservation(self, reservation: Reservation) -> None:
@@ -318,11 +318,11 @@ class ReservePodProvider(Plugin[S]):
 
     @abc.abstractmethod
     def reserve_pod(self, uid: str) -> Pod | None:
-        """The reserve pod as its Reservation is now; None when it is gone or no such pod."""
+        """Return the reserve pod as its Reservation is now; None when it is gone or no such pod."""
 
     @abc.abstractmethod
     def reservation_for(self, uid: str) -> Reservation | None:
-        """The Reservation that a reserve pod stands for."""
+        """Return the Reservation that a reserve pod stands for."""
 
 
 class ReservationRestorePlugin(Plugin[S]):

@@ -34,7 +34,7 @@ def listed(reasons: Mapping[str, int]) -> str:
 
 
 def count_reasons(refusals: Iterable[tuple[Status, int]]) -> dict[str, int]:
-    """Nodes per reason; a node that has several counts for each of them."""
+    """Return nodes per reason; a node that has several counts for each of them."""
     counts: Counter[str] = Counter()
     for status, nodes in refusals:
         for reason in status.reasons:
@@ -43,7 +43,7 @@ def count_reasons(refusals: Iterable[tuple[Status, int]]) -> dict[str, int]:
 
 
 def event_note(message: str) -> str:
-    """The message as it fits an event: at most 1,024 characters, cut with ` ...`."""
+    """Return the message as it fits an event: at most 1,024 characters, cut with ` ...`."""
     return message if len(message) <= NOTE_CHARS_MAX else message[: NOTE_CHARS_MAX - 4] + " ..."
 
 

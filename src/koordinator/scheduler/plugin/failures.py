@@ -68,7 +68,7 @@ class FailureHandlers:
 
 
 def nomination_after(status: Status, node_name: str, nominated_node: str | None) -> str | None:
-    """The nomination that a failure leaves: a job's preemption takes it over.
+    """Return the nomination that a failure leaves: a job's preemption takes it over.
 
     `node_name` is where the pod waited, `nominated_node` what the attempt said itself.
     """

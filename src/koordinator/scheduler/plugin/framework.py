@@ -108,11 +108,11 @@ class Plugin(abc.ABC, Generic[S]):
 
     @classmethod
     def columns_of(cls, args: Any) -> tuple[ColumnSpec, ...]:
-        """The columns that the plugin keeps in the node table."""
+        """Return the columns that the plugin keeps in the node table."""
         return ()
 
     def class_key(self, pod: PodInfo) -> Hashable:
-        """All that Filter and Score look at in a pod: equal keys get equal answers on every row.
+        """Return all that Filter and Score look at in a pod: equal keys get equal answers on every row.
 
         A plugin that has a `prepare` and neither `class_key` nor `keyed_by` has its pods evaluated one by one:
         correct, and slower.
@@ -131,7 +131,7 @@ class Plugin(abc.ABC, Generic[S]):
         return ()
 
     def prepare(self, pod: PodInfo) -> S:
-        """The plugin's state for this pod; it holds for all pods with the same `class_key` and `live_key`."""
+        """Return the plugin's state for this pod; it holds for all pods with the same `class_key` and `live_key`."""
         return None  # type: ignore[return-value]
 
     def epoch(self, state: S) -> Hashable:
@@ -261,7 +261,7 @@ class FilterPlugin(Plugin[S]):
         return np.ones(rows.size, np.bool_)
 
     def facts(self, state: S, row: int) -> tuple[str, ...]:
-        """The facts behind the answer for one row, for people (`koordinator explain`)."""
+        """Return the facts behind the answer for one row, for people (`koordinator explain`)."""
         return ()
 
     def reliefs(self, state: S, rows: Rows) -> Sequence[Relief]:
@@ -325,11 +325,11 @@ class Diagnosis(Protocol):
         ...
 
     def about(self, pod: PodInfo) -> "Diagnosis":
-        """The same for another pod, as the table stands at this moment."""
+        """Return the same for another pod, as the table stands at this moment."""
         ...
 
     def active_filters(self) -> "Sequence[tuple[FilterPlugin[Any], Any]] | None":
-        """The filters that take part, in order, with their states; None when the pod was refused as a whole."""
+        """Return the filters that take part, in order, with their states; None when the pod was refused as a whole."""
         ...
 
 

@@ -73,7 +73,7 @@ class Actions:
         """Try waiting pods again at once, or those that sleep once their backoff is over."""
 
     def queued(self, uid: str) -> PodInfo | None:
-        """A pod that waits in the queue, with its requests; None when it does not."""
+        """Return a pod that waits in the queue, with its requests; None when it does not."""
         return None
 
     def is_in_line(self, uid: str) -> bool:
@@ -171,8 +171,9 @@ class Handle:
         return self._cluster
 
     def shared(self, kind: type[V], make: "Callable[[Handle], V]") -> V:
-        """The scheduler's one object of a kind, made with the handle of the first plugin that asks: for what the
-        instances of a plugin in several profiles keep together."""
+        """Return the scheduler's one object of a kind, made with the handle of the first plugin that asks: for what
+        the instances of a plugin in several profiles keep together.
+        """
         found = self._singletons.get(kind)
         if found is None:
             found = self._singletons[kind] = make(self)

@@ -271,7 +271,7 @@ class SchedulerMetrics:
         self.registry.add(GaugeReading(name, description, (label,), labelled))
 
     def text(self) -> str:
-        """All metrics in the Prometheus text format."""
+        """Return all metrics in the Prometheus text format."""
         return self.registry.text()
 
     def _attempt_counts(self) -> Mapping[Labels, float]:

@@ -29,7 +29,7 @@ def floor_percent(parts: F64, wholes: F64) -> F64:
 
 
 def weighted_mean(shares: Sequence[F64] | F64, weights: Sequence[int]) -> Scores:
-    """The mean over resources, rounded down: shares (resources, rows), whole numbers; returns (rows,)."""
+    """Return the mean over resources, rounded down: shares (resources, rows), whole numbers; returns (rows,)."""
     total: F64 = shares[0] if weights[0] == 1 else shares[0] * weights[0]
     for share, weight in zip(shares[1:], weights[1:], strict=True):
         total = total + (share if weight == 1 else share * weight)
@@ -37,7 +37,7 @@ def weighted_mean(shares: Sequence[F64] | F64, weights: Sequence[int]) -> Scores
 
 
 def rounded_down_mean(total: F64, count: int) -> Scores:
-    """A sum of `count` whole numbers from 0 on, divided by that and rounded down; shapes (rows,)."""
+    """Return a sum of `count` whole numbers from 0 on, divided by that and rounded down; shapes (rows,)."""
     if count == 2:  # two resources of equal weight, most often: exact as well, and several times as fast
         return (total * 0.5).astype(np.int64)
     return (total / count).astype(np.int64)

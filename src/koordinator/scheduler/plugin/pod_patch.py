@@ -39,7 +39,7 @@ class PodPatch:
         labels: Mapping[str, str] | None = None,
         finalizers: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """The JSON merge patch for an object that has these; empty when there is nothing to write.
+        """Return the JSON merge patch for an object that has these; empty when there is nothing to write.
 
         Values that the object has already are left out. Finalizers are a list, which a merge patch replaces as a
         whole: the patch then holds all of them and is good for one version of the object only.
@@ -63,10 +63,12 @@ class PodPatch:
         return body
 
     def status_body(self) -> dict[str, Any]:
-        """The merge patch for the subresource `status`; empty when there is nothing to write."""
+        """Return the merge patch for the subresource `status`; empty when there is nothing to write."""
         return {"status": dict(self.status)} if self.status else {}
 
 
 def observed(pod: Pod) -> dict[str, int]:
-    """The member of a condition that says which generation of the pod it is about; servers before 1.33 have none."""
+    """Return the member of a condition that says which generation of the pod it is about; servers before 1.33 have
+    none.
+    """
     return {"observedGeneration": pod.metadata.generation} if pod.metadata.generation else {}

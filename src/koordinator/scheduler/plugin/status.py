@@ -58,7 +58,7 @@ class Status(msgspec.Struct, frozen=True):
         return ", ".join(self.reasons)
 
     def by(self, plugin: str) -> "Status":
-        """The same answer with its author."""
+        """Return the same answer with its author."""
         return Status(self.code, self.reasons, plugin)
 
 

@@ -112,7 +112,7 @@ class TopologyTree(msgspec.Struct, frozen=True, eq=False):
         return total[level.first_child[1:]] - total[level.first_child[:-1]]
 
     def leaves_below(self, depth: int, index: int) -> tuple[int, int]:
-        """The nodes at or below a place: from, to (exclusive)."""
+        """Return the nodes at or below a place: from, to (exclusive)."""
         first, end = index, index + 1
         for level in self.levels[depth:-1]:
             first, end = int(level.first_child[first]), int(level.first_child[end])
@@ -134,7 +134,7 @@ class TopologyTree(msgspec.Struct, frozen=True, eq=False):
 
 
 def order(specs: Sequence[NetworkTopologySpec]) -> list[NetworkTopologySpec]:
-    """The layers from the nodes up.
+    """Return the layers from the nodes up.
 
     Raises: TopologySpecError when a layer on the way is missing.
     """
@@ -164,7 +164,7 @@ class PathFinder:
         self._keys = [spec.label_key for spec in downwards]
 
     def path(self, node: str, labels: Mapping[str, str]) -> Path | None:
-        """The names of the switches above a node and its own; None when it has no place."""
+        """Return the names of the switches above a node and its own; None when it has no place."""
         names = [next((labels[key] for key in keys if labels.get(key)), "") for keys in self._keys]
         if names and not names[-1]:
             names[-1] = node
@@ -172,7 +172,7 @@ class PathFinder:
 
 
 def assemble(layers: Sequence[str], paths: Iterable[Path], *, version: int = 0) -> TopologyTree:
-    """The tree of these nodes. Paths that end above the nodes are switches without any."""
+    """Return the tree of these nodes. Paths that end above the nodes are switches without any."""
     of_depth: list[set[Path]] = [set() for _ in layers]
     for path in paths:
         of_depth[len(path)].add(path)
@@ -199,7 +199,7 @@ def assemble(layers: Sequence[str], paths: Iterable[Path], *, version: int = 0) 
 def build(
     specs: Sequence[NetworkTopologySpec], nodes: Iterable[tuple[str, Mapping[str, str]]]
 ) -> TopologyTree:
-    """The tree of these nodes (name, labels).
+    """Return the tree of these nodes (name, labels).
 
     Switches of one name below different parents are different ones. In the reference such a switch stays with the
     parent that was seen first, with all nodes that name it.

@@ -67,5 +67,5 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
 
 
 def installed_plugins() -> PluginRegistry:
-    """The plugins of this package and those of all installed packages."""
+    """Return the plugins of this package and those of all installed packages."""
     return installed(PLUGINS)

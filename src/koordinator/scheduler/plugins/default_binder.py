@@ -79,7 +79,7 @@ class DefaultBinder(BindPlugin[None]):
 
 
 def _taken(pod: PodInfo, by: str, node_name: str) -> Status:
-    """The end for a pod that is assigned: to the node that we meant, or to another."""
+    """Return the end for a pod that is assigned: to the node that we meant, or to another."""
     return SUCCESS if by == node_name else error(f"pod {pod.key} is already assigned to node {by}")
 
 
@@ -127,7 +127,7 @@ class DefaultPreBind(PreBindPlugin[None], PreBindExtension[None]):
         return SUCCESS
 
     async def _patch(self, obj: T, patch: PodPatch, subresource: str) -> T | None:
-        """The object as it is afterwards; None when there was nothing to write."""
+        """Return the object as it is afterwards; None when there was nothing to write."""
         view, meta = type(obj), obj.metadata
         known: T | None = obj
 
@@ -147,7 +147,7 @@ class DefaultPreBind(PreBindPlugin[None], PreBindExtension[None]):
 
 
 def _body(obj: Object, uid: str, patch: PodPatch, subresource: str) -> dict[str, Any]:
-    """The patch with what guards it: the object's uid, and its version where lists are replaced."""
+    """Return the patch with what guards it: the object's uid, and its version where lists are replaced."""
     meta = obj.metadata
     if subresource:
         body = patch.status_body()

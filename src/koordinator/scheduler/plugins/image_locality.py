@@ -99,5 +99,5 @@ def image_locality(sums_bytes: I64, container_count: int) -> Scores:
 
 
 def normalized_name(image: str) -> str:
-    """The image with `:latest` where it has no tag (a colon before the last slash is a port)."""
+    """Return the image with `:latest` where it has no tag (a colon before the last slash is a port)."""
     return image if image.rfind(":") > image.rfind("/") else f"{image}:latest"

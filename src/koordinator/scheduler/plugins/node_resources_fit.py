@@ -303,7 +303,7 @@ class NodeResourcesFit(
         return self._finish(weighted, weights)
 
     def _least_allocated(self, state: FitState, rows: Rows, copies: Copies) -> Scores:
-        """The same for LeastAllocated and resources that all nodes have: in floating point, but exact."""
+        """Return the same for LeastAllocated and resources that all nodes have: in floating point, but exact."""
         table = self.handle.table
         if state.is_cpu_and_memory:
             free = at(table.nonzero_free, rows) - state.scored_amounts * copies
@@ -371,7 +371,7 @@ def short_of(
 def scored_resources(
     weights: dict[str, int], pod: PodInfo, amounts: dict[int, int], table: NodeTable
 ) -> list[ScoredFitResource]:
-    """The configured resources that count for this pod: a scalar one only if the pod requests it."""
+    """Return the configured resources that count for this pod: a scalar one only if the pod requests it."""
     scored = []
     for name, weight in weights.items():
         column = table.registry.column(name)
@@ -404,14 +404,15 @@ def most_allocated(used: I64, capacity: I64) -> I64:
 
 
 def requested_to_capacity_ratio(used: I64, capacity: I64, shape: list[tuple[int, int]]) -> I64:
-    """The shape's value at the utilisation in percent, rounded down; over-full counts as 100."""
+    """Return the shape's value at the utilisation in percent, rounded down; over-full counts as 100."""
     divisor = np.maximum(capacity, 1)
     utilization = np.where(used > capacity, 100, np.minimum(used, capacity) * 100 // divisor)
     return piecewise_linear(utilization, shape)
 
 
 def piecewise_linear(utilization: I64, shape: list[tuple[int, int]]) -> I64:
-    """The piecewise linear function through (utilization, score) points, rising in utilization; flat outside.
+    """Return the piecewise linear function through (utilization, score) points, rising in utilization; flat
+    outside.
 
     Integer division truncates toward zero. Source: behaviour/scheduler B2.
     """

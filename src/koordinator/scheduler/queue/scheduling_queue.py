@@ -134,7 +134,7 @@ class SchedulingQueue:
         return uid in self._entries or uid in self._in_flight
 
     def counts(self) -> dict[str, int]:
-        """Pods per area, as in the metric `scheduler_pending_pods`."""
+        """Return pods per area, as in the metric `scheduler_pending_pods`."""
         return {
             "active": len(self._active),
             "backoff": len(self._backoff) + len(self._full_backoff),
@@ -229,8 +229,9 @@ class SchedulingQueue:
     # A cycle
 
     def pop(self, now_s: float) -> QueuedPod | None:
-        """The next pod to schedule. When none is active, one whose backoff (not after an error) is still
-        running goes early: the scheduler has nothing better to do."""
+        """Return the next pod to schedule. When none is active, one whose backoff (not after an error) is still
+        running goes early: the scheduler has nothing better to do.
+        """
         self.flush(now_s)
         entry = self._active.pop() or self._backoff.pop()
         if entry is None:
@@ -263,7 +264,7 @@ class SchedulingQueue:
         return entry
 
     def look_for(self, uid: str, *, by: str) -> QueuedPod | Status:
-        """The pod that `take` would pop, or what holds it back."""
+        """Return the pod that `take` would pop, or what holds it back."""
         entry = self._entries.get(uid)
         if entry is None:
             return unresolvable("the pod does not wait for a node")
@@ -495,5 +496,5 @@ def _is_told_otherwise(old: PodInfo, new: PodInfo) -> bool:
 
 
 def end_of_window(until_s: float) -> float:
-    """The end of the window in which a backoff expires: until then the pod backs off."""
+    """Return the end of the window in which a backoff expires: until then the pod backs off."""
     return (until_s // BACKOFF_WINDOW_S + 1) * BACKOFF_WINDOW_S

@@ -69,7 +69,7 @@ def gang_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.
 
 
 async def explain_gang_live(scheduler: Scheduler, key: str) -> GangAnswer | None:
-    """The explanation of a gang that a running scheduler knows, None of one that it does not; slice by slice."""
+    """Return the explanation of a gang that a running scheduler knows, None of one that it does not; slice by slice."""
     group = group_of(scheduler.engine, key)
     return (await _told_live(scheduler, group)).answer if group is not None else None
 
@@ -83,7 +83,8 @@ async def _told_live(scheduler: Scheduler, group: GangSet, *, with_remedies: boo
 
 
 async def explain_live(scheduler: Scheduler, pod: Pod, question: PodQuestion) -> PodAnswer:
-    """The explanation of a pod that a running scheduler knows, with where it waits; that of its gang slice by slice.
+    """Return the explanation of a pod that a running scheduler knows, with where it waits; that of its gang slice
+    by slice.
 
     Raises: ProtocolError when the pod's requests cannot be read.
     """
@@ -111,7 +112,7 @@ async def explain_live(scheduler: Scheduler, pod: Pod, question: PodQuestion) ->
 
 
 def condition_lines(pod: Pod) -> list[ConditionLine]:
-    """The pod's conditions as they were reported."""
+    """Return the pod's conditions as they were reported."""
     return [
         ConditionLine(
             type=each.type, status=each.status, reason=each.reason or "", message=each.message or ""
@@ -141,7 +142,7 @@ def _queue_line(scheduler: Scheduler, uid: str) -> QueueLine | None:
 
 
 def names_alike(wanted: str, names: Iterable[str], limit: int = ALIKE_MAX) -> list[str]:
-    """Names that a person may have meant: the same name elsewhere first, then similar ones."""
+    """Return names that a person may have meant: the same name elsewhere first, then similar ones."""
     known = sorted(names)
     bare = wanted.rpartition("/")[2]
     same = [each for each in known if each.rpartition("/")[2] == bare]

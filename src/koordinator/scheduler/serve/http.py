@@ -49,7 +49,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
 def application(
     scheduler: Scheduler, options: HttpOptions, middlewares: tuple[Any, ...] = ()
 ) -> web.Application:
-    """The HTTP application; `middlewares` guard a secure port."""
+    """Return the HTTP application; `middlewares` guard a secure port."""
     gauges.add_gauges(scheduler)
     app = web.Application(middlewares=middlewares)
     _add_health(app, scheduler, options)
@@ -211,7 +211,7 @@ def _endpoint(endpoint: Endpoint) -> Callable[[web.Request], Any]:
 
 
 def describe_node(scheduler: Scheduler, name: str) -> dict[str, Any] | None:
-    """A node as the scheduler counts it; None when there is none of that name."""
+    """Return a node as the scheduler counts it; None when there is none of that name."""
     table = scheduler.table
     row = table.row_of(name)
     if row is None:
@@ -269,7 +269,7 @@ def effective(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> di
 
 
 def as_yaml(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> str:
-    """The same as a file. Raises: ConfigError."""
+    """Return the same as a file. Raises: ConfigError."""
     text: str = yaml.safe_dump(effective(config, registry), sort_keys=False, allow_unicode=True)
     return text
 

@@ -13,7 +13,7 @@ A = TypeVar("A", bound=np.generic)
 
 
 def at(values: npt.NDArray[A], rows: Rows) -> npt.NDArray[A]:
-    """The entries of `rows` along the last axis, to be read only. Rows ascend, each once, or they descend.
+    """Return the entries of `rows` along the last axis, to be read only. Rows ascend, each once, or they descend.
 
     Neighbouring rows (all nodes of a table without gaps, or one) come as a view: gathering is what a full
     scan would spend most of its time on.

@@ -161,7 +161,7 @@ class DomainCounts:
             self._move(self._levels, before, after)
 
     def at(self, rows: Rows) -> Counts:
-        """Pods in the domain of each row; 0 without the key."""
+        """Return pods in the domain of each row; 0 without the key."""
         return self.by_value.take(at(self.layout.ids, rows))
 
     @property
@@ -230,7 +230,7 @@ class Topology:
         self._kept: OrderedDict[tuple[Tally, Hashable], int] = OrderedDict()
 
     def layout(self, key: str, included: Included | None = None) -> Layout:
-        """The domains of a key as nodes are now; all nodes take part unless `included` says which."""
+        """Return the domains of a key as nodes are now; all nodes take part unless `included` says which."""
         column = self._labels.column(key)
         stamp = (column.version, self._table.membership, included.version if included is not None else 0)
         name = (key, included)
@@ -246,7 +246,7 @@ class Topology:
         return found
 
     def domains(self, tally: Tally, key: str, included: Included | None = None) -> DomainCounts:
-        """Pods of the tally on existing nodes that take part, by domain. To be read at once: not to be kept."""
+        """Return pods of the tally on existing nodes that take part, by domain. To be read at once: not to be kept."""
         layout = self.layout(key, included)
         name = (key, included)
         found = tally.vectors.get(name)

@@ -190,7 +190,7 @@ class NodeTable:
         return self._is_unschedulable.values
 
     def add_column(self, spec: ColumnSpec) -> TableColumn:
-        """A column that grows with the table and is cleared when a row is freed; one per name."""
+        """Return a column that grows with the table and is cleared when a row is freed; one per name."""
         assert spec.name not in self._columns, spec.name
         column = self._columns[spec.name] = TableColumn(spec, self.capacity)
         return column
@@ -209,7 +209,7 @@ class NodeTable:
             keeper.pod_assigned(place.row, place.pod)
 
     def shared(self, kind: Callable[["NodeTable"], K]) -> K:
-        """The table's one keeper of a kind that several plugins read; made when first asked for."""
+        """Return the table's one keeper of a kind that several plugins read; made when first asked for."""
         found = next((each for each in self._keepers if type(each) is kind), None)
         if found is None:
             found = kind(self)
@@ -243,7 +243,7 @@ class NodeTable:
         return int(self.rows.size)
 
     def row_of(self, name: str) -> int | None:
-        """The row of an existing node."""
+        """Return the row of an existing node."""
         row = self._row_of.get(name)
         return row if row is not None and self._nodes[row] is not None else None
 
@@ -251,11 +251,11 @@ class NodeTable:
         return self._names[row]
 
     def node_at(self, row: int) -> Node | None:
-        """The node object; None when only its pods are known."""
+        """Return the node object; None when only its pods are known."""
         return self._nodes[row] if row < len(self._nodes) else None
 
     def pods_at(self, row: int) -> Mapping[str, PodInfo]:
-        """Pods that count on a row, by uid."""
+        """Return pods that count on a row, by uid."""
         return self._pods[row]
 
     def places(self) -> Iterable[PodLocation]:

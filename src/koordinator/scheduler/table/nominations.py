@@ -27,7 +27,7 @@ class Nominations:
         return self._pods.keys()
 
     def node_of(self, uid: str) -> str:
-        """The node of a nominated pod, "" when it has none."""
+        """Return the node of a nominated pod, "" when it has none."""
         return self._node_of.get(uid, "")
 
     def set(self, pod: PodInfo, node_name: str, *, by_others: bool = False) -> None:
@@ -61,8 +61,9 @@ class Nominations:
         return tuple(self._pods.get(node_name, {}).values())
 
     def that_count(self, node_name: str, pod: PodInfo) -> tuple[PodInfo, ...]:
-        """Pods nominated to the node that `pod` has to respect: at least as important (those of other
-        schedulers more so), not itself, and not of the same job, whose members preempt together."""
+        """Return pods nominated to the node that `pod` has to respect: at least as important (those of other
+        schedulers more so), not itself, and not of the same job, whose members preempt together.
+        """
         there = self.on(node_name)
         job = job_of(pod.pod) if there else ()
         return tuple(
@@ -75,7 +76,7 @@ class Nominations:
 
 
 def job_of(pod: Pod) -> tuple[str, ...]:
-    """The gangs that are placed together with the pod's, its own among them; empty when it has none."""
+    """Return the gangs that are placed together with the pod's, its own among them; empty when it has none."""
     meta = pod.metadata
     name = gang_labels.gang_name(meta.labels, meta.annotations)
     if not name:

@@ -206,7 +206,7 @@ class PodCounts:
         return len(self._counts)
 
     def count(self, terms: Terms) -> PodCount:
-        """Pods per row that match all terms; made on the first question, and kept."""
+        """Return pods per row that match all terms; made on the first question, and kept."""
         if self._seen_namespaces != self._namespaces.version:
             self._forget_those_of_namespaces()
         key = terms[0].key if len(terms) == 1 else tuple(term.key for term in terms)
@@ -220,7 +220,7 @@ class PodCounts:
         return found
 
     def _made(self, terms: Terms) -> PodCount:
-        """A tally of the pods that are there, found through the label that the fewest kinds of pods have."""
+        """Return a tally of the pods that are there, found through the label that the fewest kinds of pods have."""
         choices = (choice for term in terms for choice in term.anchor_choices)
         anchors = min(choices, key=lambda choice: sum(map(self._kinds.width, choice)))
         made = PodCount(terms, self._counts_leaving, anchors, self._versions)

@@ -75,8 +75,8 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
         )
 
     def updated(self, pod: Pod, registry: ResourceRegistry) -> "PodInfo":
-        """The same pod in a new state. Its amounts are worked out anew only when containers changed or are resized,
-        and are the same arrays otherwise.
+        """Return the same pod in a new state. Its amounts are worked out anew only when containers changed or are
+        resized, and are the same arrays otherwise.
 
         Raises: ProtocolError when an amount is no quantity.
         """
@@ -104,7 +104,7 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
         )
 
     def holding(self, amounts: Mapping[int, int]) -> "PodInfo":
-        """The same pod holding these amounts instead, by column, in the units of `api.resource_vector`."""
+        """Return the same pod holding these amounts instead, by column, in the units of `api.resource_vector`."""
         requests = tuple((column, amount) for column, amount in amounts.items() if amount > 0)
         return msgspec.structs.replace(
             self,

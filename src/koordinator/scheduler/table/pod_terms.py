@@ -66,7 +66,7 @@ class PodTerm(msgspec.Struct, frozen=True, eq=False):
         namespaces: Iterable[str],
         namespace_selector: LabelSelector | None = None,
     ) -> "PodTerm":
-        """Pods that all of the selectors match; an absent one matches nothing."""
+        """Return pods that all of the selectors match; an absent one matches nothing."""
         selectors, names = tuple(selectors), frozenset(namespaces)
         within = sorted(names) if namespace_selector is None else [""]
         return cls(
@@ -86,7 +86,7 @@ class PodTerm(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of_affinity(cls, term: PodAffinityTerm, owner_namespace: str) -> "PodTerm":
-        """A term of a pod in `owner_namespace`, which it means unless it names others."""
+        """Return a term of a pod in `owner_namespace`, which it means unless it names others."""
         names: Iterable[str] = term.namespaces
         if not term.namespaces and term.namespace_selector is None:
             names = (owner_namespace,)
@@ -104,7 +104,7 @@ class PodTerm(msgspec.Struct, frozen=True, eq=False):
 
 
 def anchors_of(namespace: str, labels: Labels) -> list[Anchor]:
-    """All anchors under which terms can be found that match pods of the namespace with such labels."""
+    """Return all anchors under which terms can be found that match pods of the namespace with such labels."""
     found = [ANYWHERE, (namespace, "", "")]
     for key, value in labels.items():
         found.append(("", key, value))
@@ -134,7 +134,7 @@ def _all_of(selectors: tuple[LabelSelector | None, ...]) -> Predicate:
 
 
 def _compiled(selector: LabelSelector) -> Predicate:
-    """The selector as a function. API servers refuse malformed ones; if one gets here, it matches nothing."""
+    """Return the selector as a function. API servers refuse malformed ones; if one gets here, it matches nothing."""
     try:
         return label_selector.compile_selector(selector)
     except ProtocolError as error:

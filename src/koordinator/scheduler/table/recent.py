@@ -18,7 +18,7 @@ class Recent(Generic[V]):
         return len(self._values)
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """The remembered value, made when there is none."""
+        """Return the remembered value, made when there is none."""
         found = self._values.get(key)
         if found is not None:
             self._values.move_to_end(key)

@@ -18,7 +18,7 @@ _STYLE = """
 
 
 def render(comparison: Comparison) -> str:
-    """The whole page as HTML text, plotting library included."""
+    """Return the whole page as HTML text, plotting library included."""
     before, after = comparison.before, comparison.after
     old, new = summary.summarise(before), summary.summarise(after)
     text = body(

@@ -133,7 +133,7 @@ def held_back(run: RunResult) -> go.Figure:
 
 
 def slowed(run: RunResult) -> go.Figure:
-    """The nodes whose services batch slowed down most."""
+    """Return the nodes whose services batch slowed down most."""
     worst = sorted(run.slowed_nodes.items(), key=lambda pair: (-pair[1], pair[0]))[:SLOWED_SHOWN]
     figure = _figure("growth of p99 by batch, %", x="node")
     figure.add_bar(

@@ -12,7 +12,7 @@ _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 
 
 def render(found: ReplayReport) -> str:
-    """The whole page as HTML text, plotting library included."""
+    """Return the whole page as HTML text, plotting library included."""
     speed = found.speed
     facts = (
         f"{found.placed:,} of {found.pods:,} pods were placed on {found.nodes:,} nodes in {speed.placing_s:.2f} s "

@@ -26,7 +26,7 @@ class DigestResponse(msgspec.Struct, frozen=True):
 
 
 def answer(identifier: bytes, password: bytes, challenge: Challenge, client_nonce: str) -> DigestResponse:
-    """The proof that the client has the token; Hadoop uses its two halves in base64 as name and password."""
+    """Return the proof that the client has the token; Hadoop uses its two halves in base64 as name and password."""
     username = base64.b64encode(identifier).decode()
     secret = base64.b64encode(password).decode()
     uri = f"{challenge.protocol}/{challenge.server_id}"

@@ -64,7 +64,7 @@ class NodeUpdate(msgspec.Struct, frozen=True):
 
 
 def connection_header(auth: Auth) -> bytes:
-    """The first seven bytes of a connection."""
+    """Return the first seven bytes of a connection."""
     return _MAGIC + bytes([auth.value])
 
 

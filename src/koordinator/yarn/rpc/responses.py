@@ -65,7 +65,7 @@ class NodeReport(msgspec.Struct, frozen=True):
 
 
 def parse(frame: bytes, client_id: bytes) -> Response:
-    """The answer in a frame, its four bytes of length included.
+    """Return the answer in a frame, its four bytes of length included.
 
     Raises: WireError.
     """
@@ -93,7 +93,7 @@ def parse(frame: bytes, client_id: bytes) -> Response:
 
 
 def service_state(result: bytes) -> str | None:
-    """The state of a GetServiceStatusResponseProto; None when it says none that we know.
+    """Return the state of a GetServiceStatusResponseProto; None when it says none that we know.
 
     Raises: WireError.
     """
@@ -101,7 +101,7 @@ def service_state(result: bytes) -> str | None:
 
 
 def cluster_nodes(result: bytes) -> list[NodeReport]:
-    """The nodes of a GetClusterNodesResponseProto.
+    """Return the nodes of a GetClusterNodesResponseProto.
 
     Raises: WireError.
     """
@@ -109,7 +109,7 @@ def cluster_nodes(result: bytes) -> list[NodeReport]:
 
 
 def reports(nodes: list[NodeReport]) -> dict[NodeId, NodeManagerReport]:
-    """The nodes of a poll by their id; those without host or port are left out."""
+    """Return the nodes of a poll by their id; those without host or port are left out."""
     found = {}
     for each in nodes:
         if each.host and each.port:

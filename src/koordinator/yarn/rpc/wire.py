@@ -18,7 +18,7 @@ class WireError(KoordinatorError, ValueError):
 
 
 def varint(number: int) -> bytes:
-    """A number of up to 64 bits; a negative one as its two's complement (int32, int64)."""
+    """Return a number of up to 64 bits; a negative one as its two's complement (int32, int64)."""
     rest = number & _MASK_64
     out = bytearray()
     while rest > 0x7F:
@@ -29,17 +29,17 @@ def varint(number: int) -> bytes:
 
 
 def number_field(field: int, value: int) -> bytes:
-    """An int32, int64, uint32, uint64 or enum field."""
+    """Return an int32, int64, uint32, uint64 or enum field."""
     return varint(field << 3 | VARINT) + varint(value)
 
 
 def signed_field(field: int, value: int) -> bytes:
-    """An sint32 or sint64 field (zigzag)."""
+    """Return an sint32 or sint64 field (zigzag)."""
     return number_field(field, value * 2 if value >= 0 else -value * 2 - 1)
 
 
 def bytes_field(field: int, value: bytes) -> bytes:
-    """A bytes, string or message field."""
+    """Return a bytes, string or message field."""
     return varint(field << 3 | DELIMITED) + delimited(value)
 
 
@@ -48,12 +48,12 @@ def text_field(field: int, value: str) -> bytes:
 
 
 def delimited(message: bytes) -> bytes:
-    """A message with its length before it."""
+    """Return a message with its length before it."""
     return varint(len(message)) + message
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at` as 64 unsigned bits, and where the next thing starts.
+    """Return the number at `at` as 64 unsigned bits, and where the next thing starts.
 
     Raises: WireError.
     """
@@ -69,7 +69,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_delimited(data: bytes, at: int) -> tuple[bytes, int]:
-    """The bytes behind the length at `at`, and where the next thing starts.
+    """Return the bytes behind the length at `at`, and where the next thing starts.
 
     Raises: WireError.
     """
@@ -104,5 +104,5 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def signed(value: int) -> int:
-    """A 64-bit varint as int32 or int64."""
+    """Return a 64-bit varint as int32 or int64."""
     return value - (1 << 64) if value >= 1 << 63 else value

@@ -44,7 +44,7 @@ class Classified(msgspec.Struct, frozen=True):
 
 
 def classify(loads: Sequence[NodeUtilization], filled: Filled) -> Classified:
-    """The class of each node."""
+    """Return the class of each node."""
     capacity = usage.capacity_columns(loads, filled.names)
     used = usage.columns((load.usage for load in loads), filled.names)
     prod_used = usage.columns((load.prod_usage for load in loads), filled.names)

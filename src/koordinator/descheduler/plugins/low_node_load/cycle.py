@@ -146,7 +146,7 @@ class LowNodeLoad:
 
 
 def pool_nodes(pool: NodePool, nodes: Sequence[Node], processed: set[str] | frozenset[str]) -> list[Node]:
-    """The pool's nodes; without a selector all of them, also those already processed (as the reference)."""
+    """Return the pool's nodes; without a selector all of them, also those already processed (as the reference)."""
     if pool.node_selector is None:
         return list(nodes)
     matches = compile_selector(pool.node_selector)

@@ -32,7 +32,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def fill(pool: NodePool) -> Filled:
-    """Every resource of any map, and memory, in every map.
+    """Return every resource of any map, and memory, in every map.
 
     A resource that has no low threshold is not limited, even if it has a high one; one that has a low
     threshold only has a high one of 0. Both are the reference's.

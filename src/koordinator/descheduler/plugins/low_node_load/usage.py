@@ -71,7 +71,7 @@ def loads(
     now_s: float,
     expiration_s: float,
 ) -> list[NodeUtilization]:
-    """The nodes that have a fresh NodeMetric, with their usage of the resources `names`.
+    """Return the nodes that have a fresh NodeMetric, with their usage of the resources `names`.
 
     A node whose NodeMetric cannot be read is left out, as one without.
     """

@@ -31,7 +31,7 @@ def victims(
     pods_of: Mapping[str, Sequence[Pod]],
     may_evict: MayEvict,
 ) -> list[Pod]:
-    """The pods to evict, by node. Raises: ProtocolError for namespaces both included and excluded."""
+    """Return the pods to evict, by node. Raises: ProtocolError for namespaces both included and excluded."""
     pod_filter.check_namespaces(args.namespaces, "namespaces")
     selected = common.selection(args, may_evict)
     groups: list[defaultdict[OwnerKey, list[Pod]]] = []
@@ -61,7 +61,7 @@ def victims(
 
 
 def feasible_nodes(pods: Iterable[Pod], nodes: Sequence[Node]) -> int:
-    """Nodes that some shape of the pods may be on; a shape with only one adds none."""
+    """Return nodes that some shape of the pods may be on; a shape with only one adds none."""
     found: set[str] = set()
     shapes = {
         (

@@ -18,7 +18,7 @@ class RemoveFailedPodsArgs(common.CommonArgs, frozen=True, kw_only=True):
 
 
 def victims(args: RemoveFailedPodsArgs, pods: Iterable[Pod], may_evict: MayEvict, now_s: float) -> list[Pod]:
-    """The pods to evict, in the order given. Raises: ProtocolError for a bad selector."""
+    """Return the pods to evict, in the order given. Raises: ProtocolError for a bad selector."""
     selected = common.selection(args, may_evict)
     return [pod for pod in pods if _meets(args, pod, now_s) and selected(pod)]
 

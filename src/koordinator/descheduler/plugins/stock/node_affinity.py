@@ -40,7 +40,7 @@ def victims(
     fits: Fits,
     may_evict: MayEvict,
 ) -> list[Pod]:
-    """The active pods of `node` to evict; `fits`: the node fit of the stock strategies. `args` are checked."""
+    """Return the active pods of `node` to evict; `fits`: the node fit of the stock strategies. `args` are checked."""
     selected = common.selection(args, may_evict)
 
     def violates(pod: Pod) -> bool:

@@ -26,7 +26,7 @@ def check(args: NodeTaintsArgs) -> None:
 
 
 def victims(args: NodeTaintsArgs, node: Node, pods: Iterable[Pod], may_evict: MayEvict) -> list[Pod]:
-    """The active pods of the node to evict. `args` are checked."""
+    """Return the active pods of the node to evict. `args` are checked."""
     selected = common.selection(args, may_evict)
     taints = [taint for taint in node.spec.taints if _counts(args, taint)]
     return [

@@ -46,7 +46,7 @@ def check(args: PodLifeTimeArgs) -> None:
 
 
 def victims(args: PodLifeTimeArgs, pods: Iterable[Pod], may_evict: MayEvict, now_s: float) -> list[Pod]:
-    """The pods to evict, oldest first. `args` are checked."""
+    """Return the pods to evict, oldest first. `args` are checked."""
     selected = common.selection(args, may_evict)
     found = [pod for pod in pods if _meets(args, pod, now_s) and selected(pod)]
     return sorted(found, key=facts.created_s)

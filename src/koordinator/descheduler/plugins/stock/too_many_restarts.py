@@ -28,7 +28,7 @@ def check(args: TooManyRestartsArgs) -> None:
 
 
 def victims(args: TooManyRestartsArgs, pods: Iterable[Pod], may_evict: MayEvict) -> list[Pod]:
-    """The pods of one node to evict, those with the most restarts first. `args` are checked."""
+    """Return the pods of one node to evict, those with the most restarts first. `args` are checked."""
     selected = common.selection(args, may_evict)
     counted = [(restarts(args, pod), pod) for pod in pods if _is_in_state(args, pod) and selected(pod)]
     found = [one for one in counted if one[0] >= args.pod_restart_threshold]

@@ -31,7 +31,7 @@ _TERMS = ("requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSche
 
 
 def selectors(spec: Json) -> list[Json]:
-    """All scopes of a quota as requirements: `scopes`, and those of `scopeSelector`."""
+    """Return all scopes of a quota as requirements: `scopes`, and those of `scopeSelector`."""
     plain = [{"scopeName": scope, "operator": "Exists"} for scope in spec.get("scopes") or ()]
     return plain + list((spec.get("scopeSelector") or {}).get("matchExpressions") or ())
 

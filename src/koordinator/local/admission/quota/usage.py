@@ -54,7 +54,7 @@ def names_for(resource: Resource, names: Iterable[str]) -> list[str]:
 
 
 def counted_kinds(name: str) -> str:
-    """The qualified resource whose objects a quota's name counts."""
+    """Return the qualified resource whose objects a quota's name counts."""
     if name.startswith("count/"):
         return name.removeprefix("count/")
     if name in _COUNTED_PLAINLY or name == "services":

@@ -35,7 +35,7 @@ UNSET = "<unset>"
 
 
 def wide(name: str, type: str = "string") -> PrintedColumn:
-    """A column of `-o wide`."""
+    """Return a column of `-o wide`."""
     return PrintedColumn(name, type, priority=1)
 
 
@@ -44,7 +44,7 @@ def integer(name: str, priority: int = 0) -> PrintedColumn:
 
 
 def field(obj: Any, *path: str) -> Any:
-    """The value at a path of keys; None where a step is missing or no object."""
+    """Return the value at a path of keys; None where a step is missing or no object."""
     for key in path:
         if not isinstance(obj, dict):
             return None
@@ -53,7 +53,7 @@ def field(obj: Any, *path: str) -> Any:
 
 
 def objects(obj: Any, *path: str) -> list[Json]:
-    """The list of objects at a path; what is no object in it is left out."""
+    """Return the list of objects at a path; what is no object in it is left out."""
     found = field(obj, *path)
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
@@ -64,7 +64,7 @@ def strings(obj: Any, *path: str) -> list[str]:
 
 
 def number(obj: Any, *path: str) -> int:
-    """The whole number at a path, 0 where there is none."""
+    """Return the whole number at a path, 0 where there is none."""
     found = field(obj, *path)
     return found if isinstance(found, int) else 0
 
@@ -94,7 +94,7 @@ def since(time: Any, now_s: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration as kubectl prints it: two units at most, coarser as it grows.
+    """Return a duration as kubectl prints it: two units at most, coarser as it grows.
 
     Source: k8s.io/apimachinery, util/duration.HumanDuration.
     """
@@ -137,7 +137,7 @@ def labels_text(labels: Any) -> str:
 
 
 def selector_text(selector: Any) -> str:
-    """A LabelSelector in the syntax of `-l`."""
+    """Return a LabelSelector in the syntax of `-l`."""
     if not isinstance(selector, dict):
         return NONE
     parts = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
@@ -149,7 +149,7 @@ def selector_text(selector: Any) -> str:
 
 
 def containers_text(pod_spec: Any) -> tuple[str, str]:
-    """Names and images of the containers, comma-separated (`-o wide` of workloads)."""
+    """Return names and images of the containers, comma-separated (`-o wide` of workloads)."""
     containers = objects(pod_spec, "containers")
     return (
         join((text(item, "name") for item in containers), ""),

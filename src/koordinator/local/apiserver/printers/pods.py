@@ -40,7 +40,7 @@ _GONE_PHASES = frozenset({"Failed", "Succeeded"})
 
 
 def pod_row(pod: Json, now_s: float) -> list[Any]:
-    """The cells of a pod."""
+    """Return the cells of a pod."""
     spec, status = field(pod, "spec"), field(pod, "status")
     reason, restarts = pod_status(pod, now_s)
     statuses = objects(status, "containerStatuses")
@@ -64,7 +64,7 @@ def pod_row(pod: Json, now_s: float) -> list[Any]:
 
 
 def pod_status(pod: Json, now_s: float) -> tuple[str, str]:
-    """The words under STATUS and RESTARTS."""
+    """Return the words under STATUS and RESTARTS."""
     spec, status = field(pod, "spec"), field(pod, "status")
     phase = text(status, "phase")
     reason = text(status, "reason") or phase
@@ -114,7 +114,7 @@ def _init_status(spec: Any, status: Any, sidecars: set[str]) -> tuple[str | None
 def _container_status(
     status: Any, reason: str, restarts: int, last_s: float | None
 ) -> tuple[str, int, float | None]:
-    """The word of the first container in trouble, restarts of all."""
+    """Return the word of the first container in trouble, restarts of all."""
     running = False
     for item in reversed(objects(status, "containerStatuses")):
         restarts += number(item, "restartCount")

@@ -24,7 +24,7 @@ def has(resource: Resource) -> bool:
 
 
 def watch_frame(event: str, envelope: bytes) -> bytes:
-    """One event of a watch: its length in four bytes, then type and object."""
+    """Return one event of a watch: its length in four bytes, then type and object."""
     message = field(1, event) + field(2, field(1, envelope))
     return len(message).to_bytes(4, "big") + message
 

@@ -48,7 +48,7 @@ class FieldReader(msgspec.Struct, frozen=True):
 
 
 def decode(body: bytes) -> tuple[dict[str, Any], list[str]]:
-    """The object in an envelope, with its `apiVersion` and `kind`, and the fields that nobody knows.
+    """Return the object in an envelope, with its `apiVersion` and `kind`, and the fields that nobody knows.
 
     Raises: Malformed, JsonOnly.
     """
@@ -209,7 +209,7 @@ _SCHEMA = "apiextensions/v1.JSONSchemaProps"
 
 
 def _schema_or(content: int | bytes, state: DecodingState, schema: int, items: Callable[[bytes], Any]) -> Any:
-    """A schema (field `schema`), or the values of the other field."""
+    """Return a schema (field `schema`), or the values of the other field."""
     others = []
     for number, _, part in wire.fields(wire.bytes_of(content)):
         if number == schema:

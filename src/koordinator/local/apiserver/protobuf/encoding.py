@@ -26,7 +26,7 @@ Write = Callable[[Any, list[bytes]], None]
 
 
 def encode(obj: dict[str, Any]) -> bytes:
-    """An object, or a list with its items, in its envelope.
+    """Return an object, or a list with its items, in its envelope.
 
     Raises: JsonOnly for a kind that has no message.
     """
@@ -35,7 +35,7 @@ def encode(obj: dict[str, Any]) -> bytes:
 
 
 def message_of(api_version: str, kind: str) -> str:
-    """The message of a kind. Raises: JsonOnly."""
+    """Return the message of a kind. Raises: JsonOnly."""
     message = facts().message_of(api_version, kind)
     if message is None:
         raise JsonOnly(f"{api_version} {kind} cannot be written in protobuf here")
@@ -44,7 +44,7 @@ def message_of(api_version: str, kind: str) -> str:
 
 @cache
 def message_writer(message: str) -> Content:
-    """The compiled writer of a message."""
+    """Return the compiled writer of a message."""
     writers: dict[str, Write] | None = None
     inlined: list[tuple[bytes, Content]] = []
 
@@ -139,7 +139,7 @@ def _time(text: str) -> bytes:
 
 
 def field_of_seconds(moment: float) -> bytes:
-    """A Timestamp: whole seconds, and what is beyond them in nanoseconds (our times have microseconds)."""
+    """Return a Timestamp: whole seconds, and what is beyond them in nanoseconds (our times have microseconds)."""
     micros = round(moment * 1e6)
     seconds, rest = divmod(micros, 1_000_000)
     return tag(1, wire.VARINT) + integer(seconds) + tag(2, wire.VARINT) + integer(rest * 1000)

@@ -38,7 +38,7 @@ class MessageFacts(msgspec.Struct, frozen=True):
     kinds: dict[str, str]
 
     def members(self, message: str) -> list[MessageField]:
-        """The fields of a message.
+        """Return the fields of a message.
 
         Raises: KeyError.
         """
@@ -46,7 +46,7 @@ class MessageFacts(msgspec.Struct, frozen=True):
         return [_member(word, folder) for word in self.messages[message].split()]
 
     def message_of(self, api_version: str, kind: str) -> str | None:
-        """The message of a kind; None for one that has none."""
+        """Return the message of a kind; None for one that has none."""
         if kind == ENVELOPED_ANYWHERE:
             api_version = "v1"
         return self.kinds.get(f"{api_version}/{kind}")
@@ -54,7 +54,7 @@ class MessageFacts(msgspec.Struct, frozen=True):
 
 @cache
 def facts() -> MessageFacts:
-    """The table, read when the first client speaks protobuf."""
+    """Return the table, read when the first client speaks protobuf."""
     text = resources.files(__package__).joinpath("messages.txt").read_text(encoding="utf-8")
     messages: dict[str, str] = {}
     kinds: dict[str, str] = {}

@@ -26,7 +26,7 @@ class JsonOnly(ValueError):
 
 
 def integer(number: int) -> bytes:
-    """An int32, int64 or boolean, a negative one as its two's complement of 64 bits."""
+    """Return an int32, int64 or boolean, a negative one as its two's complement of 64 bits."""
     return varint(number & _MASK_64)
 
 
@@ -34,7 +34,7 @@ _SIZES = [varint(size) for size in range(4096)]
 
 
 def size_of(content: bytes) -> bytes:
-    """The length that stands before texts and messages."""
+    """Return the length that stands before texts and messages."""
     size = len(content)
     return _SIZES[size] if size < 4096 else varint(size)
 
@@ -45,7 +45,7 @@ def tag(number: int, how: int) -> bytes:
 
 
 def read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at a place, as 64 unsigned bits, and where the next thing begins.
+    """Return the number that begins at a place, as 64 unsigned bits, and where the next thing begins.
 
     Raises: Malformed.
     """
@@ -62,7 +62,7 @@ def read_varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(raw: bytes) -> list[tuple[int, int, int | bytes]]:
-    """The fields of a message as they stand on the wire: number, how it was sent, and its content.
+    """Return the fields of a message as they stand on the wire: number, how it was sent, and its content.
 
     Raises: Malformed.
     """
@@ -97,12 +97,12 @@ def fields(raw: bytes) -> list[tuple[int, int, int | bytes]]:
 
 
 def signed(value: int) -> int:
-    """A number of 64 unsigned bits as int32 or int64."""
+    """Return a number of 64 unsigned bits as int32 or int64."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def wrapped(api_version: str, kind: str, message: bytes) -> bytes:
-    """A message in the envelope that says what it is."""
+    """Return a message in the envelope that says what it is."""
     type_meta = field(1, api_version.encode()) + field(2, kind.encode())
     return b"%b%b%b%b%b" % (MAGIC, field(1, type_meta), field(2, message), field(3, b""), field(4, b""))
 
@@ -131,21 +131,21 @@ def unwrapped(body: bytes) -> tuple[str, str, bytes]:
 
 
 def bytes_of(content: int | bytes) -> bytes:
-    """The content of a field that has a length. Raises: Malformed."""
+    """Return the content of a field that has a length. Raises: Malformed."""
     if isinstance(content, int):
         raise Malformed("proto: wrong wireType for a message or text")
     return content
 
 
 def number_of(content: int | bytes) -> int:
-    """The content of a field that is a number. Raises: Malformed."""
+    """Return the content of a field that is a number. Raises: Malformed."""
     if not isinstance(content, int):
         raise Malformed("proto: wrong wireType for a number")
     return content
 
 
 def text_of(content: int | bytes) -> str:
-    """The content of a text. Raises: Malformed."""
+    """Return the content of a text. Raises: Malformed."""
     try:
         return bytes_of(content).decode()
     except UnicodeDecodeError:

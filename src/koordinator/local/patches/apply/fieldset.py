@@ -23,7 +23,7 @@ def is_member(node: Node) -> bool:
 
 
 def build(member: bool, children: Node) -> Node | None:
-    """A node from its parts; None when nothing is in it."""
+    """Return a node from its parts; None when nothing is in it."""
     if not children:
         return LEAF if member else None
     return {SELF: LEAF, **children} if member else children
@@ -87,7 +87,7 @@ def without_below(left: Node | None, right: Node | None) -> Node | None:
 
 
 def paths(node: Node | None, prefix: str = "") -> Iterator[str]:
-    """All paths of a set as people read them: `.spec.containers[name="web"].image`."""
+    """Yield all paths of a set as people read them: `.spec.containers[name="web"].image`."""
     if node is None:
         return
     if prefix and is_member(node):

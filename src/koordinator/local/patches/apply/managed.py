@@ -24,7 +24,7 @@ class FieldManager(msgspec.Struct, frozen=True, order=True):
     subresource: str = ""
 
     def describe(self) -> str:
-        """The owner as a conflict names it."""
+        """Return the owner as a conflict names it."""
         text = f'"{self.manager}"'
         if self.subresource:
             text += f' with subresource "{self.subresource}"'
@@ -42,7 +42,7 @@ Owners = dict[FieldManager, ManagedFields]
 
 
 def decode(obj: dict[str, Any] | None, *, stored: bool = False) -> Owners:
-    """The owners of an object; none when managedFields are absent or malformed (as the API server does).
+    """Return the owners of an object; none when managedFields are absent or malformed (as the API server does).
 
     `stored`: the object comes out of the store, so that we wrote its managedFields ourselves.
     """
@@ -68,7 +68,7 @@ def is_reset(obj: dict[str, Any]) -> bool:
 
 
 def encode(obj: dict[str, Any], owners: Owners, old: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The object with its managedFields replaced (removed when there are none).
+    """Return the object with its managedFields replaced (removed when there are none).
 
     Entries of `old`, the object as stored, that still hold are taken over as they are.
     """
@@ -154,7 +154,7 @@ _UNOWNED["f:metadata"].pop("f:generateName")  # a user's own choice, owned by wh
 
 
 def ownable(fields: Node | None, resource: Resource, subresource: str) -> Node | None:
-    """The part of a set that a writer of this (sub)resource can own."""
+    """Return the part of a set that a writer of this (sub)resource can own."""
     fields = fieldset.without_below(fields, _UNOWNED)
     meta = (fields or {}).get("f:metadata")
     if fields and meta is not None and fieldset.SELF in meta:
@@ -170,7 +170,7 @@ def ownable(fields: Node | None, resource: Resource, subresource: str) -> Node |
 
 
 def stamp(now_s: float) -> str:
-    """The time of an entry."""
+    """Return the time of an entry."""
     return rfc3339(now_s)
 
 

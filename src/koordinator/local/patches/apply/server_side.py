@@ -19,7 +19,7 @@ def apply(
     patch: Any,
     context: WriteContext,
 ) -> dict[str, Any]:
-    """The object after an apply; `current` itself when neither values nor owners change.
+    """Return the object after an apply; `current` itself when neither values nor owners change.
 
     Raises: BadRequest, Invalid (no field manager), Conflict (fields that others own, unless `options.force`).
     """
@@ -186,7 +186,7 @@ def _outside(previous: Node, owned: Node | None) -> Node | None:
 
 
 def _yield_fields(owners: Owners, mine: FieldManager, difference: typed.Difference, force: bool) -> Owners:
-    """The owners after the write: others lose what was changed or removed.
+    """Return the owners after the write: others lose what was changed or removed.
 
     Raises: Conflict when they would and `force` is off.
     """

@@ -34,7 +34,7 @@ class Mismatch(Exception):
         self.path = ""
 
     def under(self, element: str) -> "Mismatch":
-        """The same, seen from one level up."""
+        """Return the same, seen from one level up."""
         self.path = fieldset.element_text(element) + self.path
         return self
 
@@ -129,7 +129,7 @@ def _parts(shape: SchemaType, value: Any) -> dict[str, tuple[SchemaType, Any]] |
 
 
 def field_set(shape: SchemaType, value: Any) -> Node | None:
-    """The paths that an applied configuration sets. Raises: Mismatch."""
+    """Return the paths that an applied configuration sets. Raises: Mismatch."""
     if not is_granular(shape, value):
         return LEAF
     found: Node = {}
@@ -148,7 +148,7 @@ def field_set(shape: SchemaType, value: Any) -> Node | None:
 
 
 def everything(shape: SchemaType, value: Any) -> Node:
-    """All paths of a value that was added or removed as a whole, those on the way included."""
+    """Return all paths of a value that was added or removed as a whole, those on the way included."""
     if isinstance(value, dict):  # the common case, without the detour over named parts
         if not (value and shape.granular_map):
             return LEAF
@@ -163,7 +163,7 @@ def everything(shape: SchemaType, value: Any) -> Node:
 
 
 def _members(shape: SchemaType, value: dict[str, Any]) -> Node:
-    """All paths below an object that is owned field by field."""
+    """Return all paths below an object that is owned field by field."""
     found: Node = {}
     for key, item in value.items():
         if type(item) is not dict and type(item) is not list:
@@ -179,7 +179,7 @@ _SPECS: ByIdentity[tuple[SchemaType, Node]] = ByIdentity()
 
 
 def _fields_of_spec(shape: SchemaType, value: Any) -> Node:
-    """All paths of a new object's spec; replicas share theirs (`local.schema.known`)."""
+    """Return all paths of a new object's spec; replicas share theirs (`local.schema.known`)."""
     known = _SPECS.get(value)
     if known is not None and known[0] is shape:
         return known[1]
@@ -190,7 +190,7 @@ def _fields_of_spec(shape: SchemaType, value: Any) -> Node:
 
 
 def _without_self(node: Node) -> Node:
-    """The paths below a node, without the node's own (unless it is all there is)."""
+    """Return the paths below a node, without the node's own (unless it is all there is)."""
     return {key: below for key, below in node.items() if key != fieldset.SELF} if len(node) > 1 else node
 
 

@@ -23,13 +23,13 @@ PLAIN = Fact()
 
 
 def _by(key: str, *more_keys: str, retain: bool = False) -> Fact:
-    """A list of objects known by their keys; strategic merge goes by the first one alone."""
+    """Return a list of objects known by their keys; strategic merge goes by the first one alone."""
     strategies = ("merge", "retainKeys") if retain else ("merge",)
     return Fact(strategies=strategies, merge_key=key, list_type=ListType.MAP, list_keys=(key, *more_keys))
 
 
 def _apply_by(*keys: str) -> Fact:
-    """A list map for server-side apply that strategic merge replaces as a whole."""
+    """Return a list map for server-side apply that strategic merge replaces as a whole."""
     return Fact(list_type=ListType.MAP, list_keys=keys)
 
 

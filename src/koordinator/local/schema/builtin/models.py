@@ -52,7 +52,7 @@ def go_name(model: str) -> str:
 
 
 def model_of(group: str, version: str, kind: str) -> str:
-    """The class that describes a kind.
+    """Return the class that describes a kind.
 
     Raises: MissingModel.
     """
@@ -66,7 +66,7 @@ def model_of(group: str, version: str, kind: str) -> str:
 
 @functools.cache
 def struct_of(model: str) -> SchemaType:
-    """The STRUCT type of a model class; its fields load on first use."""
+    """Return the STRUCT type of a model class; its fields load on first use."""
     name = go_name(model)
     return SchemaType(
         WireKind.STRUCT,
@@ -114,7 +114,7 @@ def _wire_names(source: str) -> dict[str, str]:
 
 
 def _type(owner: str, name: str, text: str, fact: facts.Fact) -> SchemaType:
-    """The type that `openapi_types` says in words, made exact by what `facts` knows of the field."""
+    """Return the type that `openapi_types` says in words, made exact by what `facts` knows of the field."""
     if match := _LIST.match(text):
         element = _type(owner, name, match[1], facts.PLAIN)
         return SchemaType(

@@ -172,7 +172,7 @@ _SKIPPED = frozenset({"status", "managedFields"})  # written by components, not 
 
 @functools.cache
 def walk_of(shape: SchemaType) -> Walk | None:
-    """The compiled rules of a type; None when nothing below it can have any."""
+    """Return the compiled rules of a type; None when nothing below it can have any."""
     match shape.kind:
         case WireKind.STRUCT:
             return _struct(shape)

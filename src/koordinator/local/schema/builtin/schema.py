@@ -77,7 +77,7 @@ class BuiltinSchema:
         return self._default(obj) if self._default else obj
 
     def _complete(self, obj: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
-        """A pod with the defaults of a shared spec, which are found once."""
+        """Return a pod with the defaults of a shared spec, which are found once."""
         completed = self._completed.get(spec)
         if completed is None:
             completed = pod_defaults.spec(spec)

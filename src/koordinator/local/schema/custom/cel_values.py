@@ -41,7 +41,7 @@ _IDENTITY = {"apiVersion": STRING, "kind": STRING, "metadata": _META}
 
 
 def escaped(name: str) -> str | None:
-    """A property's name as expressions write it (`x.y` is `x__dot__y`); None when they cannot."""
+    """Return a property's name as expressions write it (`x.y` is `x__dot__y`); None when they cannot."""
     if name in _RESERVED:
         return f"__{name}__"
     found = _PIECE.sub(lambda piece: _PIECES[piece[0]], name)
@@ -49,7 +49,7 @@ def escaped(name: str) -> str | None:
 
 
 def type_of(schema: Json, path: str = "self", *, is_root: bool = False) -> CELType | None:
-    """The type of values of a schema; None for what rules cannot see, as nobody says what it is."""
+    """Return the type of values of a schema; None for what rules cannot see, as nobody says what it is."""
     if schema.get("x-kubernetes-int-or-string"):
         return DYN
     match schema.get("type"):

@@ -167,7 +167,7 @@ def _readable(schema: Any, field: str) -> list[StatusCause]:
 
 
 def resources_of(crd: Json) -> list[tuple[Resource, Json]]:
-    """The served versions of a definition, each with its schema; names that are missing are empty."""
+    """Return the served versions of a definition, each with its schema; names that are missing are empty."""
     spec = crd.get("spec") or {}
     named = spec.get("names") or {}
     found: list[tuple[Resource, Json]] = []

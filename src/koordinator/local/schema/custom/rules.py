@@ -56,7 +56,7 @@ def check(schema: Json, field: str) -> list[StatusCause]:
 
 
 def _nodes(schema: Json, field: str, uncorrelatable: str) -> Iterator[tuple[Json, str, str]]:
-    """All nodes of a schema with their path, and the list above them whose items cannot be found again."""
+    """Yield all nodes of a schema with their path, and the list above them whose items cannot be found again."""
     yield schema, field, uncorrelatable
     for name, inner in (schema.get("properties") or {}).items():
         yield from _nodes(inner, f"{field}.properties[{name}]", uncorrelatable)
@@ -148,7 +148,7 @@ def _is_there(schema: Json, path: str) -> bool:
 
 
 def _steps(path: str) -> list[str] | None:
-    """The names in a path; None for what is no path."""
+    """Return the names in a path; None for what is no path."""
     found = []
     while path:
         if path.startswith("['") and "']" in path:
@@ -327,7 +327,7 @@ class _Run:
                 self.causes.append(errors.invalid(path or "<nil>", node.kind, detail))
 
     def _message(self, rule: _Rule, scope: Json) -> str:
-        """The rule's message; what the expression for it cannot say in one line, the plain one does."""
+        """Return the rule's message; what the expression for it cannot say in one line, the plain one does."""
         if rule.message_program is None:
             return rule.message
         try:

@@ -27,7 +27,7 @@ _SCALARS = {
 
 
 def shape_of(schema: Json, *, is_root: bool = False) -> SchemaType:
-    """The type that a structural schema describes; what it leaves open is ANY."""
+    """Return the type that a structural schema describes; what it leaves open is ANY."""
     if schema.get("x-kubernetes-int-or-string"):
         return types.INT_OR_STRING
     kind = schema.get("type")

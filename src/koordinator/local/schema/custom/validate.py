@@ -21,7 +21,7 @@ Check = Callable[[Any], list[Trouble] | None]
 
 
 def compile_schema(schema: Json) -> Check:
-    """The check of one structural schema (assumed to have passed `structural.check`)."""
+    """Return the check of one structural schema (assumed to have passed `structural.check`)."""
     check_type = _type(schema)
     rest = [part for part in (_bounds(schema), _children(schema), _junctors(schema)) if part]
     nullable = bool(schema.get("nullable"))
@@ -52,7 +52,7 @@ def _classes(schema: Json) -> frozenset[type]:
 
 
 def _plain_classes(schema: Json) -> frozenset[type]:
-    """The classes of which every value is good: a parent needs no call for those. Empty when there are rules."""
+    """Return the classes of which every value is good: a parent needs no call for those. Empty when there are rules."""
     return frozenset() if schema.keys() & _RULES or _type(schema) is None else _classes(schema)
 
 
@@ -145,7 +145,7 @@ def _of_type(wanted: str, fits: Callable[[Any], bool]) -> Check:
 
 
 def json_type(value: Any) -> str:
-    """The JSON schema type of a value."""
+    """Return the JSON schema type of a value."""
     match value:
         case None:
             return "null"

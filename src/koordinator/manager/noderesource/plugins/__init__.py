@@ -29,7 +29,7 @@ class Configs(msgspec.Struct, frozen=True):
 
 
 def chosen(entries: tuple[str, ...], configs: Configs) -> list[NodeResourcePlugin]:
-    """The plugins that a list of `*`, `name` and `-name` chooses, in the order in which they run."""
+    """Return the plugins that a list of `*`, `name` and `-name` chooses, in the order in which they run."""
     makers: Mapping[str, Callable[[], NodeResourcePlugin]] = {
         CPUNormalization.name: lambda: CPUNormalization(configs.normalization),
         ResourceAmplification.name: lambda: ResourceAmplification(configs.amplification),

@@ -70,13 +70,14 @@ def gang_id_of(pod: Pod) -> str:
 
 
 def unconfigured(gang_id: str) -> GangConfig:
-    """A gang that is known by name only."""
+    """Return a gang that is known by name only."""
     return GangConfig(group=(gang_id,))
 
 
 def from_pod(pod: Pod, defaults: GangDefaults) -> GangConfig | None:
-    """The gang as its pod describes it. None when the pod does not: it belongs to a PodGroup, or has no
-    proper minimum."""
+    """Return the gang as its pod describes it. None when the pod does not: it belongs to a PodGroup, or has no
+    proper minimum.
+    """
     meta = pod.metadata
     if meta.labels.get(labels.POD_GROUP):
         return None
@@ -97,7 +98,7 @@ def from_pod(pod: Pod, defaults: GangDefaults) -> GangConfig | None:
 
 
 def from_pod_group(group: PodGroup, defaults: GangDefaults) -> GangConfig:
-    """The gang as its PodGroup describes it."""
+    """Return the gang as its PodGroup describes it."""
     meta = group.metadata
     return _configured(
         GangSource.POD_GROUP,
@@ -126,7 +127,7 @@ NO_MINIMUM = "is no minimum: members are placed one by one, as pods without a ga
 
 
 def problems_of_group(group: PodGroup) -> tuple[str, ...]:
-    """The same for a PodGroup."""
+    """Return the same for a PodGroup."""
     minimum = group.spec.min_member
     found = [] if minimum > 0 else [f"spec.minMember: {minimum} {NO_MINIMUM}"]
     return (*found, *_problems(group.key, group.metadata.annotations, _CHECKS))

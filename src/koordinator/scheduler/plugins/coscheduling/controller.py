@@ -96,7 +96,9 @@ def _took_long(group: PodGroup) -> bool:
 
 
 def next_of(group: PodGroup, tally: MemberCounts, now: str) -> PodGroupStatus:
-    """The status of a PodGroup one step later; itself where nothing has happened. `now` is a timestamp (RFC 3339)."""
+    """Return the status of a PodGroup one step later; itself where nothing has happened. `now` is a timestamp (RFC
+    3339).
+    """
     match worth_a_look(group, tally):
         case QueueReason.OK:
             return next_status(group.status, group.spec.min_member, tally, now)
@@ -108,7 +110,7 @@ def next_of(group: PodGroup, tally: MemberCounts, now: str) -> PodGroupStatus:
 
 
 def next_status(status: PodGroupStatus, minimum: int, tally: MemberCounts, now: str) -> PodGroupStatus:
-    """The status one step later; unchanged when nothing has happened. `now` is a timestamp (RFC 3339).
+    """Return the status one step later; unchanged when nothing has happened. `now` is a timestamp (RFC 3339).
 
     Without a minimum the gang is as far as all of its members are. In the reference, 0 is reached at once and so the
     gang has finished.
@@ -241,7 +243,7 @@ class PodGroupController:
 
     @classmethod
     def of(cls, handle: Handle, workers: int) -> "PodGroupController":
-        """The scheduler's one; it has as many workers as its first profile says."""
+        """Return the scheduler's one; it has as many workers as its first profile says."""
         return handle.shared(cls, lambda first: cls(first, workers))
 
     def loops(self) -> Sequence[BackgroundController]:
@@ -335,7 +337,7 @@ class PodGroupController:
         return due_s
 
     async def _write(self, group: PodGroup, wanted: PodGroupStatus) -> PodGroup | None:
-        """The PodGroup as it is stored then; None when it is gone.
+        """Return the PodGroup as it is stored then; None when it is gone.
 
         The CRD of scheduler-plugins keeps the status apart, in a subresource that ours does not have: a write of the
         object then leaves it as it was.

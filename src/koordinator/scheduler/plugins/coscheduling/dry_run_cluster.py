@@ -218,7 +218,7 @@ class PreemptionDryRun:
         return False
 
     def _free_rows(self, needed: Counter[int]) -> Iterator[int]:
-        """Nodes that take members as they are, enough for all of them; these members are needed no more."""
+        """Yield nodes that take members as they are, enough for all of them; these members are needed no more."""
         for number, kind in enumerate(self._kinds):
             if needed[number] <= 0:
                 continue
@@ -234,7 +234,7 @@ class PreemptionDryRun:
                     yield row
 
     def _cheapest(self, needed: Counter[int]) -> list[int]:
-        """Nodes that hold so many members of each kind once they are cleared, as far as the columns tell."""
+        """Return nodes that hold so many members of each kind once they are cleared, as far as the columns tell."""
         slots = {
             number: np.where(self._kinds[number].is_open, self._slots(self._kinds[number]), 0)
             for number in needed
@@ -269,7 +269,7 @@ class PreemptionDryRun:
         return chosen
 
     def _next_of(self, rows: Rows) -> tuple[int, Rows]:
-        """The cheapest node, and the others."""
+        """Return the cheapest node, and the others."""
         position = self._costs.cheapest(rows, self._by_name)
         row = int(rows[position])
         self._costs.hit(row)

@@ -176,8 +176,9 @@ class EarlyRefusals:
     def _by_kind(
         self, prospects: Prospects, pod: PodInfo, gangs: Iterable[Gang]
     ) -> tuple[dict[tuple[Hashable, Hashable], list[PodInfo]], dict[str, Counter[int]]] | None:
-        """Members without a place by what nodes say to them, and for each gang how many there are of which of these
-        kinds, by number; None for members of several profiles, and for too many kinds."""
+        """Return members without a place by what nodes say to them, and for each gang how many there are of which
+        of these kinds, by number; None for members of several profiles, and for too many kinds.
+        """
         alike: dict[tuple[Hashable, Hashable], list[PodInfo]] = {}
         numbers: dict[tuple[Hashable, Hashable], int] = {}
         members: dict[str, Counter[int]] = {}

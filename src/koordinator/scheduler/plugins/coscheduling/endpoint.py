@@ -28,7 +28,7 @@ def endpoints(cache: GangCache) -> tuple[Endpoint, ...]:
 
 
 def described(gang: Gang) -> dict[str, Any]:
-    """A gang as it stands, with the field names of upstream; sets are objects with empty values."""
+    """Return a gang as it stands, with the field names of upstream; sets are objects with empty values."""
     config = gang.config
     return {
         "name": gang.gang_id,

@@ -225,7 +225,7 @@ class GangEvents:
         return self._succeed(gang.group, key) if is_awaited else Effect()
 
     def _succeed(self, group: GangGroup, key: str) -> Effect:
-        """The member whose turn or whose wake-up the group waited for is out: another one takes its place."""
+        """Return the member whose turn or whose wake-up the group waited for is out: another one takes its place."""
         if group.root_cause == key:
             group.root_cause = ""
         is_busy = self.round is not None and self.round.group_id == group.group_id
@@ -266,7 +266,7 @@ class GangEvents:
             del self._held[gang_id]
 
     def _take_held(self, gang_ids: tuple[str, ...]) -> tuple[str, ...]:
-        """The pods of these gangs that wait in Permit; the caller lets all of them go, one way or the other."""
+        """Return the pods of these gangs that wait in Permit; the caller lets all of them go, one way or the other."""
         return tuple(sorted(key for gang_id in gang_ids for key in self._held.pop(gang_id, ())))
 
 

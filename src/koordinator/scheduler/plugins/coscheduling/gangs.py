@@ -109,7 +109,7 @@ class Gang(msgspec.Struct):
         return self.config.is_initialised and self.placed_count >= self.config.minimum
 
     def startable(self) -> Iterator[str]:
-        """Members without a place that may get one, in order of arrival."""
+        """Return members without a place that may get one, in order of arrival."""
         return (key for key in self.pending if key not in self.leaving)
 
     @property
@@ -133,15 +133,15 @@ class GangCache:
         """Grows whenever another gang may be complete, or may have started, than before."""
 
     def get(self, gang_id: str) -> Gang | None:
-        """The gang, None when there is none of the id."""
+        """Return the gang, None when there is none of the id."""
         return self._gangs.get(gang_id)
 
     def group(self, group_id: str) -> GangGroup | None:
-        """The group, None when no gang belongs to it."""
+        """Return the group, None when no gang belongs to it."""
         return self._groups.get(group_id)
 
     def gangs(self) -> dict[str, Gang]:
-        """All gangs by id, to be read only."""
+        """Return all gangs by id, to be read only."""
         return self._gangs
 
     @property
@@ -150,11 +150,11 @@ class GangCache:
         return sum(bool(group.waiting_gangs) for group in self._groups.values())
 
     def members_of(self, group: GangGroup) -> list[Gang]:
-        """The known gangs of a group, by id."""
+        """Return the known gangs of a group, by id."""
         return [self._gangs[gang_id] for gang_id in group.ids if gang_id in group.gangs]
 
     def ensure(self, gang_id: str) -> Gang:
-        """The gang, made when it is not known."""
+        """Return the gang, made when it is not known."""
         gang = self._gangs.get(gang_id)
         if gang is None:
             config = unconfigured(gang_id)
@@ -185,11 +185,11 @@ class GangCache:
             self._orphans[gang.gang_id] = gang.children
 
     def orphans_of(self, gang_id: str) -> list[Pod]:
-        """Members that are left of a gang which was dropped, to be seen again: they are orphans no more."""
+        """Return members that are left of a gang which was dropped, to be seen again: they are orphans no more."""
         return [self.pods[key] for key in self._orphans.pop(gang_id, ())]
 
     def all_orphans(self, gang_id: str) -> list[Pod]:
-        """The same; they stay what they are."""
+        """Return the same; they stay what they are."""
         return [self.pods[key] for key in self._orphans.get(gang_id, ())]
 
     def _group_of(self, config: GangConfig) -> GangGroup:

@@ -72,7 +72,7 @@ class MemberShortage(msgspec.Struct, frozen=True):
 
 
 def as_is(table: NodeTable, kinds: Sequence[MemberClass]) -> HeadRoom:
-    """The room that there is."""
+    """Return the room that there is."""
     counts = np.array([kind.slots.counts for kind in kinds])
     return HeadRoom(counts, {column: table.free[column] for column in _columns(kinds)}, table.free_pods)
 
@@ -80,8 +80,10 @@ def as_is(table: NodeTable, kinds: Sequence[MemberClass]) -> HeadRoom:
 def without(
     table: NodeTable, kinds: Sequence[MemberClass], held: Mapping[int, I64], held_pods: I64
 ) -> HeadRoom:
-    """The room that there would be if pods were gone that hold so much: `held` (rows,) per column, `held_pods` (rows,)
-    of them. Filters other than that for amounts are taken to let members pass then where evictions may help."""
+    """Return the room that there would be if pods were gone that hold so much: `held` (rows,) per column,
+    `held_pods` (rows,) of them. Filters other than that for amounts are taken to let members pass then where
+    evictions may help.
+    """
     now = as_is(table, kinds)
     free = {column: amounts + held[column] for column, amounts in now.free.items()}
     free_pods = now.free_pods + held_pods
@@ -117,7 +119,7 @@ def lack(demand: GangDemand, room: HeadRoom, kinds: Sequence[MemberClass]) -> Me
 
 
 def _mixed(room: HeadRoom, wanted: Sequence[Amounts]) -> int:
-    """Members of any kinds that rows take if all ask for as little as the most modest one."""
+    """Return members of any kinds that rows take if all ask for as little as the most modest one."""
     counts = np.minimum(room.counts.sum(axis=0), room.free_pods)
     for column, free in room.free.items():
         least = min(amounts.get(column, 0) for amounts in wanted)
@@ -127,7 +129,7 @@ def _mixed(room: HeadRoom, wanted: Sequence[Amounts]) -> int:
 
 
 def _by_amounts(demand: GangDemand, room: HeadRoom, wanted: Sequence[Amounts]) -> int:
-    """Members, the most modest of each gang, that the free amounts of all rows together would do for."""
+    """Return members, the most modest of each gang, that the free amounts of all rows together would do for."""
     fitting = demand.total
     rows: Rows = np.flatnonzero(room.counts.any(axis=0))
     for column, free in room.free.items():

@@ -218,8 +218,9 @@ def _objection(job: JobPreemptor, dry_run: PreemptionCluster) -> PreemptReason:
 
 
 def cheapest(members: Sequence[JobMember], dry_run: PreemptionCluster) -> Placing:
-    """Each member on the cheapest node that takes it beside those placed before it; members that are not needed
-    where there is room for them."""
+    """Return each member on the cheapest node that takes it beside those placed before it; members that are not
+    needed where there is room for them.
+    """
     nodes: dict[str, str] = {}
     for is_needed in (True, False):
         left = [member for member in members if member.is_needed is is_needed]
@@ -239,7 +240,7 @@ def cheapest(members: Sequence[JobMember], dry_run: PreemptionCluster) -> Placin
 
 
 def _evictions(used: set[str], dry_run: PreemptionCluster) -> Iterable[VictimEviction]:
-    """The pods that must go for the members; of all others those come back first that matter most."""
+    """Return the pods that must go for the members; of all others those come back first that matter most."""
     cleared = dry_run.cleared()
     idle = [pod for node, pods in cleared.items() if node not in used for pod in pods]
     worth = _Worth(pod for node in used for pod in cleared.get(node, ()))

@@ -76,7 +76,7 @@ class JobResidents(Residents):
 
 
 def job_name(pod: Pod) -> str:
-    """The job that a pod says it belongs to, else its gangs; empty for a pod on its own."""
+    """Return the job that a pod says it belongs to, else its gangs; empty for a pod on its own."""
     return pod.metadata.labels.get(labels.QUESTIONED_OBJECT_KEY) or ",".join(job_of(pod))
 
 
@@ -127,7 +127,7 @@ class EmptyingCosts:
             self.job_counts[self._nodes[first:end]] -= 1
 
     def cheapest(self, nodes: Rows, order: I64) -> int:
-        """The position in `nodes` of the cheapest one; `order` (all nodes,) decides between equals."""
+        """Return the position in `nodes` of the cheapest one; `order` (all nodes,) decides between equals."""
         ranks = self.ranks[nodes]
         best = np.flatnonzero(ranks == ranks.min())
         counts = self.job_counts[nodes[best]]

@@ -71,7 +71,7 @@ class GangPlanning:
     # Nodes
 
     def find(self, pod: PodInfo) -> FoundNode:
-        """The node planned for the pod; for the first of a round the whole plan."""
+        """Return the node planned for the pod; for the first of a round the whole plan."""
         now = self._gangs.round_of(pod.pod) if self.asks(pod.pod) else None
         if now is None or now.failure:
             return NO_OPINION
@@ -183,7 +183,7 @@ class GangPlanning:
         return tuple(member for member in members if member.uid in chosen)
 
     def _bound(self, group: GangGroup) -> tuple[str, ...]:
-        """Nodes of members that have a place."""
+        """Return nodes of members that have a place."""
         table = self._handle.table
         uids = [
             uid

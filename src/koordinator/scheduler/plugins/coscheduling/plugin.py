@@ -99,7 +99,7 @@ class ReportedFailures:
         found.members[key] = uid
 
     def who_knows(self, group_id: str, text: str) -> dict[str, str]:
-        """The members that were told just that, with their uids."""
+        """Return the members that were told just that, with their uids."""
         found = self._groups.get(group_id)
         return found.members if found is not None and found.text == text and not self._is_old(found) else {}
 
@@ -112,9 +112,9 @@ class ReportedFailures:
 
 
 def whole_group(gangs: RunningGangs, pod: PodInfo, *, falls_back: bool = False) -> PlacementPlan | None:
-    """All members that have no place, the pod first, then in the order of a round. None unless the pod starts a round,
-    and for groups that cannot be planned: those of a topology have planners of their own, and members of several
-    schedulers or profiles are tried one by one.
+    """Return all members that have no place, the pod first, then in the order of a round. None unless the pod
+    starts a round, and for groups that cannot be planned: those of a topology have planners of their own, and
+    members of several schedulers or profiles are tried one by one.
 
     All gangs of the group need their minimum; members beyond it are placed as far as there is room. Where each goes is
     left to the engine.

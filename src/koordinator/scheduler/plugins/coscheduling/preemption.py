@@ -181,7 +181,7 @@ class GangPreemption:
         return f"preemption: {message}" if message and self.is_for_jobs else message
 
     def _gang_of(self, pod: PodInfo) -> Gang | None:
-        """The gang that the pod is placed with; None for a pod on its own."""
+        """Return the gang that the pod is placed with; None for a pod on its own."""
         gang = self._gangs.rounds.cache.get(gang_id_of(pod.pod))
         return None if gang is None or is_on_its_own(gang) else gang
 
@@ -230,7 +230,7 @@ class GangPreemption:
     def decide(
         self, job: PreemptorJob, diagnosis: Diagnosis, earlier: str = ""
     ) -> tuple[JobPreemption, Mapping[str, Sequence[PodInfo]]]:
-        """The decision, and on success whom to evict from each node."""
+        """Return the decision, and on success whom to evict from each node."""
         assert self._residents is not None
         table, trigger = self._handle.table, job.trigger
         preemptor = JobPreemptor(
@@ -388,5 +388,5 @@ def _as_nominations(promised: Sequence[tuple[PodInfo, str]]) -> list[tuple[PodIn
 
 
 def _size(pod: PodInfo) -> tuple[int, ...]:
-    """A sort key: more of the first resources first."""
+    """Return a sort key: more of the first resources first."""
     return tuple(-amount for _, amount in sorted(pod.requests))

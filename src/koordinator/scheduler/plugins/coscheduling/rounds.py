@@ -100,7 +100,7 @@ class GangRounds(GangEvents):
         return Begin(GangGate(GateReason.OK), has_started=True, ended=ended)
 
     def _checked(self, pod: Pod) -> tuple[Gang | None, GangGate]:
-        """The gang, if its rules apply to the pod, and whether all gangs of its group are complete."""
+        """Return the gang, if its rules apply to the pod, and whether all gangs of its group are complete."""
         gang_id, key = gang_id_of(pod), key_of(pod)
         if not gang_id:
             return None, GangGate(GateReason.OK)
@@ -143,7 +143,7 @@ class GangRounds(GangEvents):
     # The round
 
     def next_pod(self) -> Next:
-        """The member that must be tried next, before anything else is taken from the queue."""
+        """Return the member that must be tried next, before anything else is taken from the queue."""
         now = self.round
         if now is None:
             return Next(self._next_begun()) if self.cache.begun else Next()
@@ -199,8 +199,9 @@ class GangRounds(GangEvents):
                 yield gang
 
     def _untried(self, now: GangRound) -> list[tuple[str, str]]:
-        """Members to be tried, with their gangs: those that gangs lack before those beyond a minimum, who might take
-        their room."""
+        """Return members to be tried, with their gangs: those that gangs lack before those beyond a minimum, who
+        might take their room.
+        """
         first: list[tuple[str, str]] = []
         others: list[tuple[str, str]] = []
         for gang in self._gangs_of(now):
@@ -364,7 +365,7 @@ class GangRounds(GangEvents):
         return gang is not None and self.cache.is_current(pod) and uid_of(pod) in gang.group.binding
 
     def binding_mark(self, pod: Pod) -> tuple[str, int]:
-        """The group that the pod is bound with, and how many of it; an empty id when it goes alone."""
+        """Return the group that the pod is bound with, and how many of it; an empty id when it goes alone."""
         gang = self.cache.get(gang_id_of(pod))
         if gang is None:
             return "", 0

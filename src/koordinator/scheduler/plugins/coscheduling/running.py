@@ -92,7 +92,7 @@ class RunningGangs:
 
     @classmethod
     def of(cls, handle: Handle, args: CoschedulingArgs) -> "RunningGangs":
-        """The scheduler's one. Time-outs and policies of gangs that give none are those of its first profile."""
+        """Return the scheduler's one. Time-outs and policies of gangs that give none are those of its first profile."""
         found = handle.shared(cls, lambda first: cls(first, args))
         if defaults_of(args) != defaults_of(found.args):
             log.warning(
@@ -103,11 +103,11 @@ class RunningGangs:
     # Who is who
 
     def pod(self, key: str) -> Pod | None:
-        """A member as the API said last."""
+        """Return a member as the API said last."""
         return self.rounds.cache.pods.get(key)
 
     def info(self, key: str) -> PodInfo | None:
-        """A member with its requests; None when it is gone or they cannot be read."""
+        """Return a member with its requests; None when it is gone or they cannot be read."""
         pod = self.pod(key)
         if pod is None:
             return None
@@ -126,15 +126,16 @@ class RunningGangs:
         return found
 
     def pending_of(self, group: GangGroup) -> list[PodInfo]:
-        """Members of all gangs of the group that have no place, in planning order: by their network-topology-index,
-        then by name."""
+        """Return members of all gangs of the group that have no place, in planning order: by their
+        network-topology-index, then by name.
+        """
         keys = [key for gang in self.rounds.cache.members_of(group) for key in gang.startable()]
         found = [info for info in map(self.info, keys) if info is not None]
         found.sort(key=_planning_order)
         return found
 
     def needed_with(self, pod: Pod) -> list[PodInfo]:
-        """The pod and as many other members without a place as its group lacks to start."""
+        """Return the pod and as many other members without a place as its group lacks to start."""
         group = self.group_of(pod)
         keys = dict.fromkeys((key_of(pod),))
         for gang in self.rounds.cache.members_of(group) if group is not None else ():
@@ -144,7 +145,7 @@ class RunningGangs:
         return [info for info in map(self.info, keys) if info is not None]
 
     def waiting_of(self, group: GangGroup) -> list[tuple[PodInfo, str]]:
-        """Members that wait in Permit or are being bound, with their nodes, in planning order."""
+        """Return members that wait in Permit or are being bound, with their nodes, in planning order."""
         table = self._handle.table
         found: list[tuple[PodInfo, str]] = []
         for gang in self.rounds.cache.members_of(group):
@@ -157,12 +158,12 @@ class RunningGangs:
         return found
 
     def group_of(self, pod: Pod) -> GangGroup | None:
-        """The gang group of a pod; None for a pod of no known gang."""
+        """Return the gang group of a pod; None for a pod of no known gang."""
         gang = self.rounds.cache.get(gang_id_of(pod))
         return gang.group if gang is not None else None
 
     def round_of(self, pod: Pod) -> GangRound | None:
-        """The round under way, if it is that of the pod's group."""
+        """Return the round under way, if it is that of the pod's group."""
         now, group = self.rounds.round, self.group_of(pod)
         return now if now is not None and group is not None and now.group_id == group.group_id else None
 
@@ -262,7 +263,7 @@ class RunningGangs:
         return self._resting(pod) or self.rounds.pre_enqueue(pod)
 
     def look(self, pod: Pod) -> GangGate:
-        """The same without that anything follows from it."""
+        """Return the same without that anything follows from it."""
         return self._resting(pod) or self.rounds.look(pod)
 
     def _resting(self, pod: Pod) -> GangGate | None:
@@ -388,7 +389,7 @@ class RunningGangs:
 
 
 def job_size(tried_count: int) -> str:
-    """The metric's label: `0`, `1-100`, … `901-1000`, `1000+`. Source: behaviour/gangs 18."""
+    """Return the metric's label: `0`, `1-100`, … `901-1000`, `1000+`. Source: behaviour/gangs 18."""
     if tried_count > JOB_SIZE_MAX:
         return f"{JOB_SIZE_MAX}+"
     below = (tried_count - 1) // JOB_SIZE_STEP * JOB_SIZE_STEP

@@ -109,7 +109,7 @@ def allocate(
     limits: DeviceLimits = NO_LIMITS,
     options: AllocateOptions | None = None,
 ) -> DeviceDecision:
-    """The pod's devices of all types on the node, or why not.
+    """Return the pod's devices of all types on the node, or why not.
 
     Raises: ProtocolError when the node's partition table is malformed.
     """
@@ -153,7 +153,7 @@ def node_score(
 
 
 def _joint_types(pod: PodDevices) -> list[str]:
-    """The types that belong together, the leading one first; none for a pod of one type."""
+    """Return the types that belong together, the leading one first; none for a pod of one type."""
     if pod.joint is None or len(pod.by_type) < 2:
         return []
     return [

@@ -47,7 +47,7 @@ def numa_hints(
     limits: DeviceLimits = NO_LIMITS,
     options: AllocateOptions | None = None,
 ) -> DeviceHintDecision:
-    """The sets of NUMA nodes from which the pod can get its devices.
+    """Return the sets of NUMA nodes from which the pod can get its devices.
 
     `limits.required` stands for devices that were chosen beforehand: their NUMA nodes are the only hint.
     """

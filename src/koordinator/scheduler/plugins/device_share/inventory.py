@@ -89,7 +89,7 @@ View = dict[int, VisibleDevice]
 def devices_of(
     device: Device, node_labels: Mapping[str, str], pods: Iterable[DeviceAllocations]
 ) -> NodeDevices:
-    """The node's devices with what these pods got of them.
+    """Return the node's devices with what these pods got of them.
 
     Raises: QuantityError when an amount is no quantity.
     """
@@ -117,7 +117,7 @@ def devices_of(
 
 
 def amounts_of(wire: Mapping[str, RawQuantity]) -> Amounts:
-    """A resource list in integers, under the names of today.
+    """Return a resource list in integers, under the names of today.
 
     Raises: QuantityError.
     """
@@ -147,7 +147,7 @@ def _entry(info: DeviceInfo) -> DeviceEntry:
 def view_of(
     node: NodeDevices, device_type: str, limits: DeviceLimits, selector: LabelSelector | None = None
 ) -> View:
-    """The devices of a type that a pod may see; none when nothing is left of any."""
+    """Return the devices of a type that a pod may see; none when nothing is left of any."""
     required = limits.required.get(device_type)
     visible: View = {}
     for minor, entry in node.devices.get(device_type, {}).items():

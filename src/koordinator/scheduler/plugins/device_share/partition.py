@@ -49,7 +49,7 @@ class _Scope(msgspec.Struct, frozen=True):
 def closest(
     view: View, wanted: GPURequest, used: Collection[int], score: Scorer | None = None
 ) -> tuple[int, ...]:
-    """The minors in the smallest scope with enough of them; empty when no scope will do."""
+    """Return the minors in the smallest scope with enough of them; empty when no scope will do."""
     found = _search(_tree(view.values()), wanted, used, score, 0, 0)
     return found.minors if found is not None else ()
 
@@ -135,7 +135,7 @@ class NodePartitions(msgspec.Struct, frozen=True):
 
 
 def partitions_of(node: NodeDevices) -> NodePartitions:
-    """The table that the node agent reported, else the one built in for the model.
+    """Return the table that the node agent reported, else the one built in for the model.
 
     Raises: ProtocolError when the reported table is malformed.
     """
@@ -156,7 +156,7 @@ def choose(
     healthy: Collection[int],
     spec: GPUPartitionSpec | None = None,
 ) -> PartitionDecision:
-    """A free partition of `count` GPUs that leaves the larger ones whole.
+    """Return a free partition of `count` GPUs that leaves the larger ones whole.
 
     Groups of lower allocation score come first, as users know it.
     """

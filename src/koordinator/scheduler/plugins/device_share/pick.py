@@ -50,7 +50,7 @@ class VFChoice(msgspec.Struct, frozen=True):
     """By minor; None allows all."""
 
     def of(self, device: VisibleDevice) -> VirtualFunction | None:
-        """The device's free one with the lowest bus id."""
+        """Return the device's free one with the lowest bus id."""
         allowed = None if self.allowed is None else self.allowed.get(device.minor, frozenset())
         free = [
             VirtualFunction(minor=vf.minor, bus_id=vf.bus_id)
@@ -69,7 +69,7 @@ def pick(
     score: Scorer | None = None,
     vfs: VFChoice | None = None,
 ) -> PickDecision:
-    """The first devices in order that have enough left (and a virtual function, where one is wanted)."""
+    """Return the first devices in order that have enough left (and a virtual function, where one is wanted)."""
     count_max = max(wish.count, len(wish.preferred_pcies))
     picked: list[Picked] = []
     for device in in_order(view.values(), wish.preferred, wish.preferred_pcies, score):

@@ -87,12 +87,12 @@ class PerDevice(msgspec.Struct, frozen=True):
 
 
 def insufficient(device_type: str) -> str:
-    """The reason that users know."""
+    """Return the reason that users know."""
     return f"Insufficient {device_type} devices"
 
 
 def parse(requests: ResourceList) -> PodDeviceRequest:
-    """The device requests of a pod by type, checked and rewritten to base names.
+    """Return the device requests of a pod by type, checked and rewritten to base names.
 
     Raises: QuantityError when an amount is no quantity.
     """
@@ -146,7 +146,7 @@ def _in_base_names(asked: Amounts) -> Amounts:
 
 
 def per_gpu(asked: Mapping[str, int]) -> PerDevice:
-    """Number of GPUs and the amounts on each; without a whole memory ratio the GPUs are shared."""
+    """Return number of GPUs and the amounts on each; without a whole memory ratio the GPUs are shared."""
     ratio = asked.get(resources.GPU_MEMORY_RATIO, 0)
     count = asked.get(resources.GPU_SHARED, 0)
     if not count:
@@ -164,7 +164,7 @@ def per_device(
     device_labels: Sequence[Mapping[str, str]],
     hint: DeviceHint | None = None,
 ) -> PerDevice:
-    """Number of NICs or FPGAs on a node whose devices have these labels, and the amount of each."""
+    """Return number of NICs or FPGAs on a node whose devices have these labels, and the amount of each."""
     hint = hint or DeviceHint()
     name = _NAMES[device_type][0]
     amount = asked[name]
@@ -184,7 +184,7 @@ def per_device(
 
 
 def with_gpu_memory(allocated: Mapping[str, int], total: Mapping[str, int]) -> Amounts | None:
-    """The amounts on one GPU with both memory and its ratio; None when the GPU has nothing to give."""
+    """Return the amounts on one GPU with both memory and its ratio; None when the GPU has nothing to give."""
     memory_bytes = total.get(resources.GPU_MEMORY, 0)
     if memory_bytes <= 0:
         return None

@@ -133,7 +133,7 @@ def within(reservation: ReservedDevices, limits: DeviceLimits, base: ByType | No
 def _sum(
     parts: Sequence[ByType], only: Mapping[str, frozenset[int]] | None = None
 ) -> dict[str, dict[int, Amounts]]:
-    """All parts together; `only` these minors."""
+    """Return all parts together; `only` these minors."""
     total: dict[str, dict[int, Amounts]] = {}
     for part in parts:
         for device_type, minors in part.items():

@@ -40,7 +40,7 @@ def claim_names(pod: Pod) -> tuple[tuple[str, str | None], ...]:
 
 
 def uses_of(pod: Pod) -> Iterator[ClaimUse]:
-    """The pod's claims. Raises: ClaimError when a claim has not been made yet."""
+    """Yield the pod's claims. Raises: ClaimError when a claim has not been made yet."""
     namespace, name = pod.metadata.namespace, pod.metadata.name
     made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
     for each in pod.spec.resource_claims:
@@ -56,7 +56,7 @@ def uses_of(pod: Pod) -> Iterator[ClaimUse]:
 
 
 def claims_of(pod: Pod, find: Find) -> list[tuple[ClaimUse, ResourceClaim]]:
-    """The pod's claims as they are. Raises: ClaimError."""
+    """Return the pod's claims as they are. Raises: ClaimError."""
     found = []
     for use in uses_of(pod):
         claim = find(use.key)

@@ -300,7 +300,7 @@ class Inventory(RowKeeper):
             self.node_at[row] = NOWHERE
 
     def nodes_of(self, rows: npt.NDArray[np.intp]) -> Numbers:
-        """Number of the node on each of the rows, `NOWHERE` for those without devices of their own."""
+        """Return number of the node on each of the rows, `NOWHERE` for those without devices of their own."""
         if rows.size and int(rows[-1]) >= self.node_at.size:
             self._seat_more()
         return self.node_at[rows]

@@ -23,7 +23,7 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 def grants(demand: ClaimDemand, answer: AllocatorResult, entries: Sequence[SliceDevice]) -> list[Grant]:
-    """One per claim; `entries` are the devices that the answer's indices mean."""
+    """Return one per claim; `entries` are the devices that the answer's indices mean."""
     found = []
     for index, claim in enumerate(demand.claims):
         results: list[Json] = []
@@ -84,7 +84,7 @@ def _parameters(source: str, requests: Iterable[str], opaque: Json | None) -> Js
 
 
 def node_selector(entries: Sequence[SliceDevice]) -> Json | None:
-    """Nodes from which all of the devices can be used; None for all nodes."""
+    """Return nodes from which all of the devices can be used; None for all nodes."""
     fields: list[Json] = []
     labels: list[Json] = []
     for entry in entries:

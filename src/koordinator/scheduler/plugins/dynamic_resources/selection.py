@@ -83,7 +83,7 @@ class DeviceColumn(abc.ABC):
 
     @abc.abstractmethod
     def judge(self, number: int, entry: SliceDevice) -> Any:
-        """The value of one device."""
+        """Return the value of one device."""
 
 
 class DeviceSelection(DeviceColumn):

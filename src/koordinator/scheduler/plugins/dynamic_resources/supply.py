@@ -100,7 +100,7 @@ class Supply:
     # Counting
 
     def _has_enough(self, demand: ClaimDemand, rows: Rows, reaches: Mask) -> Mask:
-        """Rows with as many devices as the requests that have no choice need."""
+        """Return rows with as many devices as the requests that have no choice need."""
         needs: dict[int, int] = {}
         passes = np.ones(rows.size, np.bool_)
         inventory = self._inventory
@@ -149,7 +149,7 @@ class Supply:
     # Searching
 
     def _codes(self, demand: ClaimDemand) -> I64:
-        """A number per device, equal for devices that are alike to the demand."""
+        """Return a number per device, equal for devices that are alike to the demand."""
         inventory = self._inventory
         codes: I64 = inventory.trouble.astype(np.int64) * 2 + inventory.is_used
         span = 2 * (INVALID + 1)

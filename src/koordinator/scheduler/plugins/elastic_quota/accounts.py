@@ -75,7 +75,7 @@ class QuotaControllers:
 
 
 def reserved_objects(args: ElasticQuotaArgs) -> list[dict[str, Any]]:
-    """The three quotas that every cluster has."""
+    """Return the three quotas that every cluster has."""
     root_labels = {
         labels.QUOTA_IS_PARENT: "true",
         labels.QUOTA_ALLOW_LENT_RESOURCE: "false",
@@ -135,7 +135,7 @@ class QuotaAccounts(RowKeeper):
 
     @classmethod
     def of(cls, args: ElasticQuotaArgs, handle: Handle) -> "QuotaAccounts":
-        """The scheduler's one. Arguments that concern all are those of its first profile. Raises: ValueError."""
+        """Return the scheduler's one. Arguments that concern all are those of its first profile. Raises: ValueError."""
         return handle.shared(cls, lambda first: cls(args, first))
 
     def args_of(self, args: ElasticQuotaArgs) -> ElasticQuotaArgs:

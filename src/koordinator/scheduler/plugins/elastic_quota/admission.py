@@ -32,8 +32,8 @@ class QuotaStanding(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, quota: Quota, *, has_runtime: bool, like: Amounts | None = None) -> "QuotaStanding":
-        """A quota as it stands; its runtime has been refreshed by the caller. Its use is written as in `like`, the
-        request of the pod that asks.
+        """Return a quota as it stands; its runtime has been refreshed by the caller. Its use is written as in
+        `like`, the request of the pod that asks.
         """
         return cls(
             name=quota.spec.name,

@@ -21,13 +21,14 @@ _WRITTEN_BINARY = frozenset(
 
 
 def nanos_of(amounts: Amounts) -> Nanos:
-    """The same list to count with."""
+    """Return the same list to count with."""
     return {name: amount.nanos for name, amount in amounts.items()}
 
 
 def amounts_of(nanos: Mapping[str, int], like: Mapping[str, Quantity] | None = None) -> Amounts:
-    """The same list for people and the wire: written as amounts of that name in `like`, else memory in powers of
-    1024."""
+    """Return the same list for people and the wire: written as amounts of that name in `like`, else memory in
+    powers of 1024.
+    """
     known = like or {}
     return {
         name: Quantity(number, known[name].family if name in known else _family(name))
@@ -45,7 +46,7 @@ def nanos_per_unit(name: str) -> int:
 
 
 def to_units(nanos: int, per_unit: int) -> int:
-    """The integer that shares are computed with, rounded away from zero."""
+    """Return the integer that shares are computed with, rounded away from zero."""
     return -(-nanos // per_unit) if nanos > 0 else nanos // per_unit
 
 
@@ -70,7 +71,7 @@ def masked(nanos: Mapping[str, int], names: Collection[str]) -> Nanos:
 
 
 def negated(nanos: Mapping[str, int]) -> Nanos:
-    """The same amounts with the other sign."""
+    """Return the same amounts with the other sign."""
     return {name: -number for name, number in nanos.items()}
 
 
@@ -100,12 +101,12 @@ def accumulate(total: Amounts, delta: Amounts) -> Amounts:
 
 
 def exceeding(amounts: Amounts, limit: Amounts) -> tuple[str, ...]:
-    """Names whose amount is above the limit, sorted. A name that `limit` lacks is not limited."""
+    """Return names whose amount is above the limit, sorted. A name that `limit` lacks is not limited."""
     return tuple(sorted(name for name, amount in amounts.items() if name in limit and amount > limit[name]))
 
 
 def text(amounts: Amounts) -> str:
-    """The list for people: `cpu:2,memory:4Gi`, or `<empty>`."""
+    """Return the list for people: `cpu:2,memory:4Gi`, or `<empty>`."""
     return ",".join(f"{name}:{amounts[name].text}" for name in sorted(amounts)) or "<empty>"
 
 

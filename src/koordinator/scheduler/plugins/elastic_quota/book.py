@@ -123,7 +123,7 @@ class QuotaBook:
         return QuotaRef(DEFAULT) if self._has_default else NO_QUOTA
 
     def tree_of(self, ref: QuotaRef) -> GroupQuotaTree | None:
-        """The tree of a quota; None when there is none (any more)."""
+        """Return the tree of a quota; None when there is none (any more)."""
         return self.forest.tree(ref.tree_id) if ref.name else None
 
     def counted_in(self, key: str) -> QuotaRef:
@@ -131,11 +131,11 @@ class QuotaBook:
         return self._refs.get(key, NO_QUOTA)
 
     def pod(self, key: str) -> Pod | None:
-        """The pod as it was seen last."""
+        """Return the pod as it was seen last."""
         return self._pods.get(key)
 
     def quotas(self) -> Iterator[tuple[str, GroupQuotaTree, Quota]]:
-        """All quotas of all trees, with the id of their tree and the tree; roots are left out."""
+        """Yield all quotas of all trees, with the id of their tree and the tree; roots are left out."""
         for tree_id in self.forest.ids():
             tree = self.forest.tree(tree_id)
             for name in tree.names() if tree is not None else ():
@@ -144,11 +144,11 @@ class QuotaBook:
                     yield tree_id, tree, quota
 
     def names(self) -> set[str]:
-        """All quotas of all trees."""
+        """Return all quotas of all trees."""
         return {name for tree in self._trees() for name in tree.names()}
 
     def find(self, name: str) -> tuple[GroupQuotaTree, Quota] | None:
-        """A quota and its tree; the root is that of the default tree."""
+        """Return a quota and its tree; the root is that of the default tree."""
         tree = self.forest.tree(self.forest.tree_ids.get(name, DEFAULT_TREE))
         quota = tree.get(name) if tree is not None else None
         return (tree, quota) if tree is not None and quota is not None else None
@@ -401,7 +401,7 @@ class QuotaBook:
         tree.remove_pod(ref.name, key)
 
     def ask_of(self, pod: Pod) -> QuotaPodRequest:
-        """The pod as its quota sees it. Raises: QuantityError."""
+        """Return the pod as its quota sees it. Raises: QuantityError."""
         return QuotaPodRequest(
             key=pod.key,
             request=pod_resources.requests(pod, with_overhead=not self._ignores_overhead),

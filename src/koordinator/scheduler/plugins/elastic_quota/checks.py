@@ -53,7 +53,7 @@ class QuotaChecks:
         return place
 
     def place(self, ref: QuotaRef) -> PodQuota | Status:
-        """The quota of that name, brought up to date."""
+        """Return the quota of that name, brought up to date."""
         place = self._places.at(ref)
         if isinstance(place, PodQuota) and place.has_runtime:
             self._bring_up_to_date(place)
@@ -66,7 +66,7 @@ class QuotaChecks:
     # One pod
 
     def request_of(self, pod: Pod, quota: Quota) -> Nanos:
-        """All that a pod asks for; from its quota where it is counted. Raises: QuantityError, ProtocolError."""
+        """Return all that a pod asks for; from its quota where it is counted. Raises: QuantityError, ProtocolError."""
         counted = quota.pods.get(pod.key)
         return counted.request if counted is not None else nanos_of(self._book.ask_of(pod).request)
 

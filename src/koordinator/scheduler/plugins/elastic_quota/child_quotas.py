@@ -253,7 +253,7 @@ class ChildQuotas:
         return np.where(arrays.lends, arrays.requests, np.maximum(arrays.requests, arrays.least))
 
     def take_changed(self) -> Sequence[int]:
-        """Rows whose shares differ from those at the last call."""
+        """Return rows whose shares differ from those at the last call."""
         shares = self._all_shares()
         reported, self._reported = self._reported, shares
         if isinstance(reported, np.ndarray) and isinstance(shares, np.ndarray):

@@ -56,8 +56,8 @@ def resolve(
     *,
     has_default: bool = True,
 ) -> QuotaRef:
-    """The quota of a pod: by its label, by the name of its namespace, by a binding of its namespace, and
-    the default quota where nothing applies or the quota is not known.
+    """Return the quota of a pod: by its label, by the name of its namespace, by a binding of its namespace, and the
+    default quota where nothing applies or the quota is not known.
 
     `trees` has the tree id of each known quota. Without a default quota (gate `DisableDefaultQuota`) only
     the label counts.
@@ -106,7 +106,7 @@ class QuotaForest:
         self._capacity: Amounts = {}
 
     def tree(self, tree_id: str) -> GroupQuotaTree | None:
-        """The tree, None when there is none of the id."""
+        """Return the tree, None when there is none of the id."""
         return self._trees.get(tree_id)
 
     def ids(self) -> list[str]:

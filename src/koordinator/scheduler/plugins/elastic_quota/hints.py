@@ -73,7 +73,7 @@ class TreeSnapshot(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, tree: GroupQuotaTree) -> "TreeSnapshot":
-        """A tree as it is now."""
+        """Return a tree as it is now."""
         quotas = [quota for name in tree.names() if (quota := tree.get(name)) is not None]
         return cls(
             parents={quota.spec.name: quota.spec.parent for quota in quotas},

@@ -47,7 +47,7 @@ class QuotaHook:
         """Learn that what a pod with a place uses of its quota changed: it got its place, changed, or lost it."""
 
     def update_quota_status(self, quota: ElasticQuota, patch: dict[str, Any]) -> dict[str, Any] | None:
-        """The merge patch to write instead of `patch` (which may be empty: nothing to write); None leaves it."""
+        """Return the merge patch to write instead of `patch` (which may be empty: nothing to write); None leaves it."""
         return None
 
     def check_pod(self, quota: str, pod: Pod) -> str:
@@ -139,7 +139,7 @@ class QuotaHooks:
             pass
 
     def update_status(self, quota: ElasticQuota, patch: dict[str, Any]) -> dict[str, Any]:
-        """The patch as hooks want it, one after the other."""
+        """Return the patch as hooks want it, one after the other."""
         for hook in self._hooks:
             amended = self._call(hook, "update_quota_status", quota, patch)
             patch = patch if amended is None else amended

@@ -144,7 +144,7 @@ class LendingReport:
                 self._below.setdefault(self._quotas[name].parent, []).append(name)
 
     def get(self, name: str) -> QuotaSummary | None:
-        """A quota."""
+        """Return a quota."""
         return self._quotas.get(name)
 
     def path(self, name: str) -> str:
@@ -171,7 +171,7 @@ class LendingReport:
         return bool(names) and not self._quotas[names[0]].tree_id
 
     def rows(self) -> list[QuotaLine]:
-        """All quotas, each before its children, siblings by name. Quotas that hang nowhere come last."""
+        """Return all quotas, each before its children, siblings by name. Quotas that hang nowhere come last."""
         tops = [ROOT] if ROOT in self._quotas else self._below.get(ROOT, [])
         strays = [name for name in sorted(self._quotas) if self._quotas[name].parent not in self._quotas]
         rings = sorted(self._quotas)  # what nothing leads to: quotas that are each other's parents
@@ -251,7 +251,7 @@ class LendingReport:
 
 
 def of_quota(quota: Quota, tree_id: str, runtime: Amounts) -> QuotaSummary:
-    """A quota of the books; `runtime` is what it may use now."""
+    """Return a quota of the books; `runtime` is what it may use now."""
     counted = quota.max if quota.spec.name != ROOT else quota.runtime
     return QuotaSummary(
         name=quota.spec.name,
@@ -268,7 +268,7 @@ def of_quota(quota: Quota, tree_id: str, runtime: Amounts) -> QuotaSummary:
 
 
 def of_path(tree: GroupQuotaTree, tree_id: str, name: str) -> LendingReport:
-    """A quota of the books with its ancestors, and the siblings of each: enough for `path` and `loans`."""
+    """Return a quota of the books with its ancestors, and the siblings of each: enough for `path` and `loans`."""
     tree.bring_up_to_date(name)
     wanted: dict[str, Quota] = {}
     for each in tree.path(name):

@@ -172,7 +172,7 @@ class OverUse:
             await self._take_back(quota)
 
     def _above(self, name: str) -> Quota | None:
-        """The quota if it uses more than its runtime of now."""
+        """Return the quota if it uses more than its runtime of now."""
         place = self._book.find(name)
         if place is None or name in (SYSTEM, ROOT):
             return None

@@ -77,7 +77,7 @@ def _wants_pods(request: ApiRequest) -> bool:
 
 
 def described(quota: Quota, tree_id: str, *, with_pods: bool) -> dict[str, Any]:
-    """A quota as it stands, with the field names of upstream. Source: behaviour/elastic-quota 16."""
+    """Return a quota as it stands, with the field names of upstream. Source: behaviour/elastic-quota 16."""
     own, below = quota.own, quota.below
     body: dict[str, Any] = {
         "name": quota.spec.name,

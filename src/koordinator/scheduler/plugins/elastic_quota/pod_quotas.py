@@ -53,7 +53,7 @@ class PodQuota(msgspec.Struct, frozen=True, eq=False):
 def place_in(
     tree: GroupQuotaTree, ref: QuotaRef, *, has_runtime: bool, asks_ancestors: bool
 ) -> PodQuota | Status:
-    """The quota of that name with the ancestors that have a say; an error where the tree does not know it."""
+    """Return the quota of that name with the ancestors that have a say; an error where the tree does not know it."""
     quota = tree.get(ref.name)
     if quota is None:
         return error("Could not find the specified ElasticQuota")
@@ -102,7 +102,7 @@ class PodQuotaCache:
         return place
 
     def at(self, ref: QuotaRef) -> PodQuota | Status:
-        """The quota of that name."""
+        """Return the quota of that name."""
         tree = self._book.tree_of(ref)
         if tree is None:
             return error(

@@ -116,7 +116,7 @@ class QuotaPreemption:
         )
 
     def _rows(self, pod: PodInfo, ref: QuotaRef, quota: Quota) -> Iterator[tuple[int, list[PodInfo]]]:
-        """Nodes with pods that may go for this one, and these pods; at most `NODES_MAX`."""
+        """Yield nodes with pods that may go for this one, and these pods; at most `NODES_MAX`."""
         table, own = self._handle.table, self._rival(pod, ref)
         lesser: dict[int, list[PodInfo]] = {}
         for key, counted in quota.pods.items():

@@ -292,7 +292,7 @@ class QuotaChains:
         return path
 
     def of(self, quota: Quota) -> QuotaChain:
-        """The way of a quota of the tree."""
+        """Return the way of a quota of the tree."""
         name = quota.spec.name
         chain = self._known.get(name)
         if chain is None:

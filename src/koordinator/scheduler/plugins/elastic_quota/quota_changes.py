@@ -55,7 +55,7 @@ class QuotaChanges:
             each.bell.set()
 
     def after(self, handler: Callable[[T], object]) -> Callable[[T], None]:
-        """The handler, and the news of it."""
+        """Return the handler, and the news of it."""
 
         def told(subject: T) -> None:
             handler(subject)
@@ -64,7 +64,7 @@ class QuotaChanges:
         return told
 
     def listen(self) -> ChangeListener:
-        """A new listener, for whom everything is news."""
+        """Return a new listener, for whom everything is news."""
         listener = ChangeListener()
         listener.touched.update(self._book.names())
         listener.bell.set()
@@ -109,7 +109,7 @@ class Latencies:
         )
 
     def of(self, operation: str, function: Callable[[*Ts], R]) -> Callable[[*Ts], R]:
-        """The function, measured."""
+        """Return the function, measured."""
         observe, now = self._histogram.of(operation).observe, self._now
 
         def measured(*args: *Ts) -> R:

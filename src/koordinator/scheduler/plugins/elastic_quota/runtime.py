@@ -29,8 +29,8 @@ def shares(
     weights: Sequence[int],
     lends: Sequence[bool],
 ) -> list[int]:
-    """The runtime of each child, in order of their names: floors first, then what is left by weight, nobody beyond its
-    request. One entry of each list per child; for many children there is `water_filling`.
+    """Return the runtime of each child, in order of their names: floors first, then what is left by weight, nobody
+    beyond its request. One entry of each list per child; for many children there is `water_filling`.
 
     Floors are given out even when they exceed `total`. What nobody wants stays with the parent.
     """
@@ -145,7 +145,7 @@ def scaled_mins(minima: Column, available: int, sum_of_mins: int) -> Column:
 
 
 def scaled_min(minimum: int, available: int, sum_of_mins: int) -> int:
-    """A child's part of `available` in proportion to its minimum, for a parent that cannot give all minima.
+    """Return a child's part of `available` in proportion to its minimum, for a parent that cannot give all minima.
 
     In binary floating point, cut off, as upstream computes it: other results would differ by units.
     """

@@ -146,7 +146,7 @@ class RuntimeCalculator:
         child.runtime_version = self.version
 
     def take_changed(self) -> list[str]:
-        """Names of children whose shares differ from those at the last call; `refresh` tells the new ones."""
+        """Return names of children whose shares differ from those at the last call; `refresh` tells the new ones."""
         self._compute()
         rows: set[int] = set()
         for columns in self._columns.values():

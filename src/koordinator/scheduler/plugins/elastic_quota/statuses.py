@@ -233,7 +233,7 @@ _ANNOTATIONS: tuple[tuple[str, Annotation[ResourceList]], ...] = (
 
 
 def status_patch(found: ElasticQuota, quota: Quota, *, may_lower: bool = True) -> dict[str, Any]:
-    """The merge patch that makes an object say how its quota stands; {} when it does, zeros left aside.
+    """Return the merge patch that makes an object say how its quota stands; {} when it does, zeros left aside.
 
     `may_lower`: whether child-request may fall, which admission counts with.
 

@@ -70,15 +70,15 @@ class GroupQuotaTree:
     # What is known
 
     def get(self, name: str) -> Quota | None:
-        """The quota, to be read only; None when there is none of the name."""
+        """Return the quota, to be read only; None when there is none of the name."""
         return self._quotas.get(name)
 
     def names(self) -> list[str]:
-        """Names of all quotas, sorted."""
+        """Return names of all quotas, sorted."""
         return sorted(self._quotas)
 
     def bare(self) -> "GroupQuotaTree":
-        """A tree without quotas that shares by the same rules."""
+        """Return a tree without quotas that shares by the same rules."""
         return GroupQuotaTree(scales_min=self._scales_min, keeps_guarantee=self._keeps_guarantee)
 
     def take_touched(self) -> set[str]:
@@ -87,7 +87,7 @@ class GroupQuotaTree:
         return touched
 
     def children(self, name: str) -> list[str]:
-        """Names of the children of a quota, sorted."""
+        """Return names of the children of a quota, sorted."""
         level = self._levels.get(name)
         return sorted(level.children) if level is not None else []
 
@@ -108,7 +108,7 @@ class GroupQuotaTree:
         return amounts_of(self._shared())
 
     def _shared(self) -> Nanos:
-        """The pool; the same object until it changes."""
+        """Return the pool; the same object until it changes."""
         if self._pool is None:
             pool = nanos_of(self._total)
             for name in (SYSTEM, DEFAULT):
@@ -130,7 +130,7 @@ class GroupQuotaTree:
         return self._chains.path(name)
 
     def _changing(self, parent: str) -> RuntimeCalculator:
-        """The level of a parent, about to change."""
+        """Return the level of a parent, about to change."""
         self._unsettled.add(parent)
         self.version += 1
         return self._level(parent)
@@ -143,7 +143,7 @@ class GroupQuotaTree:
         return level
 
     def _names(self, parent: str) -> tuple[str, ...]:
-        """The resources that the parent's children share, sorted."""
+        """Return the resources that the parent's children share, sorted."""
         return self._shared_names.names() if parent == ROOT else tuple(sorted(self._quotas[parent].max))
 
     # Quotas

@@ -247,7 +247,7 @@ def _nobody() -> UnmetRequest:
 
 
 def _inserted(numbers: npt.NDArray[np.int64], position: int, number: int) -> npt.NDArray[np.int64]:
-    """A fraction of what `np.insert` takes."""
+    """Return a fraction of what `np.insert` takes."""
     longer = np.empty(numbers.size + 1, numbers.dtype)
     longer[:position] = numbers[:position]
     longer[position] = number

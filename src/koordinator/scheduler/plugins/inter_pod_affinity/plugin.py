@@ -224,7 +224,7 @@ class InterPodAffinity(
     # What is where
 
     def _wanted(self, state: PodAffinityState) -> list[DomainCounts]:
-        """Pods that match all required terms at once, by the domains of each of the terms."""
+        """Return pods that match all required terms at once, by the domains of each of the terms."""
         if not state.affinity.together:
             return []
         count = self._counts.count(state.affinity.together_terms)
@@ -237,7 +237,7 @@ class InterPodAffinity(
         ]
 
     def _holders(self, state: PodAffinityState) -> list[DomainCounts]:
-        """Pods that want to be away from this one."""
+        """Return pods that want to be away from this one."""
         return [self._topology.domains(holders, holders.term.topology_key) for holders in state.existing_anti]
 
     def _scored(self, state: PodAffinityState) -> Iterator[tuple[Tally, str, int]]:
@@ -393,7 +393,7 @@ class Neighbours:
         self._affinities = affinity
 
     def wanting_away(self, domains: DomainCounts, holders: Holders, row: int) -> str:
-        """Pods near the row that do not want this one there; empty without any."""
+        """Return pods near the row that do not want this one there; empty without any."""
         key = holders.term.key
 
         def is_meant(pod: PodInfo) -> bool:
@@ -405,7 +405,7 @@ class Neighbours:
         )
 
     def unwanted(self, domains: DomainCounts, count: PodCount, term: Term, row: int) -> str:
-        """Pods near the row that this one wants to be away from; empty without any."""
+        """Return pods near the row that this one wants to be away from; empty without any."""
         found = self._told(domains, count, row, self._matching(count))
         return (
             f"{found} is in the same {term.topology_key}, which this pod wants to be away from"
@@ -414,7 +414,7 @@ class Neighbours:
         )
 
     def wanted(self, domains: DomainCounts, count: PodCount, term: Term, row: int, *, is_first: bool) -> str:
-        """Pods that this one must be near: those near the row, or how many there are elsewhere."""
+        """Return pods that this one must be near: those near the row, or how many there are elsewhere."""
         key = term.topology_key
         if int(domains.layout.ids[row]) == ABSENT:
             return f"has no label {key}"

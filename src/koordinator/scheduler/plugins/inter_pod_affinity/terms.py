@@ -78,7 +78,7 @@ class PodAffinityTermsCache:
 
 
 def affinity_of(pod: Pod) -> PodAffinityTerms:
-    """The terms of a pod, in their order; none without affinity."""
+    """Return the terms of a pod, in their order; none without affinity."""
     affinity = pod.spec.affinity
     if affinity is None:
         return NO_AFFINITY

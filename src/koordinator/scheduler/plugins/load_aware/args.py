@@ -90,7 +90,7 @@ class LoadAwarePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, args: LoadAwareArgs) -> "LoadAwarePolicy":
-        """The policy that the arguments describe."""
+        """Return the policy that the arguments describe."""
         aggregated = args.aggregated or AggregatedArgs()
         factors = DEFAULT_FACTORS | args.estimated_scaling_factors
         weights = args.resource_weights

@@ -67,7 +67,7 @@ def judged(
 
 
 def facts(found: JudgedNode) -> Iterator[str]:
-    """A line per resource that the node has and that is measured or limited."""
+    """Yield a line per resource that the node has and that is measured or limited."""
     for index, name in enumerate(found.names):
         capacity = found.capacity[index]
         if not capacity:
@@ -84,8 +84,9 @@ def facts(found: JudgedNode) -> Iterator[str]:
 
 
 def reliefs(nodes: Iterable[tuple[int, str, JudgedNode]]) -> list[Relief]:
-    """The threshold that opens one node and the one that opens many, and how much usage has to go where least
-    is too much. `nodes`: (row, name, how the pod is judged there)."""
+    """Return the threshold that opens one node and the one that opens many, and how much usage has to go where
+    least is too much. `nodes`: (row, name, how the pod is judged there).
+    """
     refused = [(row, name, found, found.over()) for row, name, found in nodes]
     refused = [each for each in refused if each[3]]
     return [*_thresholds(refused), *_less_usage(refused)]
@@ -133,7 +134,7 @@ def _excess(found: JudgedNode, index: int) -> int:
 
 
 def describe(load: NodeLoad, pods: Mapping[str, PodInfo], names: Sequence[str]) -> dict[str, Any]:
-    """The pods that count, oldest first, and with a report the sums and who is in them.
+    """Return the pods that count, oldest first, and with a report the sums and who is in them.
 
     `pods` are those on the node by uid; `names` are the resources of the vectors.
 

@@ -44,7 +44,7 @@ class NodeMetricReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_report(metric: NodeMetric, names: tuple[str, ...], last_updated_s: float) -> NodeMetricReport:
-    """The report in a NodeMetric; one without update time keeps the previous one.
+    """Return the report in a NodeMetric; one without update time keeps the previous one.
 
     Raises: QuantityError, ValueError when an amount, time or duration cannot be read.
     """
@@ -79,7 +79,7 @@ def read_report(metric: NodeMetric, names: tuple[str, ...], last_updated_s: floa
 
 
 def read_vector(amounts: ResourceList, names: tuple[str, ...]) -> Vector:
-    """The amounts of `names`, 0 where there is none. Raises: QuantityError."""
+    """Return the amounts of `names`, 0 where there is none. Raises: QuantityError."""
     # A list first: for two names a generator costs more than the work itself.
     return tuple([resource_vector.amount(name, amounts[name]) if name in amounts else 0 for name in names])
 
@@ -138,7 +138,7 @@ def _excess(estimate: Vector, usage: Vector | None) -> Vector:
 def assigned_pod(
     pod: Pod, estimate: Vector, is_prod: bool, args: LoadAwareArgs, assigned_s: float
 ) -> AssignedPod:
-    """The pod as it counts; `assigned_s` is when we first saw it on the node."""
+    """Return the pod as it counts; `assigned_s` is when we first saw it on the node."""
     scheduled_s = _condition_s(pod, "PodScheduled")
     since_s = assigned_s if scheduled_s is None else scheduled_s
     after_scheduled_s = args.estimated_seconds_after_pod_scheduled
@@ -242,7 +242,7 @@ class NodeLoad:
         return share is not None
 
     def without(self, uid: str, *, include_system: bool, by_percentile: bool) -> "tuple[NodeLoad, str]":
-        """The node as if the pod had never been there, and what cannot be told exactly, if anything.
+        """Return the node as if the pod had never been there, and what cannot be told exactly, if anything.
 
         A reported pod's usage is taken out of the node's. Unknown are the usage of an unreported pod before the
         report, and a percentile of what is left (`by_percentile`).
@@ -292,11 +292,11 @@ class NodeLoad:
         return list(map(operator.add, usage or self._zeros, self.node_delta))
 
     def existing_prod(self) -> list[int]:
-        """The same of prod pods."""
+        """Return the same of prod pods."""
         return list(map(operator.add, self.prod_usage, self.prod_delta))
 
     def existing_aggregated(self, wanted: UsageAggregation) -> list[int]:
-        """The same by a percentile; estimates alone when an explicit window was not reported."""
+        """Return the same by a percentile; estimates alone when an explicit window was not reported."""
         found = self.report.aggregated.get((wanted.type, wanted.duration_s)) if self.report else None
         if found is not None:
             return [u + d for u, d in zip(found, self.node_delta, strict=True)]
@@ -310,7 +310,7 @@ Limits = tuple[int | None, ...]
 
 
 def limits(capacity: Sequence[int], thresholds: Sequence[int]) -> Limits:
-    """The highest usages within thresholds (percent, 0 is off): judging a row is one comparison with them."""
+    """Return the highest usages within thresholds (percent, 0 is off): judging a row is one comparison with them."""
     return tuple(
         _limit(amount, percent) if percent > 0 and amount > 0 else None
         for amount, percent in zip(capacity, thresholds, strict=True)
@@ -318,7 +318,7 @@ def limits(capacity: Sequence[int], thresholds: Sequence[int]) -> Limits:
 
 
 def _limit(capacity: int, threshold: int) -> int:
-    """The last amount whose percentage, rounded half up, is not above the threshold.
+    """Return the last amount whose percentage, rounded half up, is not above the threshold.
 
     Percentages do not fall as amounts grow, rounding errors included: the boundary is found by bisection.
     """

@@ -388,7 +388,7 @@ class LoadAwareScheduling(
         return found
 
     def load_of(self, node_name: str) -> NodeLoad | None:
-        """The bookkeeping of a node, for explanations."""
+        """Return the bookkeeping of a node, for explanations."""
         row = self.handle.table.row_of(node_name)
         return None if row is None else self._loads.get(row)
 
@@ -449,7 +449,7 @@ class LoadAwareScheduling(
             self._prod_left.values[index, row] = rules.capacity[index] - existing[index]
 
     def _rules_at(self, row: int) -> NodeLoadRules:
-        """The rules of a row; those of a node without capacity where only pods are known."""
+        """Return the rules of a row; those of a node without capacity where only pods are known."""
         found = self._rules.get(row)
         return self._nobody if found is None else found
 

@@ -73,7 +73,7 @@ class NetworkTopologyManager:
         )
 
     def tree(self) -> TopologyTree | None:
-        """The tree of now, give or take ten seconds."""
+        """Return the tree of now, give or take ten seconds."""
         if self._finder is None:
             return None
         if self._tree is None or (self._is_stale and self._clock.now() >= self._built_s + PERIOD_S):

@@ -35,7 +35,7 @@ class TopologyRequirement(msgspec.Struct, frozen=True):
 
 
 def demand_of(rules: Iterable[GatherStrategy], layers: Sequence[str]) -> TopologyRequirement:
-    """The rules of a gang in terms of the cluster's `layers`, from the top down.
+    """Return the rules of a gang in terms of the cluster's `layers`, from the top down.
 
     The deepest layer that must gather counts; the others follow from it.
     """
@@ -86,7 +86,7 @@ class TopologyPlacement(msgspec.Struct, frozen=True, kw_only=True):
         return self.reason is PlanReason.OK
 
     def message(self, fit_error: str) -> str:
-        """The words for people; `fit_error` tells what the nodes lack. Empty when placed."""
+        """Return the words for people; `fit_error` tells what the nodes lack. Empty when placed."""
         if self.is_placed:
             return ""
         if self.reason is PlanReason.NO_MEMBERS:
@@ -144,7 +144,7 @@ class Offers:
         return np.asarray(np.maximum((bound + count) // multiple * multiple - bound, 0), np.int64)
 
     def floor(self, depth: int, index: int, count: int) -> int:
-        """The most members up to `count` that the place may take at once."""
+        """Return the most members up to `count` that the place may take at once."""
         multiple = self._multiples[depth]
         bound = 0 if self._bound is None else int(self._bound[depth][index])
         return max((bound + count) // multiple * multiple - bound, 0)
@@ -189,7 +189,7 @@ class Offers:
         return indices[np.lexsort(keys)]
 
     def _gathered(self, depth: int, ordered: Indices, wanted: int) -> list[int]:
-        """The same places, those first that need fewer places of the preferred layers."""
+        """Return the same places, those first that need fewer places of the preferred layers."""
         indices: list[int] = ordered.tolist()
         deeper = [each for each in self._preferred if each > depth]
         if not deeper or len(indices) < 2:
@@ -204,7 +204,7 @@ class Offers:
         return sorted(compared, key=spread.__getitem__) + indices[COMPARED_MAX:]
 
     def distribute(self, depth: int, index: int, wanted: int) -> list[tuple[int, int]]:
-        """Nodes below the place with how many members each takes, in order, up to `wanted` in all."""
+        """Return nodes below the place with how many members each takes, in order, up to `wanted` in all."""
         most = self.floor(depth, index, min(int(self.slots[depth][index]), wanted))
         shares = [(index, most)] if most > 0 else []
         for at in range(depth, self.tree.depth):
@@ -212,8 +212,9 @@ class Offers:
         return shares
 
     def _shared(self, depth: int, place: int, wanted: int) -> Iterator[tuple[int, int]]:
-        """The children that take `wanted` members among them: near pods that attract, then those with most
-        slots, the highest score, and by name."""
+        """Yield the children that take `wanted` members among them: near pods that attract, then those with most
+        slots, the highest score, and by name.
+        """
         level = self.tree.levels[depth]
         first, end = int(level.first_child[place]), int(level.first_child[place + 1])
         slots, existing = self.slots[depth + 1][first:end], self.existing[depth + 1][first:end]
@@ -241,7 +242,7 @@ def plan(
     bound: I64 | None = None,
     score: I64 | None = None,
 ) -> TopologyPlacement:
-    """Nodes for all members, who are alike, in the lowest and tightest place that holds them.
+    """Return nodes for all members, who are alike, in the lowest and tightest place that holds them.
 
     Shapes: all (nodes of the tree,): how many members each node can take, how many pods on it attract them, how
     many members it has already, and which of equal nodes to take. Members go to the nodes in their order.
@@ -264,8 +265,9 @@ def plan(
 def places_to_gather(
     tree: TopologyTree, demand: TopologyRequirement, bound: I64 | None = None
 ) -> tuple[int, Indices]:
-    """The places (depth, indices) of which one must hold the gang: those that hold members of it already, if
-    any do; none when there is no such layer."""
+    """Return the places (depth, indices) of which one must hold the gang: those that hold members of it already, if
+    any do; none when there is no such layer.
+    """
     depth = tree.depth_of(demand.must_layer) if demand.must_layer else 0
     if depth is None:
         return 0, np.empty(0, np.intp)
@@ -277,7 +279,7 @@ def places_to_gather(
 def placed(
     tree: TopologyTree, depth: int, index: int, members: Sequence[str], shares: Iterable[tuple[int, int]]
 ) -> TopologyPlacement:
-    """The members on their nodes, in the order of both."""
+    """Return the members on their nodes, in the order of both."""
     level, names = tree.levels[depth], tree.levels[-1].names
     nodes = [names[leaf] for leaf, count in shares for _ in range(count)]
     return TopologyPlacement(

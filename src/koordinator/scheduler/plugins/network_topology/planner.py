@@ -103,7 +103,7 @@ class Planner:
         self._attraction = handle.table.shared(Attraction)
 
     def plan(self, tree: TopologyTree, job: PlanningJob) -> JobPlan:
-        """Nodes for all members; for the least of them where there is no room for all.
+        """Return nodes for all members; for the least of them where there is no room for all.
 
         Raises: UnknownProfile.
         """
@@ -138,7 +138,7 @@ class Planner:
         )
 
     def _kinds(self, tree: TopologyTree, members: Sequence[PodInfo]) -> list[PlanningMemberClass]:
-        """The members by what nodes say to them, the hardest to place first."""
+        """Return the members by what nodes say to them, the hardest to place first."""
         found: dict[Hashable, list[PodInfo]] = {}
         by_key: dict[Hashable, Prospects] = {}
         for member in members:
@@ -196,7 +196,7 @@ class PlanDraft:
         self._node_count = node_count
 
     def plan(self, job: PlanningJob) -> JobPlan:
-        """Nodes for all members of the job, for the least of them, or why not."""
+        """Return nodes for all members of the job, for the least of them, or why not."""
         found = self._plan(job.members)
         if not found.is_placed and 0 < len(job.least) < len(job.members):
             fewer = self._plan(job.least)
@@ -221,7 +221,7 @@ class PlanDraft:
     def _corrected(
         self, members: Sequence[PodInfo], kinds: Sequence[PlanningMemberClass]
     ) -> TopologyPlacement:
-        """A plan by what nodes take by themselves, tried as a whole where that is not all."""
+        """Return a plan by what nodes take by themselves, tried as a whole where that is not all."""
         uids = [member.uid for member in members]
         taken = np.minimum.reduce([kind.by_leaf for kind in kinds]) if kinds else self._existing
         for _ in range(CORRECTIONS_MAX):
@@ -243,7 +243,7 @@ class PlanDraft:
     def _refused(
         self, members: Sequence[PodInfo], kinds: Sequence[PlanningMemberClass], nodes: Mapping[str, str]
     ) -> dict[str, int]:
-        """Nodes that do not take their share beside all members placed before, and how many they take."""
+        """Return nodes that do not take their share beside all members placed before, and how many they take."""
         table = self._handle.table
         views = {
             member.uid: view
@@ -315,7 +315,7 @@ class PlanDraft:
         return Offers(self.tree, self.demand, taken, self._existing, self.bound, self._score)
 
     def fitting(self, depth: int, index: int) -> dict[str, str]:
-        """The members that find room in a place together: uid → node."""
+        """Return the members that find room in a place together: uid → node."""
         if len(self.kinds) != 1:
             return self._fill(self.kinds, [kind.members for kind in self.kinds], depth, index)
         members, names = self.kinds[0].members, self.tree.levels[-1].names
@@ -350,7 +350,7 @@ class PlanDraft:
         depth: int,
         index: int,
     ) -> dict[str, str]:
-        """Members that find room in a place, kind after kind: uid → node."""
+        """Return members that find room in a place, kind after kind: uid → node."""
         nodes: dict[str, str] = {}
         names = self.tree.levels[-1].names
         beside = self._existing.copy()
@@ -418,7 +418,9 @@ class JobOutlook(msgspec.Struct, frozen=True, eq=False):
 
 
 def outlook(draft: PlanDraft, job: PlanningJob) -> Generator[None, None, JobOutlook]:
-    """The plan and, as far as there is none, what each place lacks. Others may have their turn at each `yield`."""
+    """Yield the plan and, as far as there is none, what each place lacks. Others may have their turn at each
+    `yield`.
+    """
     tree, demand = draft.tree, draft.demand
     depth, top = placement.places_to_gather(tree, demand, draft.bound)
     slots = draft.offers().slots[depth][top]

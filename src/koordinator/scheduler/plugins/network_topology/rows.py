@@ -105,5 +105,5 @@ class Attraction(RowKeeper):
 
 
 def selector_of(pod: Pod) -> str:
-    """The text that makes pods attract each other; empty for none."""
+    """Return the text that makes pods attract each other; empty for none."""
     return pod.metadata.annotations.get(labels.NETWORK_TOPOLOGY_SELECTOR, "")

@@ -52,7 +52,7 @@ class Slots(msgspec.Struct, frozen=True, eq=False):
         return SUCCESS
 
     def refusals(self, rows: Rows) -> list[tuple[Status, int]]:
-        """Each distinct reason why nodes among the feasible `rows` take no more, with the number of nodes."""
+        """Return each distinct reason why nodes among the feasible `rows` take no more, with the number of nodes."""
         counts: Counter[Status] = Counter(self.tried[row] for row in rows.tolist() if row in self.tried)
         if self.tried:
             rows = rows[~np.isin(rows, list(self.tried))]
@@ -73,7 +73,7 @@ class Slots(msgspec.Struct, frozen=True, eq=False):
         return diagnosis.fit_error(node_count, self.reason_counts())
 
     def reason_counts(self) -> dict[str, int]:
-        """Nodes that do not take all members, by reason."""
+        """Return nodes that do not take all members, by reason."""
         return diagnosis.count_reasons(self.refusals(self.evaluation.feasible) + self.evaluation.refusals())
 
     def rejected_by(self) -> frozenset[str]:

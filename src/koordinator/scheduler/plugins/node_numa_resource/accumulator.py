@@ -60,7 +60,7 @@ class CPUDecision(msgspec.Struct, frozen=True):
 def take_preferred(
     topology: CPUTopology, free: FreeCPUs, preferred: CPUMask, request: CPURequest
 ) -> CPUDecision:
-    """CPUs for the request, those of `preferred` first."""
+    """Return CPUs for the request, those of `preferred` first."""
     first = preferred & free.cpus
     if not first:
         return take(topology, free, request)
@@ -81,7 +81,7 @@ def take_preferred(
 
 
 def take(topology: CPUTopology, free: FreeCPUs, request: CPURequest) -> CPUDecision:
-    """CPUs for the request; fails only when fewer are free than are wanted."""
+    """Return CPUs for the request; fails only when fewer are free than are wanted."""
     if request.count < 1:
         return CPUDecision(0)
     if request.count > free.cpus.bit_count():
@@ -109,7 +109,7 @@ class _Accumulator:
         )
 
     def _held_by(self, holds: Mapping[int, CPUHold], policy: str, groups: Mapping[int, CPUMask]) -> CPUMask:
-        """The groups that pods of `policy` are in, if our pod has that policy as well."""
+        """Return the groups that pods of `policy` are in, if our pod has that policy as well."""
         if self.request.exclusive != policy:
             return 0
         held = self.topology.mask_of(cpu for cpu, hold in holds.items() if hold.exclusive == policy)
@@ -243,7 +243,7 @@ class _Accumulator:
     # Orders
 
     def _numa_order(self, groups: Mapping[int, CPUMask], candidates: CPUMask) -> list[CPUMask]:
-        """The CPUs of NUMA nodes, in the order in which these are tried."""
+        """Return the CPUs of NUMA nodes, in the order in which these are tried."""
         topology, sign = self.topology, self._sign
         in_socket = {
             socket: sign * (mask & candidates).bit_count() for socket, mask in topology.sockets.items()
@@ -257,7 +257,7 @@ class _Accumulator:
     def _socket_order(
         self, groups: Mapping[int, CPUMask], sizes: Mapping[int, int] | None = None
     ) -> list[CPUMask]:
-        """The CPUs of sockets that have any, in the order in which these are tried."""
+        """Return the CPUs of sockets that have any, in the order in which these are tried."""
         if sizes is None:
             sizes = {socket: cpus.bit_count() for socket, cpus in groups.items()}
         order = sorted(groups, key=lambda socket: (self._sign * sizes[socket], socket))

@@ -202,7 +202,7 @@ def _check(
     usage: BoundCPUUsage,
     merged: policy.NUMAPolicyDecision,
 ) -> Status:
-    """All that can be said before anything is allocated."""
+    """Return all that can be said before anything is allocated."""
     status = check_settings(plan, facts, merged)
     if not status.is_success:
         return status
@@ -232,7 +232,9 @@ def choose(
     reservations: ReservationUse = NO_USE,
     others: Sequence[OtherHints] = (),
 ) -> NUMAAdmission:
-    """The NUMA nodes for the pod. Larger sets are looked at only when they can be chosen or named in the refusal."""
+    """Return the NUMA nodes for the pod. Larger sets are looked at only when they can be chosen or named in the
+    refusal.
+    """
     numa_nodes = mask_of(state.zones)
     provided: list[Hints] = []
     for other in others:

@@ -98,7 +98,7 @@ def allocate(
     numa_nodes: NUMAMask | None,
     given_back: GivenBack = NOTHING_GIVEN_BACK,
 ) -> Allocation:
-    """The pod's part of these NUMA nodes (None leaves them open), and its CPUs when it binds any."""
+    """Return the pod's part of these NUMA nodes (None leaves them open), and its CPUs when it binds any."""
     return allocate_in(room_of(node, request, given_back), node, request, numa_nodes)
 
 
@@ -166,7 +166,7 @@ def fits_in(room: FreeForPod, node: NUMANodeState, request: AllocationRequest, n
 
 
 def free_cpus(node: NUMANodeState, given_back: GivenBack) -> FreeCPUs:
-    """CPUs that the pod may take."""
+    """Return CPUs that the pod may take."""
     options = node.options
     return node_allocations.free_cpus(
         node.node_allocation,
@@ -211,7 +211,7 @@ def split(
     numa_nodes: NUMAMask,
     topology: CPUTopology,
 ) -> tuple[Zones, Status]:
-    """Each requested resource that any zone offers, spread evenly; the emptiest take what others lack.
+    """Return each requested resource that any zone offers, spread evenly; the emptiest take what others lack.
 
     The fullest NUMA node is asked first: it gives what it can, and the remainder is shared among the others.
     """
@@ -236,7 +236,7 @@ def split(
 
 
 def _share(request: AllocationRequest, name: str, left: int, parts: int, topology: CPUTopology) -> int:
-    """One of `parts` equal parts, cut off: of CPUs to bind whole ones, or whole cores."""
+    """Return one of `parts` equal parts, cut off: of CPUs to bind whole ones, or whole cores."""
     if name != resources.CPU or not request.binds_cpus:
         return left // parts
     cpus = -(-left // CPU_MILLI)

@@ -61,7 +61,7 @@ class NUMAAllocations(RowKeeper):
     # Reading
 
     def at(self, row: int) -> NodeNUMARecord:
-        """The record of a row, an empty one if nothing was heard of it."""
+        """Return the record of a row, an empty one if nothing was heard of it."""
         record = self._records.get(row)
         if record is None:
             record = self._records[row] = NodeNUMARecord()

@@ -200,7 +200,7 @@ def _judge_numa(
 
 
 def _policies(columns: NUMAColumns, window: NUMAColumnSlice, demand: NUMARequest) -> I64 | None:
-    """The NUMA policy in force on each row; None where there is none anywhere."""
+    """Return the NUMA policy in force on each row; None where there is none anywhere."""
     if demand.own_policy:
         return np.full(window.row_count, demand.own_policy, np.int64)
     return window.numa_policy if columns.traits.has_policy else None
@@ -216,7 +216,7 @@ def _binds(demand: NUMARequest, forced: I64 | None, count: int) -> Mask | None:
 
 
 def _kinds(demand: NUMARequest, forced: I64 | None) -> Kinds:
-    """The required bind policy (`KINDS`): the node's own, else the pod's."""
+    """Return the required bind policy (`KINDS`): the node's own, else the pod's."""
     return demand.required_kind if forced is None else np.where(forced > 0, forced, demand.required_kind)
 
 

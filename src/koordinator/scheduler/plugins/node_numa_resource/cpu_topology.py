@@ -90,7 +90,7 @@ class CPUTopology(msgspec.Struct, frozen=True, eq=False):
         return self.cpu_count // max(self.socket_count, 1)
 
     def mask_of(self, cpus: Iterable[int]) -> CPUMask:
-        """The CPUs of these ids that the machine has."""
+        """Return the CPUs of these ids that the machine has."""
         return mask_of(cpu for cpu in cpus if cpu in self.places)
 
     def whole_cores(self, cpus: CPUMask) -> CPUMask:
@@ -109,7 +109,7 @@ class CPUTopology(msgspec.Struct, frozen=True, eq=False):
         return kept
 
     def one_per_core(self, cpus: CPUMask) -> CPUMask:
-        """The CPU with the lowest id of each core."""
+        """Return the CPU with the lowest id of each core."""
         kept = 0
         if self.thread_distance:
             seen = 0
@@ -124,7 +124,7 @@ class CPUTopology(msgspec.Struct, frozen=True, eq=False):
         return kept
 
     def core_count_of(self, cpus: CPUMask) -> int:
-        """Number of cores that these CPUs lie on."""
+        """Return number of cores that these CPUs lie on."""
         if self.thread_distance:
             cores = 0
             for shift in self._shifts:
@@ -138,7 +138,7 @@ class CPUTopology(msgspec.Struct, frozen=True, eq=False):
         return range(0, self.cpus_per_core * self.thread_distance, self.thread_distance)
 
     def _all_threads(self, cores: CPUMask) -> CPUMask:
-        """All CPUs of the cores whose first threads these are."""
+        """Return all CPUs of the cores whose first threads these are."""
         cpus = 0
         for shift in self._shifts:
             cpus |= cores << shift
@@ -146,7 +146,7 @@ class CPUTopology(msgspec.Struct, frozen=True, eq=False):
 
 
 def topology_of(rows: Iterable[tuple[int, int, int, int]]) -> CPUTopology:
-    """The topology from (socket, NUMA node, core, CPU) per logical CPU; the last row of a CPU counts.
+    """Return the topology from (socket, NUMA node, core, CPU) per logical CPU; the last row of a CPU counts.
 
     Raises: CPUTopologyError for an id that is out of range.
     """
@@ -193,7 +193,7 @@ def _joined(masks: Iterable[CPUMask]) -> CPUMask:
 
 
 def mask_of(cpus: Iterable[int]) -> CPUMask:
-    """The mask of these CPU ids, which are at most `CPU_ID_MAX`."""
+    """Return the mask of these CPU ids, which are at most `CPU_ID_MAX`."""
     mask = 0
     for cpu in cpus:
         mask |= 1 << cpu
@@ -201,7 +201,7 @@ def mask_of(cpus: Iterable[int]) -> CPUMask:
 
 
 def cpus_of(mask: CPUMask) -> Iterator[int]:
-    """The CPU ids in a mask, ascending."""
+    """Yield the CPU ids in a mask, ascending."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
@@ -229,7 +229,7 @@ class Topologies:
         self._known: OrderedDict[str, CPUTopology] = OrderedDict()
 
     def of(self, text: str, read: Callable[[], CPUTopology]) -> CPUTopology:
-        """The machine that the text tells of, from `read` when it is new."""
+        """Return the machine that the text tells of, from `read` when it is new."""
         found = self._known.get(text)
         if found is None:
             found = self._known[text] = read()

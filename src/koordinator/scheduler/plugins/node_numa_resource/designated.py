@@ -47,7 +47,7 @@ def place(
     chosen: PodHolding,
     others: Sequence[OtherHints] = (),
 ) -> NUMAPlacement:
-    """The chosen CPUs and amounts, if they are free on this node and all that the pod asks for."""
+    """Return the chosen CPUs and amounts, if they are free on this node and all that the pod asks for."""
     merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
     binding = policy.decide_binding(plan, facts.bind_policy)
     status = merged.status if not merged.status.is_success else binding.status

@@ -122,7 +122,7 @@ Json = dict[str, Any]
 
 
 def describe(name: str, facts: NodeTopologyFacts, node_allocation: NodeAllocation) -> Json:
-    """The node's topology, what is left of it and who holds the rest, as a JSON value."""
+    """Return the node's topology, what is left of it and who holds the rest, as a JSON value."""
     view = NUMANodeView.of(facts, node_allocation)
     return {
         "name": name,

@@ -65,7 +65,7 @@ def admit(
     providers: Sequence[Hints],
     exclusivity: Exclusivity = NOT_EXCLUSIVE,
 ) -> NUMAAdmission:
-    """The best combination of one hint per provider and resource, if the policy admits it.
+    """Return the best combination of one hint per provider and resource, if the policy admits it.
 
     `policy` is one of the three that are not none; `numa_nodes` are all of the node.
     """
@@ -94,7 +94,7 @@ def _is_single(hint: NUMATopologyHint) -> bool:
 
 
 def _collected(providers: Sequence[Hints]) -> tuple[list[list[NUMATopologyHint]], list[str], list[str]]:
-    """A list of hints per provider and resource, reasons of what is impossible, and texts of the others."""
+    """Return a list of hints per provider and resource, reasons of what is impossible, and texts of the others."""
     lists: list[list[NUMATopologyHint]] = []
     impossible: list[str] = []
     summaries: list[str] = []
@@ -138,7 +138,7 @@ def best_hint(
     lists: Sequence[Sequence[NUMATopologyHint]],
     exclusivity: Exclusivity = NOT_EXCLUSIVE,
 ) -> NUMATopologyHint:
-    """The best of all permutations, each being one hint out of every list.
+    """Return the best of all permutations, each being one hint out of every list.
 
     A permutation's NUMA nodes are those that all its hints share. It is preferred when its hints are preferred
     and name the same NUMA nodes. Preferred comes before narrow, narrow before score; among equally narrow ones
@@ -196,7 +196,7 @@ def _alike(
     chosen: tuple[NUMATopologyHint, ...] = (),
     common: NUMAMask = 0,
 ) -> Iterator[_Permutation]:
-    """The permutations of preferred hints that name the same NUMA nodes, in order."""
+    """Yield the permutations of preferred hints that name the same NUMA nodes, in order."""
     if len(chosen) == len(lists):
         mask = all_nodes & common if common else all_nodes
         if mask:

@@ -58,7 +58,7 @@ def _exclusive(pod: Pod, obj: str) -> str:
 
 
 def exclusive_of(spec: ResourceSpec) -> str:
-    """The exclusive policy that counts; "" is none."""
+    """Return the exclusive policy that counts; "" is none."""
     policy = spec.preferred_cpu_exclusive_policy
     return "" if policy == CPUExclusivePolicy.NONE else policy
 
@@ -71,7 +71,7 @@ def held(uid: str, allocation: Allocation, exclusive: str) -> PodHolding | None:
 
 
 def status_of(allocation: Allocation) -> ResourceStatus:
-    """The `resource-status` that tells node agent, and schedulers to come, what the pod got."""
+    """Return the `resource-status` that tells node agent, and schedulers to come, what the pod got."""
     return ResourceStatus(
         cpuset=cpuset.text_of(cpus_of(allocation.cpus)),
         numa_node_resources=[

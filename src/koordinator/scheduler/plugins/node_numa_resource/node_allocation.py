@@ -109,7 +109,7 @@ class NodeAllocation:
             self.numa.pop(numa, None)
 
     def pinned(self, topology: CPUTopology) -> CPUMask:
-        """The CPUs of the machine that any pod holds."""
+        """Return the CPUs of the machine that any pod holds."""
         return self.mask & topology.all
 
     def numa_status(self, topology: CPUTopology) -> dict[int, NUMAStatus]:
@@ -138,7 +138,7 @@ def free_cpus(
     given_back: Sequence[CPUMask] = (),
     ref_count_max: int = 1,
 ) -> FreeCPUs:
-    """CPUs that another pod may hold once each set of `given_back` has let go of its CPUs, one holder each."""
+    """Return CPUs that another pod may hold once each set of `given_back` has let go of its CPUs, one holder each."""
     holds = node_allocation.holds
     if ref_count_max == 1 and not any(given_back):
         return FreeCPUs(topology.all & ~node_allocation.mask & ~reserved, holds, ref_count_max)

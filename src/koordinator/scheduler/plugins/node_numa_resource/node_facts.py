@@ -43,7 +43,7 @@ class NodeTopologyFacts(msgspec.Struct, frozen=True):
     def state(
         self, node_allocation: NodeAllocation, default_strategy: str = NUMAAllocateStrategy.LEAST_ALLOCATED
     ) -> NUMANodeState:
-        """The node with what its pods hold."""
+        """Return the node with what its pods hold."""
         strategy = self.strategy or default_strategy
         return NUMANodeState(self.options, node_allocation, self.zones, self.cpu_ratio, strategy)
 

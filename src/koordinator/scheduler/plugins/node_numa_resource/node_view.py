@@ -231,7 +231,7 @@ def points(
     requested: Amounts,
     strategies: NUMAScoringStrategies,
 ) -> int | None:
-    """The node's score; None where a trial has to tell."""
+    """Return the node's score; None where a trial has to tell."""
     binds = terms.binding.binds_cpus
     used, capacity = requested, allocatable
     if not terms.policy:

@@ -171,7 +171,7 @@ class NodeNUMAResource(
         return state.chosen is None and self._demand(state).is_ordinary
 
     def _demand(self, state: NUMAState) -> NUMARequest:
-        """The demand in terms of the columns, which may have learned more resources."""
+        """Return the demand in terms of the columns, which may have learned more resources."""
         columns = self.books.columns
         if state.demand is None or state.demand_width != len(columns.resources):
             state.demand = NUMARequest.of(state.plan, columns)
@@ -282,7 +282,7 @@ class NodeNUMAResource(
         )
 
     def _usage(self, row: int, own_milli: int = 0) -> BoundCPUUsage:
-        """The CPU of a node, which matters only where it is amplified."""
+        """Return the CPU of a node, which matters only where it is amplified."""
         record = self.books.at(row)
         if record.facts.cpu_ratio <= 1:
             return _NO_USAGE
@@ -334,7 +334,7 @@ class NodeNUMAResource(
         return self.exact_score(state, row) if points is None else points
 
     def exact_score(self, state: NUMAState, row: int) -> int:
-        """The score of one node, from what the pod would get there."""
+        """Return the score of one node, from what the pod would get there."""
         placement = self._tried(state, row)
         if not placement.status.is_success:
             return 0

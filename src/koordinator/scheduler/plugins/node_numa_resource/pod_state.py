@@ -47,7 +47,7 @@ class NUMAState:
         return self.chosen is not None or bool(self.providers)
 
     def code_of(self, status: Status) -> int:
-        """A number for a refusal; 0 for success."""
+        """Return a number for a refusal; 0 for success."""
         if status.is_success:
             return 0
         code = self._codes.get(status)

@@ -156,7 +156,7 @@ def _with_binding(plan: PodPlan, pod: Pod, spec: ResourceSpec, default: str) -> 
 
 
 def numa_policy_of(text: str) -> NUMATopologyPolicy:
-    """The policy of that name; any other text is no policy."""
+    """Return the policy of that name; any other text is no policy."""
     return NUMATopologyPolicy(text) if text in _NUMA_POLICIES else NUMATopologyPolicy.NONE
 
 
@@ -169,7 +169,7 @@ _NUMA_POLICIES = frozenset(policy.value for policy in NUMATopologyPolicy)
 def node_numa_policy(
     node_labels: Mapping[str, str], kubelet: NUMATopologyPolicy = NUMATopologyPolicy.NONE
 ) -> NUMATopologyPolicy:
-    """The label's policy if it names one, else the kubelet's."""
+    """Return the label's policy if it names one, else the kubelet's."""
     return numa_policy_of(node_labels.get(labels.NODE_NUMA_TOPOLOGY_POLICY, "")) or kubelet
 
 
@@ -264,7 +264,7 @@ def try_node(plan: PodPlan, binding: BindDecision, node: NUMANodeState) -> Alloc
 
 
 def completed_spec(spec: ResourceSpec, binding: BindDecision) -> ResourceSpec:
-    """The pod's `resource-spec` with the bind policy that was used, for the node agent and for people."""
+    """Return the pod's `resource-spec` with the bind policy that was used, for the node agent and for people."""
     required, preferred, policy = (
         spec.required_cpu_bind_policy,
         spec.preferred_cpu_bind_policy,

@@ -142,7 +142,7 @@ class ReservationUse(msgspec.Struct, frozen=True):
     def allocate(
         self, node: NUMANodeState, request: AllocationRequest, numa_nodes: NUMAMask | None
     ) -> Allocation:
-        """The pod's part of a reservation or of the node."""
+        """Return the pod's part of a reservation or of the node."""
         if self.nominated is None:
             return allocate_anywhere(
                 node, request, numa_nodes, self.state, requires_reservation=self.is_required
@@ -163,7 +163,7 @@ def allocate_from(
     reservation: RestoredReservation,
     victims: PodHolding | None = None,
 ) -> Allocation:
-    """The pod's part of one reservation; of a restricted one no CPU that the reservation does not hold."""
+    """Return the pod's part of one reservation; of a restricted one no CPU that the reservation does not hold."""
     given_back = state.reservation_path(reservation, victims=victims)
     is_restricted = reservation.policy is AllocatePolicy.RESTRICTED
     own = given_back.preferred_cpus
@@ -183,7 +183,7 @@ def allocate_anywhere(
     *,
     requires_reservation: bool = False,
 ) -> Allocation:
-    """The pod's part of the first reservation that can give it, else of the node unless it requires one."""
+    """Return the pod's part of the first reservation that can give it, else of the node unless it requires one."""
     reasons: list[str] = []
     for reservation in state.matched:
         allocation = allocate_from(node, request, numa_nodes, state, reservation)

@@ -23,7 +23,7 @@ class TableAmounts:
         self._scored: tuple[tuple[str, int], ...] = ()
 
     def _columns(self) -> tuple[tuple[str, int], ...]:
-        """The columns of the node table, which may not have met all resources yet."""
+        """Return the columns of the node table, which may not have met all resources yet."""
         if not self._scored:
             column = self._table.registry.column
             self._scored = tuple((each.name, column(each.name)) for each in self._strategy.resources)

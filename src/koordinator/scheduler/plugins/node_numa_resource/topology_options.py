@@ -120,7 +120,7 @@ def _cpus(annotations: Mapping[str, str], obj: str) -> CPUTopology:
 
 
 def _by_kubelet(annotations: Mapping[str, str], obj: str) -> CPUSet:
-    """CPUs that the kubelet bound to pods; a pod whose list is malformed is left out."""
+    """Return CPUs that the kubelet bound to pods; a pod whose list is malformed is left out."""
     cpus: set[int] = set()
     for pod in topology.POD_CPU_ALLOCS.read(annotations, obj) or ():
         if not (pod.managed_by_kubelet and pod.uid and pod.cpuset):
@@ -189,5 +189,5 @@ def _less_cpu(amounts: Amounts, lost_milli: int) -> Amounts:
 
 
 def _floored(amounts: Amounts) -> Amounts:
-    """A zone that loses more CPU to reserved CPUs than it has offers none, not less than none."""
+    """Return a zone that loses more CPU to reserved CPUs than it has offers none, not less than none."""
     return {name: max(0, amount) for name, amount in amounts.items()}

@@ -16,7 +16,7 @@ CPU_MILLI = 1_000
 
 
 def amounts_of(wire: Mapping[str, RawQuantity]) -> Amounts:
-    """A resource list in integers.
+    """Return a resource list in integers.
 
     Raises: QuantityError when an amount is no quantity.
     """
@@ -24,12 +24,12 @@ def amounts_of(wire: Mapping[str, RawQuantity]) -> Amounts:
 
 
 def amplified(amounts: Mapping[str, int], ratios: Mapping[str, float]) -> Amounts:
-    """The amounts with those that have a ratio above 1 multiplied by it, rounded up."""
+    """Return the amounts with those that have a ratio above 1 multiplied by it, rounded up."""
     return {name: amplification.amplify(amount, ratios.get(name, 1.0)) for name, amount in amounts.items()}
 
 
 def total(lists: Iterable[Mapping[str, int]]) -> Amounts:
-    """The sum of all."""
+    """Return the sum of all."""
     summed: Amounts = {}
     for amounts in lists:
         for name, amount in amounts.items():

@@ -42,7 +42,7 @@ class Budgets:
         return tuple(self._budgets.values())
 
     def allowed(self, key: str) -> int:
-        """Pods of the budget that may still go."""
+        """Return pods of the budget that may still go."""
         return self._budgets[key].allowed
 
     def covering(self, pod: PodInfo) -> tuple[str, ...]:

@@ -236,7 +236,7 @@ async def _patch_status(cluster: Cluster, pod: Pod, body: dict[str, Any]) -> Non
 
 
 async def _some_at_a_time(ask: Callable[[A], Awaitable[T]], about: Iterable[A]) -> list[T]:
-    """All answers, in order."""
+    """Return all answers, in order."""
     slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
     async def in_turn(each: A) -> T:

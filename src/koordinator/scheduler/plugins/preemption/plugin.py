@@ -102,7 +102,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
     async def _reviewed(
         self, reviewer: PreemptionReviewer, pod: PodInfo, found: FoundCandidates, profile_name: str
     ) -> PostFilterResult:
-        """The result once others have said which of the options are open to them."""
+        """Return the result once others have said which of the options are open to them."""
         options = {each.node_name: each for each in (option.candidate() for option in found.options)}
         proposals = {
             name: ([victim.pod for victim in each.victims], each.violations) for name, each in options.items()
@@ -161,7 +161,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
         return self._search.run(pod, self._from_somewhere(pod, rows, wanted), diagnosis, wanted)
 
     def try_row(self, pod: PodInfo, row: int, diagnosis: Diagnosis) -> Candidate | Status:
-        """The candidate that one node makes, or why it is none, by moving its pods in a trial."""
+        """Return the candidate that one node makes, or why it is none, by moving its pods in a trial."""
         return self._search.try_row(pod, row, diagnosis)
 
     def _from_somewhere(self, pod: PodInfo, rows: Rows, wanted: int) -> Rows:
@@ -173,7 +173,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
 
 
 def left_of(candidate: Candidate, uids: set[str], violations: int) -> Candidate:
-    """The same candidate with the victims that others agree to."""
+    """Return the same candidate with the victims that others agree to."""
     chosen = tuple(victim for victim in candidate.victims if victim.pod.uid in uids)
     return Candidate(candidate.node_name, chosen, violations)
 

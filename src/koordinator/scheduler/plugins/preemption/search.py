@@ -202,7 +202,7 @@ class Search:
     # One by one
 
     def try_row(self, pod: PodInfo, row: int, diagnosis: Diagnosis) -> Candidate | Status:
-        """The candidate that a node makes, or why it is none, by moving pods in a trial."""
+        """Return the candidate that a node makes, or why it is none, by moving pods in a trial."""
         now_s = self._clock.now()
         name = self._table.name_of(row)
         there = self._table.pods_at(row).values()
@@ -317,7 +317,7 @@ class _Outlook:
         return self._refusals[row]()
 
     def room(self, rows: Rows) -> PotentialNodes:
-        """Rows without their less important pods."""
+        """Return rows without their less important pods."""
         table = self._table
         cells = np.ix_(np.array(self.columns, np.intp), rows)
         return PotentialNodes(
@@ -335,7 +335,7 @@ class _Outlook:
                 self._wanted = [amount for _, amount in state.checked]
 
     def _nominated_rows(self) -> list[int]:
-        """Rows that other pods wait for, too: both have to fit."""
+        """Return rows that other pods wait for, too: both have to fit."""
         nominations = self._search._nominations
         names = [name for name in nominations.nodes if nominations.that_count(name, self._pod)]
         found = (self._table.row_of(name) for name in names)
@@ -371,7 +371,7 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 def _is_known(plugin: FilterPlugin[Any], state: Any, rows: Rows, codes: ReasonCodes) -> Mask:
-    """Rows where the plugin answers the same whichever of the less important pods are there."""
+    """Return rows where the plugin answers the same whichever of the less important pods are there."""
     if _ignores_pods(plugin):
         return np.ones(rows.size, np.bool_)
     is_known = ~plugin.pods_matter(state, rows)

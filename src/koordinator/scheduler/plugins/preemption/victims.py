@@ -96,7 +96,7 @@ def by_importance(pods: Iterable[Victim]) -> list[Victim]:
 
 
 def split(pods: Sequence[Victim], budgets: Sequence[DisruptionBudget]) -> tuple[list[Victim], list[Victim]]:
-    """Pods whose eviction would violate a budget, and the others; `pods` use up the budgets in their order."""
+    """Return pods whose eviction would violate a budget, and the others; `pods` use up the budgets in their order."""
     left = [budget.allowed for budget in budgets]
     violating: list[Victim] = []
     harmless: list[Victim] = []
@@ -118,8 +118,9 @@ def select(
     take: Callable[[Victim], None],
     fits: Callable[[], bool],
 ) -> tuple[tuple[Victim, ...], int]:
-    """Victims among `removed` (all less important pods of a node, taken away already) and how many budgets
-    they violate: pods are put back as long as the preemptor fits, protected ones first."""
+    """Return victims among `removed` (all less important pods of a node, taken away already) and how many budgets
+    they violate: pods are put back as long as the preemptor fits, protected ones first.
+    """
     violating, harmless = split(by_importance(removed), budgets)
     victims: list[Victim] = []
     violations = 0
@@ -144,7 +145,7 @@ def rank(candidate: Candidate) -> tuple[float, ...]:
 
 
 def choose(candidates: Iterable[Candidate]) -> Candidate | None:
-    """The candidate that hurts least; the first of equal ones."""
+    """Return the candidate that hurts least; the first of equal ones."""
     return min(candidates, key=rank, default=None)
 
 

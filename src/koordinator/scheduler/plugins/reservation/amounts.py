@@ -69,7 +69,7 @@ class ReservationNodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def amount(name: str, raw: RawQuantity) -> int:
-    """The integer of an amount.
+    """Return the integer of an amount.
 
     Raises: QuantityError.
     """
@@ -77,7 +77,7 @@ def amount(name: str, raw: RawQuantity) -> int:
 
 
 def ints(wire: Mapping[str, RawQuantity]) -> dict[str, int]:
-    """The integers of a resource list.
+    """Return the integers of a resource list.
 
     Raises: QuantityError.
     """
@@ -85,7 +85,7 @@ def ints(wire: Mapping[str, RawQuantity]) -> dict[str, int]:
 
 
 def added(*parts: Ints) -> dict[str, int]:
-    """The sum by name."""
+    """Return the sum by name."""
     total: dict[str, int] = {}
     for part in parts:
         for name, number in part.items():
@@ -101,7 +101,7 @@ def masked(amounts: Ints, names: Collection[str]) -> dict[str, int]:
 def short_on_node(
     request: Ints, node: ReservationNodeView, given_back: Iterable[Ints], ignored: Ignored
 ) -> list[str]:
-    """Names that the node lacks for the request when all of `given_back` is free again; `pods` first."""
+    """Return names that the node lacks for the request when all of `given_back` is free again; `pods` first."""
     short = []
     if node.pods - node.matched + 1 > node.allocatable.get(resources.PODS, 0):
         short.append(resources.PODS)

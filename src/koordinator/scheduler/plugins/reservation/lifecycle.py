@@ -61,7 +61,7 @@ class ReservationGauge(msgspec.Struct, frozen=True):
 
 
 def unschedulable(reservation: Reservation, message: str, now_s: float) -> ReservationStatus:
-    """The status after an attempt that found no node; the phase never changes by that."""
+    """Return the status after an attempt that found no node; the phase never changes by that."""
     now = rfc3339(now_s)
     refused = ReservationCondition(
         type=objects.SCHEDULED,
@@ -80,7 +80,7 @@ def unschedulable(reservation: Reservation, message: str, now_s: float) -> Reser
 
 
 def bound(reservation: Reservation, node: str, now_s: float) -> ReservationStatus:
-    """The status once the reserve pod has its node.
+    """Return the status once the reserve pod has its node.
 
     Raises: NotActiveError; ProtocolError, QuantityError for a malformed template or resize annotation.
     """
@@ -154,7 +154,8 @@ def expiry_reason(reservation: Reservation, node_exists: bool, now_s: float) -> 
 
 
 def revisit_s(reservation: Reservation, now_s: float) -> float:
-    """Seconds until the next look at a reservation that has not ended; 0 when no time is left, or none is set.
+    """Return seconds until the next look at a reservation that has not ended; 0 when no time is left, or none is
+    set.
 
     Raises: ProtocolError.
     """
@@ -224,7 +225,7 @@ def _in_unit(name: str, milli: int) -> tuple[str, float]:
 
 
 def _ended(reservation: Reservation, reason: str, now_s: float) -> ReservationStatus:
-    """The status at the end: used (Succeeded) or expired (Failed)."""
+    """Return the status at the end: used (Succeeded) or expired (Failed)."""
     now = rfc3339(now_s)
     fresh = ReservationCondition(
         type=objects.READY, status="False", reason=reason, last_probe_time=now, last_transition_time=now
@@ -242,7 +243,7 @@ def _condition(reservation: Reservation, kind: str) -> ReservationCondition | No
 
 
 def _with_condition(status: ReservationStatus, new: ReservationCondition) -> ReservationStatus:
-    """The status with the condition in place of the first one of its type, else appended."""
+    """Return the status with the condition in place of the first one of its type, else appended."""
     kinds = [each.type for each in status.conditions]
     at = kinds.index(new.type) if new.type in kinds else len(kinds)
     conditions = [*status.conditions[:at], new, *status.conditions[at + 1 :]]

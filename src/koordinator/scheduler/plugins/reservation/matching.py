@@ -166,7 +166,7 @@ def availability(reservation: Reservation, owners: ReservationOwners, assigned: 
 
 
 def pod_availability(pod: Pod, assigned: int) -> Availability:
-    """The same for a pod in operating mode Reservation: it is used once, while Running and Ready."""
+    """Return the same for a pod in operating mode Reservation: it is used once, while Running and Ready."""
     is_ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
     is_deleted = pod.metadata.deletion_timestamp is not None
     is_placed = bool(pod.spec.node_name) and pod.status.phase == "Running" and is_ready
@@ -287,7 +287,7 @@ class NodeCounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def reasons(nodes: Mapping[str, NodeCounts], has_affinity: bool) -> list[str]:
-    """The texts of the status; none when reservations had no part in the failure."""
+    """Return the texts of the status; none when reservations had no part in the failure."""
     counts: Sequence[NodeCounts] = list(nodes.values())
     total = sum(each.owner_matched for each in counts)
     if total == 0 and not has_affinity:

@@ -71,7 +71,7 @@ def is_once(reservation: Reservation) -> bool:
 
 
 def template_pod(reservation: Reservation) -> Pod:
-    """The pod template as a pod, as written.
+    """Return the pod template as a pod, as written.
 
     Raises: ProtocolError when the template is no pod template.
     """
@@ -90,13 +90,15 @@ def requests(reservation: Reservation) -> Amounts:
 
 
 def restricted_names(allocatable: Sequence[str], options: Sequence[str] | None) -> list[str]:
-    """The resources that a Restricted reservation restricts: those of its options, all if they name none of it."""
+    """Return the resources that a Restricted reservation restricts: those of its options, all if they name none of
+    it.
+    """
     chosen = [name for name in allocatable if name in (options or ())]
     return sorted(chosen or allocatable)
 
 
 def reserve_pod(reservation: Reservation) -> Pod:
-    """The pod that is scheduled in the Reservation's place; it never reaches the API server.
+    """Return the pod that is scheduled in the Reservation's place; it never reaches the API server.
 
     Raises: ProtocolError, QuantityError.
     """

@@ -125,7 +125,7 @@ def _several(
 
 
 def _left(node: ReservationNodeView, leaving: int) -> ReservationNodeView:
-    """The node without pods that leave it."""
+    """Return the node without pods that leave it."""
     return msgspec.structs.replace(node, pods=node.pods - leaving)
 
 
@@ -167,7 +167,7 @@ def score(request: Ints, room: ReservationAmounts) -> int:
 def nominate(
     options: Sequence[NominationCandidate], must_reserve: bool, existing: str | None = None
 ) -> str | None:
-    """The reservation to use, None for none. Equal ones are told apart by name, so that runs repeat."""
+    """Return the reservation to use, None for none. Equal ones are told apart by name, so that runs repeat."""
     if len(options) == 1 and must_reserve:
         return options[0].name
     if existing is not None and any(each.name == existing for each in options):
@@ -187,7 +187,7 @@ def refusal(option: NominationCandidate) -> str:
 
 
 def order_of(text: str) -> int:
-    """The order of a label's text; 0, no order, when it is absent or no number."""
+    """Return the order of a label's text; 0, no order, when it is absent or no number."""
     try:
         return parse_int(text)
     except ScalarError:

@@ -92,7 +92,7 @@ UNCONSTRAINED = Constraints((), (), False, ())
 
 
 def of_pod(pod: Pod) -> Constraints:
-    """The constraints in the pod's spec."""
+    """Return the constraints in the pod's spec."""
     wires = pod.spec.topology_spread_constraints
     return _constraints(pod, [(wire, _selectors(wire, pod)) for wire in wires], needs_keys=True)
 
@@ -179,7 +179,7 @@ def _key(constraint: Constraint) -> Hashable:
 
 
 def _selectors(wire: WireConstraint, pod: Pod) -> Selectors:
-    """The constraint's selector and the pod's own values of its `matchLabelKeys`."""
+    """Return the constraint's selector and the pod's own values of its `matchLabelKeys`."""
     labels = pod.metadata.labels
     same = [
         LabelSelectorRequirement(key=key, operator="In", values=[labels[key]])

@@ -244,7 +244,7 @@ class VolumeBinding(
         plan: PodVolumes,
         filling: "StorageUtilization | None",
     ) -> Mask:
-        """Rows where a volume that exists becomes the claim's."""
+        """Return rows where a volume that exists becomes the claim's."""
         is_served = np.zeros(rows.size, np.bool_)
         selected = self._commitments.selected_node(claim)
         if selected:
@@ -277,7 +277,7 @@ class VolumeBinding(
         return self._labels.match_terms(affinity.required.node_selector_terms, rows)
 
     def _provision(self, claim: PersistentVolumeClaim, rows: Rows) -> tuple[Mask, Mask]:
-        """Rows where a volume for the claim can be made, and where the driver has space for it."""
+        """Return rows where a volume for the claim can be made, and where the driver has space for it."""
         storage_class = self._catalog.storage_class(class_of(claim))
         if storage_class is None or not matching.can_provision(storage_class):
             return np.zeros(rows.size, np.bool_), np.ones(rows.size, np.bool_)
@@ -304,7 +304,7 @@ class VolumeBinding(
         return mask
 
     def _matches(self, selector: LabelSelector, rows: Rows) -> Mask:
-        """Nodes with the labels; an empty selector matches all."""
+        """Return nodes with the labels; an empty selector matches all."""
         mask = self._labels.match_labels(selector.match_labels.items(), rows)
         if selector.match_expressions:
             requirements = [

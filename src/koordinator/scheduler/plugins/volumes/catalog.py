@@ -57,7 +57,7 @@ class VolumeCatalog:
             )
 
     def all(self, view: type[T]) -> Iterable[T]:
-        """All objects of a kind, in order of arrival."""
+        """Return all objects of a kind, in order of arrival."""
         return self._objects[view].values()
 
     def find(self, view: type[T], name: str, namespace: str = "") -> T | None:
@@ -140,7 +140,7 @@ def helps(event: QueueingEvent, pod: Pod, kinds: Iterable[type[Object]]) -> bool
 
 
 def claims_of(pod: Pod) -> tuple[VolumeClaimUse, ...]:
-    """The claims that a pod uses, in the order of its volumes."""
+    """Return the claims that a pod uses, in the order of its volumes."""
     if not pod.spec.volumes:
         return ()
     namespace = pod.metadata.namespace

@@ -70,7 +70,7 @@ class Commitments:
         return [each for each in self._catalog.free_volumes(class_name) if each.metadata.name not in promised]
 
     def selected_node(self, claim: PersistentVolumeClaim) -> str:
-        """The node for which the claim's volume is made, "" before it is known."""
+        """Return the node for which the claim's volume is made, "" before it is known."""
         meta = claim.metadata
         promised = self._promises.node_of.get((meta.namespace, meta.name), "")
         return promised or meta.annotations.get(SELECTED_NODE, "")
