@@ -111,7 +111,7 @@ class GangPreemption:
         trigger = self._evicting.get(group_id, "")
         if not trigger:
             return SUCCESS
-        if self._eviction.is_under_way(trigger):
+        if trigger in self._eviction.under_way:
             return WAITING
         del self._evicting[group_id]
         return SUCCESS
@@ -351,7 +351,7 @@ class GangPreemption:
             evicted=evicted,
         )
         self._eviction.start_many(trigger, victims, profile_name, terms)
-        if job.is_gang and self._eviction.is_under_way(trigger.uid):
+        if job.is_gang and trigger.uid in self._eviction.under_way:
             self._evicting[job.name] = trigger.uid
         for pod in job.waiting:
             self._handle.actions.reject_waiting(pod.uid, JOB_PREEMPTION_SUCCESS, found.message)

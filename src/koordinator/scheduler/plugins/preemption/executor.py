@@ -65,11 +65,8 @@ class PreemptionExecutor:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._under_way: set[str] = set()
-
-    def is_under_way(self, uid: str) -> bool:
-        """Return whether victims of this pod are still to be deleted, apart from the last one (of a job: all)."""
-        return uid in self._under_way
+        self.under_way: set[str] = set()
+        """uids of pods whose victims are still to be deleted, apart from the last one (of a job: all)."""
 
     def start(self, preemptor: PodInfo, candidate: Candidate, profile_name: str) -> None:
         """Evict the victims in the background. Less important pods lose their nomination to the node at once,
@@ -110,12 +107,12 @@ class PreemptionExecutor:
         uid = preemptor.uid
 
         def ended() -> None:
-            self._under_way.discard(uid)
+            self.under_way.discard(uid)
 
         told = [*terms.nominations, *((loser, "") for loser in losers)]
         running = work.run(leaving, told, ended)
         if actions.spawn(running, f"preemption by {preemptor.key}", ended) and leaving:
-            self._under_way.add(uid)
+            self.under_way.add(uid)
 
     def renominate(self, promised: Sequence[tuple[PodInfo, str]], name: str) -> None:
         """Tell pods in their status which node they are promised, "" for none, in the background."""

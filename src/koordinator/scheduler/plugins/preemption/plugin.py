@@ -76,7 +76,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
         """A preemptor stays out of the queue while its victims are being deleted, all but the last."""
-        return WAITING if self._eviction.is_under_way(pod.uid) else SUCCESS
+        return WAITING if pod.uid in self._eviction.under_way else SUCCESS
 
     # Deciding
 

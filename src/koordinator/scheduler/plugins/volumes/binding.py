@@ -355,6 +355,8 @@ class VolumeBinding(
         return bool(state.unbound)
 
     async def pre_bind(self, state: BindingState, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
+        if not state.unbound:
+            return SUCCESS
         return await self._commitments.fulfil(pod, [claim.metadata for claim in state.unbound], node_name)
 
 
