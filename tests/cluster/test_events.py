@@ -12,7 +12,7 @@ import pytest
 
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.references import ObjectReference
+from koordinator.api.meta import ObjectReference
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
 from koordinator.cluster.event_correlation import Correlator, EventAction, Occurrence

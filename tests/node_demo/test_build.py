@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from koordinator.node_demo import build, commands
-from koordinator.node_demo.errors import DemoError
+from koordinator.node_demo.plan import DemoError
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.node_demo import measure
-from koordinator.node_demo.errors import DemoError
+from koordinator.node_demo.plan import DemoError
 from tests.node_demo.measurements import records
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from koordinator.node_demo import observe
-from koordinator.node_demo.errors import DemoError
 from koordinator.node_demo.observe import Moment
+from koordinator.node_demo.plan import DemoError
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 

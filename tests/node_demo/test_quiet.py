@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordinator.node_demo.quiet import trouble_of
+from koordinator.node_demo.observe import trouble_of
 
 QUIET = (100.0, 100.0, 0.0)
 

@@ -4,8 +4,7 @@ from typing import Any, ClassVar
 
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, Resource, ViewPart
-from koordinator.api.references import ObjectReference
+from koordinator.api.meta import Object, ObjectReference, Resource, ViewPart
 
 
 class OnExitCodes(ViewPart, frozen=True, kw_only=True):

@@ -25,9 +25,8 @@ from koordinator.api.affinity import (
     WeightedPodAffinityTerm,
 )
 from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, ObjectMeta, Resource, ViewPart
+from koordinator.api.meta import LocalObjectReference, Object, ObjectMeta, ObjectReference, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity, ResourceList
-from koordinator.api.references import LocalObjectReference, ObjectReference
 from koordinator.api.schema import IntOrString
 from koordinator.api.volumes import Volume, VolumeDevice, VolumeMount
 

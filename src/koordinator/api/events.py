@@ -5,8 +5,7 @@ from typing import ClassVar
 import msgspec
 
 from koordinator.api.core import EventSeries, EventSource
-from koordinator.api.meta import Object, Resource
-from koordinator.api.references import ObjectReference
+from koordinator.api.meta import Object, ObjectReference, Resource
 
 
 class Event(Object, frozen=True, kw_only=True):

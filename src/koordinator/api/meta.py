@@ -1,10 +1,11 @@
-"""The parts that all API objects share: their address (`Resource`), their metadata, and the base of typed views.
+"""The parts that all API objects share: their address (`Resource`), their metadata, references from one to another,
+and the base of typed views.
 
-A *view* is a frozen msgspec struct with the fields that some component reads. It is decoded from the
-wire and never written back; writes are patches (`cluster.protocol`).
+A *view* is a frozen msgspec struct with the fields that some component reads. It is decoded from the wire and never
+written back; writes are patches (`cluster.protocol`).
 """
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -117,3 +118,21 @@ def metadata_view(resource: Resource) -> type[Object]:
     return type(
         f"{resource.kind}Metadata", (Object,), {"resource": resource, "__annotations__": {}}, frozen=True
     )
+
+
+class ObjectReference(ViewPart, frozen=True, kw_only=True):
+    """A reference to any object."""
+
+    api_version: Annotated[str, "API version of the object."] = ""
+    kind: Annotated[str, "Kind of the object."] = ""
+    namespace: Annotated[str, "Namespace of the object; empty when it is cluster-scoped."] = ""
+    name: Annotated[str, "Name of the object."] = ""
+    uid: Annotated[str, "UID of the object: a successor of the same name is not meant."] = ""
+    resource_version: Annotated[str, "The version of the object that is meant, if one."] = ""
+    field_path: Annotated[str, "The part of the object that is meant, such as spec.containers{web}."] = ""
+
+
+class LocalObjectReference(ViewPart, frozen=True, kw_only=True):
+    """A reference to an object of the same namespace."""
+
+    name: str = ""

@@ -4,8 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from koordinator.api.meta import Object, Resource, ViewPart
-from koordinator.api.references import ObjectReference
+from koordinator.api.meta import Object, ObjectReference, Resource, ViewPart
 from koordinator.api.schema import ATOMIC, DATE_TIME, NULLABLE, REQUIRED, always
 
 

@@ -3,9 +3,8 @@
 from typing import Annotated, Any, ClassVar
 
 from koordinator.api.affinity import LabelSelector, Taint
-from koordinator.api.meta import Object, Resource, ViewPart
+from koordinator.api.meta import Object, ObjectReference, Resource, ViewPart
 from koordinator.api.quantity import ResourceList
-from koordinator.api.references import ObjectReference
 from koordinator.api.schema import (
     ATOMIC,
     DATE_TIME,

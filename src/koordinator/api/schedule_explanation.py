@@ -1,6 +1,13 @@
-"""Typed view of ScheduleExplanation: why pods are not placed. Source: behaviour/crds 10."""
+"""Typed view of ScheduleExplanation: why pods are not placed, and the order in which it tells why nodes were ruled
+out.
 
+Source: behaviour/crds 10.
+"""
+
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar
+
+from msgspec.structs import replace
 
 from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.schema import DATE_TIME, default
@@ -99,3 +106,11 @@ class ScheduleExplanation(Object, frozen=True, kw_only=True):
 
     spec: ScheduleExplanationSpec = ScheduleExplanationSpec()
     status: ScheduleExplanationStatus = ScheduleExplanationStatus()
+
+
+def sorted_details(details: Iterable[NodeFailedDetail]) -> list[NodeFailedDetail]:
+    """By plugin, then reason, those where preemption might help first; node names in order of their text."""
+    return sorted(
+        (replace(detail, failed_nodes=sorted(detail.failed_nodes)) for detail in details),
+        key=lambda detail: (detail.failed_plugin, detail.reason, not detail.preempt_might_help),
+    )

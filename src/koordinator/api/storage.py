@@ -6,9 +6,8 @@ import msgspec
 
 from koordinator.api.affinity import LabelSelector, NodeSelector, TopologySelectorTerm
 from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, Resource, ViewPart
+from koordinator.api.meta import Object, ObjectReference, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity, ResourceList
-from koordinator.api.references import ObjectReference
 from koordinator.api.volumes import (
     AWSElasticBlockStoreSource,
     AzureDiskSource,

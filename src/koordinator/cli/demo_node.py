@@ -115,8 +115,7 @@ def demo_node(
     """
     from rich.console import Console
 
-    from koordinator.node_demo import page, plan, results, show, texts
-    from koordinator.node_demo import quiet as quietness
+    from koordinator.node_demo import observe, page, plan, results, show, texts
 
     for path in (report, json_path, interference_path):
         if path is not None and not path.absolute().parent.is_dir():
@@ -126,7 +125,7 @@ def demo_node(
     chosen = [mode for mode in plan.DemoMode if mode in modes]
     prepared = show.prepare(_scenarios(loads, hogs), repeats, seconds, disk_dir, by_hand, chosen)
     if not busy:
-        quietness.check()
+        observe.check_quiet()
     shown = _show(prepared, notes, quiet)
     rows = results.summarise(shown.measured)
     _tell(Console(), rows, shown)

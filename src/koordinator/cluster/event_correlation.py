@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from koordinator.api.references import ObjectReference
+from koordinator.api.meta import ObjectReference
 from koordinator.cluster.rate_limit import Rate, TokenBucket
 
 V = TypeVar("V")

@@ -21,8 +21,7 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api.core import Event
-from koordinator.api.meta import Object
-from koordinator.api.references import ObjectReference
+from koordinator.api.meta import Object, ObjectReference
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.event_correlation import CorrelatedEvent, Correlator, EventAction, Occurrence

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from koordinator.node_demo import commands
-from koordinator.node_demo.errors import DemoError
+from koordinator.node_demo.plan import DemoError
 from koordinator.node_demo.stage import Written
 
 _MODULE = "koordinator.cli.koordlet"

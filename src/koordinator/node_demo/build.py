@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from koordinator.node_demo import programs
-from koordinator.node_demo.errors import DemoError
+from koordinator.node_demo.plan import DemoError
 
 NAMES = ("service", "loadgen", "hog")
 _SHARED = "common.h"

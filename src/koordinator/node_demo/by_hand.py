@@ -13,8 +13,7 @@ from koordinator.local.processes.groups import GroupError, PodGroups
 from koordinator.node_demo import own_groups
 from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.disk import WholeDisk
-from koordinator.node_demo.errors import DemoError
-from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, DemoMode, Hog
+from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, DemoError, DemoMode, Hog
 from koordinator.node_demo.stage import StageSetting, Written
 
 

@@ -29,9 +29,8 @@ from koordinator.node_demo import manifests, own_groups
 from koordinator.node_demo.agent_process import AgentProcess
 from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.disk import WholeDisk
-from koordinator.node_demo.errors import DemoError
 from koordinator.node_demo.manifests import NAMESPACE
-from koordinator.node_demo.plan import BATCH_PODS, DemoMode, Hog
+from koordinator.node_demo.plan import BATCH_PODS, DemoError, DemoMode, Hog
 from koordinator.node_demo.stage import StageSetting, Written
 
 NODE = "this-machine"

@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 
 from koordinator.node_demo.build import Programs
-from koordinator.node_demo.errors import DemoError
-from koordinator.node_demo.plan import BATCH_PODS, DISK_BLOCK_KIB, REQUEST_CPU_MS, Hog
+from koordinator.node_demo.plan import BATCH_PODS, DISK_BLOCK_KIB, REQUEST_CPU_MS, DemoError, Hog
 
 _CALIBRATE_S_MAX = 60
 _DISK_THREADS = 8  # per batch pod: a queue at the disk, whatever the scheduler does

@@ -14,7 +14,6 @@ from koordinator.host.cgroup_knobs import V1
 from koordinator.host.cgroups import Cgroups
 from koordinator.node_demo import observe, plan
 from koordinator.node_demo.commands import DemoCommands
-from koordinator.node_demo.errors import DemoError
 from koordinator.node_demo.observe import Moment, Use
 from koordinator.node_demo.plan import SETTLE_S, WARM_UP_S, DemoMode, DemoRun, Hog
 from koordinator.node_demo.stage import DemoStage, StageSetting

@@ -6,7 +6,7 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroup_units import shares_of_milli
 from koordinator.host.cgroups import Cgroups
 from koordinator.local.processes.groups import GroupError, PodGroups
-from koordinator.node_demo.errors import DemoError
+from koordinator.node_demo.plan import DemoError
 
 _PREFIX = "koordinator-demo-"
 

@@ -1,9 +1,11 @@
-"""Plan what is measured, in which order, and how long it takes."""
+"""Plan what is measured, in which order, and how long it takes; the error that ends a demonstration."""
 
 import enum
 from collections.abc import Sequence
 
 import msgspec
+
+from koordinator.api.errors import KoordinatorError
 
 REQUEST_CPU_MS = 1.05
 """CPU time that the work of one request is calibrated to; network and disk come on top."""
@@ -103,3 +105,7 @@ def alone_like(scenario: DemoScenario) -> DemoScenario:
 def expected_s(planned: list[DemoRun], seconds: float) -> float:
     """About how long it takes."""
     return _START_S + len(planned) * (SETTLE_S + WARM_UP_S + seconds + _AROUND_A_RUN_S)
+
+
+class DemoError(KoordinatorError):
+    """The demonstration cannot go on; the message says why, and what to do where there is something to do."""

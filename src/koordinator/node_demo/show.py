@@ -18,9 +18,8 @@ from koordinator.node_demo.by_hand import ByHand
 from koordinator.node_demo.colocated import OnACluster
 from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.disk import WholeDisk
-from koordinator.node_demo.errors import DemoError
 from koordinator.node_demo.measure import Measured, Meter
-from koordinator.node_demo.plan import MODES, DemoMode, DemoRun, DemoScenario, Hog
+from koordinator.node_demo.plan import MODES, DemoError, DemoMode, DemoRun, DemoScenario, Hog
 from koordinator.node_demo.results import Circumstances
 from koordinator.node_demo.stage import DemoStage, Written
 

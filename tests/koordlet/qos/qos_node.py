@@ -9,9 +9,8 @@ from typing import Any
 from koordinator.api import cpuset
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.meta import Object
+from koordinator.api.meta import Object, ObjectReference
 from koordinator.api.node_topology import NodeResourceTopology
-from koordinator.api.references import ObjectReference
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.clock import FixedClock
 from koordinator.cluster.events import EventRecorder, EventSeverity

@@ -7,12 +7,12 @@ import msgspec
 from koordinator.api import (
     amplification,
     cpuset,
-    failed_details,
     feature_gates,
     gang_labels,
     labels,
     quantity,
     resource_list,
+    schedule_explanation,
 )
 from koordinator.api.node_topology import NodeResourceTopology, Zone
 from koordinator.api.quantity import Quantity
@@ -167,7 +167,7 @@ def ordering(case: Case) -> Case:
     if case["op"] == "podsByIndex":
         return {"result": sorted((pod["name"] for pod in case["pods"]), key=_topology_order(case["pods"]))}
     details = msgspec.convert(case["details"], list[NodeFailedDetail])
-    return {"result": [_all_members(detail) for detail in failed_details.sorted_details(details)]}
+    return {"result": [_all_members(detail) for detail in schedule_explanation.sorted_details(details)]}
 
 
 def _topology_order(pods: list[Case]) -> Any:

@@ -7,8 +7,8 @@ import msgspec
 from koordinator.api import duration, labels
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
+from koordinator.api.meta import ObjectReference
 from koordinator.api.pod_migration import PodMigrationJob
-from koordinator.api.references import ObjectReference
 from koordinator.api.reservation import Reservation
 from koordinator.descheduler.migration import reservation_template, state
 from koordinator.descheduler.migration.job_status import JobStep

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from koordinator.api import labels
 from koordinator.api.affinity import NodeSelectorTerm, Toleration
 from koordinator.api.annotations.codec import Annotation, Empty, Payload
+from koordinator.api.meta import ObjectReference
 from koordinator.api.quantity import ResourceList
-from koordinator.api.references import ObjectReference
 from koordinator.api.reservation import ReservationOwner
 
 

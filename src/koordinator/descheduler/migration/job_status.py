@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from koordinator import clock
+from koordinator.api.meta import ObjectReference
 from koordinator.api.pod_migration import PodMigrationCondition, PodMigrationJob, PodMigrationJobStatus
-from koordinator.api.references import ObjectReference
 from koordinator.descheduler.migration import jobs
 
 RESERVATION_CREATED = "ReservationCreated"

@@ -12,8 +12,8 @@ from koordinator import clock
 from koordinator.api import duration, labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
+from koordinator.api.meta import ObjectReference
 from koordinator.api.pod_migration import MigrateReservationOptions, PodMigrationJob
-from koordinator.api.references import ObjectReference
 from koordinator.api.reservation import Reservation, ReservationCondition
 from koordinator.api.scalars import ScalarError
 from koordinator.descheduler import facts

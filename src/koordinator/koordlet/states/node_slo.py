@@ -11,8 +11,7 @@ from typing import Any, ClassVar, NoReturn
 import msgspec
 
 from koordinator.api import decode
-from koordinator.api.meta import Object, Resource
-from koordinator.api.references import ObjectReference
+from koordinator.api.meta import Object, ObjectReference, Resource
 from koordinator.api.slo import NodeSLO, NodeSLOSpec
 from koordinator.cluster.informer import Informer
 from koordinator.koordlet.parts import Shared

@@ -20,11 +20,10 @@ from koordinator.cluster.gatekeeper import refused
 from koordinator.local.apiserver import bodies, calls, kubeconfig, paths, query
 from koordinator.local.apiserver.access import Access
 from koordinator.local.apiserver.auth import Authenticator, StaticToken, is_health
-from koordinator.local.apiserver.bindings import Bindings
 from koordinator.local.apiserver.calls import ResourceCall
 from koordinator.local.apiserver.documents import OpenApiPages, Pages
 from koordinator.local.apiserver.exec_streams import Commands, NoCommands
-from koordinator.local.apiserver.extras import Extra
+from koordinator.local.apiserver.extras import Bindings, Extra
 from koordinator.local.apiserver.logs import LogSource, NoLogs
 from koordinator.local.apiserver.query import User
 from koordinator.local.apiserver.requests import Requests

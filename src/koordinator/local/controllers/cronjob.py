@@ -12,7 +12,7 @@ import msgspec
 from koordinator import clock
 from koordinator.api.batch import CronJob, CronJobStatus, Job
 from koordinator.api.errors import ProtocolError
-from koordinator.api.references import ObjectReference
+from koordinator.api.meta import ObjectReference
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api.meta import Object
-from koordinator.api.references import ObjectReference
+from koordinator.api.meta import Object, ObjectReference
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller

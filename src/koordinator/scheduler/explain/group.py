@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from koordinator.api.core import Pod
-from koordinator.api.failed_details import sorted_details
 from koordinator.api.schedule_explanation import (
     DetailedExplanation,
     Explanation,
@@ -19,6 +18,7 @@ from koordinator.api.schedule_explanation import (
     NodePossibleVictims,
     PossibleVictim,
     ScheduledPod,
+    sorted_details,
 )
 from koordinator.scheduler.engine.answers import left_out_reason
 from koordinator.scheduler.engine.engine import Engine

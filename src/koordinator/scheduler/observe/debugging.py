@@ -15,8 +15,7 @@ import numpy as np
 
 from koordinator import clock
 from koordinator.api import labels
-from koordinator.api.failed_details import sorted_details
-from koordinator.api.schedule_explanation import NodeFailedDetail
+from koordinator.api.schedule_explanation import NodeFailedDetail, sorted_details
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import Placed, Unplaced

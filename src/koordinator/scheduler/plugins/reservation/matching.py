@@ -17,8 +17,7 @@ from koordinator.api.annotations.reservation import (
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.label_selector import Predicate
-from koordinator.api.meta import OwnerReference
-from koordinator.api.references import ObjectReference
+from koordinator.api.meta import ObjectReference, OwnerReference
 from koordinator.api.reservation import Reservation, ReservationController, ReservationOwner
 from koordinator.api.resource_list import Amounts
 from koordinator.api.tolerations import NO_EXECUTE, NO_SCHEDULE, is_tolerated

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api.meta import ObjectMeta
-from koordinator.api.references import ObjectReference
+from koordinator.api.meta import ObjectMeta, ObjectReference
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim
 from koordinator.cluster import errors
 from koordinator.scheduler.plugin.framework import Handle
