@@ -31,15 +31,15 @@ SURVIVES = {
 """Who goes on after any exception, and why it may."""
 
 CLEANS_UP = {
-    "cluster/exchange.py:Pool.exchange": "the connection may still get an answer: nobody may use it again",
-    "cluster/exchange.py:Pool._connected": "a turn that comes in vain goes to the next one",
+    "cluster/exchange.py:ConnectionPool.exchange": "the connection may still get an answer: nobody may use it again",
+    "cluster/exchange.py:ConnectionPool._connected": "a turn that comes in vain goes to the next one",
     "local/apiserver/kubeconfig.py:write": "no temporary file stays",
     "local/apiserver/short_requests.py:_Connection._serve": "the client must not wait for an answer",
     "local/persistence.py:SqliteJournal._transaction": "rolled back",
     "local/processes/exec_command.py:ExecCommand.__init__": "descriptors are closed",
     "local/processes/launch.py:start": "no process stays at the gate",
     "local/registry/__init__.py:on_disk": "the file is given back",
-    "manager/noderesource/writer.py:Writer._carry_out": "counted and queued again",
+    "manager/noderesource/writer.py:NodeWriter._carry_out": "counted and queued again",
     "scheduler/engine/batch.py:Batch.run": "what was reserved is given back",
     "scheduler/engine/cycle.py:Cycle._assume": "what was reserved is given back",
     "scheduler/engine/cycle.py:Cycle._book": "what was reserved is given back",

@@ -15,7 +15,7 @@ from koordinator.host.cgroups import Cgroups
 from koordinator.node_demo import observe, plan
 from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.observe import Moment, Use
-from koordinator.node_demo.plan import SETTLE_S, WARM_UP_S, DemoMode, DemoRun, Hog
+from koordinator.node_demo.plan import SETTLE_S, WARM_UP_S, DemoError, DemoMode, DemoRun, Hog
 from koordinator.node_demo.stage import DemoStage, StageSetting
 
 _START_S_MAX, _START_PAUSE_S = 60.0, 0.1
