@@ -18,7 +18,7 @@ def load(
     """Return the first that is there: `server` (a URL), `kubeconfig_file`, the files of `$KUBECONFIG`,
     `~/.kube/config`, the pod that we run in.
 
-    Raises: ConfigError, which says what was looked for.
+    Raises: ClusterConfigError, which says what was looked for.
     """
     clock = clock or SystemClock()
     if server:

@@ -34,12 +34,12 @@ class WeightedChildren:
         return cls(rows, weights, int(weights.sum()), int(weights.max(initial=0)))
 
     def parts(self, amount: int) -> Column:
-        """Return the parts of `amount` that each gets."""
+        """Return the parts of `amount` that each gets: (children,)."""
         return split_arrays(amount, self.weights, whole=self._whole, largest=self._largest)
 
     def going_on(self, short: Column) -> "tuple[WeightedChildren, Column]":
-        """Return the children that still lack something, and what they lack; `short` has an entry per child of the
-        crowd.
+        """Return the children that still lack something, and what they lack (those children,); `short` (children,)
+        has an entry per child of the crowd.
         """
         stays = short > 0
         count = int(np.count_nonzero(stays))
@@ -128,7 +128,7 @@ class WaterFilling:
 
     @property
     def shares(self) -> Column:
-        """Return what each child gets, as a new array."""
+        """Return what each child gets, as a new array (children,)."""
         shares = self._settled.copy()
         shares[self._left.crowd.rows] -= self._left.wanted
         return shares
