@@ -185,9 +185,7 @@ class Koordlet(Placement, frozen=True):
 
     log: Log = Log()
     image: Image = Image(repository="koordlet")
-    port: Annotated[Port, Meta(description="MetricsValues, health and audit, on the node's own network.")] = (
-        9316
-    )
+    port: Annotated[Port, Meta(description="Metrics, health and audit, on the node's own network.")] = 9316
     feature_gates: Annotated[str, Meta(description="As -feature-gates: A=true,B=false.")] = "AuditEvents=true"
     max_unavailable: Annotated[Amount, Meta(description="How many agents an upgrade may stop at once.")] = (
         "20%"

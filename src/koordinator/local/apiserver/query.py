@@ -127,7 +127,7 @@ def delete_options(query: Mapping[str, str], body: Any, user: User) -> DeleteReq
         raise errors.BadRequest("json: cannot unmarshal the body into Go value of type v1.DeleteOptions")
     kind = body.get("kind", "DeleteOptions")
     if kind != "DeleteOptions":
-        raise errors.BadRequest(f"decoded object cannot be converted to DeleteRequest: it is a {kind}")
+        raise errors.BadRequest(f"decoded object cannot be converted to DeleteOptions: it is a {kind}")
     grace = _field(body, "gracePeriodSeconds", int)
     preconditions = _field(body, "preconditions", dict) or {}
     return DeleteRequest(
@@ -179,12 +179,12 @@ def _field(body: dict[str, Any], name: str, expected: type) -> Any:
         return None
     if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
         raise errors.BadRequest(
-            f"json: cannot unmarshal {json_type(value)} into Go struct field DeleteRequest.{name} "
+            f"json: cannot unmarshal {json_type(value)} into Go struct field DeleteOptions.{name} "
             f"of type {_GO[expected]}"
         )
     if isinstance(value, int) and abs(value) > _INT64_MAX:
         raise errors.BadRequest(
-            f"json: cannot unmarshal number {value} into Go struct field DeleteRequest.{name} of type int64"
+            f"json: cannot unmarshal number {value} into Go struct field DeleteOptions.{name} of type int64"
         )
     return value
 
