@@ -66,7 +66,7 @@ async def collectors(spec: RoleSpec) -> None:
     from koordinator.koordlet.parts import Shared
     from koordinator.koordlet.readings import Readings
     from koordinator.koordlet.series import SeriesStore
-    from koordinator.koordlet.states import node_slo_defaults
+    from koordinator.koordlet.states import node_slo
     from koordinator.koordlet.view import NodeView
     from koordinator.koordlet.writing.executor import Executor
     from koordinator.koordlet.writing.restore_log import RestoreLog
@@ -74,7 +74,7 @@ async def collectors(spec: RoleSpec) -> None:
     clock = SystemClock()
     host = open_host(spec.roots, HOT_FILES_MAX)
     view = NodeView(Driver.CGROUPFS)
-    view.slo = node_slo_defaults.with_defaults(NodeSLOSpec())
+    view.slo = node_slo.with_defaults(NodeSLOSpec())
     store = SeriesStore()
     audit = AuditLog(clock)
     nobody = cast(Any, None)

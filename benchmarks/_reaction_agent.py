@@ -23,8 +23,7 @@ from koordinator.host.syscalls import LinuxSyscalls
 from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet.agent import Agent
 from koordinator.koordlet.config import AgentConfig, AuditConfig, PredictConfig
-from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress
-from koordinator.koordlet.qos.cpu_surge import CPUSurge
+from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress, CPUSurge
 from koordinator.local import registry
 
 NODE = "bench"

@@ -35,7 +35,7 @@ from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress
 from koordinator.koordlet.qos.service_usage import ServiceUsage
 from koordinator.koordlet.readings import Readings
 from koordinator.koordlet.series import SeriesStore
-from koordinator.koordlet.states import node_slo_defaults
+from koordinator.koordlet.states import node_slo
 from koordinator.koordlet.view import NodeView
 from koordinator.koordlet.writing.executor import Executor
 from koordinator.koordlet.writing.restore_log import RestoreLog
@@ -132,7 +132,7 @@ class StrategyNode:
 
     def say(self, **spec: Any) -> None:
         """What the NodeSLO says."""
-        self.view.slo = node_slo_defaults.with_defaults(from_builtins(spec, NodeSLOSpec))
+        self.view.slo = node_slo.with_defaults(from_builtins(spec, NodeSLOSpec))
 
     def suppress_by(self, policy: str, *, enable: bool = True, percent: int = 100) -> None:
         self.say(

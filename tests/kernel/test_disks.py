@@ -14,7 +14,7 @@ from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import ContentError
 from koordinator.host.storage import LocalStorage
-from koordinator.koordlet.qos.blkio_run import BlkIO
+from koordinator.koordlet.qos.blkio import BlkIO
 from tests.kernel.conftest import ROOTS
 from tests.kernel.strategy_node import BE, StrategyNode, pod_object
 

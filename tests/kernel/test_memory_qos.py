@@ -7,7 +7,7 @@ import pytest
 
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Cgroups
-from koordinator.koordlet.qos.memory_qos_run import MemoryQoS
+from koordinator.koordlet.qos.memory_qos import MemoryQoS
 from tests.kernel.conftest import Spawn, has
 from tests.kernel.strategy_node import BE, LS, PODS, StrategyNode, pod_object
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 import msgspec
 
@@ -21,7 +22,7 @@ from koordinator.cluster.supervise import Guard
 from koordinator.host import capabilities, cgroup_layout
 from koordinator.host.gpu import GPUs, open_gpus
 from koordinator.host.host import Host
-from koordinator.koordlet import loops, upkeep
+from koordinator.koordlet import audit, loops
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.collect import all as collect
 from koordinator.koordlet.collect.runner import CollectorRunner
@@ -43,6 +44,8 @@ from koordinator.koordlet.writing.restore_log import RestoreLog
 
 log = logging.getLogger(__name__)
 
+EXPIRE_S = 60.0
+
 EVENTS_FROM = "koordlet-qosManager"
 COLLECT_S_MIN = 1.0
 """Who collects more often than that collects nothing, and acts on nothing."""
@@ -52,10 +55,30 @@ END_S = 3.0
 """How long putting back may take at the end."""
 JOURNAL = "koordlet/restore.jsonl"
 """Below /run: what files said before they were changed."""
-
-
 KubeletFactory = Callable[[NodeView, AgentMetrics], Kubelet]
 """Makes the way to the kubelet; the view says where it is."""
+
+
+async def expire(shared: Shared) -> NoReturn:
+    """Drop what nobody touched, once a minute."""
+    guard = Guard("upkeep")
+    while True:
+        await asyncio.sleep(EXPIRE_S)
+        for drop in (shared.metrics.expire, shared.executor.expire, shared.host.files.sweep):
+            guard.call(drop)
+
+
+async def flush_audit(shared: Shared) -> NoReturn:
+    """Write audit events; a disk that is full, or gone, is told once."""
+    guard = Guard("audit log")
+    told = ""
+    while True:
+        await asyncio.sleep(audit.FLUSH_INTERVAL_S)
+        guard.call(shared.audit.flush)
+        problem = "" if shared.audit.problem is None else str(shared.audit.problem)
+        if problem and problem != told:
+            log.warning("audit log not written", extra={"problem": problem})
+        told = problem
 
 
 class Agent:
@@ -131,8 +154,8 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(shared.events.run(), name="events")
-                group.create_task(upkeep.expire(shared), name="upkeep")
-                group.create_task(upkeep.flush_audit(shared), name="audit log")
+                group.create_task(expire(shared), name="upkeep")
+                group.create_task(flush_audit(shared), name="audit log")
                 self.states.start(group)
                 await self.states.wait_synced()
                 await self._start(group)

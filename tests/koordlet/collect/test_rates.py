@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from koordinator.host import perf_events
 from koordinator.host.cgroup_values import Throttling
-from koordinator.koordlet.collect import gpu, rates
-from koordinator.koordlet.collect.gpu import GPUUsage
+from koordinator.koordlet.collect import gpu_usage, rates
+from koordinator.koordlet.collect.gpu_usage import GPUUsage
 from koordinator.koordlet.collect.rates import Aged, MeasuredUsage
 
 COUNTERS = st.integers(0, 2**63)
@@ -65,5 +65,5 @@ def test_a_counter_that_never_ran_is_taken_as_it_is() -> None:
 def test_idle_cards_count_for_the_node_but_not_for_a_pod() -> None:
     processes = {7: {0: GPUUsage(30, 100)}}
 
-    assert gpu.node_usage([0, 1], processes) == {0: GPUUsage(30, 100), 1: GPUUsage()}
-    assert gpu.group_usage(processes, [7, 8]) == {0: GPUUsage(30, 100)}
+    assert gpu_usage.node_usage([0, 1], processes) == {0: GPUUsage(30, 100), 1: GPUUsage()}
+    assert gpu_usage.group_usage(processes, [7, 8]) == {0: GPUUsage(30, 100)}

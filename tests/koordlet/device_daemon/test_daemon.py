@@ -10,7 +10,7 @@ import pytest
 from koordinator.host.files import Files
 from koordinator.koordlet.device_daemon import daemon
 from koordinator.koordlet.device_daemon.daemon import DaemonConfig, DeviceDaemon
-from koordinator.koordlet.report.xpu_files import XPUFiles
+from koordinator.koordlet.report.xpu import XPUFiles
 from tests.koordlet.device_daemon import fake_tools
 
 HUAWEI, CAMBRICON, KUNLUN, METAX = "0x19e5", "0xcabc", "0x1d22", "0x9999"

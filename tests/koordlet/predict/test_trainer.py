@@ -285,7 +285,7 @@ def test_a_full_disk_keeps_the_old_file_whole(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("koordinator.koordlet.predict.checkpoint_files.os.replace", full)
+        patched.setattr("koordinator.koordlet.predict.checkpoint.os.replace", full)
         minutes(node, trainer, 15, 2.0, "web")
     assert {name: (node.root / "checkpoints" / name).read_bytes() for name in files(node)} == before
     assert caplog.text.count("checkpoints not written") == 1

@@ -22,9 +22,9 @@ from koordinator.host.host import tree_host
 from koordinator.host.storage import LocalStorage
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.qos import blkio_plan
+from koordinator.koordlet.qos.blkio import BlkIO
 from koordinator.koordlet.qos.blkio_plan import DiskPlan
-from koordinator.koordlet.qos.blkio_run import BlkIO
-from koordinator.koordlet.states import node_slo_defaults
+from koordinator.koordlet.states import node_slo
 from tests.cluster import virtual_loop
 from tests.host import host_tree
 from tests.koordlet.qos import killed
@@ -63,7 +63,7 @@ def slo_of(
         ls_class=ResourceQOS(blkio_qos=ls) if ls is not None else None,
         cgroup_root=ResourceQOS(blkio_qos=root) if root is not None else None,
     )
-    return node_slo_defaults.with_defaults(NodeSLOSpec(resource_qos_strategy=strategy))
+    return node_slo.with_defaults(NodeSLOSpec(resource_qos_strategy=strategy))
 
 
 def annotated(name: str, text: str, **more: Any) -> Pod:

@@ -11,7 +11,7 @@ from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.audit import decode
 from koordinator.koordlet.parts import Strategy
-from koordinator.koordlet.qos.memory_qos_run import REASON, RETRY_S, MemoryQoS
+from koordinator.koordlet.qos.memory_qos import REASON, RETRY_S, MemoryQoS
 from tests.host import host_tree
 from tests.koordlet.qos.pods import BE, LS, PODS, pod_object
 from tests.koordlet.qos.qos_node import QoSNode, killed_everywhere

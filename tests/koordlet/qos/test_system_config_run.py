@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api.slo import NodeSLOSpec, SystemStrategy
-from koordinator.koordlet.qos.system_config_run import SystemConfigStrategy
-from koordinator.koordlet.states import node_slo_defaults
+from koordinator.koordlet.qos.system_config import SystemConfigStrategy
+from koordinator.koordlet.states import node_slo
 from tests.cluster import virtual_loop
 from tests.host import host_tree
 from tests.koordlet.qos import killed
@@ -36,7 +36,7 @@ def on_virtual_time(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 def slo_of(**fields: Any) -> NodeSLOSpec:
-    return node_slo_defaults.with_defaults(NodeSLOSpec(system_strategy=SystemStrategy(**fields)))
+    return node_slo.with_defaults(NodeSLOSpec(system_strategy=SystemStrategy(**fields)))
 
 
 def node_of(root: Path, at: int = 0, *, after: bool = False) -> ActingNode:

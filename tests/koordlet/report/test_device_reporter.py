@@ -17,8 +17,7 @@ from koordinator.host.gpu import GPUs, XidEvent
 from koordinator.koordlet.config import CollectConfig
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.report import all as reports
-from koordinator.koordlet.report.device_reporter import DeviceReporter
-from koordinator.koordlet.report.gpu_health import QUIET_S, GPUHealth
+from koordinator.koordlet.report.device_reporter import QUIET_S, DeviceReporter, GPUHealth
 from tests.host import host_tree
 from tests.koordlet.report.agent_node import (
     NAME,

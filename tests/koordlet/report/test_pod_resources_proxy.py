@@ -16,7 +16,7 @@ from koordinator.host import protobuf
 from koordinator.host.errors import ContentError
 from koordinator.koordlet.config import KubeletClientConfig
 from koordinator.koordlet.report import pod_resources
-from koordinator.koordlet.report.pod_resources_proxy import SERVICE, PodResourcesProxy
+from koordinator.koordlet.report.pod_resources import SERVICE, PodResourcesProxy
 from koordinator.local import registry
 from tests.koordlet.report.agent_node import NOW_S, AgentNode, pod_object
 

@@ -24,7 +24,7 @@ from koordinator.host.mounts import CgroupMounts
 from koordinator.host.syscalls import LinuxSyscalls
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.metrics import AgentMetrics
-from koordinator.koordlet.states import driver, pod_resources, pods
+from koordinator.koordlet.states import driver, pods
 from koordinator.koordlet.states.pods import PodsState
 from koordinator.koordlet.view import Topic
 from tests.koordlet.agent_world import BE, NODE, World, live
@@ -193,14 +193,14 @@ def test_batch_amounts_have_their_own_units() -> None:
     metrics = AgentMetrics(NODE, None)  # type: ignore[arg-type] # these families do not expire
     record = node_pods.record(pod(batch_cpu="1500", batch_memory="1Gi", mid_cpu="x"), Driver.CGROUPFS)
 
-    pod_resources.tell(metrics, [record])
+    pods.tell_resources(metrics, [record])
     labels = ("p", "p", "d", "containerd://c", "n0")
     assert metrics.container_requests.values == {
         (NODE, "kubernetes.io/batch-cpu", "integer", *labels): 1500,
         (NODE, "kubernetes.io/batch-memory", "byte", *labels): 1 << 30,
     }
     assert metrics.container_limits.values == {(NODE, "kubernetes.io/batch-memory", "byte", *labels): 2 << 30}
-    pod_resources.tell(metrics, [])
+    pods.tell_resources(metrics, [])
     assert not metrics.container_requests.values and not metrics.container_limits.values
 
 

@@ -11,8 +11,8 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import DeviceInfo
 from koordinator.host import pci
-from koordinator.koordlet.collect import gpu
-from koordinator.koordlet.collect.gpu import GPUUsage
+from koordinator.koordlet.collect import gpu_usage
+from koordinator.koordlet.collect.gpu_usage import GPUUsage
 from koordinator.koordlet.report import device, pod_resources, xpu
 from koordinator.koordlet.report.device import GPU, Fault, RDMACard
 from koordinator.koordlet.report.xpu import XPUDevice
@@ -99,9 +99,9 @@ def _gpu_usage(case: dict[str, Any]) -> Any:
     }
     pids = case.get("pids")
     if pids is None:
-        found = gpu.node_usage(case["minors"], processes)
+        found = gpu_usage.node_usage(case["minors"], processes)
     else:
-        found = gpu.group_usage(processes, pids)
+        found = gpu_usage.group_usage(processes, pids)
     return {
         "byMinor": {
             str(minor): {"smUtil": usage.core_percent, "memoryBytes": usage.memory_bytes}

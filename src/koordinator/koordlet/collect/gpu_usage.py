@@ -1,14 +1,42 @@
 """Collect what nodes, pods and containers use of their GPUs. Source: behaviour/koordlet-observe 10.1."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
 
 from koordinator.host.errors import ContentError
 from koordinator.host.gpu import GPUDevice, GPUs
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.collect import gpu
-from koordinator.koordlet.collect.gpu import GPUUsage, Processes
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
+
+
+class GPUUsage(msgspec.Struct, frozen=True):
+    """Compute in percent of a card, and its memory."""
+
+    core_percent: int = 0
+    memory_bytes: int = 0
+
+    def __add__(self, other: "GPUUsage") -> "GPUUsage":
+        return GPUUsage(self.core_percent + other.core_percent, self.memory_bytes + other.memory_bytes)
+
+
+Processes = Mapping[int, Mapping[int, GPUUsage]]
+"""Process id → card (minor) → what it uses there."""
+
+
+def node_usage(minors: Iterable[int], processes: Processes) -> dict[int, GPUUsage]:
+    """Return what all processes use of each card; idle cards, too."""
+    return {minor: GPUUsage() for minor in minors} | group_usage(processes, processes.keys())
+
+
+def group_usage(processes: Processes, pids: Collection[int]) -> dict[int, GPUUsage]:
+    """Return what the processes of a pod or container use, of the cards that they touch."""
+    sums: dict[int, GPUUsage] = {}
+    for pid in pids:
+        for minor, usage in processes.get(pid, {}).items():
+            sums[minor] = sums.get(minor, GPUUsage()) + usage
+    return sums
 
 
 class GPUUsageCollector:
@@ -42,7 +70,7 @@ class GPUUsageCollector:
 
     def _node(self, devices: Mapping[int, GPUDevice], processes: Processes, at_ms: int) -> None:
         store = self._shared.store
-        for minor, usage in gpu.node_usage(devices, processes).items():
+        for minor, usage in node_usage(devices, processes).items():
             names = _names(devices[minor])
             store.ring(kinds.NODE_GPU_CORE, names).append(at_ms, usage.core_percent)
             store.ring(kinds.NODE_GPU_MEMORY, names).append(at_ms, usage.memory_bytes)
@@ -72,7 +100,7 @@ class GPUUsageCollector:
         at_ms: int,
     ) -> None:
         store = self._shared.store
-        for minor, usage in gpu.group_usage(processes, list(pids)).items():
+        for minor, usage in group_usage(processes, list(pids)).items():
             whole = {**names, **_names(devices[minor])}
             store.ring(kind[0], whole).append(at_ms, usage.core_percent)
             store.ring(kind[1], whole).append(at_ms, usage.memory_bytes)

@@ -17,7 +17,7 @@ from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.metrics import NodeGauge
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.predict import checkpoint, reclaimable
-from koordinator.koordlet.predict.checkpoint_files import CheckpointFiles
+from koordinator.koordlet.predict.checkpoint import CheckpointFiles
 from koordinator.koordlet.predict.models import (
     CLASSES,
     NO_USAGE,

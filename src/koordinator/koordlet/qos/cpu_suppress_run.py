@@ -4,29 +4,44 @@ Nothing is guessed: without node, pods, samples or topology nothing is written. 
 """
 
 import logging
+from collections.abc import Iterable
 
 import msgspec
 
-from koordinator.api import node_reservation, quantity, resources
-from koordinator.api.cpuset import CPUSetError
+from koordinator.api import cpuset, node_reservation, quantity, resources
+from koordinator.api.annotations.node import NODE_RESERVATION, SYSTEM_QOS_RESOURCE
+from koordinator.api.annotations.placement import RESOURCE_STATUS
+from koordinator.api.annotations.topology import KUBELET_CPU_MANAGER_POLICY
+from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.api.errors import ProtocolError
+from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.qos import KubeQoS
 from koordinator.api.slo import DEFAULT_THRESHOLD_STRATEGY, ResourceThresholdStrategy
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroup_units import CFS_PERIOD_US, UNLIMITED
+from koordinator.host.cpu_topology import HostCPUTopology
 from koordinator.host.errors import ContentError
 from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.qos import best_effort_cpus, cpu_facts, cpu_suppress
+from koordinator.koordlet.qos import best_effort_cpus, cpu_suppress
 from koordinator.koordlet.qos.best_effort_cpus import BestEffortCPUs, TreeCPUs
-from koordinator.koordlet.qos.cpu_facts import CPUFacts, PodFacts
-from koordinator.koordlet.qos.cpu_suppress import CPUUsage, SuppressAmount, SuppressMode
+from koordinator.koordlet.qos.cpu_suppress import (
+    CPUHolder,
+    CPUUsage,
+    SuppressAmount,
+    SuppressMode,
+    SuppressPodClass,
+    UsableCPUs,
+)
 from koordinator.koordlet.qos.service_usage import ServiceUsage
 from koordinator.koordlet.view import Topic
 from koordinator.koordlet.writing.update_plan import Update, WriteOutcome
 
 log = logging.getLogger(__name__)
+
+STATIC_POLICY = "static"
 
 REASON = "AdjustBEByNodeCPUUsage"
 """As the audit log has it."""
@@ -37,6 +52,75 @@ _BE_CPU_USED = {kinds.BE_RESOURCE: "cpu", kinds.BE_ALLOCATION: "usage"}
 _SETTLED = frozenset(
     (WriteOutcome.WRITTEN, WriteOutcome.UNCHANGED, WriteOutcome.SKIPPED, WriteOutcome.WOULD_WRITE)
 )
+LOOKS_PER_ROUND = 4
+
+
+class CPUFacts(msgspec.Struct, frozen=True):
+    """CPUs by what best-effort pods may do with them."""
+
+    machine_count: int
+    usable: UsableCPUs
+    recovery: CPUSet
+    """What they have while nothing suppresses them."""
+    floor: CPUSet
+    """What they keep when nothing is usable."""
+    is_static: bool
+    """The kubelet's CPU manager gives containers their CPUs by itself: parents must stay wide."""
+
+
+class PodFacts(msgspec.Struct, frozen=True):
+    """The facts about pods that suppression needs."""
+
+    classes: dict[str, SuppressPodClass]
+    holders: tuple[CPUHolder, ...]
+    bound_groups: frozenset[str]
+    """Groups of active pods to which the scheduler gave CPUs or NUMA nodes."""
+    has_active: bool
+
+
+def of_pods(pods: Iterable[PodRecord]) -> PodFacts:
+    """Facts of all pods of the node; a malformed annotation counts as none."""
+    classes: dict[str, SuppressPodClass] = {}
+    holders: list[CPUHolder] = []
+    bound: set[str] = set()
+    has_active = False
+    for pod in pods:
+        classes[pod.uid] = SuppressPodClass(pod.qos, pod.kube_qos)
+        if not pod.is_active:
+            continue  # what has ended uses nothing and owns nothing any more
+        has_active = True
+        try:
+            status = RESOURCE_STATUS.read(pod.pod.metadata.annotations)
+            cpus = cpuset.parse(status.cpuset) if status is not None and status.cpuset else frozenset()
+        except (ProtocolError, CPUSetError):
+            continue
+        if cpus:
+            holders.append(CPUHolder(pod.qos, cpus))
+        if status is not None and (cpus or status.numa_node_resources):
+            bound.add(pod.group)
+    return PodFacts(classes, tuple(holders), frozenset(bound), has_active)
+
+
+def of_node(cpu: HostCPUTopology, topology: NodeResourceTopology, holders: Iterable[CPUHolder]) -> CPUFacts:
+    """Facts of the node's CPUs.
+
+    Raises: ProtocolError, CPUSetError when an annotation of the topology is malformed: then nothing may be written.
+    """
+    annotations = topology.metadata.annotations
+    reservation = NODE_RESERVATION.read(annotations)
+    reserved: CPUSet = frozenset()
+    if reservation is not None and reservation.reserved_cpus:
+        reserved = cpuset.parse(reservation.reserved_cpus)
+    system = SYSTEM_QOS_RESOURCE.read(annotations)
+    policy = KUBELET_CPU_MANAGER_POLICY.read(annotations)
+    owners = tuple(holders)
+    return CPUFacts(
+        machine_count=len(cpu.processors),
+        usable=cpu_suppress.usable_cpus(cpu.processors, owners, reserved, system),
+        recovery=cpu_suppress.recovery_cpus(cpu.processors, owners, reserved, system),
+        floor=cpu_suppress.floor_cpus(cpu.processors, reserved, system),
+        is_static=policy is not None and policy.policy == STATIC_POLICY,
+    )
 
 
 class _Ground(msgspec.Struct, frozen=True):
@@ -172,7 +256,7 @@ class CPUSuppress:
     def _pods_now(self) -> PodFacts:
         if self._pod_facts is None or self._pods is not self._view.pods:
             self._pods = self._view.pods
-            self._pod_facts = cpu_facts.of_pods(self._view.pods.values())
+            self._pod_facts = of_pods(self._view.pods.values())
         return self._pod_facts
 
     def _facts_now(self) -> CPUFacts | None:
@@ -185,7 +269,7 @@ class CPUSuppress:
             self._facts_of, self._facts = found_for, None
             if view.cpu is not None and view.topology is not None:
                 try:
-                    self._facts = cpu_facts.of_node(view.cpu, view.topology, pods.holders)
+                    self._facts = of_node(view.cpu, view.topology, pods.holders)
                 except (ProtocolError, CPUSetError) as error:
                     log.warning("topology cannot be used", extra={"error": str(error)})
         return self._facts
@@ -305,3 +389,29 @@ class CPUSuppress:
         update = Update(self._top, Knob.CPU_QUOTA, str(quota_us), REASON)
         (result,) = self._shared.executor.update([update], owner=self.name, cacheable=False)
         return result.outcome in _SETTLED
+
+
+class CPUSurge:
+    """Watches services for `suppress`, to which all writes belong.
+
+    Samples are means over a collect interval, so a round sees a jump whole only after one to two of them. Two counters
+    of the kernel, read a few times per second, tell of it within a fraction of that. CPU is only ever taken here;
+    giving it back is up to the rounds.
+    """
+
+    name = "CPUSurge"
+    gates: tuple[str, ...] = (cpu_suppress.GATE,)
+
+    def __init__(self, shared: Shared, suppress: CPUSuppress, services: ServiceUsage) -> None:
+        self.interval_s = shared.config.qos.suppress_interval_s / LOOKS_PER_ROUND
+        self._suppress = suppress
+        self._services = services
+
+    def run(self) -> None:
+        """One look."""
+        cores = self._services.since("look")
+        if cores is not None:
+            self._suppress.surged(cores)
+
+    def disable(self) -> None:
+        """Nothing: what was written is the suppression's to put back."""

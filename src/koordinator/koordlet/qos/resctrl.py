@@ -3,6 +3,8 @@
 Source: behaviour/koordlet-act 10.
 """
 
+import asyncio
+import logging
 import math
 from collections.abc import Collection, Iterable, Mapping
 
@@ -12,6 +14,14 @@ from koordinator.api import labels, pod_labels, qos
 from koordinator.api.core import Pod
 from koordinator.api.qos import QoSClass
 from koordinator.api.slo_qos import ResctrlQOS, ResourceQOS, ResourceQOSStrategy
+from koordinator.host import schemata
+from koordinator.host.errors import ContentError
+from koordinator.host.files import FileProblem
+from koordinator.koordlet.node_pods import PodRecord
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.writing import restoring
+
+log = logging.getLogger(__name__)
 
 GROUPS = ("LSR", "LS", "BE")
 INTEL, AMD = "GenuineIntel", "AuthenticAMD"
@@ -22,6 +32,16 @@ AMD_FULL_BANDWIDTH = 160
 
 _PERCENT = 100
 _GROUP_OF_QOS = {QoSClass.LSE: "LSR", QoSClass.LSR: "LSR", QoSClass.LS: "LS", QoSClass.BE: "BE"}
+
+REASON = "UpdateResctrl"
+LOOK_S = 30.0
+"""How often threads are looked for although nothing has changed: those that a process starts itself are in its group
+already, those that enter a container from outside are not."""
+SETTLING_ROUNDS = 2
+"""Rounds after a change that look again: a process may start threads while it is being moved."""
+ABSENT_S = 60.0
+"""How often it is asked whether the kernel has resctrl by now."""
+_DEPTH_MAX = 2  # a pod, its containers, and groups that a container makes for itself
 
 
 class ResctrlCPU(msgspec.Struct, frozen=True):
@@ -125,3 +145,158 @@ def _lines(settings: ResctrlQOS | None, cpu: ResctrlCPU) -> list[str]:
     if value is not None:
         lines.append(mb_line(dict.fromkeys(cpu.cache_ids, value)))
     return lines
+
+
+class ResctrlStrategy:
+    """One round looks at pods and policies; without a change nothing is read for `LOOK_S`."""
+
+    name = "RdtResctrl"
+    gates: tuple[str, ...] = ("RdtResctrl",)
+
+    def __init__(self, shared: Shared) -> None:
+        self.interval_s = shared.config.qos.reconcile_interval_s
+        self._shared = shared
+        self._host = shared.host.resctrl
+        self._seen: tuple[ResourceQOSStrategy, Mapping[str, PodRecord]] | None = None
+        self._settling = 0
+        self._look_at_s = float("-inf")
+        self._told: dict[str, str] = {}
+        """Problems by what they are about, so that each is logged once."""
+
+    async def run(self) -> None:
+        """One round."""
+        view = self._shared.view
+        strategy = view.slo.resource_qos_strategy if view.slo is not None else None
+        if strategy is None:
+            return
+        now_s = asyncio.get_running_loop().time()
+        if self._seen is None or self._seen[0] is not strategy or self._seen[1] is not view.pods:
+            self._settling = SETTLING_ROUNDS + 1
+        if self._settling <= 0 and now_s < self._look_at_s:
+            return
+        self._settling -= 1
+        self._seen = strategy, view.pods
+        cpu = self._cpu(strategy)
+        if cpu is None:
+            self._settling, self._look_at_s = 0, now_s + ABSENT_S
+            return
+        self._look_at_s = now_s + LOOK_S
+        self._reconcile(strategy, cpu)
+
+    def disable(self) -> None:
+        """Threads go back to the root group; groups that we made are removed, the schemata of others put back."""
+        executor = self._shared.executor
+        for record in executor.changed_by(self.name):
+            group = restoring.claimed(record)
+            if record.path != self._host.root or group not in GROUPS:
+                continue
+            self._empty(group)
+            if record.before == restoring.ABSENT:
+                problem = executor.remove_directory(
+                    f"{self._host.root}/{group}", owner=self.name, reason=REASON
+                )
+                self._tell(group, problem)
+        executor.restore(self.name)
+        self._seen = None
+
+    def _cpu(self, strategy: ResourceQOSStrategy) -> ResctrlCPU | None:
+        """Return what can be divided, and mount the file system if a class wants it; None when nothing can."""
+        machine = self._shared.host.machine
+        is_wanted = any(_is_on(section) for section in _sections(strategy).values())
+        if self._host.full_mask() is None:
+            support = support_of(machine.cpu_model().flags)
+            if not is_wanted or not (support.cache and support.bandwidth):
+                return None
+            executor = self._shared.executor
+            self._tell(
+                "mount", executor.perform(self._host.root, "mounted", self._host.mount, self.name, REASON)
+            )
+        full_mask, caches = self._host.full_mask(), self._host.cache_ids()
+        if full_mask is None or not caches:
+            return None
+        return ResctrlCPU(machine.cpu_model().vendor, full_mask_of(full_mask), caches)
+
+    def _reconcile(self, strategy: ResourceQOSStrategy, cpu: ResctrlCPU) -> None:
+        lines = group_lines(strategy, cpu)
+        wanted = self._threads(strategy)
+        for group, section in _sections(strategy).items():
+            if _is_on(section):
+                self._make(group)
+            elif not self._shared.host.files.exists(self._host.schemata_path(group)):
+                continue
+            for line in lines[group]:
+                self._divide(group, line)
+            if _is_on(section):
+                self._fill(group, wanted.get(group, set()))
+            else:
+                self._empty(group)
+
+    def _make(self, group: str) -> None:
+        executor, path = self._shared.executor, f"{self._host.root}/{group}"
+        executor.claim(self._host.root, group, owner=self.name)
+        self._tell(group, executor.make_directory(path, owner=self.name, reason=REASON))
+
+    def _divide(self, group: str, line: str) -> None:
+        problem = self._shared.executor.write_file(
+            self._host.schemata_path(group),
+            line,
+            owner=self.name,
+            reason=REASON,
+            part=line.partition(":")[0],
+            is_held=lambda content: not schemata.needs_write(content, line),
+        )
+        self._tell(f"{group} {line[:2]}", problem, self._host.last_error() if problem is not None else "")
+
+    def _fill(self, group: str, threads: set[int]) -> None:
+        have = self._tasks(group)
+        if have is not None:
+            # Threads that have ended meanwhile are refused: nothing to tell.
+            new = new_tasks(threads, set(have))
+            path = f"{self._host.root}/{group}/tasks"
+            self._shared.executor.add_tasks(path, new, owner=self.name, reason=REASON)
+
+    def _empty(self, group: str) -> None:
+        have = self._tasks(group)
+        if have:
+            self._shared.executor.add_tasks(f"{self._host.root}/tasks", have, owner=self.name, reason=REASON)
+
+    def _tasks(self, group: str) -> list[int] | None:
+        try:
+            return self._host.tasks(group)
+        except ContentError as error:
+            self._tell(f"{group} tasks", None, str(error))
+            return None
+
+    def _threads(self, strategy: ResourceQOSStrategy) -> dict[str, set[int]]:
+        """Threads that each group should have: those of all containers and sandboxes of its pods."""
+        cgroups = self._shared.host.cgroups
+        wanted: dict[str, set[int]] = {}
+        for record in self._shared.view.pods.values():
+            group = pod_group(record.pod, strategy)
+            if group is None:
+                continue
+            threads = wanted.setdefault(group, set())
+            for each in cgroups.walk(record.group, _DEPTH_MAX):
+                try:
+                    threads.update(cgroups.tasks(each) or ())
+                except ContentError as error:
+                    self._tell(each, None, str(error))
+        return wanted
+
+    def _tell(self, what: str, problem: FileProblem | None, detail: str = "") -> None:
+        text = " ".join(filter(None, (str(problem) if problem is not None else "", detail)))
+        if text and self._told.get(what) != text:
+            log.warning("resctrl not as wanted", extra={"what": what, "problem": text})
+        if text:
+            self._told[what] = text
+        else:
+            self._told.pop(what, None)
+
+
+def _sections(strategy: ResourceQOSStrategy) -> dict[str, ResourceQOS | None]:
+    return dict(zip(GROUPS, (strategy.lsr_class, strategy.ls_class, strategy.be_class), strict=True))
+
+
+def _is_on(section: ResourceQOS | None) -> bool:
+    settings = section.resctrl_qos if section is not None else None
+    return settings is not None and bool(settings.enable)

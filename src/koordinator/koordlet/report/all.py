@@ -2,10 +2,10 @@
 
 from koordinator.koordlet.parts import Reporter, Shared
 from koordinator.koordlet.predict.trainer import Trainer
-from koordinator.koordlet.report import device_reporter, pod_resources_proxy
+from koordinator.koordlet.report import device_reporter, pod_resources
 from koordinator.koordlet.report.device_reporter import DeviceReporter
 from koordinator.koordlet.report.node_metric_reporter import NodeMetricReporter
-from koordinator.koordlet.report.pod_resources_proxy import PodResourcesProxy
+from koordinator.koordlet.report.pod_resources import PodResourcesProxy
 from koordinator.koordlet.report.topology_reporter import TopologyReporter
 
 
@@ -18,6 +18,6 @@ def reporters(shared: Shared, trainer: Trainer) -> list[Reporter]:
         found.append(NodeMetricReporter(shared, trainer))
     if shared.gates.is_on(device_reporter.GATE) or shared.gates.is_on(device_reporter.RDMA_GATE):
         found.append(DeviceReporter(shared))
-    if shared.gates.is_on(pod_resources_proxy.GATE) and shared.config.kubelet.pod_resources_proxy:
+    if shared.gates.is_on(pod_resources.GATE) and shared.config.kubelet.pod_resources_proxy:
         found.append(PodResourcesProxy(shared))
     return found

@@ -8,7 +8,7 @@ Only labels and annotations of ours are written, and only when something really 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 import msgspec
@@ -23,20 +23,68 @@ from koordinator.cluster import errors
 from koordinator.cluster.informer import Informer
 from koordinator.host import network
 from koordinator.host.errors import ContentError
+from koordinator.host.gpu import XidEvent
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.report import device
-from koordinator.koordlet.report.device import GPU, DeviceReport, RDMACard
+from koordinator.koordlet.report.device import GPU, HEALTH_NOT_SUPPORTED, DeviceReport, Fault, RDMACard
 from koordinator.koordlet.report.first_rounds import FirstRounds
-from koordinator.koordlet.report.gpu_health import GPUHealth
 from koordinator.koordlet.report.outage import Outage
-from koordinator.koordlet.report.xpu_files import XPUFiles
+from koordinator.koordlet.report.xpu import XPUFiles
 
 log = logging.getLogger(__name__)
+
+CONTAINED_XIDS = frozenset((63, 92, 94))
+"""Row remapping noted, many corrected errors, contained memory error: only the application is lost.
+Source: NVIDIA, "Xid Errors", and the memory error management guide of its data centre cards."""
+QUIET_S = 600.0
+"""How long a card must have been without critical errors to be fit again."""
 
 GATE, RDMA_GATE = "Accelerators", "RDMADevices"
 INTERVAL_S = 3.0
 WRITE_S_MAX = 20.0
 OUR_LABELS = (labels.GPU_VENDOR, labels.GPU_MODEL, labels.GPU_DRIVER_VERSION, labels.GPU_PARTITION_POLICY)
+
+
+class GPUHealth:
+    """The known faults of a node's cards, by UUID.
+
+    They are critical errors (Xid) that the driver tells. Most need a reset of the card, which nobody can tell from
+    outside: the card stays unhealthy until the agent is started again. Errors that the hardware contained need none:
+    the card is fit again when it has been quiet for a while. (In the reference no card ever recovers.)
+    Source: behaviour/koordlet-observe 10.1.
+    """
+
+    def __init__(self, uuids: Iterable[str], without_health: Iterable[str] = ()) -> None:
+        """`without_health` are those that do not tell of errors."""
+        self._uuids = tuple(uuids)
+        self._silent = frozenset(without_health)
+        self._faults: dict[str, tuple[Fault, float | None]] = {}
+        """With the time from which on the card is fit again, None: never."""
+
+    def heard(self, events: Iterable[XidEvent], now_s: float) -> None:
+        """Note errors; one without a card is of all of them."""
+        for event in events:
+            fault = device.xid_fault(event.xid)
+            if fault is None:
+                continue
+            until_s = now_s + QUIET_S if event.xid in CONTAINED_XIDS else None
+            for uuid in self._uuids if not event.uuid else (event.uuid,):
+                self._note(uuid, fault, until_s)
+
+    def fault(self, uuid: str, now_s: float) -> Fault | None:
+        """Return what is wrong with a card now; None when it is fit."""
+        if uuid in self._faults:
+            fault, until_s = self._faults[uuid]
+            if until_s is None or now_s < until_s:
+                return fault
+            del self._faults[uuid]
+        return HEALTH_NOT_SUPPORTED if uuid in self._silent else None
+
+    def _note(self, uuid: str, fault: Fault, until_s: float | None) -> None:
+        """Note a fault; what needs a reset outweighs what passes."""
+        known = self._faults.get(uuid)
+        if known is None or known[1] is not None:
+            self._faults[uuid] = (fault, until_s)
 
 
 class DeviceReporter:

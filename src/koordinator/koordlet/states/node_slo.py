@@ -6,24 +6,82 @@ Source: behaviour/koordlet-observe 7.3.
 import asyncio
 import logging
 import random
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import msgspec
 
-from koordinator.api import decode
+from koordinator.api import decode, slo, slo_qos
 from koordinator.api.meta import Object, ObjectReference, Resource
 from koordinator.api.slo import NodeSLO, NodeSLOSpec
+from koordinator.api.slo_qos import NO_QOS, ResourceQOS, ResourceQOSStrategy
 from koordinator.cluster.informer import Informer
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.states import node_slo_defaults
 from koordinator.koordlet.view import Topic
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 DELETED_S = 60.0
 """A NodeSLO that was deleted and has not come back for so long switches everything off: managers make it anew within
 seconds, and protection must not flap meanwhile; who takes it away for good wants the defaults."""
 INVALID = "InvalidNodeSLO"
+
+
+def with_defaults(spec: NodeSLOSpec) -> NodeSLOSpec:
+    """Return the policies in force: each block over its default, switched-off class sections with neutral values.
+
+    Neutral values are written to the kernel, which is how switching a feature off undoes it.
+    """
+    strategy = overlaid(slo_qos.DEFAULT_QOS_STRATEGY, spec.resource_qos_strategy)
+    return msgspec.structs.replace(
+        spec,
+        resource_used_threshold_with_be=overlaid(
+            slo.DEFAULT_THRESHOLD_STRATEGY, spec.resource_used_threshold_with_be
+        ),
+        resource_qos_strategy=_neutralised(strategy),
+        cpu_burst_strategy=overlaid(slo.DEFAULT_CPU_BURST_STRATEGY, spec.cpu_burst_strategy),
+        system_strategy=overlaid(slo.DEFAULT_SYSTEM_STRATEGY, spec.system_strategy),
+    )
+
+
+def overlaid(default: T, given: T | None) -> T:
+    """`given` where it says something, `default` elsewhere, at any depth; a list replaces a list."""
+    if given is None:
+        return default
+    said: dict[str, Any] = {}
+    for name in given.__struct_fields__:
+        own, fallback = getattr(given, name), getattr(default, name)
+        if own is None:
+            continue
+        if isinstance(own, msgspec.Struct) and isinstance(fallback, msgspec.Struct):
+            said[name] = overlaid(fallback, own)
+        elif isinstance(own, dict) and isinstance(fallback, dict):
+            said[name] = {**fallback, **own}
+        else:
+            said[name] = own
+    return msgspec.structs.replace(default, **said)
+
+
+def _neutralised(strategy: ResourceQOSStrategy) -> ResourceQOSStrategy:
+    """SYSTEM keeps its values: the reference leaves it out here, too."""
+    return msgspec.structs.replace(
+        strategy,
+        lsr_class=_neutral_sections(strategy.lsr_class),
+        ls_class=_neutral_sections(strategy.ls_class),
+        be_class=_neutral_sections(strategy.be_class),
+    )
+
+
+def _neutral_sections(settings: ResourceQOS | None) -> ResourceQOS | None:
+    if settings is None:
+        return None
+    off = {
+        name: getattr(NO_QOS, name)
+        for name in ("cpu_qos", "memory_qos", "resctrl_qos")
+        if (section := getattr(settings, name)) is not None and not section.enable
+    }
+    return msgspec.structs.replace(settings, **off)
 
 
 class AnyNodeSLO(Object, frozen=True, kw_only=True):
@@ -68,7 +126,7 @@ class NodeSLOState:
         self._stay()
         try:
             spec = decode.from_builtins(found.spec if found.spec is not None else {}, NodeSLOSpec)
-            merged = node_slo_defaults.with_defaults(spec)
+            merged = with_defaults(spec)
         except msgspec.ValidationError as error:
             self._refuse(str(error))
             return
@@ -98,7 +156,7 @@ class NodeSLOState:
 
     def _end(self) -> None:
         self._ending = None
-        self._use(node_slo_defaults.with_defaults(NodeSLOSpec()))
+        self._use(with_defaults(NodeSLOSpec()))
 
     def _stay(self) -> None:
         if self._ending is not None:

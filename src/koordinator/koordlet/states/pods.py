@@ -6,21 +6,25 @@ wait ten seconds for its limits.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
-from koordinator.api.core import Pod
+from koordinator.api import quantity
+from koordinator.api.core import Container, Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import KubeQoS
+from koordinator.api.quantity import QuantityError, ResourceList
 from koordinator.cluster.rate_limit import Rate, TokenBucket
 from koordinator.cluster.supervise import Guard
 from koordinator.host import cgroup_layout
 from koordinator.host.inotify import Inotify
 from koordinator.host.kubelet import KubeletError
 from koordinator.koordlet import node_pods
+from koordinator.koordlet.metrics import AgentMetrics, NodeGauge
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Kubelet, Shared
-from koordinator.koordlet.states import driver, pod_resources
+from koordinator.koordlet.states import driver
+from koordinator.koordlet.states.node import UNITS
 from koordinator.koordlet.states.pleg import LifecycleEventType, PodEvent, PodLifecycle
 from koordinator.koordlet.view import Topic
 
@@ -34,6 +38,40 @@ SOON_S = 1.0
 STARTING_TRIES_MAX = 10
 """Right after a group came, the kubelet may list its container without an id: it is asked again so often."""
 _DEPTH_OF_CONTAINERS = 2
+
+
+def tell_resources(metrics: AgentMetrics, pods: Iterable[PodRecord]) -> None:
+    """Fill the two families anew, with the unit that each resource has."""
+    metrics.container_requests.reset()
+    metrics.container_limits.reset()
+    for pod in pods:
+        specs = {each.name: each for each in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)}
+        for container in pod.containers:
+            spec = specs.get(container.name)
+            if spec is not None:
+                labels = pod_labels(pod, container.id, container.name)
+                _tell_container(metrics, spec, labels)
+
+
+def pod_labels(pod: PodRecord, container_id: str, container_name: str) -> tuple[str, ...]:
+    """Values of the labels that name a container."""
+    meta = pod.pod.metadata
+    return pod.uid, meta.name, meta.namespace, container_id, container_name
+
+
+def _tell_container(metrics: AgentMetrics, spec: Container, labels: tuple[str, ...]) -> None:
+    _tell_amounts(metrics.container_requests, spec.resources.requests, labels)
+    _tell_amounts(metrics.container_limits, spec.resources.limits, labels)
+
+
+def _tell_amounts(gauge: NodeGauge, amounts: ResourceList, labels: tuple[str, ...]) -> None:
+    for resource, unit in UNITS.items():
+        if (raw := amounts.get(resource)) is None:
+            continue
+        try:
+            gauge.set(quantity.value(raw), resource, unit, *labels)
+        except QuantityError as error:
+            log.debug("amount not told", extra={"resource": resource, "problem": str(error)})
 
 
 class PodsState:
@@ -140,7 +178,7 @@ class PodsState:
         old = view.pods
         if not _is_same(old, records):
             view.pods = records
-            pod_resources.tell(shared.metrics, records.values())
+            tell_resources(shared.metrics, records.values())
             for gone in ended(old, records):
                 shared.executor.forget(gone)
         self._tries = max(self._tries - 1, 0) if any(map(is_starting, records.values())) else 0
