@@ -148,7 +148,11 @@ def _lines(settings: ResctrlQOS | None, cpu: ResctrlCPU) -> list[str]:
 
 
 class ResctrlStrategy:
-    """One round looks at pods and policies; without a change nothing is read for `LOOK_S`."""
+    """One round looks at pods and policies; without a change nothing is read for `LOOK_S`.
+
+    A group is made when its class is first switched on. When the class is switched off its schemata are neutral and its
+    threads go back to the root group; when the strategy is, the groups that it made go, too.
+    """
 
     name = "RdtResctrl"
     gates: tuple[str, ...] = ("RdtResctrl",)
