@@ -217,6 +217,8 @@ def test_what_is_no_expression_is_refused_with_its_place(source: str, reason: st
         ("[1][1]", "index out of bounds"),
         ("quantity('much') == 1", "much"),
         ("semver('1.2')", "no semantic version"),
+        ("semver('1.2.0', 1)", "no such overload: semver"),
+        ("semver(1)", "no such overload: semver"),
         ("optional.none().value()", "optional.none() dereference"),
         ("size(1)", "no such overload: size(int)"),
         ("'a'.indexOf('a', -1)", "index out of range: -1"),

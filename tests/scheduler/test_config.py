@@ -82,12 +82,52 @@ def enabled(*refs: tuple[str, int], disabled: tuple[str, ...] = ()) -> PluginSet
             id="old version",
         ),
         pytest.param("a: [", "no YAML", id="broken YAML"),
+        pytest.param(
+            HEAD + "extenders: [{urlPrefix: 'ftp://x'}]", "extenders[0].urlPrefix: 'ftp://x' is not", id="ftp"
+        ),
+        pytest.param(
+            HEAD + "extenders: [{urlPrefix: 'http://x', httpTimeout: -1ms}]",
+            "extenders[0].httpTimeout: must not be negative",
+            id="negative timeout",
+        ),
+        *(
+            pytest.param(
+                HEAD + f"extenders: [{{urlPrefix: 'http://x', managedResources: [{{name: {name}}}]}}]",
+                "extenders[0].managedResources[0].name",
+                id=f"managed {name}",
+            )
+            for name in ("cpu", "kubernetes.io/x", "a.kubernetes.io/x")
+        ),
+        pytest.param(
+            HEAD + "extenders: [{urlPrefix: 'http://x', managedResources: [{name: x.io/y}]}, "
+            "{urlPrefix: 'http://y', managedResources: [{name: x.io/z}, {name: x.io/y}]}]",
+            "extenders[1].managedResources[1].name: 'x.io/y' is managed by extenders[0] too",
+            id="managed twice",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_place_and_the_reason(text: str, complaint: str) -> None:
     with pytest.raises(SchedulerConfigError) as caught:
         config.parse(text)
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "profiles: [{percentageOfNodesToScore: 100}]",
+        "profiles: [{percentageOfNodesToScore: 0}]",
+        "podInitialBackoffSeconds: 5\npodMaxBackoffSeconds: 5",
+        "parallelism: 1",
+        "leaderElection: {leaseDuration: 11s, renewDeadline: 10s}",
+        "profiles: [{schedulerName: a}, {schedulerName: b}]",
+        "extenders: [{urlPrefix: 'http://x', prioritizeVerb: score, weight: 1, httpTimeout: 0s}]",
+        "extenders: [{urlPrefix: 'https://x', bindVerb: b, httpTimeout: 1ms}, {urlPrefix: 'http://y'}]",
+        "extenders: [{urlPrefix: 'http://x', weight: 0, managedResources: [{name: mykubernetes.io/y}]}]",
+    ],
+)
+def test_what_is_just_allowed_is_read(text: str) -> None:
+    config.parse(HEAD + text)
 
 
 def test_all_mistakes_of_a_file_are_told_at_once() -> None:
