@@ -95,3 +95,49 @@ def test_retries_and_their_pauses_are_bounded(changed: int, most: int, seed: int
         slept_s += evaluation.retry_pause_s(0.4, slept_s, 1.0, rng)
     assert slept_s <= 1.0
     assert 0.2 <= evaluation.retry_pause_s(0.4, 0.0, 1.0, rng) < 0.4
+
+
+@pytest.mark.parametrize(
+    ("name", "is_judged"),
+    [
+        ("cpu", True),
+        ("kubernetes.io/batch-cpu", True),
+        ("kubernetes.io/mid-memory", True),
+        ("requests.x.io/gpu", True),
+        ("x.io/gpu", False),
+        ("pods", False),
+    ],
+)
+def test_a_quota_that_names_no_resource_of_pods_lets_all_pass(name: str, is_judged: bool) -> None:
+    tight = QuotaLimit("ns/q", resource_list.of({name: 1}), resource_list.of({name: 1}), {})
+    decision = evaluation.evaluate(tight, resource_list.of({name: 2}))
+    assert decision.allowed is not is_judged
+
+
+def test_a_pod_fits_up_to_the_limit_and_only_what_is_limited_counts() -> None:
+    known = QuotaLimit(
+        "ns/q",
+        resource_list.of({"cpu": 9, "memory": 9}),
+        resource_list.of({"cpu": 3}),
+        resource_list.of({"cpu": 1}),
+    )
+    request = resource_list.of({"cpu": 2, "memory": 99, "x.io/y": 1})
+    decision = evaluation.evaluate(known, request)
+    assert decision.allowed
+    assert decision.delta == resource_list.of({"cpu": 2, "memory": 99})
+    assert not evaluation.evaluate(known, resource_list.of({"cpu": "2001m"})).allowed
+    assert evaluation.evaluate(known, resource_list.of({"cpu": 0})).delta == {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "most", "count"),
+    [(0, 9, 3), (1, 9, 3), (2, 9, 4), (3, 9, 4), (4, 9, 5), (64, 9, 9), (9999, 5, 5), (9999, 1, 3)],
+)
+def test_the_more_pods_depend_on_a_write_the_oftener_it_is_tried(changed: int, most: int, count: int) -> None:
+    assert evaluation.retries(changed, most) == count
+
+
+def test_pauses_end_where_their_sum_does() -> None:
+    rng = random.Random(1)
+    assert evaluation.retry_pause_s(0.4, 0.9, 1.0, rng) == pytest.approx(0.1)
+    assert evaluation.retry_pause_s(0.4, 1.5, 1.0, rng) == 0.0
