@@ -1,11 +1,13 @@
 """The whole agent on a node of files: it reports, protects, survives outages, and puts back."""
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
 
 from koordinator.api.core import Event, Namespace
+from koordinator.host.capabilities import Feature
 from koordinator.host.cgroup_knobs import V1
 from tests.host import host_tree
 from tests.koordlet.agent_world import World, live
@@ -49,6 +51,21 @@ def test_a_node_is_reported_and_its_services_are_protected(tmp_path: Path, versi
         assert world.quota() == unlimited
 
     live(tmp_path, scenario, version=version)
+
+
+def test_the_log_says_once_which_features_the_host_lacks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.create_objects(protecting())
+        await asyncio.sleep(10)
+
+    with caplog.at_level(logging.INFO, logger="koordinator.koordlet.agent"):
+        live(tmp_path, scenario)
+
+    missing = [vars(each) for each in caplog.records if each.message == "feature missing on this host"]
+    assert [each["feature"] for each in missing].count(Feature.DAMON) == 1
+    assert all(each["reason"] for each in missing)
 
 
 def test_protection_goes_on_while_the_api_server_is_away(tmp_path: Path) -> None:
