@@ -20,7 +20,7 @@ from koordinator.cel.overloads import (
     map_of,
     optional_of,
 )
-from koordinator.cel.syntax import Call, Index, ListLiteral, Literal, MapLiteral, Name, Node, Select
+from koordinator.cel.syntax import Call, Index, ListLiteral, Literal, MapLiteral, Name, Select, SyntaxNode
 from koordinator.cel.values import TYPE_NAMES
 
 _LOOPS = frozenset(("all", "exists", "exists_one", "existsOne", "map", "filter"))
@@ -50,10 +50,10 @@ class _Checker:
         self._source = source
         self._variables = variables
 
-    def _error(self, node: Node, reason: str) -> CompileError:
+    def _error(self, node: SyntaxNode, reason: str) -> CompileError:
         return CompileError(self._source, node.position, reason)
 
-    def type_of(self, node: Node) -> CELType:
+    def type_of(self, node: SyntaxNode) -> CELType:
         match node:
             case Literal(value=value):
                 return _of_literal(value)
@@ -72,7 +72,7 @@ class _Checker:
                 return self._call(node)
         raise AssertionError(node)
 
-    def _name(self, node: Node, name: str) -> CELType:
+    def _name(self, node: SyntaxNode, name: str) -> CELType:
         known = self._variables.get(name)
         if known is None:
             if name in TYPE_NAMES:
@@ -87,7 +87,7 @@ class _Checker:
         found = self._field(node, inner, node.field)
         return optional_of(found) if is_optional else found
 
-    def _field(self, node: Node, target: CELType, field: str) -> CELType:
+    def _field(self, node: SyntaxNode, target: CELType, field: str) -> CELType:
         if target.fields is not None:
             if field not in target.fields:
                 raise self._error(node, f"undefined field '{field}'")
@@ -205,7 +205,7 @@ class _Checker:
         self._condition(inner, node.args[1])
         return list_of(item) if node.name == "filter" else BOOL
 
-    def _condition(self, inner: "_Checker", node: Node) -> None:
+    def _condition(self, inner: "_Checker", node: SyntaxNode) -> None:
         found = inner.type_of(node)
         if not _fits(BOOL, found):
             raise self._error(node, f"expected type 'bool' but found '{_shown(found)}'")

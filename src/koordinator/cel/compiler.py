@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 from koordinator.cel import functions, syntax
 from koordinator.cel.errors import CompileError, EvaluationError, OutOfBudget
 from koordinator.cel.functions import no_overload
-from koordinator.cel.syntax import Call, Index, ListLiteral, Literal, MapLiteral, Name, Node, Select
+from koordinator.cel.syntax import Call, Index, ListLiteral, Literal, MapLiteral, Name, Select, SyntaxNode
 from koordinator.cel.values import NONE, TYPE_NAMES, OptionalValue, kind_of
 
 Scope = dict[str, Any]
@@ -55,7 +55,7 @@ class _Compiler:
         self._source = source
         self._variables = variables
 
-    def compile(self, node: Node) -> Step:
+    def compile(self, node: SyntaxNode) -> Step:
         match node:
             case Literal(value=value):
                 return lambda scope: value
@@ -75,10 +75,10 @@ class _Compiler:
                 return self._call(node)
         raise AssertionError(node)
 
-    def _error(self, node: Node, reason: str) -> CompileError:
+    def _error(self, node: SyntaxNode, reason: str) -> CompileError:
         return CompileError(self._source, node.position, reason)
 
-    def _name(self, node: Node, name: str) -> Step:
+    def _name(self, node: SyntaxNode, name: str) -> Step:
         if name not in self._variables:
             if name in TYPE_NAMES:
                 named = TYPE_NAMES[name]
@@ -126,7 +126,7 @@ class _Compiler:
 
         return has
 
-    def _with(self, node: Node, variable: Node) -> tuple[str, "_Compiler"]:
+    def _with(self, node: SyntaxNode, variable: SyntaxNode) -> tuple[str, "_Compiler"]:
         """Return a compiler that knows one more variable."""
         if not isinstance(variable, Name):
             raise self._error(node, "a variable expected")

@@ -11,54 +11,54 @@ DEPTH_MAX = 40
 """Nesting of an expression; the compiled one calls itself as deeply."""
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class SyntaxNode(msgspec.Struct, frozen=True, kw_only=True):
     """`position` is where errors point to."""
 
     position: int
 
 
-class Literal(Node, frozen=True, kw_only=True):
+class Literal(SyntaxNode, frozen=True, kw_only=True):
     value: Any
 
 
-class Name(Node, frozen=True, kw_only=True):
+class Name(SyntaxNode, frozen=True, kw_only=True):
     name: str
 
 
-class Select(Node, frozen=True, kw_only=True):
+class Select(SyntaxNode, frozen=True, kw_only=True):
     """`target.field`; `is_optional`: `target.?field`."""
 
-    target: Node
+    target: SyntaxNode
     field: str
     is_optional: bool = False
 
 
-class Index(Node, frozen=True, kw_only=True):
-    target: Node
-    key: Node
+class Index(SyntaxNode, frozen=True, kw_only=True):
+    target: SyntaxNode
+    key: SyntaxNode
     is_optional: bool = False
 
 
-class Call(Node, frozen=True, kw_only=True):
+class Call(SyntaxNode, frozen=True, kw_only=True):
     """A function, or a method when there is a `target`. Operators are functions named by their signs."""
 
     name: str
-    args: tuple[Node, ...]
-    target: Node | None = None
+    args: tuple[SyntaxNode, ...]
+    target: SyntaxNode | None = None
 
 
-class ListLiteral(Node, frozen=True, kw_only=True):
-    items: tuple[Node, ...]
+class ListLiteral(SyntaxNode, frozen=True, kw_only=True):
+    items: tuple[SyntaxNode, ...]
 
 
-class MapLiteral(Node, frozen=True, kw_only=True):
-    items: tuple[tuple[Node, Node], ...]
+class MapLiteral(SyntaxNode, frozen=True, kw_only=True):
+    items: tuple[tuple[SyntaxNode, SyntaxNode], ...]
 
 
 _LEVELS = (("||",), ("&&",), ("==", "!=", "<", "<=", ">", ">=", "in"), ("+", "-"), ("*", "/", "%"))
 
 
-def parse(source: str) -> Node:
+def parse(source: str) -> SyntaxNode:
     """Raises: CompileError."""
     parser = _Parser(source)
     tree = parser.expression()
@@ -101,7 +101,7 @@ class _Parser:
     def _error(self, reason: str) -> CompileError:
         return CompileError(self._source, self._token.position, reason)
 
-    def expression(self) -> Node:
+    def expression(self) -> SyntaxNode:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise self._error(f"nested more than {DEPTH_MAX} levels deep")
@@ -114,7 +114,7 @@ class _Parser:
         self._depth -= 1
         return found
 
-    def _binary(self, level: int) -> Node:
+    def _binary(self, level: int) -> SyntaxNode:
         if level == len(_LEVELS):
             return self._unary()
         found, count = self._binary(level + 1), 0
@@ -128,7 +128,7 @@ class _Parser:
             right = self._binary(level + 1)
             found = Call(position=token.position, name=token.text, args=(found, right))
 
-    def _unary(self) -> Node:
+    def _unary(self) -> SyntaxNode:
         token = self._token
         signs = 0
         while (
@@ -149,7 +149,7 @@ class _Parser:
         token = self._token
         return token.kind is TokenKind.VALUE and type(token.value) in (int, float)
 
-    def _member(self) -> Node:
+    def _member(self) -> SyntaxNode:
         found = self._primary()
         while True:
             position = self._token.position
@@ -168,7 +168,7 @@ class _Parser:
             else:
                 return found
 
-    def _primary(self) -> Node:
+    def _primary(self) -> SyntaxNode:
         position = self._token.position
         if self._accepts("("):
             found = self.expression()
@@ -197,9 +197,9 @@ class _Parser:
             raise self._error(f"a name expected, not {token.text!r}")
         return self._take().text
 
-    def _arguments(self, end: str) -> tuple[Node, ...]:
+    def _arguments(self, end: str) -> tuple[SyntaxNode, ...]:
         """Expressions up to the closing sign; a comma may precede it."""
-        found: list[Node] = []
+        found: list[SyntaxNode] = []
         while not self._accepts(end):
             if found:
                 self._expect(",")
@@ -208,8 +208,8 @@ class _Parser:
             found.append(self.expression())
         return tuple(found)
 
-    def _entries(self) -> tuple[tuple[Node, Node], ...]:
-        found: list[tuple[Node, Node]] = []
+    def _entries(self) -> tuple[tuple[SyntaxNode, SyntaxNode], ...]:
+        found: list[tuple[SyntaxNode, SyntaxNode]] = []
         while not self._accepts("}"):
             if found:
                 self._expect(",")

@@ -1,13 +1,17 @@
 """Small machines for the tests of NodeNUMAResource."""
 
 from koordinator.scheduler.plugins.node_numa_resource.allocate import NUMANodeState
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUTopology, cpus_of, topology_of
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
+    NodeCPUTopology,
+    cpus_of,
+    topology_of,
+)
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.plugins.node_numa_resource.zones import Zones
 
 
-def machine(sockets: int = 2, numa_per_socket: int = 1, cores: int = 4, threads: int = 2) -> CPUTopology:
+def machine(sockets: int = 2, numa_per_socket: int = 1, cores: int = 4, threads: int = 2) -> NodeCPUTopology:
     """`cores` per NUMA node; CPU ids count up thread by thread."""
     count = sockets * numa_per_socket * cores
     return topology_of(
@@ -18,7 +22,7 @@ def machine(sockets: int = 2, numa_per_socket: int = 1, cores: int = 4, threads:
 
 
 def node(
-    topology: CPUTopology, *holdings: PodHolding, memory_bytes: int = 1_000, ratio: float = 1.0
+    topology: NodeCPUTopology, *holdings: PodHolding, memory_bytes: int = 1_000, ratio: float = 1.0
 ) -> NUMANodeState:
     """A node whose zones offer all CPUs and some memory."""
     zones: Zones = {
@@ -32,7 +36,7 @@ def node(
     return NUMANodeState(options, node_allocation, options.amplified_zones({"cpu": ratio}), ratio)
 
 
-def held(uid: str, topology: CPUTopology, cpus: int, exclusive: str = "") -> PodHolding:
+def held(uid: str, topology: NodeCPUTopology, cpus: int, exclusive: str = "") -> PodHolding:
     """A pod that binds these CPUs."""
     numa = {
         numa: {"cpu": 1_000 * (mask & cpus).bit_count()}

@@ -15,8 +15,8 @@ from koordinator.scheduler.plugins.node_numa_resource.accumulator import (
 )
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     CPU_ID_MAX,
-    CPUTopology,
     CPUTopologyError,
+    NodeCPUTopology,
     cpus_of,
     mask_of,
     topology_of,
@@ -32,7 +32,7 @@ strategies = st.sampled_from(("MostAllocated", "LeastAllocated"))
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[CPUTopology, FreeCPUs, CPURequest]:
+def cases(draw: st.DrawFn) -> tuple[NodeCPUTopology, FreeCPUs, CPURequest]:
     topology = draw(machines)
     free = draw(st.integers(0, topology.all))
     holds = {cpu: CPUHold(1, draw(exclusives)) for cpu in cpus_of(topology.all & ~free)}
@@ -44,7 +44,7 @@ def cases(draw: st.DrawFn) -> tuple[CPUTopology, FreeCPUs, CPURequest]:
 @given(cases())
 @settings(max_examples=200)
 def test_exactly_the_wanted_number_of_free_cpus_is_taken_or_none(
-    case: tuple[CPUTopology, FreeCPUs, CPURequest],
+    case: tuple[NodeCPUTopology, FreeCPUs, CPURequest],
 ) -> None:
     topology, free, request = case
 
@@ -61,7 +61,7 @@ def test_exactly_the_wanted_number_of_free_cpus_is_taken_or_none(
 @given(cases(), st.data())
 @settings(max_examples=200)
 def test_preferred_cpus_are_used_up_before_others(
-    case: tuple[CPUTopology, FreeCPUs, CPURequest], data: st.DataObject
+    case: tuple[NodeCPUTopology, FreeCPUs, CPURequest], data: st.DataObject
 ) -> None:
     topology, free, request = case
     preferred = data.draw(st.integers(0, topology.all))
@@ -77,7 +77,9 @@ def test_preferred_cpus_are_used_up_before_others(
 
 @given(cases())
 @settings(max_examples=200)
-def test_whole_cores_are_taken_when_enough_are_free(case: tuple[CPUTopology, FreeCPUs, CPURequest]) -> None:
+def test_whole_cores_are_taken_when_enough_are_free(
+    case: tuple[NodeCPUTopology, FreeCPUs, CPURequest],
+) -> None:
     topology, free, request = case
     request = msgspec.structs.replace(request, bind_policy="FullPCPUs")
     request = msgspec.structs.replace(
@@ -93,7 +95,7 @@ def test_whole_cores_are_taken_when_enough_are_free(case: tuple[CPUTopology, Fre
 @given(cases())
 @settings(max_examples=200)
 def test_a_pod_alone_on_its_cores_keeps_off_those_of_its_kind_while_one_numa_node_has_room(
-    case: tuple[CPUTopology, FreeCPUs, CPURequest],
+    case: tuple[NodeCPUTopology, FreeCPUs, CPURequest],
 ) -> None:
     topology, free, request = case
     request = msgspec.structs.replace(request, bind_policy="SpreadByPCPUs", exclusive="PCPULevel")

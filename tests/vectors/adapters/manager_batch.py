@@ -17,7 +17,7 @@ from koordinator.manager.config import colocation_config
 from koordinator.manager.config.colocation_config import ColocationState
 from koordinator.manager.noderesource import account, batch, decide, demand, lending, target, zones
 from koordinator.manager.noderesource.decide import Withdrawal
-from koordinator.manager.per_node import nodemetric_controller
+from koordinator.manager.per_node import node_metric_controller
 
 _CONFIG = slo_config.COLOCATION
 _STRATEGY = slo_config.NODE_COLOCATION_STRATEGY
@@ -206,7 +206,7 @@ def _is_valid(case: dict[str, Any]) -> Any:
 def _metric_spec(case: dict[str, Any]) -> Any:
     state = ColocationState(_config(case["colocationConfig"]), True, case["configErrorStatus"])
     old = from_builtins(case["oldSpec"], NodeMetricSpec) if case.get("oldSpec") else None
-    return {"spec": msgspec.to_builtins(nodemetric_controller.wanted_spec(state, _node(case["node"]), old))}
+    return {"spec": msgspec.to_builtins(node_metric_controller.wanted_spec(state, _node(case["node"]), old))}
 
 
 def _is_disabled(case: dict[str, Any]) -> Any:

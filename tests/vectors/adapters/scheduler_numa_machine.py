@@ -8,7 +8,7 @@ from koordinator.scheduler.plugins.node_numa_resource import zones
 from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, NUMANodeState
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     NO_TOPOLOGY,
-    CPUTopology,
+    NodeCPUTopology,
     topology_of,
 )
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
@@ -20,7 +20,7 @@ Case = dict[str, Any]
 ADAPTERS: dict[str, Any] = {}
 
 
-def machine(flat: Case | None) -> CPUTopology:
+def machine(flat: Case | None) -> NodeCPUTopology:
     """A regular machine; CPU ids count up thread by thread, core by core, NUMA node by NUMA node."""
     if flat is None:
         return NO_TOPOLOGY

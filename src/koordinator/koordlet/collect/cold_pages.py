@@ -25,16 +25,16 @@ class ColdPages:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self.interval_s = shared.config.collect.cold_page_interval_s
-        self._told = ""
+        self._reported = ""
 
     def collect(self) -> bool:
         view = self._shared.view
         reason = self._obstacle()
         view.has_cold_pages = not reason
         if reason:
-            if reason != self._told:
+            if reason != self._reported:
                 log.warning("cold pages not collected", extra={"reason": reason})
-            self._told = reason
+            self._reported = reason
             return True
         if not view.has_pods:
             return False

@@ -18,7 +18,7 @@ class NodeInfo:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self.interval_s = shared.config.collect.node_info_interval_s
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def collect(self) -> bool:
         is_cpu = self._part("cpu", self._cpu)
@@ -32,11 +32,11 @@ class NodeInfo:
         try:
             read()
         except ContentError as error:
-            if self._told.get(name) != str(error):
+            if self._reported.get(name) != str(error):
                 log.warning("%s info not collected", name, extra={"problem": str(error)})
-            self._told[name] = str(error)
+            self._reported[name] = str(error)
             return False
-        self._told.pop(name, None)
+        self._reported.pop(name, None)
         return True
 
     def _cpu(self) -> None:

@@ -26,7 +26,7 @@ class PressureCollector:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self.interval_s = shared.config.collect.psi_interval_s
-        self._told = ""
+        self._reported = ""
 
     def collect(self) -> bool:
         if not self._is_supported():
@@ -61,9 +61,9 @@ class PressureCollector:
         missing = [cgroups.path(knob, root) for knob in _KNOBS.values()]
         missing = [path for path in missing if not cgroups.files.exists(path)]
         reason = f"no file {missing[0]}" if missing else ""
-        if reason and reason != self._told:
+        if reason and reason != self._reported:
             log.warning("pressure not collected", extra={"reason": reason})
-        self._told = reason
+        self._reported = reason
         return not missing
 
     def _stalls(self, group: str) -> dict[str, PressureStall] | None:

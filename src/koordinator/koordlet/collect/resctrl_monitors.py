@@ -21,12 +21,12 @@ class ResctrlMonitors:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self.interval_s = shared.config.collect.resctrl_interval_s
-        self._told = ""
+        self._reported = ""
 
     def collect(self) -> bool:
         reason = self._obstacle()
-        if reason != self._told:
-            self._told = reason
+        if reason != self._reported:
+            self._reported = reason
             if reason:
                 log.warning("resctrl not collected", extra={"reason": reason})
         if reason:

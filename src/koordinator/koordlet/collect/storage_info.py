@@ -19,7 +19,7 @@ class StorageInfo:
         self._shared = shared
         self.interval_s = shared.config.collect.storage_interval_s
         self._seen: object = None
-        self._told = ""
+        self._reported = ""
 
     def collect(self) -> bool:
         host, counter = self._shared.host, self._shared.metrics.node_storage_info
@@ -29,12 +29,12 @@ class StorageInfo:
         try:
             found = disks.local_storage(host.files, host.roots)
         except ContentError as error:
-            if str(error) != self._told:
+            if str(error) != self._reported:
                 log.warning("storage info not collected", extra={"problem": str(error)})
-            self._told = str(error)
+            self._reported = str(error)
             counter.inc(FAILED)
             return False
-        self._told = ""
+        self._reported = ""
         self._seen = seen
         self._shared.view.storage = found
         counter.inc(SUCCEEDED)

@@ -96,13 +96,13 @@ class Commands:
         """Change something: audited when it succeeded; only told in a dry run."""
         words = " ".join(command)
         if self._executor.is_dry_run:
-            self._told(words, text)
+            self._log_command(words, text)
             return Done(0, "")
         done = await self._runner(command, text)
         if done.is_good:
-            self._told(words, text)
+            self._log_command(words, text)
         return done
 
-    def _told(self, words: str, text: str) -> None:
+    def _log_command(self, words: str, text: str) -> None:
         what = text.strip().replace("\n", "; ") or "run"
         self._executor.perform(words, what, lambda: None, self._owner, self._reason)

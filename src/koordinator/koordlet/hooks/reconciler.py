@@ -107,7 +107,7 @@ class Reconciler:
             try:
                 fresh = self._planned(record)
             except KoordinatorError as error:
-                self._told(f"Pod {record.key}", str(error))
+                self._log_problem(f"Pod {record.key}", str(error))
                 return
             fresh.given_us = plan.given_us if plan is not None else {}
             plan = self._plans[uid] = fresh
@@ -212,7 +212,7 @@ class Reconciler:
             try:
                 group = cgroup_layout.host_application_dir(self._shared.view.driver, application)
             except KoordinatorError as error:
-                self._told(f"host application {application.name}", str(error))
+                self._log_problem(f"host application {application.name}", str(error))
                 continue
             found.append(HostApplicationContext(application.name, qos.of_name(application.qos), group))
         self._directly(ReconcileLevel.HOST_APPLICATION, found)
@@ -243,7 +243,7 @@ class Reconciler:
         try:
             response = function(context)
         except KoordinatorError as error:
-            self._told(f"{context.obj}: {', '.join(entry.resources)}", str(error))
+            self._log_problem(f"{context.obj}: {', '.join(entry.resources)}", str(error))
             is_success = False
         duration_ms = (clock.now() - start_s) * 1000
         for resource in entry.resources:
@@ -251,7 +251,7 @@ class Reconciler:
             family.of(entry.level.value, resource, status_of(is_success)).observe(duration_ms)
         return None if response is None else HookAnswer(hook, response)
 
-    def _told(self, what: str, problem: str) -> None:
+    def _log_problem(self, what: str, problem: str) -> None:
         if self._problems.get(what) != problem:
             if len(self._problems) >= _PROBLEMS_MAX:
                 self._problems.clear()

@@ -103,7 +103,7 @@ class ResctrlHook(Hook):
         """Groups that are there, by name, and since when."""
         self._texts: dict[str, str] = {}
         """Annotation that a group was made by; written anew when it changes."""
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._has_adopted = False
 
     def support(self) -> KernelSupport:
@@ -165,7 +165,7 @@ class ResctrlHook(Hook):
         if problem is None or problem.failure is FileFailure.GONE:
             self._made_s.pop(name, None)
             self._texts.pop(name, None)
-            self._told.pop(name, None)
+            self._reported.pop(name, None)
         return problem
 
     def disable(self) -> None:
@@ -236,9 +236,9 @@ class ResctrlHook(Hook):
         """An event on the pod, once per outcome."""
         record = self.shared.view.pods.get(uid)
         text = "" if problem is None else f"{problem} {self.shared.host.resctrl.last_error()}".strip()
-        if record is None or self._told.get(name) == text:
+        if record is None or self._reported.get(name) == text:
             return
-        self._told[name] = text
+        self._reported[name] = text
         if problem is None:
             self.shared.events.normal(
                 record.pod, CREATED, f"resctrl group {name} holds what the pod asks for"

@@ -123,7 +123,7 @@ def of_node(cpu: HostCPUTopology, topology: NodeResourceTopology, holders: Itera
     )
 
 
-class _Ground(msgspec.Struct, frozen=True):
+class _Basis(msgspec.Struct, frozen=True):
     """The facts behind a round's decision, for those who act between two rounds."""
 
     mode: SuppressMode
@@ -154,7 +154,7 @@ class CPUSuppress:
         self._pods: object = None
         self._is_quota_undone = False
         self._is_starved = False
-        self._ground: _Ground | None = None
+        self._basis: _Basis | None = None
         self._held_until_s = 0.0
         self._said = ""
 
@@ -170,7 +170,7 @@ class CPUSuppress:
     def run(self) -> None:
         """One round."""
         services = self._services.since("round")
-        self._ground = None
+        self._basis = None
         slo = self._view.slo
         strategy = slo.resource_used_threshold_with_be if slo is not None else None
         mode = cpu_suppress.mode_of(strategy, has_be_manager=self._shared.gates.is_on("BECPUManager"))
@@ -194,7 +194,7 @@ class CPUSuppress:
         self._shared.metrics.be_suppress_ls_used.set(amount.non_be_milli / 1000)
         percent = strategy.cpu_suppress_min_percent
         least_milli = None if percent is None else capacity_milli * percent // 100
-        self._ground = _Ground(
+        self._basis = _Basis(
             mode, self._shared.clock.now(), amount.be_milli, least_milli, capacity_milli, services
         )
         if mode is SuppressMode.QUOTA:
@@ -209,18 +209,18 @@ class CPUSuppress:
         """Between two rounds: services use so much now. Takes CPU back at once if that is far more than the last
         round saw; gives none. Return whether something was taken.
         """
-        ground = self._ground
+        basis = self._basis
         now_s = self._shared.clock.now()
-        if ground is None or not 0 <= now_s - ground.at_s <= self.interval_between_s:
+        if basis is None or not 0 <= now_s - basis.at_s <= self.interval_between_s:
             return False
         be_milli = cpu_suppress.surge_milli(
-            ground.be_milli, ground.service_cores, service_cores, ground.capacity_milli, ground.least_milli
+            basis.be_milli, basis.service_cores, service_cores, basis.capacity_milli, basis.least_milli
         )
         if be_milli is None:
             return False
-        is_quota = ground.mode is SuppressMode.QUOTA
+        is_quota = basis.mode is SuppressMode.QUOTA
         taken = (
-            self._by_quota(be_milli, ground.capacity_milli, only_less=True)
+            self._by_quota(be_milli, basis.capacity_milli, only_less=True)
             if is_quota
             else self._by_cpus(be_milli, only_less=True)
         )
@@ -230,7 +230,7 @@ class CPUSuppress:
 
     def disable(self) -> None:
         """All that was changed says again what it said before."""
-        self._ground = None
+        self._basis = None
         self._cpus.adopt()
         self._cpus.forget()
         self._shared.executor.restore(self.name, REASON)

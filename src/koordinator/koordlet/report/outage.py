@@ -16,7 +16,7 @@ class Outage:
         self.name = name
         self.failure_count = 0
         """In a row; 0 while all is well."""
-        self._told = ""
+        self._reported = ""
         self._failed_s = 0.0
 
     def failed(self, error: Exception | str, now_s: float = 0.0) -> None:
@@ -24,8 +24,8 @@ class Outage:
         self.failure_count += 1
         self._failed_s = now_s
         kind = error if isinstance(error, str) else type(error).__name__
-        if kind != self._told:
-            self._told = kind
+        if kind != self._reported:
+            self._reported = kind
             log.warning(
                 "%s failed: %s", self.name, str(error) or kind, extra={"failures": self.failure_count}
             )
@@ -34,7 +34,7 @@ class Outage:
         """It worked."""
         if self.failure_count:
             log.info("%s works again after %d failures", self.name, self.failure_count)
-        self.failure_count, self._told = 0, ""
+        self.failure_count, self._reported = 0, ""
 
     def is_due(self, now_s: float) -> bool:
         """Return whether it is time for another try; a clock that went back does not put it off."""

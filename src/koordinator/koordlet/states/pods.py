@@ -153,7 +153,7 @@ class PodsState:
         """Return one record per pod; those of unchanged pods are the same objects."""
         view = self._shared.view
         records: dict[str, PodRecord] = {}
-        told: dict[str, str] = {}
+        reported: dict[str, str] = {}
         for listed in map(node_pods.as_granted, pods):
             uid = listed.metadata.uid
             old = view.pods.get(uid)
@@ -167,10 +167,10 @@ class PodsState:
             except KoordinatorError as error:
                 problems.append(f"pod skipped: {error}")
             if problems:
-                told[uid] = "; ".join(problems)
-                if self._unreadable.get(uid) != told[uid]:
-                    log.warning("pod cannot be read", extra={"pod": pod.key, "problem": told[uid]})
-        self._unreadable = told
+                reported[uid] = "; ".join(problems)
+                if self._unreadable.get(uid) != reported[uid]:
+                    log.warning("pod cannot be read", extra={"pod": pod.key, "problem": reported[uid]})
+        self._unreadable = reported
         return records
 
     def _take(self, records: dict[str, PodRecord]) -> None:

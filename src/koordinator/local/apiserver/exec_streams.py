@@ -58,7 +58,7 @@ class Command(Protocol):
         ...
 
 
-class Commands(Protocol):
+class ContainerCommands(Protocol):
     """Whoever runs pods for real."""
 
     async def start(self, pod: ObjectRecord, options: ExecOptions) -> Command:
@@ -81,7 +81,7 @@ class _Size(msgspec.Struct, rename="pascal"):
 
 
 async def serve(
-    request: web.BaseRequest, pod: ObjectRecord, options: ExecOptions, commands: Commands
+    request: web.BaseRequest, pod: ObjectRecord, options: ExecOptions, commands: ContainerCommands
 ) -> web.WebSocketResponse:
     """Run a command for a client, from its start to its end. Raises: BadRequest for what is no WebSocket request."""
     if not options.command:

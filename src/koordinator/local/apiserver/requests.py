@@ -9,7 +9,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.local.apiserver import calls, exec_streams, query
 from koordinator.local.apiserver.calls import ResourceCall
-from koordinator.local.apiserver.exec_streams import Commands
+from koordinator.local.apiserver.exec_streams import ContainerCommands
 from koordinator.local.apiserver.extras import Extra
 from koordinator.local.apiserver.logs import LogSource, container_of, pod_log
 from koordinator.local.apiserver.negotiation import MediaForm
@@ -28,7 +28,12 @@ class Requests:
     """Routes calls to the verbs, the watches and the extras."""
 
     def __init__(
-        self, backend: Backend, extras: list[Extra], watches: Watches, logs: LogSource, commands: Commands
+        self,
+        backend: Backend,
+        extras: list[Extra],
+        watches: Watches,
+        logs: LogSource,
+        commands: ContainerCommands,
     ) -> None:
         self._backend = backend
         self._verbs = Verbs(backend)

@@ -22,7 +22,7 @@ from koordinator.local.apiserver.access import Access
 from koordinator.local.apiserver.auth import Authenticator, StaticToken, is_health
 from koordinator.local.apiserver.calls import ResourceCall
 from koordinator.local.apiserver.documents import OpenApiPages, Pages
-from koordinator.local.apiserver.exec_streams import Commands, NoCommands
+from koordinator.local.apiserver.exec_streams import ContainerCommands, NoCommands
 from koordinator.local.apiserver.extras import Bindings, Extra
 from koordinator.local.apiserver.logs import LogSource, NoLogs
 from koordinator.local.apiserver.query import User
@@ -65,7 +65,7 @@ class ApiServer:
         hosts: Iterable[str] = (),
         usage: UsageSource | None = None,
         logs: LogSource | None = None,
-        commands: Commands | None = None,
+        commands: ContainerCommands | None = None,
         openapi: OpenApiPages | None = None,
         authorizer: Authorizer | None = None,
         accounts: ServiceAccountTokens | None = None,

@@ -13,7 +13,7 @@ from koordinator import cel
 from koordinator.cel import checker, syntax
 from koordinator.cel.errors import CompileError
 from koordinator.cel.overloads import CELType, optional_of
-from koordinator.cel.syntax import Name, Node
+from koordinator.cel.syntax import Name, SyntaxNode
 from koordinator.cel.values import NONE, OptionalValue
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors
@@ -172,7 +172,7 @@ def _uses_old(text: str) -> bool:
     return _names_old(syntax.parse(text))
 
 
-def _names_old(node: Node) -> bool:
+def _names_old(node: SyntaxNode) -> bool:
     if isinstance(node, Name):
         return node.name == "oldSelf"
     parts: list[Any] = [getattr(node, field) for field in node.__struct_fields__]
@@ -180,7 +180,7 @@ def _names_old(node: Node) -> bool:
         part = parts.pop()
         if isinstance(part, tuple):
             parts += part
-        elif isinstance(part, Node) and _names_old(part):
+        elif isinstance(part, SyntaxNode) and _names_old(part):
             return True
     return False
 

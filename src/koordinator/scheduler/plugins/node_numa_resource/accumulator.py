@@ -13,7 +13,7 @@ from koordinator.api.node_labels import NUMAAllocateStrategy
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     CPUMask,
-    CPUTopology,
+    NodeCPUTopology,
     cpus_of,
     mask_of,
 )
@@ -58,7 +58,7 @@ class CPUDecision(msgspec.Struct, frozen=True):
 
 
 def take_preferred(
-    topology: CPUTopology, free: FreeCPUs, preferred: CPUMask, request: CPURequest
+    topology: NodeCPUTopology, free: FreeCPUs, preferred: CPUMask, request: CPURequest
 ) -> CPUDecision:
     """Return CPUs for the request, those of `preferred` first."""
     first = preferred & free.cpus
@@ -80,7 +80,7 @@ def take_preferred(
     return CPUDecision(decision.cpus | others.cpus, SUCCESS) if others.status.is_success else others
 
 
-def take(topology: CPUTopology, free: FreeCPUs, request: CPURequest) -> CPUDecision:
+def take(topology: NodeCPUTopology, free: FreeCPUs, request: CPURequest) -> CPUDecision:
     """Return CPUs for the request; fails only when fewer are free than are wanted."""
     if request.count < 1:
         return CPUDecision(0)
@@ -94,7 +94,7 @@ def take(topology: CPUTopology, free: FreeCPUs, request: CPURequest) -> CPUDecis
 class _Accumulator:
     """One run: what is free, what is taken so far, how many are still needed."""
 
-    def __init__(self, topology: CPUTopology, free: FreeCPUs, request: CPURequest) -> None:
+    def __init__(self, topology: NodeCPUTopology, free: FreeCPUs, request: CPURequest) -> None:
         self.topology, self.request = topology, request
         self.need = request.count
         self.free = free.cpus

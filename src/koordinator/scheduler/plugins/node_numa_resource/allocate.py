@@ -15,7 +15,7 @@ from koordinator.scheduler.plugins.node_numa_resource.accumulator import (
     FreeCPUs,
     take_preferred,
 )
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask, CPUTopology
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask, NodeCPUTopology
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import FreeZones, NodeAllocation
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts, Zones
@@ -184,7 +184,7 @@ def free_zones(node: NUMANodeState, given_back: GivenBack) -> FreeZones:
     )
 
 
-def usable_cpus(topology: CPUTopology, cpus: CPUMask, required_policy: str) -> CPUMask:
+def usable_cpus(topology: NodeCPUTopology, cpus: CPUMask, required_policy: str) -> CPUMask:
     """Return the CPUs that can serve under a required policy: whole cores, or one CPU per core."""
     if required_policy == CPUBindPolicy.FULL_PCPUS:
         return topology.whole_cores(cpus)
@@ -193,7 +193,7 @@ def usable_cpus(topology: CPUTopology, cpus: CPUMask, required_policy: str) -> C
     return cpus
 
 
-def _trimmed(available: Zones, topology: CPUTopology, usable: CPUMask) -> Zones:
+def _trimmed(available: Zones, topology: NodeCPUTopology, usable: CPUMask) -> Zones:
     """The available amounts with no more CPU than there are usable CPUs."""
     left: Zones = {}
     for numa, amounts in available.items():
@@ -209,7 +209,7 @@ def split(
     available: Mapping[int, Mapping[str, int]],
     zones: Mapping[int, Mapping[str, int]],
     numa_nodes: NUMAMask,
-    topology: CPUTopology,
+    topology: NodeCPUTopology,
 ) -> tuple[Zones, Status]:
     """Return each requested resource that any zone offers, spread evenly; the emptiest take what others lack.
 
@@ -235,7 +235,7 @@ def split(
     return dict(sorted(given.items())), SUCCESS
 
 
-def _share(request: AllocationRequest, name: str, left: int, parts: int, topology: CPUTopology) -> int:
+def _share(request: AllocationRequest, name: str, left: int, parts: int, topology: NodeCPUTopology) -> int:
     """Return one of `parts` equal parts, cut off: of CPUs to bind whole ones, or whole cores."""
     if name != resources.CPU or not request.binds_cpus:
         return left // parts
@@ -264,7 +264,7 @@ def _with_cpus(
 
 
 def _cpus_of_zones(
-    topology: CPUTopology, free: FreeCPUs, preferred: CPUMask, wanted: CPURequest, numa: Zones
+    topology: NodeCPUTopology, free: FreeCPUs, preferred: CPUMask, wanted: CPURequest, numa: Zones
 ) -> tuple[CPUMask, Status]:
     """Pick as many CPUs of each NUMA node as the pod has whole CPUs there."""
     cpus: CPUMask = 0
@@ -283,7 +283,7 @@ def _cpus_of_zones(
     return (cpus, SUCCESS) if cpus.bit_count() == wanted.count else (0, NOT_ENOUGH)
 
 
-def _check_required(topology: CPUTopology, cpus: CPUMask, policy: str) -> Status:
+def _check_required(topology: NodeCPUTopology, cpus: CPUMask, policy: str) -> Status:
     per_core = {CPUBindPolicy.FULL_PCPUS: topology.cpus_per_core, CPUBindPolicy.SPREAD_BY_PCPUS: 1}
     if not policy or topology.core_count_of(cpus) * per_core[CPUBindPolicy(policy)] == cpus.bit_count():
         return SUCCESS

@@ -42,7 +42,7 @@ class CPUPlace(msgspec.Struct, frozen=True):
     socket: int
 
 
-class CPUTopology(msgspec.Struct, frozen=True, eq=False):
+class NodeCPUTopology(msgspec.Struct, frozen=True, eq=False):
     """All CPUs of a machine. Masks by id of core, NUMA node and socket, in ascending order of ids.
 
     The counts per core, NUMA node and socket are averages, cut off: on machines with unlike cores they say what
@@ -145,7 +145,7 @@ class CPUTopology(msgspec.Struct, frozen=True, eq=False):
         return cpus
 
 
-def topology_of(rows: Iterable[tuple[int, int, int, int]]) -> CPUTopology:
+def topology_of(rows: Iterable[tuple[int, int, int, int]]) -> NodeCPUTopology:
     """Return the topology from (socket, NUMA node, core, CPU) per logical CPU; the last row of a CPU counts.
 
     Raises: CPUTopologyError for an id that is out of range.
@@ -161,7 +161,7 @@ def topology_of(rows: Iterable[tuple[int, int, int, int]]) -> CPUTopology:
         cores.add((socket, numa, core))
     by_core = _grouped((place.core, cpu) for cpu, place in places.items())
     distance = _thread_distance(by_core.values()) if len(by_core) == len(cores) else 0
-    return CPUTopology(
+    return NodeCPUTopology(
         places=places,
         cores=by_core,
         numa_nodes=_grouped((place.numa, cpu) for cpu, place in places.items()),
@@ -176,7 +176,7 @@ def topology_of(rows: Iterable[tuple[int, int, int, int]]) -> CPUTopology:
 
 
 def _thread_distance(cores: Iterable[CPUMask]) -> int:
-    """`CPUTopology.thread_distance`; any number does where cores have one CPU."""
+    """`NodeCPUTopology.thread_distance`; any number does where cores have one CPU."""
     shapes = {core // (core & -core) for core in cores}
     if len(shapes) != 1:
         return 0
@@ -226,9 +226,9 @@ class Topologies:
     """Machines by the text that reported them: nodes of one kind share one, which is read once."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, CPUTopology] = OrderedDict()
+        self._known: OrderedDict[str, NodeCPUTopology] = OrderedDict()
 
-    def of(self, text: str, read: Callable[[], CPUTopology]) -> CPUTopology:
+    def of(self, text: str, read: Callable[[], NodeCPUTopology]) -> NodeCPUTopology:
         """Return the machine that the text tells of, from `read` when it is new."""
         found = self._known.get(text)
         if found is None:

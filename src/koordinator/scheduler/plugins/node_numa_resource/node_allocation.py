@@ -10,7 +10,7 @@ from koordinator.api.cpuset import CPUSet
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import CPUHold, FreeCPUs
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     CPUMask,
-    CPUTopology,
+    NodeCPUTopology,
     cpus_of,
     mask_of,
 )
@@ -108,11 +108,11 @@ class NodeAllocation:
         else:
             self.numa.pop(numa, None)
 
-    def pinned(self, topology: CPUTopology) -> CPUMask:
+    def pinned(self, topology: NodeCPUTopology) -> CPUMask:
         """Return the CPUs of the machine that any pod holds."""
         return self.mask & topology.all
 
-    def numa_status(self, topology: CPUTopology) -> dict[int, NUMAStatus]:
+    def numa_status(self, topology: NodeCPUTopology) -> dict[int, NUMAStatus]:
         """Return who binds CPUs of each NUMA node of the machine."""
         statuses = dict.fromkeys(topology.numa_nodes, NUMAStatus.IDLE)
         for mask in self._masks.values():
@@ -133,7 +133,7 @@ class NodeAllocation:
 
 def free_cpus(
     node_allocation: NodeAllocation,
-    topology: CPUTopology,
+    topology: NodeCPUTopology,
     reserved: CPUMask = 0,
     given_back: Sequence[CPUMask] = (),
     ref_count_max: int = 1,
@@ -163,7 +163,7 @@ def _let_go(holds: dict[int, CPUHold], cpu: int) -> None:
 
 def free_zones(
     node_allocation: NodeAllocation,
-    topology: CPUTopology,
+    topology: NodeCPUTopology,
     zones: Mapping[int, Mapping[str, int]],
     reusable: Mapping[int, Mapping[str, int]],
     cpu_ratio: float = 1.0,

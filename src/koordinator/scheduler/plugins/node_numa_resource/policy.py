@@ -20,7 +20,7 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     AllocationRequest,
     NUMANodeState,
 )
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUTopology
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import NodeCPUTopology
 from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts
 
@@ -243,7 +243,7 @@ def check_node(
     return status
 
 
-def check_binding(plan: PodPlan, binding: BindDecision, cpus: CPUTopology) -> Status:
+def check_binding(plan: PodPlan, binding: BindDecision, cpus: NodeCPUTopology) -> Status:
     """Return whether these CPUs can be bound as decided, however many are free."""
     if not binding.binds_cpus:
         return SUCCESS

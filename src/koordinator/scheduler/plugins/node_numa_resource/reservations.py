@@ -21,7 +21,7 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     NUMAMask,
     NUMANodeState,
 )
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask, CPUTopology
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask, NodeCPUTopology
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import PodHolding
 from koordinator.scheduler.plugins.node_numa_resource.zones import Zones, total
 
@@ -57,7 +57,7 @@ class RestoredReservation(msgspec.Struct, frozen=True):
         cls,
         holding: PodHolding,
         owners: Iterable[PodHolding],
-        topology: CPUTopology,
+        topology: NodeCPUTopology,
         policy: AllocatePolicy = AllocatePolicy.DEFAULT,
     ) -> "RestoredReservation | None":
         """From the ledger's entries of the reservation and its owner pods; None when it holds nothing of ours."""

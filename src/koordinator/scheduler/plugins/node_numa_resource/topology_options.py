@@ -20,7 +20,7 @@ from koordinator.scheduler.plugins.node_numa_resource import zones
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     NO_TOPOLOGY,
     CPUMask,
-    CPUTopology,
+    NodeCPUTopology,
     Topologies,
     topology_of,
 )
@@ -42,7 +42,7 @@ _Read = Callable[[Mapping[str, str], str], CPUSet]
 class TopologyOptions(msgspec.Struct, frozen=True):
     """A node's CPUs and NUMA nodes as pods may use them."""
 
-    cpus: CPUTopology = NO_TOPOLOGY
+    cpus: NodeCPUTopology = NO_TOPOLOGY
     reserved: CPUSet = frozenset()
     """CPUs that no pod gets; may name some that the machine does not have."""
     zones: Zones = {}
@@ -109,7 +109,7 @@ def options_of(report: NodeResourceTopology, topologies: Topologies | None = Non
     )
 
 
-def _cpus(annotations: Mapping[str, str], obj: str) -> CPUTopology:
+def _cpus(annotations: Mapping[str, str], obj: str) -> NodeCPUTopology:
     found = topology.CPU_TOPOLOGY.read(annotations, obj)
     if found is None:
         return NO_TOPOLOGY
@@ -174,7 +174,7 @@ def _numa_zones(reported: list[Zone]) -> Iterator[tuple[int, Zone]]:
             yield numa, zone
 
 
-def _without_reserved(found: Zones, cpus: CPUTopology, reserved: CPUSet) -> Zones:
+def _without_reserved(found: Zones, cpus: NodeCPUTopology, reserved: CPUSet) -> Zones:
     mask = cpus.mask_of(reserved)
     left: Zones = {}
     for numa, amounts in found.items():
