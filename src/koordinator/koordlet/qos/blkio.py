@@ -147,7 +147,7 @@ class BlkIO:
         self._shared = shared
         self._seen: tuple[Any, ...] = ()
         self._check_at_s = float("-inf")
-        self._told: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """One round."""
@@ -249,6 +249,6 @@ class BlkIO:
             executor.restore(self.name, keys=keys)
 
     def _tell(self, problems: frozenset[str]) -> None:
-        for problem in sorted(problems - self._told):
+        for problem in sorted(problems - self._reported):
             log.warning("disk not limited as configured", extra={"problem": problem})
-        self._told = problems
+        self._reported = problems

@@ -164,7 +164,7 @@ class ResctrlStrategy:
         self._seen: tuple[ResourceQOSStrategy, Mapping[str, PodRecord]] | None = None
         self._settling = 0
         self._look_at_s = float("-inf")
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         """Problems by what they are about, so that each is logged once."""
 
     async def run(self) -> None:
@@ -289,12 +289,12 @@ class ResctrlStrategy:
 
     def _tell(self, what: str, problem: FileProblem | None, detail: str = "") -> None:
         text = " ".join(filter(None, (str(problem) if problem is not None else "", detail)))
-        if text and self._told.get(what) != text:
+        if text and self._reported.get(what) != text:
             log.warning("resctrl not as wanted", extra={"what": what, "problem": text})
         if text:
-            self._told[what] = text
+            self._reported[what] = text
         else:
-            self._told.pop(what, None)
+            self._reported.pop(what, None)
 
 
 def _sections(strategy: ResourceQOSStrategy) -> dict[str, ResourceQOS | None]:

@@ -114,7 +114,7 @@ class SystemConfigStrategy:
         self._shared = shared
         self._seen: tuple[SystemStrategy, int] | None = None
         self._check_at_s = float("-inf")
-        self._told: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """One round."""
@@ -184,9 +184,9 @@ class SystemConfigStrategy:
         return machine.sysctl_path(file) if below_proc else machine.mm_path(file)
 
     def _tell(self, problems: frozenset[str]) -> None:
-        for problem in sorted(problems - self._told):
+        for problem in sorted(problems - self._reported):
             log.warning("kernel not set as configured", extra={"problem": problem})
-        self._told = problems
+        self._reported = problems
 
 
 def _has_word(word: str, text: str) -> bool:

@@ -80,7 +80,7 @@ class XPUFiles:
         self._directory = directory.rstrip("/")
         self._texts: dict[str, str] = {}
         self._devices: dict[str, list[XPUDevice]] = {}
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def read(self) -> list[XPUDevice]:
         """Return all cards, by file name; a directory that does not exist has none. Hidden files are being written."""
@@ -113,9 +113,9 @@ class XPUFiles:
         except ProtocolError as error:
             self._tell(name, str(error))
             return
-        self._told.pop(name, None)
+        self._reported.pop(name, None)
 
     def _tell(self, name: str, problem: str) -> None:
-        if self._told.get(name) != problem:
-            self._told[name] = problem
+        if self._reported.get(name) != problem:
+            self._reported[name] = problem
             log.warning("accelerators of a file stay as it told them before", extra={"problem": problem})
