@@ -120,8 +120,10 @@ class Watches:
                 for chunk in encoder.chunks(batch):
                     stream.writing_since = loop.time()
                     await response.write(chunk)
+                    del chunk  # nor the batch, below: whoever waits for the next one holds nothing
                     await stream.request.writer.drain()
                     stream.writing_since = None
+                del batch
                 if self._stopping:
                     return
         except errors.ApiError as error:

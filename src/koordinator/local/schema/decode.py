@@ -313,7 +313,7 @@ def _canonical_time(text: str) -> str:
     return clock.rfc3339(_seconds(text))
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=256)  # no two events share theirs
 def _canonical_micro_time(text: str) -> str:
     return clock.rfc3339_micro(_seconds(text))
 

@@ -64,7 +64,7 @@ def label_1035(text: str) -> str:
     return "" if _LABEL_1035_RE.fullmatch(text) else LABEL_1035_TEXT
 
 
-@functools.lru_cache(maxsize=8192)
+@functools.lru_cache(maxsize=2048)
 def subdomain_1123(text: str) -> str:
     """Return why a text is no DNS-1123 subdomain (most names); empty when it is one."""
     if len(text) > 253:

@@ -79,8 +79,8 @@ class ShownEvaluation(Evaluation):
 
 CLASSES_MAX = 16_384
 """Evaluations kept at most, however small they are."""
-BYTES_LEAST, BYTES_PER_NODE, BYTES_MAX = 4 << 20, 50_000, 256 << 20
-"""Memory of the evaluations kept: about 200 classes of pods at 20 nodes, which are soon evaluated anew, 3,000 at 5,000,
+BYTES_LEAST, BYTES_PER_NODE, BYTES_MAX = 2 << 20, 50_000, 256 << 20
+"""Memory of the evaluations kept: about 150 classes of pods at 20 nodes, which are soon evaluated anew, 3,000 at 5,000,
 1,000 at 20,000."""
 ONCE_SHARE = 8
 """The part of it, 1 / so much, for classes that were asked about once so far: of pods that all differ, nothing else
