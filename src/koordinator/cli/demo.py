@@ -36,7 +36,7 @@ from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX
     type=click.Choice([p.value for p in Protection]),
     default=Protection.SUPPRESS.value,
     show_default=True,
-    help="What keeps batch from services on a node: the node agent's CPU suppression, cpu.idle, cpu.shares, "
+    help="The protection of services from batch on a node: the node agent's CPU suppression, cpu.idle, cpu.shares, "
     "or nothing.",
 )
 @options.figures("report.html")

@@ -49,7 +49,7 @@ _MODES = ("alone", "unmanaged", "default", "managed")
     multiple=True,
     default=("alone", "unmanaged", "managed"),
     show_default=True,
-    help="What is compared: the service alone, beside ordinary pods, beside best-effort pods under the policies of a "
+    help="Runs to compare: the service alone, beside ordinary pods, beside best-effort pods under the policies of a "
     "plain installation, or under those of this demonstration. May be given several times.",
 )
 @click.option(
@@ -78,7 +78,7 @@ _MODES = ("alone", "unmanaged", "default", "managed")
     "--disk-dir",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where the service and the disk hog keep their files (about 600 MiB).  [default: the cache folder]",
+    help="The folder where the service and the disk hog keep their files (about 600 MiB).  [default: the cache folder]",
 )
 @click.option(
     "--by-hand",

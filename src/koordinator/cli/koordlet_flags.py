@@ -51,7 +51,7 @@ SETTINGS: Mapping[str, Setting] = {
     # collecting
     "collect-res-used-interval": _time(
         "collect.used_interval_s",
-        "How often the use of node, pods and host applications is measured. Below 1s nothing is collected and no "
+        "Interval of measuring node, pods and host applications. Below 1s nothing is collected and no "
         "strategy runs.",
     ),
     "collect-sys-metric-outdated-interval": _time(

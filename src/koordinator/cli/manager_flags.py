@@ -157,13 +157,13 @@ _PROCESS = (
     flag_kinds.text(
         "metrics-addr",
         ":8080",
-        "Where metrics are served, as host:port: /metrics (process, client, queues), /internal-metrics (decisions), "
+        "The address of metrics, as host:port: /metrics (process, client, queues), /internal-metrics (decisions), "
         "/external-metrics, /all-metrics; 0: nowhere.",
     ),
     flag_kinds.text(
         "health-probe-addr",
         ":8000",
-        "Where /healthz and /readyz are served, each with its checks (?verbose, /readyz/NAME); 0: nowhere.",
+        "The address of /healthz and /readyz, each with its checks (?verbose, /readyz/NAME); 0: nowhere.",
     ),
     flag_kinds.switch("enable-pprof", True, "Serve profiles at --pprof-addr."),
     flag_kinds.text("pprof-addr", ":8090", "Where /debug/pprof is served."),
@@ -195,7 +195,7 @@ _PROCESS = (
     flag_kinds.text(
         "sync-period",
         "",
-        "How often controllers look at everything again although nothing changed (30m; 0: never; default 10h). "
+        "Interval of looking at everything again although nothing changed (30m; 0: never; default 10h). "
         "A text that is no duration is told in the log, and the default counts.",
     ),
     flag_kinds.count(

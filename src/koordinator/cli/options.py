@@ -64,7 +64,7 @@ def figures(report: str) -> Callable[[Command], Command]:
             default=Path(report),
             show_default=True,
             metavar="FILE",
-            help="Where to write the report.",
+            help="The file for the report.",
         ),
         click.option(
             "--json",

@@ -112,7 +112,7 @@ OPTIONS: tuple[Decorate, ...] = (
     click.option(
         "--cert-dir",
         type=click.Path(file_okay=False, path_type=Path),
-        help="Where a certificate that we made ourselves is kept; without it, it is made at each start.",
+        help="The folder that keeps a certificate that we made ourselves; without it, it is made at each start.",
     ),
     file("tls-cert-file", "Certificate of HTTPS, followed by its intermediates (PEM)."),
     file("tls-private-key-file", "Private key of --tls-cert-file (PEM)."),

@@ -33,7 +33,7 @@ def main() -> None:
     type=click.Choice([each.value for each in Order]),
     default=Order.GIVEN.value,
     show_default=True,
-    help="Which pod comes first: as in the file, as the queue sorts them, or by creation time.",
+    help="The order of pods: as in the file, as the queue sorts them, or by creation time.",
 )
 @click.option(
     "--timeline",
@@ -53,7 +53,7 @@ def main() -> None:
     default=PODS_PER_NODE,
     show_default=True,
     type=click.IntRange(1, 100_000),
-    help="How many pods a node of a table takes.",
+    help="The number of pods that a node of a table takes.",
 )
 @click.option(
     "-o",
@@ -61,10 +61,12 @@ def main() -> None:
     type=click.Choice(["text", "json", "html"]),
     default="text",
     show_default=True,
-    help="What to write: one screen, all figures, or a page with plots.",
+    help="The report to write: one screen, all figures, or a page with plots.",
 )
 @click.option(
-    "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Where to; else standard output."
+    "--output-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file to write; else standard output.",
 )
 def scheduling(**asked: Any) -> None:
     """Place a list of pods on a list of nodes with the real scheduler, at full speed.

@@ -81,7 +81,7 @@ def read_gpus(text: str) -> tuple[int, str]:
     default="kubeconfig",
     show_default=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where to write the kubeconfig once the cluster answers.",
+    help="The file for the kubeconfig, written once the cluster answers.",
 )
 @click.option(
     "--data-dir",
@@ -135,7 +135,7 @@ def read_gpus(text: str) -> tuple[int, str]:
     "--process-node-reserved",
     default="",
     metavar="AMOUNTS",
-    help="What pods of this machine may not request, such as cpu=500m,memory=1Gi.",
+    help="The amounts that pods of this machine may not request, such as cpu=500m,memory=1Gi.",
 )
 @click.option(
     "--manager-feature-gates",

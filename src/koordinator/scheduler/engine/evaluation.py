@@ -404,6 +404,7 @@ class Evaluation(Answers):
         if any(plugin.name in stale for plugin in self._profile.filters):
             rows = np.flatnonzero(self._refused_by < LEFT_OUT)
         newly = touched[self._refused_by[touched] == 0]
+        # Scans of the whole table are for stale plugins only: after a placement, `touched` is a single row.
         everywhere = np.flatnonzero(self._refused_by == 0) if stale else newly
         for wide in self._wide_filters:
             self._ask_filter(wide, everywhere if wide.plugin.name in stale else newly)
@@ -437,7 +438,7 @@ class Evaluation(Answers):
         gained = int(np.count_nonzero(now)) - int(np.count_nonzero(before))
         if gained == 0 and np.array_equal(now, before):
             return False
-        if not self._is_feasible.flags.writeable:
+        if not self._is_feasible.flags.writeable:  # shared with other evaluations until it differs
             self._is_feasible = self._is_feasible.copy()
         put(self._is_feasible, rows, now)
         self.feasible_count += gained
@@ -468,7 +469,7 @@ class Evaluation(Answers):
             self._wide_part = np.zeros(self.totals.size, np.int32)
             put(self._wide_part, rows, part)
         if self._lookahead is not None:
-            self._lookahead.top.forget()
+            self._lookahead.top.forget()  # all totals change at once: following each would cost more than a new search
         if self.totals.flags.writeable:
             self.totals.fill(NOT_FEASIBLE)
         else:

@@ -85,10 +85,12 @@ class Lookahead:
         is_wanted[row] = True
         ties = int(np.count_nonzero(is_wanted))
         if ties > self._width:
+            # `pick` draws among equals: unless all of them are foreseen, most placements would go without.
             if ties > TIES_PER_MISS * misses:
                 return _NO_ROWS
             self.depth = max(1, min(self.depth, STATES_MAX // ties))
             return np.flatnonzero(is_wanted)
+        # A row used up its states: the class packs, so look deeper. A row that had none: it spreads, so look wider.
         if self._ends[row] != _NONE:
             self.depth = min(2 * self.depth, DEPTH_MAX)
             self._width = min(self._width, STATES_MAX // self.depth)
@@ -104,6 +106,7 @@ class Lookahead:
 
     def keep(self, rows: Rows, states: Totals) -> None:
         """Remember the predictions (rows, depth) of rows."""
+        # Full: forget everything, as finding the holes of used-up predictions would cost more than foreseeing anew.
         if self._used + states.size > self._states.size:
             self._left.fill(0)
             self._ends.fill(_NONE)

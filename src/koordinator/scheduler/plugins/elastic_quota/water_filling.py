@@ -153,6 +153,7 @@ class WaterFilling:
             request, floor = int(self._requests[row]), int(self._floors[row])
             was_sure = floor if was_sure is None else was_sure
             stays_hungry = was_asked > was_sure and request > floor and bool(self._weights[row])
+            # Only a request changed: rounds hold up to the first that gives the child all it asked or asks for.
             if stays_hungry and was_sure == floor:
                 self._settled[row] = request
                 reached = self._patch(row, request - was_asked)

@@ -181,6 +181,7 @@ def _judge_numa(
     judgement.refuse(has_policy & (window.zone_count == 0), NUMAReason.MISSING_ZONES)
     fitting = _fitting_slots(window, demand, binds, kinds)
     is_left = has_policy & (judgement.codes == 0) & ~fitting.any
+    # Mostly some NUMA node holds the pod alone, and the sums below need not be worked out.
     if not is_left.any():
         return
     # More than one NUMA node is needed: impossible under SingleNUMANode, and where all together lack something.
@@ -191,6 +192,7 @@ def _judge_numa(
         has_room &= ~binds | (_by_kind(window.usable, kinds).sum(axis=0) >= demand.cpu_count)
     is_single = policies == cols.SINGLE_NUMA_NODE
     judgement.refuse(is_left & fitting.is_known & (is_single | ~has_room), NUMAReason.UNALIGNED)
+    # Sums of amounts decide where only they count; bound CPUs lie on cores, and exclusive pods see who else is there.
     is_sure = fitting.is_known & has_room
     if binds is not None:
         is_sure &= ~binds
