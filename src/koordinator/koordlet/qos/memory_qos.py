@@ -250,8 +250,8 @@ class _Inputs(msgspec.Struct, frozen=True, eq=False):
 class MemoryQoS:
     """Protects and throttles memory by the class of pods.
 
-    All groups get their values when pods, policy or node change. What this kernel does not have is not tried; what it
-    refuses is tried again after a while.
+    All groups get their values when pods, policy or node change. Knobs that this kernel lacks are not tried; those
+    that it refuses are tried again after a while.
     """
 
     name = "CgroupReconcile"

@@ -103,7 +103,7 @@ def _opposite(word: str) -> str:
 class SystemConfigStrategy:
     """One round acts when the strategy or the node's memory has changed, and checks once in a while.
 
-    What the strategy does not say (any more) gets back the value first seen.
+    Settings that the strategy does not name (any more) get back the value first seen.
     """
 
     name = "SystemConfig"
