@@ -316,7 +316,7 @@ async def loops(count: int) -> None:
 
     async def look() -> None:
         touched, drifted = listener.take()
-        for name in sorted(touched | drifted | over_use._under_s.keys()):
+        for name in sorted({*touched, *drifted, *over_use._timer.above}):
             await over_use._look(name, clock.now())
 
     def move(some: list[Pod]) -> None:
@@ -335,7 +335,7 @@ async def loops(count: int) -> None:
         plugin.book.remove_node(from_builtins(node_body(number), Node))
     await timed("after the loss of 98 % of the nodes: runtimes", spread)
     await timed("over-use", look)
-    await timed(f"again, {len(over_use._under_s):,} above", look)
+    await timed(f"again, {len(over_use._timer.above):,} above", look)
     clock.now_s += 1_000
     await timed("all evicted", look)
     print(f"{count:>14,} quotas: {', '.join(found)} ({cluster.count:,} pods)", flush=True)

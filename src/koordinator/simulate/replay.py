@@ -167,9 +167,9 @@ class _Replay:
         self.infos = [self._info(each) for each in given.pods]
         self.resources = _requested(self.infos, self.engine)
 
-    def _happened(self, happening: QueueingEvent) -> None:
+    def _happened(self, event: QueueingEvent) -> None:
         if self.queue is not None:
-            self.queue.happened(happening, self.clock.now())
+            self.queue.happened(event, self.clock.now())
 
     def _info(self, timed: TimedPod) -> PodInfo:
         """Return the pod; one that asks for a scheduler that the configuration does not have gets the first profile."""
