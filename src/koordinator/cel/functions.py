@@ -44,9 +44,6 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-# Operators
-
-
 def _add(a: Any, b: Any) -> Any:
     if isinstance(a, list) and isinstance(b, list) and not type(a) is type(b) is list:
         return _merged(a, b)
@@ -174,9 +171,6 @@ OPERATORS: dict[str, Function] = {
 }
 
 
-# Functions
-
-
 def size(value: Any) -> int:
     """Characters of a text, items of a list, keys of a map. Raises: EvaluationError."""
     if isinstance(value, str | list | dict | bytes):
@@ -286,9 +280,6 @@ FUNCTIONS: dict[str, Function] = {
     **libraries.FUNCTIONS,
     **{name: _holds(make) for name, make in libraries.TESTS.items()},
 }
-
-
-# Methods
 
 
 def _texts(name: str, apply: Callable[..., Any]) -> Function:
