@@ -15,13 +15,12 @@ from koordinator.cel.errors import EvaluationError
 from koordinator.cel.lexer import INT_MAX, INT_MIN
 from koordinator.cel.values import (
     NONE,
-    KeyedList,
     OptionalValue,
     Semver,
-    SetList,
     equal,
     is_ordered_with,
     kind_of,
+    merged,
 )
 
 Function = Callable[..., Any]
@@ -46,7 +45,7 @@ def _is_number(value: Any) -> bool:
 
 def _add(a: Any, b: Any) -> Any:
     if isinstance(a, list) and isinstance(b, list) and not type(a) is type(b) is list:
-        return _merged(a, b)
+        return merged(a, b)
     if isinstance(b, timedelta) and isinstance(a, datetime | timedelta):
         return _time(lambda: a + b)
     if isinstance(a, timedelta) and isinstance(b, datetime):
@@ -61,19 +60,6 @@ def _add(a: Any, b: Any) -> Any:
                 raise EvaluationError("the value becomes too long")
             return a + b
     raise no_overload("+", a, b)
-
-
-def _merged(a: list[Any], b: list[Any]) -> list[Any]:
-    """Two lists one of which has no order: sets have each value once, of two entries of a key the second counts."""
-    if isinstance(a, SetList):
-        return SetList([*a, *(item for item in b if not any(equal(item, each) for each in a))])
-    if isinstance(a, KeyedList):
-        other = KeyedList(b)
-        other.keys = a.keys
-        merged = KeyedList({**a.by_key(), **other.by_key()}.values())
-        merged.keys = a.keys
-        return merged
-    return [*a, *b]
 
 
 def _subtract(a: Any, b: Any) -> Any:

@@ -176,3 +176,16 @@ def is_ordered_with(a: Any, b: Any) -> bool:
     """Return whether one of two values is the smaller one."""
     kinds = {kind_of(a), kind_of(b)}
     return kinds <= {"int", "double"} or (len(kinds) == 1 and kinds <= _ORDERED)
+
+
+def merged(a: list[Any], b: list[Any]) -> list[Any]:
+    """Join lists, one of which has no order: sets have each value once, of two entries of a key the second counts."""
+    if isinstance(a, SetList):
+        return SetList([*a, *(item for item in b if not any(equal(item, each) for each in a))])
+    if isinstance(a, KeyedList):
+        other = KeyedList(b)
+        other.keys = a.keys
+        both = KeyedList({**a.by_key(), **other.by_key()}.values())
+        both.keys = a.keys
+        return both
+    return [*a, *b]
