@@ -62,88 +62,6 @@ def test_all_nodes_are_registered_once_the_kubeconfig_is_there(cluster: Cluster)
     assert len(cluster.get("nodes")["items"]) == 20
 
 
-def test_nodes_are_ready_and_lend_batch_resources(cluster: Cluster) -> None:
-    cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s")
-
-    def lends() -> bool:
-        allocatable = [node["status"]["allocatable"] for node in cluster.get("nodes")["items"]]
-        return len(allocatable) == 20 and all("kubernetes.io/batch-cpu" in amounts for amounts in allocatable)
-
-    # The first report of a node agent comes after its report interval of 60 s.
-    until(lends, 90, cluster.process)
-
-
-def test_a_deployment_under_a_profile_becomes_best_effort_pods_on_batch_cpu(cluster: Cluster) -> None:
-    cluster.kubectl("apply", "-f", "-", text=PROFILE)
-    cluster.kubectl("-n", "spark", "rollout", "status", "deployment/executors", "--timeout=60s")
-
-    pods = cluster.get("pods", "-n", "spark")["items"]
-    assert len(pods) == 50
-    for pod in pods:
-        assert pod["metadata"]["labels"]["koordinator.sh/qosClass"] == "BE"
-        assert pod["metadata"]["labels"]["koordinator.sh/priority"] == "1000"
-        assert pod["spec"]["priority"] == 5000
-        assert pod["status"]["phase"] == "Running"
-        (container,) = pod["spec"]["containers"]
-        assert set(container["resources"]["requests"]) == {
-            "kubernetes.io/batch-cpu",
-            "kubernetes.io/batch-memory",
-        }
-        assert container["resources"]["requests"]["kubernetes.io/batch-cpu"] in ("1k", "1000")
-    assert len({pod["spec"]["nodeName"] for pod in pods}) > 1
-
-
-def test_a_manager_that_is_started_beside_it_stands_by(cluster: Cluster, tmp_path: Path) -> None:
-    before = leader(cluster)
-    metrics, health, webhooks = (free_port() for _ in range(3))
-    command = [
-        *(sys.executable, "-m", "koordinator.cli.manager", "--kubeconfig", str(cluster.kubeconfig)),
-        *(f"--metrics-addr=127.0.0.1:{metrics}", f"--health-probe-addr=127.0.0.1:{health}"),
-        "--enable-pprof=false",
-    ]
-    environment = {**os.environ, "WEBHOOK_PORT": str(webhooks), "WEBHOOK_CERT_DIR": str(tmp_path)}
-    beside = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        until(lambda: answer(f"http://127.0.0.1:{health}/readyz") == "ok", 60, beside)
-        assert leader(cluster) == before
-        told = answer(f"http://127.0.0.1:{metrics}/internal-metrics")
-        assert "\nkoordinator_manager_is_leader 0\n" in told
-    finally:
-        beside.terminate()
-        beside.communicate(timeout=30)
-
-
-def leader(cluster: Cluster) -> str:
-    lease = cluster.get("lease", "koordinator-manager", "-n", "koordinator-system")
-    found: str = lease["spec"]["holderIdentity"]
-    return found
-
-
-def answer(url: str) -> str:
-    """What is answered, empty while nobody does or something is wrong."""
-    try:
-        with urllib.request.urlopen(url, timeout=5) as found:
-            text: str = found.read().decode()
-            return text
-    except OSError:
-        return ""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def test_deleting_the_namespace_cleans_up(cluster: Cluster) -> None:
-    cluster.kubectl("delete", "namespace", "spark", "--timeout=60s")
-
-    assert cluster.get("pods", "-A")["items"] == []
-    assert cluster.run("get", "namespace", "spark").returncode == 1
-    assert cluster.get("replicasets", "-A")["items"] == []
-
-
 @only_local("how it stops")
 def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
     running = started(tmp_path, "--nodes", "2")
@@ -273,3 +191,86 @@ def test_a_taken_port_is_told_in_one_line(tmp_path: Path, cluster: Cluster) -> N
     assert done.returncode == 1
     assert "--port" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_nodes_are_ready_and_lend_batch_resources(cluster: Cluster) -> None:
+    cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s")
+
+    def lends() -> bool:
+        allocatable = [node["status"]["allocatable"] for node in cluster.get("nodes")["items"]]
+        return len(allocatable) == 20 and all("kubernetes.io/batch-cpu" in amounts for amounts in allocatable)
+
+    # The first report of a node agent comes after its report interval of 60 s: mostly over by now, for that the
+    # stories of other clusters come first.
+    until(lends, 90, cluster.process)
+
+
+def test_a_deployment_under_a_profile_becomes_best_effort_pods_on_batch_cpu(cluster: Cluster) -> None:
+    cluster.kubectl("apply", "-f", "-", text=PROFILE)
+    cluster.kubectl("-n", "spark", "rollout", "status", "deployment/executors", "--timeout=60s")
+
+    pods = cluster.get("pods", "-n", "spark")["items"]
+    assert len(pods) == 50
+    for pod in pods:
+        assert pod["metadata"]["labels"]["koordinator.sh/qosClass"] == "BE"
+        assert pod["metadata"]["labels"]["koordinator.sh/priority"] == "1000"
+        assert pod["spec"]["priority"] == 5000
+        assert pod["status"]["phase"] == "Running"
+        (container,) = pod["spec"]["containers"]
+        assert set(container["resources"]["requests"]) == {
+            "kubernetes.io/batch-cpu",
+            "kubernetes.io/batch-memory",
+        }
+        assert container["resources"]["requests"]["kubernetes.io/batch-cpu"] in ("1k", "1000")
+    assert len({pod["spec"]["nodeName"] for pod in pods}) > 1
+
+
+def test_a_manager_that_is_started_beside_it_stands_by(cluster: Cluster, tmp_path: Path) -> None:
+    before = leader(cluster)
+    metrics, health, webhooks = (free_port() for _ in range(3))
+    command = [
+        *(sys.executable, "-m", "koordinator.cli.manager", "--kubeconfig", str(cluster.kubeconfig)),
+        *(f"--metrics-addr=127.0.0.1:{metrics}", f"--health-probe-addr=127.0.0.1:{health}"),
+        "--enable-pprof=false",
+    ]
+    environment = {**os.environ, "WEBHOOK_PORT": str(webhooks), "WEBHOOK_CERT_DIR": str(tmp_path)}
+    beside = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        until(lambda: answer(f"http://127.0.0.1:{health}/readyz") == "ok", 60, beside)
+        assert leader(cluster) == before
+        told = answer(f"http://127.0.0.1:{metrics}/internal-metrics")
+        assert "\nkoordinator_manager_is_leader 0\n" in told
+    finally:
+        beside.terminate()
+        beside.communicate(timeout=30)
+
+
+def leader(cluster: Cluster) -> str:
+    lease = cluster.get("lease", "koordinator-manager", "-n", "koordinator-system")
+    found: str = lease["spec"]["holderIdentity"]
+    return found
+
+
+def answer(url: str) -> str:
+    """What is answered, empty while nobody does or something is wrong."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as found:
+            text: str = found.read().decode()
+            return text
+    except OSError:
+        return ""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_deleting_the_namespace_cleans_up(cluster: Cluster) -> None:
+    cluster.kubectl("delete", "namespace", "spark", "--timeout=60s")
+
+    assert cluster.get("pods", "-A")["items"] == []
+    assert cluster.run("get", "namespace", "spark").returncode == 1
+    assert cluster.get("replicasets", "-A")["items"] == []
