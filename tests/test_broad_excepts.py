@@ -1,6 +1,7 @@
 """Whoever catches any exception is named here, with the reason: elsewhere, mistakes must not go unheard."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,7 @@ def broad_excepts(node: ast.AST, inside: str = "") -> Iterator[tuple[str, bool]]
         yield from broad_excepts(child, name)
 
 
+@functools.cache
 def found() -> dict[str, bool]:
     """All of src; of several in one function the one that does not raise again counts."""
     places: dict[str, bool] = {}
