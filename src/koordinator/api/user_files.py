@@ -152,8 +152,9 @@ class JsonStream:
                 continue
             except RecursionError as error:
                 raise self.error("no JSON: nested too deeply") from error
+            length = end - self._position  # reading on moves the position
             if end < len(self._text) or not self._read():
-                self._position = end
+                self._position += length
                 return value
 
     def rest(self, chars_max: int, too_much: str) -> str:
