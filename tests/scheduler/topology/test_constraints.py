@@ -7,6 +7,8 @@ import pytest
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.scheduler.plugins.topology_spread import constraints
+from koordinator.scheduler.plugins.topology_spread.constraints import Constraints
+from koordinator.scheduler.plugins.topology_spread.plugin import DerivedConstraints
 from koordinator.scheduler.table.pod_terms import NamespaceLabels
 
 ABSENT = object()
@@ -42,3 +44,21 @@ def test_which_pods_count(selector: Any, keys: list[str], counts_others: set[str
     names = NamespaceLabels()
     assert {name for name, own in others.items() if found.term.means("default", own, names)} == counts_others
     assert found.is_self is counts_self
+
+
+def test_what_followed_from_earlier_selectors_is_forgotten() -> None:
+    derived = DerivedConstraints(size_max=3)
+
+    def asked(namespace: str, version: int, key: str) -> Constraints:
+        return derived.get(namespace, version, key, lambda: Constraints((), (), False, (version, key)))
+
+    first = asked("a", 1, "x")
+    assert asked("a", 1, "x") is first
+    assert asked("a", 2, "x").key == (2, "x")
+    assert len(derived) == 1
+
+    asked("a", 2, "y")
+    asked("b", 1, "x")
+    assert len(derived) == 3
+    assert asked("b", 1, "z").key == (1, "z")
+    assert len(derived) == 1

@@ -4,11 +4,15 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.scheduler.table.domain_counts import Topology
+from koordinator.scheduler.table.label_columns import LabelColumns
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_counts import PodCounts, PodKinds
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.pod_terms import NamespaceLabels, PodTerm
 from tests.scheduler.world import node, pod
+
+HOSTNAME = "kubernetes.io/hostname"
 
 
 def term(**labels: str) -> PodTerm:
@@ -18,7 +22,9 @@ def term(**labels: str) -> PodTerm:
 def test_terms_that_begin_alike_are_different_questions() -> None:
     table = NodeTable(ResourceRegistry())
     kinds = table.shared(PodKinds)
-    counts = PodCounts(kinds, NamespaceLabels(), counts_leaving=True)
+    counts = PodCounts(
+        kinds, NamespaceLabels(), Topology(table, table.shared(LabelColumns)), counts_leaving=True
+    )
     table.set_node(from_builtins(node("n"), Node))
     for name, tier in (("a", "front"), ("b", "front"), ("c", "back")):
         body = pod(name, nodeName="n")
@@ -33,3 +39,28 @@ def test_terms_that_begin_alike_are_different_questions() -> None:
 
     assert [sum(counts.count(terms).rows.values()) for terms in asked] == [3, 2, 1]
     assert len(counts) == 3
+
+
+def test_a_question_is_forgotten_with_the_last_pod_that_it_meant() -> None:
+    table = NodeTable(ResourceRegistry())
+    topology = Topology(table, table.shared(LabelColumns))
+    counts, others = (
+        PodCounts(table.shared(PodKinds), NamespaceLabels(), topology, counts_leaving=leaving)
+        for leaving in (True, False)
+    )
+    table.set_node(from_builtins(node("n"), Node))
+    asked = (term(app="shop"),)
+    for name in ("a", "b"):
+        body = pod(name, nodeName="n")
+        body["metadata"] |= {"uid": name, "labels": {"app": "shop", "pod": name}}
+        table.assign(PodInfo.of(from_builtins(body, Pod), table.registry), "n")
+    for each in (counts, others):
+        count = each.count(asked)
+        assert topology.domains(count, HOSTNAME).total == topology.per_row(count).sum() == 2
+
+    table.unassign("a")
+    assert (len(counts), len(others), len(topology)) == (1, 1, 4)
+    table.unassign("b")
+
+    assert (len(counts), len(others), len(topology)) == (0, 0, 0)
+    assert topology.domains(counts.count(asked), HOSTNAME).total == 0

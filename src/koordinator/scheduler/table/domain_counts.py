@@ -229,6 +229,9 @@ class Topology:
         self._layouts: dict[Hashable, Layout] = {}
         self._kept: OrderedDict[tuple[Tally, Hashable], int] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def layout(self, key: str, included: Included | None = None) -> Layout:
         """Return the domains of a key as nodes are now; all nodes take part unless `included` says which."""
         column = self._labels.column(key)
@@ -268,6 +271,12 @@ class Topology:
         if found.values.size < self._table.capacity:
             found.grow(self._table.capacity)
         return found.values
+
+    def forget(self, tally: Tally) -> None:
+        """Let go of the vectors of a tally that nobody asks for any more."""
+        for name in tally.vectors:
+            self._byte_count -= self._kept.pop((tally, name), 0)
+        tally.vectors.clear()
 
     def _keep(self, tally: Tally, name: Hashable, vector: Vector) -> None:
         self._byte_count -= self._kept.pop((tally, name), 0)

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from koordinator.api.core import Pod
 from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.domain_counts import Tally
+from koordinator.scheduler.table.domain_counts import Tally, Topology
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.pod_terms import ANYWHERE, Anchor, NamespaceLabels, PodTerm, anchors_of
@@ -190,11 +190,18 @@ class PodCount(Tally):
 
 
 class PodCounts:
-    """All questions of a plugin. `counts_leaving`: whether pods that are being deleted count."""
+    """All questions of a plugin, whose vectors are in `topology`. `counts_leaving`: whether pods that are being deleted
+    count.
 
-    def __init__(self, kinds: PodKinds, namespaces: NamespaceLabels, *, counts_leaving: bool) -> None:
+    A question is forgotten with the last pod that it meant: deployments that come and go would leave theirs behind.
+    """
+
+    def __init__(
+        self, kinds: PodKinds, namespaces: NamespaceLabels, topology: Topology, *, counts_leaving: bool
+    ) -> None:
         self._kinds = kinds
         self._namespaces = namespaces
+        self._topology = topology
         self._counts_leaving = counts_leaving
         self._counts: OrderedDict[Hashable, PodCount] = OrderedDict()
         self._anchored: dict[Anchor, dict[PodCount, None]] = {}
@@ -209,7 +216,7 @@ class PodCounts:
         """Return pods per row that match all terms; made on the first question, and kept."""
         if self._seen_namespaces != self._namespaces.version:
             self._forget_those_of_namespaces()
-        key = terms[0].key if len(terms) == 1 else tuple(term.key for term in terms)
+        key = _name(terms)
         found = self._counts.get(key)
         if found is not None:
             self._counts.move_to_end(key)
@@ -249,6 +256,8 @@ class PodCounts:
         for tally in kind.tallies:
             if isinstance(tally, PodCount):
                 tally.kinds.pop(kind, None)
+                if not tally.kinds and self._counts.get(name := _name(tally.terms)) is tally:
+                    self._drop(name)
 
     def _forget_those_of_namespaces(self) -> None:
         """Counts that depend on labels of namespaces are counted anew when next asked for."""
@@ -259,6 +268,7 @@ class PodCounts:
 
     def _drop(self, key: Hashable) -> None:
         count = self._counts.pop(key)
+        self._topology.forget(count)
         for kind in count.kinds:
             del kind.tallies[count]
         for anchor in count.anchors:
@@ -267,3 +277,7 @@ class PodCounts:
                 anchored.pop(count, None)
                 if not anchored:
                     del self._anchored[anchor]
+
+
+def _name(terms: Terms) -> Hashable:
+    return terms[0].key if len(terms) == 1 else tuple(term.key for term in terms)

@@ -154,7 +154,7 @@ class InterPodAffinity(
         self.namespaces = NamespaceLabels()
         self._affinities = PodAffinityTermsCache()
         self._topology = Topology(table, table.shared(LabelColumns))
-        self._counts = PodCounts(table.shared(PodKinds), self.namespaces, counts_leaving=True)
+        self._counts = PodCounts(table.shared(PodKinds), self.namespaces, self._topology, counts_leaving=True)
         self._index = TermIndex(self.namespaces, self._affinities)
         table.add_keeper(self._index)
         handle.watch(

@@ -1,7 +1,7 @@
 """PodTopologySpread on the node table. Source: behaviour/scheduler B1, B2 and B9."""
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -175,6 +175,38 @@ class SpreadState(msgspec.Struct, eq=False):
     """What the feasible nodes look like for the score, as long as they are the same."""
 
 
+class DerivedConstraints:
+    """What followed for pods from the selectors of their namespace, as long as these are the same: at most `size_max`
+    in all.
+    """
+
+    def __init__(self, size_max: int) -> None:
+        self._size_max = size_max
+        self._size = 0
+        self._namespaces: dict[str, tuple[int, dict[Hashable, Constraints]]] = {}
+
+    def __len__(self) -> int:
+        return self._size
+
+    def get(
+        self, namespace: str, version: int, key: Hashable, make: Callable[[], Constraints]
+    ) -> Constraints:
+        """Return what is remembered of this version of the namespace's selectors, made when there is nothing."""
+        kept = self._namespaces.get(namespace)
+        if kept is None or kept[0] != version:
+            self._size -= len(kept[1]) if kept is not None else 0
+            kept = self._namespaces[namespace] = (version, {})
+        found = kept[1].get(key)
+        if found is None:
+            if self._size >= self._size_max:
+                self._namespaces = {namespace: (version, {})}
+                self._size = 0
+                kept = self._namespaces[namespace]
+            found = kept[1][key] = make()
+            self._size += 1
+        return found
+
+
 class PodTopologySpread(
     PreFilterPlugin[SpreadState],
     FilterPlugin[SpreadState],
@@ -211,10 +243,12 @@ class PodTopologySpread(
         self._frames: Recent[Frame] = Recent(FRAMES_MAX)
         self._labels = table.shared(LabelColumns)
         self._topology = Topology(table, self._labels)
-        self._counts = PodCounts(table.shared(PodKinds), NamespaceLabels(), counts_leaving=False)
+        self._counts = PodCounts(
+            table.shared(PodKinds), NamespaceLabels(), self._topology, counts_leaving=False
+        )
         self._inclusions = Inclusions(table, self._labels)
         self._own: Recent[Constraints] = Recent(SHAPES_MAX)
-        self._derived: Recent[Constraints] = Recent(SHAPES_MAX)
+        self._derived = DerivedConstraints(SHAPES_MAX)
         self.owners = OwnerSelectors()
         if self._defaults:
             for watch in self.owners.watches():
@@ -259,12 +293,11 @@ class PodTopologySpread(
         key = (
             pod.labelled,
             None if owner is None else (owner.api_version, owner.kind, owner.name),
-            version,
             placement_key(pod.pod, True, True)
             if spec.node_selector or spec.affinity or spec.tolerations
             else b"",
         )
-        return self._derived.get(key, lambda: self._derive(pod.pod))
+        return self._derived.get(meta.namespace, version, key, lambda: self._derive(pod.pod))
 
     def _derive(self, pod: Pod) -> Constraints:
         selectors = self.owners.selectors_of(pod)
