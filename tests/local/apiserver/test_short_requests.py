@@ -1,14 +1,18 @@
 """Short writes get, byte for byte, the answers that the general server gives; all else is handed over to it."""
 
 import asyncio
+import gc
 import re
+import socket
+import sys
 from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
 
 from koordinator.api.core import Pod
-from koordinator.cluster.backend import ListOptions
+from koordinator.cluster.backend import ListOptions, ObjectRecord, RecordEvent
+from koordinator.cluster.protocol import EventType
 from koordinator.local.apiserver import ApiServer, short_requests
 from tests.local.apiserver.fake import FakeBackend
 from tests.local.apiserver.requests import POD, PODS_PATH, pod
@@ -108,6 +112,111 @@ async def test_an_answer_is_the_same_whether_the_request_came_in_one_piece_or_tw
     assert comparable(short_head) == comparable(head)
     assert comparable(short_body) == comparable(body)
     assert len(taken_over) == 1  # the one in two pieces
+
+
+WATCH_PATH = f"{PODS_PATH}?watch=true&resourceVersion=0"
+PROTOBUF = "Accept: application/vnd.kubernetes.protobuf;type=watch"
+WATCHES = [
+    pytest.param(WATCH_PATH, [], id="JSON"),
+    pytest.param(WATCH_PATH, [PROTOBUF], id="protobuf"),
+    pytest.param(f"{PODS_PATH}?watch=true&resourceVersion=1&timeoutSeconds=x", [], id="a bad option"),
+    pytest.param("/apis/nobody/v1/things?watch=1", [], id="an unknown resource"),
+    pytest.param(f"{PODS_PATH}?watch=false&watch=true", [], id="a list, as the first value counts"),
+]
+
+
+@pytest.mark.parametrize(("path", "headers"), WATCHES)
+async def test_a_watch_is_the_same_whether_the_request_came_in_one_piece_or_two(
+    path: str, headers: list[str], taken_over: list[bytes]
+) -> None:
+    asked = "\r\n".join([f"GET {path} HTTP/1.1", "Host: 127.0.0.1", *headers, "", ""]).encode()
+    answers = []
+    for pieces in ([asked], [asked[:30], asked[30:]]):
+        backend = FakeBackend()
+        server = ApiServer(backend)
+        await server.start()
+        line = Line(*await asyncio.open_connection("127.0.0.1", port_of(server)))
+        await line.say(*pieces)
+        async with asyncio.timeout(5):
+            head = await line.reader.readuntil(b"\r\n\r\n")
+            for subscription in backend.subscriptions:
+                subscription.queue.put_nowait([RecordEvent(EventType.BOOKMARK, None, 7)])
+                await asyncio.sleep(0.05)
+                subscription.close()
+            # One connection goes on with other requests when a watch is over.
+            await line.say(create("web", JSON_TYPE))
+            rest = await line.reader.readuntil(b"HTTP/1.1 201 Created")
+        answers.append((sorted(comparable(head).split(b"\r\n")), rest))
+        line.writer.close()
+        await server.stop()
+
+    assert answers[0] == answers[1]
+    assert len(taken_over) == 1
+
+
+@pytest.mark.parametrize("path", [f"{POD}/log?watch=true", "/version?watch=true", f"{PODS_PATH}?watch=0"])
+async def test_other_reads_are_handed_over(path: str, line: Line, taken_over: list[bytes]) -> None:
+    asked = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    await line.say(asked)
+    async with asyncio.timeout(5):
+        assert await line.reader.readuntil(b"\r\n")
+    assert taken_over == [asked]
+
+
+async def test_a_watch_goes_on_when_its_client_reads_again(server: ApiServer, backend: FakeBackend) -> None:
+    opened = Line(*await asyncio.open_connection("127.0.0.1", port_of(server), limit=1 << 16))
+    opened.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await opened.say(f"GET {WATCH_PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+    async with asyncio.timeout(5):
+        while not backend.subscriptions:  # noqa: ASYNC110 (what is waited for tells nobody)
+            await asyncio.sleep(0.005)
+    large = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": "web", "annotations": {"a": "x" * 60_000}},
+    }
+    total = 400
+    changes = [RecordEvent(EventType.ADDED, ObjectRecord(large, number), number) for number in range(total)]
+    backend.subscriptions[0].queue.put_nowait(changes)
+    await asyncio.sleep(0.3)
+    backend.subscriptions[0].close()
+
+    opened.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    async with asyncio.timeout(10):
+        text = await opened.reader.readuntil(b"\r\n\r\n")
+        found = 0
+        while size := int(await opened.reader.readline(), 16):
+            text = await opened.reader.readexactly(size + 2)
+            found += text.count(b'"type":"ADDED"')
+    assert found == total
+    opened.writer.close()
+
+
+async def test_a_waiting_watch_takes_less_memory_than_with_the_general_server(
+    server: ApiServer, backend: FakeBackend
+) -> None:
+    sockets = []
+
+    async def blocks_each(*headers: str) -> float:
+        asked = "\r\n".join([f"GET {WATCH_PATH} HTTP/1.1", "Host: 127.0.0.1", *headers, "", ""]).encode()
+        before = 0
+        for number in range(200):
+            if number == 100:
+                gc.collect()
+                before = sys.getallocatedblocks()
+            count = len(backend.subscriptions)
+            sockets.append(client := socket.create_connection(("127.0.0.1", port_of(server))))
+            client.sendall(asked)
+            while len(backend.subscriptions) == count:  # noqa: ASYNC110 (what is waited for tells nobody)
+                await asyncio.sleep(0)
+        gc.collect()
+        return (sys.getallocatedblocks() - before) / 100
+
+    async with asyncio.timeout(20):
+        plain, general = await blocks_each(), await blocks_each("Connection: close")
+    for client in sockets:
+        client.close()
+    assert plain < general * 0.7, (plain, general)
 
 
 def comparable(text: bytes) -> bytes:

@@ -28,7 +28,7 @@ from koordinator.local.apiserver.logs import LogSource, NoLogs
 from koordinator.local.apiserver.query import User
 from koordinator.local.apiserver.requests import Requests
 from koordinator.local.apiserver.reviews import all_reviews
-from koordinator.local.apiserver.short_requests import AnyRequest, ShortServer
+from koordinator.local.apiserver.short_requests import AnyRequest, ShortServer, WatchRequest
 from koordinator.local.apiserver.telemetry import Telemetry
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.apiserver.usage import NodeMetricUsage, UsageMetrics, UsageSource
@@ -243,7 +243,9 @@ _TOO_MANY = errors.TooManyRequests(
 
 def _has_begun(request: AnyRequest) -> bool:
     """Return whether some of the answer was sent."""
-    return isinstance(request, web.BaseRequest) and request.writer.output_size > 0
+    if isinstance(request, web.BaseRequest):
+        return request.writer.output_size > 0
+    return isinstance(request, WatchRequest) and request.has_begun
 
 
 def _request(message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]

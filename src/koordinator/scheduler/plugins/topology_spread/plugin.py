@@ -176,8 +176,8 @@ class SpreadState(msgspec.Struct, eq=False):
 
 
 class DerivedConstraints:
-    """What followed for pods from the selectors of their namespace, as long as these are the same: at most `size_max`
-    in all.
+    """The constraints that follow for pods from the selectors of their namespace, as long as these are the same: at
+    most `size_max` in all.
     """
 
     def __init__(self, size_max: int) -> None:
