@@ -85,7 +85,10 @@ def _runners(base: str) -> Callable[[str], Iterable[str]]:
 
     def runners(path: str) -> set[str]:
         asked = lines.get(path, [])[:: max(len(lines.get(path, [])) // LINES_MAX, 1)]
-        return {test.partition("::")[0] for line in asked for test in recording.tests(path, line)}
+        files = {test.partition("::")[0] for line in asked for test in recording.tests(path, line)}
+        return {
+            file for file in files if (ROOT / file).exists()
+        }  # the recording may be older than a renaming
 
     return runners
 
