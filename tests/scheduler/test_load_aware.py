@@ -232,6 +232,9 @@ def test_pods_that_are_gone_are_not_remembered() -> None:
         await world.settle()
         for number in range(10):
             world.api.remove("Pod", f"pod-{number}", "default")
+        world.api.put("Pod", pod("waiting", cpu="1k"))
+        await world.settle()
+        world.api.remove("Pod", "waiting", "default")
         await world.settle()
 
         (profile,) = world.scheduler.engine.profiles.values()

@@ -13,6 +13,7 @@ from koordinator.api.core import Pod
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.scheduler.plugins.coscheduling.decisions import EndReason, Permit
 from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals, GangShortage
+from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.coscheduling.gang_builders import condition, in_group, pod_group
@@ -66,6 +67,22 @@ def test_a_gang_that_does_not_fit_takes_no_place_and_says_how_far_it_would_get()
         world.api.put("Node", node("node-3", cpu="4"))
         await world.settle(12)
         assert len(placed(world)) == 8
+
+    play(story)
+
+
+def test_members_that_are_gone_are_not_remembered() -> None:
+    async def story(world: World) -> None:
+        world.nodes(3, cpu="4")
+        put_gang(world, "job", 8, cpu="2")
+        await world.settle(1)
+        (profile,) = world.scheduler.engine.profiles.values()
+        (early,) = [each.early for each in profile.plugins if isinstance(each, Coscheduling)]
+        assert len(early._keys) == 8
+        for number in range(8):
+            world.api.remove("Pod", f"job-{number}", "default")
+        await world.settle(1)
+        assert not early._keys
 
     play(story)
 

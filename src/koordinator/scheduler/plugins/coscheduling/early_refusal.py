@@ -5,22 +5,23 @@ that members share anyway and from what is free. A gang for which the bounds are
 length of its round, out of the reach of others, and give them back. Where nobody can tell, nobody is refused.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from koordinator.api.core import Pod
 from koordinator.api.gang_labels import GangMode
 from koordinator.scheduler.engine.prospects import Prospects, prospects_of
 from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugin.capabilities import JobRefusal, ResizePodPlugin
-from koordinator.scheduler.plugin.framework import Handle, Plugin, PostFilterPlugin, PostFilterResult
+from koordinator.scheduler.plugin.framework import Handle, Plugin, PostFilterPlugin, PostFilterResult, Watch
 from koordinator.scheduler.plugin.status import SKIP, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling import head_room
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
-from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of, uid_of
 from koordinator.scheduler.plugins.coscheduling.head_room import GangDemand, MemberClass, MemberShortage
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import PreemptReason
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
@@ -33,8 +34,6 @@ from koordinator.scheduler.table.pod_info import PodInfo
 
 KINDS_MAX = 16
 """Kinds of members that are looked at: each is a question to all nodes."""
-KEYS_MAX = 65_536
-"""Members whose kinds are remembered."""
 
 
 class GangShortage(msgspec.Struct, frozen=True, eq=False):
@@ -78,7 +77,10 @@ class EarlyRefusals:
         self._gangs = gangs
         self._is_aware = is_aware
         self._is_for_jobs = is_for_jobs
-        self._keys: OrderedDict[str, tuple[PodInfo, Hashable]] = OrderedDict()
+        self._keys: dict[str, tuple[PodInfo, Hashable]] = {}
+        handle.watch(
+            Watch(Pod, lambda _: None, lambda _, __: None, lambda pod: self._keys.pop(uid_of(pod), None))
+        )
 
     def shortage(self, pod: PodInfo) -> GangShortage | None:
         """Return what the gang group of a pod lacks that starts a round; None when the round may succeed, when room
@@ -143,8 +145,6 @@ class EarlyRefusals:
         known = self._keys.get(pod.uid)
         if known is None or known[0] is not pod:
             known = self._keys[pod.uid] = (pod, prospects.lasting_key(pod))
-            if len(self._keys) > KEYS_MAX:
-                self._keys.popitem(last=False)
         return known[1]
 
     # All members

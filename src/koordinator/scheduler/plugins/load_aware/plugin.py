@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from koordinator.api import priority
-from koordinator.api.core import Node
+from koordinator.api.core import Node, Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.priority import PriorityClass
@@ -126,6 +126,7 @@ class LoadAwareScheduling(
                 on_delete=self.remove_metric,
             )
         )
+        handle.watch(Watch(Pod, lambda _: None, lambda _, __: None, self._forget))
 
     @classmethod
     def columns_of(cls, args: LoadAwareArgs) -> tuple[ColumnSpec, ...]:
@@ -158,7 +159,7 @@ class LoadAwareScheduling(
         )
 
     def _facts(self, pod: PodInfo) -> Facts:
-        """The pod's estimate and whether it is prod; remembered until it is assigned."""
+        """The pod's estimate and whether it is prod; remembered until it is assigned or gone."""
         known = self._recent.get(pod.uid)
         if known is not None and (known[0] is pod or _is_estimated_alike(known[0], pod)):
             return known[1]
@@ -176,6 +177,10 @@ class LoadAwareScheduling(
         found = self._facts(pod)
         self._recent.pop(pod.uid, None)
         return found
+
+    def _forget(self, pod: Pod) -> None:
+        """A pod is gone, maybe before it was assigned."""
+        self._recent.pop(pod.metadata.uid or pod.key, None)
 
     def _new_facts(self, pod: PodInfo) -> Facts:
         cls, allow_custom = priority.default(pod.pod), self.policy.args.allow_customize_estimation
