@@ -2,6 +2,7 @@
 
 import time
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 
@@ -44,6 +45,25 @@ def test_aliases_do_not_make_a_small_text_large(text: str) -> None:
 def test_no_text_is_deeper_than_what_reads_it_later_can_walk(text: str) -> None:
     with pytest.raises(YamlError, match=r"line \d+: exceeded max depth"):
         yaml_text.load(text)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        pytest.param(lambda depth: "[" * depth + "1" + "]" * depth, id="lists"),
+        pytest.param(
+            lambda depth: "[" * (depth - 2) + "[[], 1], 2" + "]" * (depth - 2), id="the deepest part"
+        ),
+    ],
+)
+def test_an_alias_is_as_deep_as_what_it_stands_for(inner: Callable[[int], str]) -> None:
+    def text(outer: int) -> str:
+        return f"- &a {inner(40)}\n- " + "[" * outer + "*a" + "]" * outer
+
+    deepest = yaml_text.DEPTH_MAX - 40 - 1
+    assert yaml_text.load(text(deepest))
+    with pytest.raises(YamlError, match="line 2: exceeded max depth"):
+        yaml_text.load(text(deepest + 1))
 
 
 def test_the_number_of_values_can_be_bounded() -> None:

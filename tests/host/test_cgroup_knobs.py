@@ -82,6 +82,37 @@ def test_what_the_kernel_would_refuse_is_refused_with_knob_and_value(knob: Knob,
     assert knob in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("knob", "lowest", "highest", "prefix"),
+    [
+        (Knob.CPU_SHARES, 2, 262_144, ""),
+        (Knob.CPU_BURST, 0, 100_000_000, ""),
+        (Knob.CPU_BVT, -1, 2, ""),
+        (Knob.CPU_IDLE, 0, 1, ""),
+        (Knob.MEMORY_LOW, 0, 2**63 - 1, ""),
+        (Knob.MEMORY_WMARK_RATIO, 0, 100, ""),
+        (Knob.MEMORY_WMARK_SCALE, 1, 1000, ""),
+        (Knob.MEMORY_WMARK_MIN_ADJ, -25, 50, ""),
+        (Knob.MEMORY_PRIORITY, 0, 12, ""),
+        (Knob.MEMORY_USE_PRIORITY_OOM, 0, 1, ""),
+        (Knob.MEMORY_OOM_GROUP, 0, 1, ""),
+        (Knob.PAGE_CACHE_ENABLE, 0, 1, ""),
+        (Knob.PAGE_CACHE_SYNC, 0, 1, ""),
+        (Knob.BLKIO_READ_IOPS, 0, 2**63 - 1, "8:0 "),
+        (Knob.BLKIO_WEIGHT, 1, 100, "8:0 "),
+        (Knob.NET_CLASS, 0, 2**63 - 1, ""),
+    ],
+)
+def test_a_number_is_taken_up_to_both_ends_of_its_range(
+    knob: Knob, lowest: int, highest: int, prefix: str
+) -> None:
+    for number in (lowest, highest):
+        cgroup_knobs.check(knob, V1, f"{prefix}{number}")
+    for number in (lowest - 1, highest + 1):
+        with pytest.raises(KnobValueError):
+            cgroup_knobs.check(knob, V1, f"{prefix}{number}")
+
+
 def test_a_class_id_may_be_hexadecimal() -> None:
     assert cgroup_knobs.encode(Knob.NET_CLASS, V1, "0x10003") == "0x10003"
 

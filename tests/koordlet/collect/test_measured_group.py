@@ -85,6 +85,13 @@ def test_a_rate_needs_time_and_fits_the_machine(usage_us: int, at_s: float, cpu:
     assert one.is_measured is bool(cpu)
 
 
+def test_of_a_group_that_is_gone_nothing_more_is_read() -> None:
+    one, _ = group()
+    assert take(one, stat(0), 0.0)
+    assert not take(one, None, 1.0)
+    assert not take(one, b"no counters", 2.0)
+
+
 def test_a_group_made_anew_or_gone_for_a_while_begins_again() -> None:
     one, kept = group()
     for text, at_s, identity in (

@@ -311,6 +311,7 @@ async def test_terway_is_told_in_bytes_and_no_more_when_the_policy_goes(tmp_path
         pod("web", annotations={labels.NETWORK_QOS: both}),
         pod("job", "BE"),
         pod("plain", "", kube="Guaranteed"),
+        pod("idle", "", kube="BestEffort"),
     )
 
     files = terway_files(node)
@@ -323,6 +324,7 @@ async def test_terway_is_told_in_bytes_and_no_more_when_the_policy_goes(tmp_path
     assert '"qosConfig":{"ingressBandwidth":1000000,"egressBandwidth":2000000}' in files["pod.json"]
     assert '"podUID":"job","prio":2' in files["pod.json"]
     assert '"podUID":"plain","prio":1' in files["pod.json"]
+    assert '"podUID":"idle","prio":2' in files["pod.json"]
     assert node.net.changes == []
 
     node.policy(network("tc"))

@@ -181,3 +181,18 @@ def test_the_cpu_manager_for_best_effort_pods_excludes_suppression() -> None:
 
     assert cpu_suppress.mode_of(on, has_be_manager=True) is SuppressMode.MANAGER
     assert cpu_suppress.mode_of(None, has_be_manager=True) is SuppressMode.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("old_count", "usable_count", "count"),
+    [
+        pytest.param(2, 4, 4, id="just as many as wanted"),
+        pytest.param(2, 3, 2, id="fewer are usable: those that were there stay"),
+        pytest.param(3, 2, 2, id="of which no more stay than are usable"),
+        pytest.param(0, 3, 3, id="none was there"),
+    ],
+)
+def test_best_effort_pods_have_the_cpus_they_want_if_so_many_are_usable(
+    old_count: int, usable_count: int, count: int
+) -> None:
+    assert cpu_suppress.cpu_counts(4_000, old_count, 64, usable_count) == count

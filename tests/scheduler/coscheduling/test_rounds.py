@@ -248,3 +248,19 @@ def test_members_that_a_gang_lacks_are_tried_before_those_beyond_the_minimum_of_
         order.append(found.pod)
 
     assert order == ["d/b1", "d/a1", "d/a2", "d/b2"]
+
+
+def test_only_members_that_are_bound_together_are_marked() -> None:
+    rounds, pods = gang_of(2, ["a", "b", "c"])
+    for key in ("d/a", "d/b"):
+        rounds.begin(pods[key])
+        rounds.permit(pods[key])
+    marks = [rounds.binding_mark(pods[key]) for key in sorted(pods)]
+    assert marks[0] == marks[1] and marks[0][0] and marks[0][1] == 2
+    assert marks[2] == ("", 0), "one that comes later"
+
+    alone, member = gang_of(1, ["a"])
+    alone.begin(member["d/a"])
+    alone.permit(member["d/a"])
+    assert alone.binding_mark(member["d/a"]) == ("", 0)
+    assert alone.binding_mark(pod("x", "unknown")) == ("", 0)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.api import resources
+from koordinator.api import labels, resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.device import (
     AllocationExtension,
@@ -16,7 +16,12 @@ from koordinator.api.annotations.device import (
 )
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
-from koordinator.scheduler.plugins.device_share.allocate import DeviceDecision, PodDevices, allocate
+from koordinator.scheduler.plugins.device_share.allocate import (
+    AllocateOptions,
+    DeviceDecision,
+    PodDevices,
+    allocate,
+)
 from koordinator.scheduler.plugins.device_share.hints import numa_hints
 from koordinator.scheduler.plugins.device_share.inventory import DeviceLimits, NodeDevices, devices_of
 from koordinator.scheduler.plugins.device_share.request import RefusalKind, parse, per_gpu
@@ -218,3 +223,31 @@ def test_requests_are_refused_by_what_is_wrong_with_them(asked: dict[str, int], 
 
     assert parsed.refusal is refusal
     assert parsed.status.is_success == (refusal is RefusalKind.NONE)
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_planned", "is_reserve", "is_allowed"),
+    [
+        pytest.param({"gpu": 1, "rdma": 1}, True, False, True, id="vouched for"),
+        pytest.param({"gpu": 1, "rdma": 1}, True, True, False, id="really taken"),
+        pytest.param({"gpu": 1, "rdma": 1}, False, False, False, id="not vouched for"),
+        pytest.param({"percent": 50, "rdma": 1}, True, False, False, id="part of a card"),
+    ],
+)
+def test_nics_of_a_node_that_is_vouched_for_are_tried_with_whole_cards_when_they_are_taken(
+    asked: dict[str, int], is_planned: bool, is_reserve: bool, is_allowed: bool
+) -> None:
+    machine = device()
+    if is_planned:
+        machine.metadata.labels[labels.SECONDARY_DEVICE_WELL_PLANNED] = "true"
+    full = [DeviceAllocation(minor=minor, resources={resources.RDMA: 100}) for minor in range(2)]
+    joint = JointAllocate(device_types=["gpu", "rdma"])
+
+    decision = allocate(
+        node({"rdma": full}, of=machine),
+        pod(asked, joint=joint),
+        options=AllocateOptions(is_reserve=is_reserve),
+    )
+
+    assert decision.status.is_success is is_allowed
+    assert set(decision.by_type) == ({"gpu"} if is_allowed else set())

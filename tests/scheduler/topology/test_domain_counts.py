@@ -91,3 +91,16 @@ def test_memory_of_vectors_is_bounded_and_dropped_ones_are_counted_anew() -> Non
     assert sum(bool(tally.vectors) for tally in tallies) == 3
     tallies[0].add(0, 1)
     assert topology.domains(tallies[0], HOST).at(table.rows).tolist() == [2, 0]
+
+
+def test_vectors_that_nobody_asked_for_longest_make_room_for_new_ones() -> None:
+    table = table_of(["a", "b"])
+    one_vector = topology_of(table).domains(Tally(itertools.count()), HOST).byte_count
+    topology = topology_of(table, bytes_max=2 * one_vector)
+    first, second, third = (Tally(itertools.count()) for _ in range(3))
+    kept = topology.domains(first, HOST)
+    topology.domains(second, HOST)
+    assert topology.domains(first, HOST) is kept
+
+    topology.domains(third, HOST)
+    assert [bool(tally.vectors) for tally in (first, second, third)] == [True, False, True]
