@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from koordinator.api import quantity
 from koordinator.cel import CompileError, EvaluationError, compile_expression, patterns
+from koordinator.cel.compiler import Budget
 from koordinator.cel.values import Semver
 
 DEVICE = {
@@ -305,3 +306,13 @@ def test_a_large_pattern_is_asked_the_slow_way_with_the_same_answer() -> None:
     large = patterns.Pattern("^(?:" + "|".join(f"word{number}" for number in range(400)) + ")$")
     assert large.matches("word399")
     assert not large.matches("word400")
+
+
+def test_evaluations_share_a_budget_down_to_its_last_round() -> None:
+    budget = Budget(5)
+    program = compile_expression("[1, 2].all(x, x > 0)", ())
+    assert program({}, budget) is True
+    assert program({}, budget) is True
+    assert compile_expression("[1].all(i, x, i == 0)", ())({}, budget) is True
+    with pytest.raises(EvaluationError, match="rounds of loops"):
+        compile_expression("[1].exists(x, true)", ())({}, budget)

@@ -1,0 +1,269 @@
+"""What informers tell becomes the node table, the queue, nominations, and the events that wake pods."""
+
+from typing import Any
+
+import pytest
+
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.clock import FixedClock
+from koordinator.scheduler.config import config
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.loop.event_handlers import EventHandlers
+from koordinator.scheduler.loop.waiting import WaitingPods
+from koordinator.scheduler.plugin.events import QueueingEvent
+from koordinator.scheduler.plugin.status import SUCCESS, error
+from koordinator.scheduler.plugins.built_in import installed_plugins
+from koordinator.scheduler.queue.scheduling_queue import QueuedPod, QueuePolicy, SchedulingQueue
+from koordinator.scheduler.table.pod_info import PodInfo
+from tests.scheduler.world import node, pod
+
+Json = dict[str, Any]
+BROKEN = {"cpu": "much"}
+
+
+class Recorded:
+    """Events that users would see."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warning(self, about: Pod, reason: str, note: str, *, action: str) -> None:
+        self.warnings.append(f"{about.metadata.name} {reason}")
+
+
+class Desk:
+    """Event handlers of a scheduler that does not run; `events` are kinds, each with its node."""
+
+    def __init__(self, gates: str = "") -> None:
+        told = FeatureGates.of(Component.SCHEDULER, gates)
+        self.engine = Engine(config.SchedulerConfig(), FixedClock(), plugins=installed_plugins(), gates=told)
+        self.queue = SchedulingQueue(
+            QueuePolicy(
+                initial_backoff_s=1,
+                max_backoff_s=1,
+                sort_key=lambda info, queued_s: (queued_s,),
+                gate=lambda entry: SUCCESS,
+                plugins=lambda profile: {},
+            )
+        )
+        self.events: list[str] = []
+        self.queue.happened = self._happened  # type: ignore[method-assign]
+        self.wake_count = 0
+        self.recorder = Recorded()
+        recorders: Any = {"koord-scheduler": self.recorder}
+        self.handlers = EventHandlers(self.engine, self.queue, WaitingPods(), recorders, self._wake)
+        self.handlers.node_set(None, from_builtins(node("n"), Node))
+        self.forget()
+
+    def _happened(self, event: QueueingEvent, now_s: float) -> None:
+        name = self.engine.table.name_of(event.row) if event.row is not None else ""
+        self.events.append(f"{event.kind.value} {name}".strip())
+
+    def _wake(self) -> None:
+        self.wake_count += 1
+
+    def forget(self) -> None:
+        self.events.clear()
+        self.wake_count = 0
+
+    def set(self, **changes: Any) -> Pod:
+        """The pod `p` as the API shows it now; `status`, `metadata` and fields of its spec."""
+        new, old = self.pod(**changes), getattr(self, "last", None)
+        self.last = new
+        self.handlers.pod_set(old, new)
+        return new
+
+    def pod(self, **changes: Any) -> Pod:
+        meta, status = changes.pop("metadata", {}), changes.pop("status", {})
+        body = pod("p", **changes)
+        body["metadata"] |= {"uid": "p", **meta}
+        return from_builtins(body | {"status": status}, Pod)
+
+    def assume(self) -> QueuedPod:
+        """The scheduler takes the pod out of the queue, and places it."""
+        entry = self.queue.pop(0.0)
+        assert entry is not None
+        self.engine.table.assign(entry.pod, "n", assumed=True)
+        return entry
+
+
+def with_node(**changes: Any) -> Desk:
+    desk, old = Desk(), from_builtins(node("n"), Node)
+    desk.handlers.node_set(old, from_builtins(node("n", **changes), Node))
+    return desk
+
+
+@pytest.mark.parametrize(
+    ("changes", "events"),
+    [
+        ({}, []),
+        ({"cpu": "8"}, ["NodeUpdate/Allocatable n"]),
+        ({"labels": {"zone": "a"}}, ["NodeUpdate/Label n"]),
+        ({"unschedulable": True}, ["NodeUpdate/Taint n"]),
+        ({"annotations": {"a": "b"}}, ["NodeUpdate/Annotation n"]),
+        (
+            {"cpu": "8", "labels": {"zone": "a"}, "annotations": {"a": "b"}},
+            ["NodeUpdate/Allocatable n", "NodeUpdate/Label n", "NodeUpdate/Annotation n"],
+        ),
+        ({"cpu": "much"}, []),
+    ],
+)
+def test_each_side_of_a_node_that_changed_is_an_event(changes: Json, events: list[str]) -> None:
+    desk = with_node(**changes)
+    assert desk.events == events
+    assert desk.wake_count == len(events)
+
+
+def test_nodes_that_come_and_go_are_told() -> None:
+    desk = Desk()
+    other = from_builtins(node("m"), Node)
+    desk.handlers.node_set(None, other)
+    desk.handlers.node_deleted(other)
+    assert desk.events == ["NodeAdd m", "NodeDelete"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "events"),
+    [
+        pytest.param({}, [], id="nothing"),
+        pytest.param({"cpu": "2"}, ["AssignedPodUpdate n"], id="what it holds"),
+        pytest.param({"metadata": {"labels": {"a": "b"}}}, ["AssignedPodUpdate n"], id="labels"),
+        pytest.param(
+            {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
+            ["AssignedPodUpdate n"],
+            id="it leaves",
+        ),
+        pytest.param({"metadata": {"annotations": {"a": "b"}}}, [], id="annotations"),
+        pytest.param({"status": {"phase": "Running"}}, [], id="it runs"),
+        pytest.param({"status": {"phase": "Succeeded"}}, ["AssignedPodDelete n"], id="it is done"),
+    ],
+)
+def test_changes_of_a_placed_pod_are_told_where_they_matter(changes: Json, events: list[str]) -> None:
+    desk = Desk()
+    desk.set(nodeName="n")
+    assert desk.events == ["AssignedPodAdd n"]
+    desk.forget()
+
+    desk.set(nodeName="n", **changes)
+    assert desk.events == events
+
+
+def test_a_pod_that_we_placed_is_told_once_the_api_says_so() -> None:
+    desk = Desk()
+    desk.set()
+    desk.assume()
+    desk.set(nodeName="n")
+    assert desk.events == ["AssignedPodAdd n"]
+    assert "p" in desk.queue, "its binding is still to end"
+
+    desk.set(nodeName="n", status={"phase": "Running"})
+    assert "p" not in desk.queue
+
+
+def test_a_pod_that_somebody_else_placed_leaves_the_queue() -> None:
+    desk = Desk()
+    desk.set()
+    assert desk.wake_count == 1
+    desk.set(nodeName="n")
+    assert (len(desk.queue), desk.events) == (0, ["AssignedPodAdd n"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "waits"),
+    [
+        pytest.param({}, True, id="ours"),
+        pytest.param({"scheduler": "other"}, False, id="another scheduler's"),
+        pytest.param({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, False, id="it leaves"),
+        pytest.param({"status": {"phase": "Failed"}}, False, id="it failed"),
+        pytest.param({"requests": BROKEN}, False, id="unreadable"),
+    ],
+)
+@pytest.mark.parametrize("is_known", [False, True])
+def test_pods_wait_that_we_are_to_place(changes: Json, waits: bool, is_known: bool) -> None:
+    desk = Desk()
+    if is_known:
+        desk.set()
+    desk.set(**changes)
+    is_kept = is_known and "requests" in changes
+    assert (desk.queue.find("p") is not None) is (waits or is_kept)
+    assert desk.recorder.warnings == ["p FailedScheduling"] * ("requests" in changes)
+
+
+def test_owners_are_told_of_unreadable_requests_of_pods_that_we_place() -> None:
+    desk = Desk()
+    desk.set(requests=BROKEN, scheduler="other")
+    desk.set(requests=BROKEN, nodeName="n")
+    assert desk.recorder.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_newer"),
+    [
+        ({}, False),
+        ({"status": {"phase": "Pending", "message": "told"}}, False),
+        ({"cpu": "2"}, True),
+        ({"metadata": {"labels": {"a": "b"}}}, True),
+        ({"metadata": {"annotations": {"a": "b"}}}, True),
+        ({"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "p-gpu"}]}}, True),
+    ],
+)
+def test_a_pod_that_changes_while_it_is_bound_is_tried_as_it_is_now(changes: Json, is_newer: bool) -> None:
+    desk = Desk()
+    first = desk.set()
+    entry = desk.assume()
+    now = desk.set(**changes)
+
+    desk.queue.retry(entry, error("bindings are slow"), (), 0.0)
+    assert entry.pod.pod is (now if is_newer else first)
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"), [(["n"], "n"), (["n", "m"], "m"), (["n", ""], ""), ([""], "own"), (["own"], "own")]
+)
+def test_a_nomination_follows_the_pods_status_and_ours_is_there_first(said: list[str], kept: str) -> None:
+    desk = Desk()
+    first = desk.set()
+    if kept == "own":
+        desk.engine.nominations.set(PodInfo.of(first, desk.engine.table.registry), "own")
+    for name in said:
+        desk.set(status={"nominatedNodeName": name})
+    assert desk.engine.nominations.node_of("p") == kept
+
+
+@pytest.mark.parametrize(
+    ("gates", "scheduler", "kept"),
+    [
+        ("", "koord-scheduler", "n"),
+        ("CrossSchedulerNomination=false", "koord-scheduler", "n"),
+        ("CrossSchedulerNomination=true", "other", "n"),
+        ("CrossSchedulerNomination=false", "other", ""),
+    ],
+)
+def test_nominations_by_other_schedulers_count_where_the_gate_says_so(
+    gates: str, scheduler: str, kept: str
+) -> None:
+    desk = Desk(gates)
+    desk.set(scheduler=scheduler, status={"nominatedNodeName": "n"})
+    assert desk.engine.nominations.node_of("p") == kept
+
+
+@pytest.mark.parametrize(
+    ("nominated", "events"), [("n", ["AssignedPodDelete n"]), ("gone", []), ("", [])], ids=str
+)
+def test_the_room_kept_for_a_pod_that_is_deleted_is_told(nominated: str, events: list[str]) -> None:
+    desk = Desk()
+    last = desk.set(status={"nominatedNodeName": nominated})
+    desk.handlers.pod_deleted(last)
+    assert (desk.events, len(desk.queue), desk.engine.nominations.node_of("p")) == (events, 0, "")
+
+
+def test_a_pod_that_is_placed_gives_its_room_back_once() -> None:
+    desk = Desk()
+    desk.set()
+    last = desk.set(nodeName="n", status={"nominatedNodeName": "n"})
+    desk.forget()
+    desk.handlers.pod_deleted(last)
+    desk.handlers.pod_deleted(last)
+    assert desk.events == ["AssignedPodDelete n"]
