@@ -108,3 +108,28 @@ def test_counts_kept_in_place_are_those_counted_anew(steps: list[tuple[str, int,
         if value is not None:
             anew.step(kind, number, value)
     assert kept.answers() == anew.answers()
+
+
+def test_attachments_count_where_a_driver_is_known_for_their_volume() -> None:
+    counted = Counted()
+    counted.step("limit", 0, 2)
+    counted.step("claim", 0, 0)
+    counted.step("volume", 0, 0)
+    counted.step("attachment", 0, (1, 0))  # of a volume that nobody knows
+    local = {"metadata": {"name": "v2"}, "spec": {"local": {"path": "/x"}}}
+    for handle in counted.engine.handles:
+        for watch in handle.watches:
+            if watch.view is PersistentVolume:
+                watch.on_add(from_builtins(local, PersistentVolume))
+    counted.step("attachment", 1, (2, 0))  # of one that no driver made
+
+    state = counted.plugin.prepare(counted.user("new", "c0"))
+    row = counted.engine.table.row_of("n0")
+    assert counted.plugin.facts(state, row) == (
+        f"{DRIVER}: 0 volumes attached, 1 more for this pod, at most 2",
+    )
+
+    counted.step("volume", 1, 1)
+    assert counted.plugin.facts(state, row) == (
+        f"{DRIVER}: 1 volumes attached, 1 more for this pod, at most 2",
+    )

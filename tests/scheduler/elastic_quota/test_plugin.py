@@ -58,6 +58,16 @@ def with_args(**args: Any) -> SchedulerConfig:
     return config.decode({"profiles": [profile]})
 
 
+def without(*names: str) -> SchedulerConfig:
+    """Quotas, and none of these plugins."""
+    enabled, disabled = [{"name": "ElasticQuota"}], [{"name": name} for name in names]
+    profile = {
+        "schedulerName": "koord-scheduler",
+        "plugins": {"multiPoint": {"enabled": enabled, "disabled": disabled}},
+    }
+    return config.decode({"profiles": [profile]})
+
+
 def placed(world: World) -> list[str]:
     return sorted(name for name, where in world.api.placements().items() if where)
 
@@ -146,9 +156,10 @@ def test_pods_that_cannot_be_preempted_stay_within_the_minimum() -> None:
     play(story)
 
 
-def test_a_more_important_pod_takes_the_place_of_a_lesser_one_of_its_quota() -> None:
+@pytest.mark.parametrize("disabled", [[], ["DefaultPreemption"]], ids=["all plugins", "the quota's own"])
+def test_a_more_important_pod_takes_the_place_of_a_lesser_one_of_its_quota(disabled: list[str]) -> None:
     async def story(world: World) -> None:
-        world.nodes(2, cpu="10")
+        world.nodes(1, cpu="10")
         for name in ("team", "other"):
             world.api.put("ElasticQuota", quota(name, low=2, high=2))
         world.api.put("Pod", member("theirs", "other"))
@@ -164,7 +175,7 @@ def test_a_more_important_pod_takes_the_place_of_a_lesser_one_of_its_quota() -> 
         [event] = world.api.events("Preempted")
         assert event["involvedObject"]["name"] == "least"
 
-    play(story)
+    play(story, without(*disabled))
 
 
 @pytest.mark.parametrize("where", ["named", "bound"])

@@ -1,0 +1,37 @@
+"""Refusals for want of resources name each of them, also where a code has no bit for it."""
+
+import pytest
+
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.clock import FixedClock
+from koordinator.scheduler.config import config
+from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.plugin.status import Code
+from koordinator.scheduler.plugins.built_in import installed_plugins
+from koordinator.scheduler.table.pod_info import PodInfo
+from tests.scheduler.world import node, pod
+
+
+@pytest.mark.parametrize("count", [2, 14, 15, 60, 61])
+def test_each_resource_that_is_short_is_named_however_many_are_asked_for(count: int) -> None:
+    names = [f"example.com/r{number:02}" for number in range(count)]
+    engine = Engine(config.SchedulerConfig(), FixedClock(), plugins=installed_plugins())
+    short_of = {"a": names[-1:], "b": names[:1], "c": [names[0], names[-1]], "d": []}
+    for name, short in short_of.items():
+        extra = {each: "0" if each in short else "1" for each in names}
+        engine.table.set_node(from_builtins(node(name, extra=extra), Node))
+    body = pod("p", requests=dict.fromkeys(names, "1"))
+    info = PodInfo.of(from_builtins(body, Pod), engine.table.registry)
+    [profile] = engine.profiles.values()
+
+    evaluation = Evaluation(profile, engine.table, info)
+    if count > 60:
+        assert evaluation.status.code is Code.ERROR
+        assert evaluation.status.message == "pod requests 61 different resources"
+        return
+    for name, short in short_of.items():
+        row = engine.table.row_of(name)
+        assert row is not None
+        assert evaluation.status_of(row).reasons == tuple(f"Insufficient {each}" for each in short)
