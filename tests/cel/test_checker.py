@@ -76,6 +76,8 @@ VARIABLES = {
         ("ip('::1').family()", "int"),
         ("size(m) + m.size()", "int"),
         ("s.findAll('[a-z]', 2)", "list(string)"),
+        ("'abc'.size()", "int"),
+        ("s.matches(s) && s.matches('^a')", "bool"),
         ("url('http://x').getQuery()", "map(string, list(string))"),
         ("timestamp('2024-01-01T00:00:00Z') - duration('1s')", "google.protobuf.Timestamp"),
     ],

@@ -1,5 +1,6 @@
 """What informers tell becomes the node table, the queue, nominations, and the events that wake pods."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.loop.event_handlers import EventHandlers
 from koordinator.scheduler.loop.waiting import WaitingPods
 from koordinator.scheduler.plugin.events import QueueingEvent
-from koordinator.scheduler.plugin.status import SUCCESS, error
+from koordinator.scheduler.plugin.status import SUCCESS, error, unschedulable
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod, QueuePolicy, SchedulingQueue
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -36,9 +37,10 @@ class Recorded:
 class Desk:
     """Event handlers of a scheduler that does not run; `events` are kinds, each with its node."""
 
-    def __init__(self, gates: str = "") -> None:
+    def __init__(self, gates: str = "", profiles: Sequence[str] = ("koord-scheduler",)) -> None:
         told = FeatureGates.of(Component.SCHEDULER, gates)
-        self.engine = Engine(config.SchedulerConfig(), FixedClock(), plugins=installed_plugins(), gates=told)
+        settings = config.decode({"profiles": [{"schedulerName": name} for name in profiles]})
+        self.engine = Engine(settings, FixedClock(), plugins=installed_plugins(), gates=told)
         self.queue = SchedulingQueue(
             QueuePolicy(
                 initial_backoff_s=1,
@@ -204,6 +206,7 @@ def test_owners_are_told_of_unreadable_requests_of_pods_that_we_place() -> None:
         ({}, False),
         ({"status": {"phase": "Pending", "message": "told"}}, False),
         ({"cpu": "2"}, True),
+        ({"scheduler": "other"}, False),
         ({"metadata": {"labels": {"a": "b"}}}, True),
         ({"metadata": {"annotations": {"a": "b"}}}, True),
         ({"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "p-gpu"}]}}, True),
@@ -267,3 +270,37 @@ def test_a_pod_that_is_placed_gives_its_room_back_once() -> None:
     desk.handlers.pod_deleted(last)
     desk.handlers.pod_deleted(last)
     assert desk.events == ["AssignedPodDelete n"]
+
+
+def test_the_room_of_a_pod_that_is_deleted_before_its_binding_is_told_once() -> None:
+    desk = Desk()
+    last = desk.set(status={"nominatedNodeName": "n"})
+    desk.assume()
+    desk.handlers.pod_deleted(last)
+    assert desk.events == ["AssignedPodDelete n"]
+
+
+def test_a_pod_that_names_another_profile_of_ours_waits_under_that_one() -> None:
+    desk = Desk(profiles=["koord-scheduler", "second"])
+    desk.set()
+    first = desk.queue.find("p")
+    desk.set(cpu="2")
+    assert desk.queue.find("p") is first
+    desk.set(scheduler="second")
+    moved = desk.queue.find("p")
+    assert moved is not None and moved.profile_name == "second"
+
+
+@pytest.mark.parametrize("at_once", [True, False, None])
+def test_a_plugin_has_pods_tried_at_once_unless_it_says_otherwise(at_once: bool | None) -> None:
+    desk = Desk()
+    desk.set()
+    now_s = desk.engine.clock.now()
+    entry = desk.queue.pop(now_s)
+    assert entry is not None
+    desk.queue.retry(entry, unschedulable("no"), ("Fit",), now_s)
+    options = {} if at_once is None else {"at_once": at_once}
+    desk.handlers.activate(["p"], **options)
+    area = "active" if at_once in (True, None) else "backoff"
+    assert desk.queue.counts()[area] == 1
+    assert desk.wake_count == 2

@@ -334,3 +334,19 @@ def test_a_preemption_that_is_cancelled_before_it_began_gates_nobody() -> None:
         assert world.api.placements() == {"low": "node-0"}
 
     play(story)
+
+
+def test_a_binding_that_fails_leaves_the_nomination_that_others_wrote() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        world.api.fail_next["bind"] = [errors.Forbidden("no")]
+        world.api.put("Pod", pod("p") | {"status": {"nominatedNodeName": "node-0"}})
+        await world.settle(0.5)
+
+        assert world.api.placements() == {"p": ""}
+        assert nominated(world, "p") == "node-0"
+        assert len(world.scheduler.engine.nominations) == 1
+        await world.settle(30)
+        assert world.api.placements() == {"p": "node-0"}
+
+    play(story)

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.preemption import victims
+from koordinator.scheduler.plugins.preemption.executor import DISRUPTION_TARGET, PREEMPTION
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.plugins.preemption.victims import Candidate
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -200,3 +202,22 @@ def test_the_search_leaves_the_table_as_it_was() -> None:
 
     assert (scene.table.requested == before[0]).all()
     assert scene.table.changes.sequence == before[1]
+
+
+@pytest.mark.parametrize("ours", ["", "n0", "n1"])
+@pytest.mark.parametrize("told", ["", "n0", "n1"])
+def test_a_preemptor_waits_for_the_node_that_we_nominated_rather_than_for_the_one_of_its_status(
+    ours: str, told: str
+) -> None:
+    scene = Scene()
+    for name in ("n0", "n1"):
+        scene.table.set_node(from_builtins(node(name, cpu="4"), Node))
+    victim = pod("low", cpu="4", priority=1)
+    victim["metadata"]["deletionTimestamp"] = rfc3339(NOW_S)
+    reason = {"type": DISRUPTION_TARGET, "status": "True", "reason": PREEMPTION}
+    scene.table.assign(scene.info(victim | {"status": {"conditions": [reason]}}), "n0")
+    preemptor = scene.info(pod("high", cpu="4", priority=10) | {"status": {"nominatedNodeName": told}})
+    scene.engine.nominations.set(preemptor, ours)
+
+    waits = scene.plugin.objection(preemptor, scene.diagnosis(preemptor)) != ""
+    assert waits is ((ours or told) == "n0")

@@ -2,12 +2,21 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, VolumeAttachment
+from koordinator.api.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
@@ -82,6 +91,13 @@ class Counted:
                 elif watch.view is view and old is not None:
                     watch.on_delete(old)
 
+    def tell(self, view: type[Any], body: dict[str, Any]) -> None:
+        """An object that comes."""
+        for handle in self.engine.handles:
+            for watch in handle.watches:
+                if watch.view is view:
+                    watch.on_add(from_builtins(body, view))
+
     def user(self, name: str, *claims: str) -> PodInfo:
         body = user_of(name, *claims)
         body["metadata"]["uid"] = name
@@ -116,11 +132,7 @@ def test_attachments_count_where_a_driver_is_known_for_their_volume() -> None:
     counted.step("claim", 0, 0)
     counted.step("volume", 0, 0)
     counted.step("attachment", 0, (1, 0))  # of a volume that nobody knows
-    local = {"metadata": {"name": "v2"}, "spec": {"local": {"path": "/x"}}}
-    for handle in counted.engine.handles:
-        for watch in handle.watches:
-            if watch.view is PersistentVolume:
-                watch.on_add(from_builtins(local, PersistentVolume))
+    counted.tell(PersistentVolume, {"metadata": {"name": "v2"}, "spec": {"local": {"path": "/x"}}})
     counted.step("attachment", 1, (2, 0))  # of one that no driver made
 
     state = counted.plugin.prepare(counted.user("new", "c0"))
@@ -133,3 +145,38 @@ def test_attachments_count_where_a_driver_is_known_for_their_volume() -> None:
     assert counted.plugin.facts(state, row) == (
         f"{DRIVER}: 1 volumes attached, 1 more for this pod, at most 2",
     )
+
+
+@pytest.mark.parametrize(
+    ("free", "reasons"),
+    [
+        pytest.param("10Gi", (), id="just enough"),
+        pytest.param("9Gi", ("node(s) did not have enough free storage",), id="too little"),
+        pytest.param(None, ("node(s) did not have enough free storage",), id="nobody says"),
+    ],
+)
+def test_a_volume_is_promised_where_its_driver_has_space_for_it(
+    free: str | None, reasons: tuple[str, ...]
+) -> None:
+    counted = Counted()
+    [profile] = counted.engine.profiles.values()
+    plugin: Any = next(each for each in profile.plugins if each.name == "VolumeBinding")
+    made = {"provisioner": DRIVER, "volumeBindingMode": "WaitForFirstConsumer"}
+    counted.tell(StorageClass, {"metadata": {"name": "made"}, **made})
+    counted.tell(CSIDriver, {"metadata": {"name": DRIVER}, "spec": {"storageCapacity": True}})
+    counted.tell(PersistentVolumeClaim, claim("c0", "made"))
+    if free is not None:
+        of = {"storageClassName": "made", "capacity": free, "nodeTopology": {}}
+        counted.tell(CSIStorageCapacity, {"metadata": {"name": "s", "namespace": "d"}, **of})
+    user = counted.user("new", "c0")
+
+    state, row = plugin.prepare(user), counted.engine.table.row_of("n0")
+    refused = [
+        plugin.refusal(state, code).reasons
+        for code in plugin.filter(state, counted.engine.table.rows)
+        if code
+    ]
+    assert refused == [reasons] * 3 * bool(reasons)
+
+    status = plugin.reserve(state, user, row)
+    assert (status.is_success, status.reasons) == (not reasons, reasons)

@@ -178,6 +178,18 @@ def test_a_machine_without_it_is_asked_once_a_minute(tmp_path: Path) -> None:
     on_virtual_time(scenario())
 
 
+def test_without_caches_to_divide_no_groups_are_made(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = node_of(tmp_path)
+        host_tree.write(tmp_path / "sys/fs/resctrl", {"schemata": "MB:0=100\n"})
+        node.view.slo = policy()
+        await ResctrlStrategy(node.shared).run()
+
+        assert node.host.resctrl.groups() == []
+
+    on_virtual_time(scenario())
+
+
 @pytest.mark.parametrize("failure", [FileFailure.FULL, FileFailure.BUSY])
 def test_a_refusal_of_the_kernel_is_met_again_and_harms_nothing_else(
     tmp_path: Path, failure: FileFailure

@@ -6,9 +6,10 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 
 from koordinator.clock import SystemClock
+from koordinator.scheduler.explain.decide import PodQuestion
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve import http
-from koordinator.scheduler.serve.explain_service import names_alike
+from koordinator.scheduler.serve.explain_service import explain_live, names_alike
 from tests.scheduler.fake_cluster import FakeCluster
 from tests.scheduler.world import node, pod
 
@@ -50,6 +51,27 @@ async def test_a_waiting_pod_is_explained_with_its_place_in_the_queue() -> None:
     assert body["queue"] == {"area": "unschedulable", "attempts": 1, "wakesOn": ["NodeResourcesFit"]}
     [cpu] = [each for each in body["nodes"][0]["resources"] if each["resource"] == "cpu"]
     assert (cpu["wanted"], cpu["allocatable"]) == ("64", "4")
+    [condition] = body["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == (
+        "PodScheduled",
+        "False",
+        "Unschedulable",
+    )
+    assert "Insufficient cpu" in condition["message"]
+
+
+async def test_a_pod_that_is_refused_as_a_whole_is_told_with_every_node() -> None:
+    api = FakeCluster(SystemClock())
+    api.put("Node", node("n-0", cpu="4"))
+    claim = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
+    api.put("Pod", pod("db", volumes=[claim]))
+    scheduler = Scheduler(api, seed=1)
+    async with scheduler.following():
+        [known] = scheduler.caches.pods.list()
+        found = await explain_live(scheduler, known, PodQuestion(nodes=None))
+
+    assert found.pre_filter
+    assert [each.node for each in found.nodes] == ["n-0"]
 
 
 async def test_a_placed_pod_is_explained_on_its_node() -> None:

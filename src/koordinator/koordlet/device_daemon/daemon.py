@@ -44,9 +44,9 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceDaemon:
     """Cycles until cancelled. `configure` is asked at the start and again after `reload`."""
 
-    def __init__(self, configure: Callable[[], DaemonConfig], files: Files | None = None) -> None:
+    def __init__(self, configure: Callable[[], DaemonConfig]) -> None:
         self._configure = configure
-        self._files = files or Files(descriptors_max=0)
+        self._files = Files()
         self._config = configure()
         self._woken = asyncio.Event()
         self._found: dict[str, list[XPUDevice]] = {}

@@ -144,13 +144,12 @@ class EventHandlers:
 
     def _assigned(self, info: PodInfo) -> None:
         place = self._table.place_of(info.uid)
-        is_new = place is None or place.assumed
         if place is None or not place.assumed:
             self._queue.remove(info.uid)
-        old = place.pod if place is not None else None
+        old = place.pod if place is not None and not place.assumed else None
         self._nominations.remove(info.uid)
         row = self._table.assign(info, info.node_name)
-        if old is None or is_new:
+        if old is None:
             self.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info))
         elif not old.asks_like(info) or _matters_to_others(old, info):
             self.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_UPDATED, row, old, info))
