@@ -14,8 +14,8 @@ Matches = Callable[[ObjectRecord], bool]
 
 RECENT = 512
 """Changes kept as they are: nearly all watchers read those only. Older ones are kept as text."""
-BYTES_LEAST, BYTES_PER_OBJECT = 4 << 20, 2_000
-"""Memory of older changes in all logs of a store: 2,500 changes of pods, and as many more as there are objects."""
+BYTES_LEAST, BYTES_PER_OBJECT = 2 << 20, 2_000
+"""Memory of older changes in all logs of a store: 1,200 changes of pods, and as many more as there are objects."""
 CHANGE_BYTES = 400
 """Memory of a change beside its text."""
 

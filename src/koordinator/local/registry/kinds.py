@@ -40,8 +40,8 @@ EVENT_LIFE_S = 3_600.0
 """As the API server's `--event-ttl`."""
 EVENTS_MAX = 10_000
 """The newest stay. An hour of a busy cluster would be ten times as many."""
-EVENTS_BYTES_MAX = 4 << 20
-"""Text of the events that stay: some 6,000 of usual length, which take 8 MB with all that finds them."""
+EVENTS_BYTES_MAX = 3 << 20
+"""Text of the events that stay: some 4,500 of usual length, which take 6 MB with all that finds them."""
 GONE_SPARE = 1_024
 """Objects that others deleted which may be noted still, beyond the number of those that are there."""
 
