@@ -108,6 +108,41 @@ def test_probes_say_when_a_container_is_started_ready_unready_and_killed(
     assert tuple(None if moment == float("inf") else moment for moment in found) == expected
 
 
+@pytest.mark.parametrize(
+    ("fails_after_s", "lasts_s", "unready_s", "ready_again_s"),
+    [
+        pytest.param(30, 100, 40, 135, id="in the middle"),
+        pytest.param(0, 100, 35, 105, id="before it was ready"),
+        pytest.param(30, 2, 40, 40, id="too short to be noticed"),
+        pytest.param(30, None, 40, float("inf"), id="for ever"),
+    ],
+)
+def test_readiness_ends_and_comes_back_by_its_thresholds(
+    fails_after_s: float, lasts_s: float | None, unready_s: float, ready_again_s: float
+) -> None:
+    probe = Probe(initial_delay_seconds=20, period_seconds=5, success_threshold=2)
+    does = Behaviour(readiness_fails_after_seconds=fails_after_s, readiness_fails_for_seconds=lasts_s)
+    line = probes.timeline(Container(name="c", readiness_probe=probe), does)
+    assert (line.ready_s, line.unready_s, line.ready_again_s) == (25, unready_s, ready_again_s)
+
+
+def test_containers_change_at_the_moments_of_their_timelines() -> None:
+    never = float("inf")
+    lines = {
+        "a": probes.Timeline(started_s=5, ready_s=10, unready_s=30, ready_again_s=40, killed_s=never),
+        "b": probes.Timeline(started_s=0, ready_s=0, unready_s=never, ready_again_s=never, killed_s=60),
+    }
+    seen = {moment: probes.health(lines, moment)["a"] for moment in (4, 5, 9, 10, 29, 30, 39, 40)}
+    off, started, ready = (False, False), (True, False), (True, True)
+    assert seen == {4: off, 5: started, 9: started, 10: ready, 29: ready, 30: started, 39: started, 40: ready}
+    changes, moment = [], probes.next_change_s(lines, 0)
+    while moment is not None:
+        changes.append(moment)
+        moment = probes.next_change_s(lines, moment)
+    assert changes == [5, 10, 30, 40, 60]
+    assert not probes.is_killed(lines, 59.9) and probes.is_killed(lines, 60)
+
+
 def test_readiness_follows_its_probe_through_a_failure() -> None:
     async def main(clock: Clock) -> None:
         async with world(clock) as w:

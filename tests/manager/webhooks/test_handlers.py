@@ -311,5 +311,13 @@ def test_profiles_change_reservations_and_their_templates() -> None:
         found = verdict.obj["spec"]["template"]["spec"]
         assert {key: found.get(key) for key in template} == template
         assert verdict.obj["spec"]["ttl"] == "1h"
+        for change in (
+            {"operation": "UPDATE"},
+            {"sub_resource": "status"},
+            {"object": None},
+            {"resource": review.GroupVersionResource(resource="pods")},
+        ):
+            other = msgspec.structs.replace(request, **change)
+            assert await webhooks.handlers["reservation"](other) is review.ALLOWED
 
     run(scenario)

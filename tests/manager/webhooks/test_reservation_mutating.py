@@ -63,6 +63,18 @@ def test_a_reservation_without_a_template_gets_labels_only() -> None:
     assert found["spec"] == {"ttl": "1h"} and found["metadata"]["labels"] == {labels.QOS_CLASS: "BE"}
 
 
+def test_a_reservation_without_a_spec_gets_labels_only() -> None:
+    for body in ({"metadata": {"name": "r"}}, {"metadata": {"name": "r"}, "spec": None}):
+        found = mutate(body, compiled(qosClass="BE"))
+        assert found == {**body, "metadata": {"name": "r", "labels": {labels.QOS_CLASS: "BE"}}}
+
+
+def test_an_empty_template_takes_the_scheduler() -> None:
+    body = {"metadata": {"name": "r"}, "spec": {"template": {"metadata": {"name": "t"}}}}
+    template = mutate(body, compiled(schedulerName="s"))["spec"]["template"]
+    assert template == {"metadata": {"name": "t"}, "spec": {"schedulerName": "s"}}
+
+
 def test_a_share_of_reservations_is_drawn_exactly() -> None:
     half = compiled(probability="50%", qosClass="BE")
 

@@ -19,11 +19,11 @@ Health = Mapping[str, tuple[bool, bool]]
 class Timeline(NamedTuple):
     """Seconds since the start of a container at which something changes; infinite for what never happens."""
 
-    started_s: float = 0.0
-    ready_s: float = 0.0
-    unready_s: float = math.inf
-    ready_again_s: float = math.inf
-    killed_s: float = math.inf
+    started_s: float
+    ready_s: float
+    unready_s: float
+    ready_again_s: float
+    killed_s: float
 
     def at(self, ran_s: float) -> tuple[bool, bool]:
         """Return whether the container is started, and ready."""
