@@ -71,6 +71,7 @@ def test_the_best_nodes_come_first_equal_ones_by_name_with_the_part_of_each_plug
     every = top_scores(evaluation, profile, engine.table, 9)
     assert [each.node for each in every] == ["large", "a", "b"]
     assert all(each.total == sum(part for _, part in each.parts) for each in every)
+    assert dict(every[0].parts)["TaintToleration"] == 300, "normalised, times its weight"
     assert top_scores(evaluation, profile, engine.table, 2) == every[:2]
     assert top_scores(evaluation, profile, engine.table, 0) == []
     told = score_table(asked, every[:1]).splitlines()
@@ -95,6 +96,7 @@ def test_a_pod_that_is_refused_as_a_whole_is_diagnosed_without_nodes() -> None:
     result = engine.cycle.run(profile, asked, profile.class_key(asked), 1, NOW_S)
     assert isinstance(result, Unplaced) and result.evaluation is not None
     found = diagnose(asked, result, engine.table, NOW_S)
+    assert found.is_root_cause_pod
     assert found.pre_filter_message == 'persistentvolumeclaim "data" not found'
     assert found.schedule_diagnosis is not None
     assert found.schedule_diagnosis.node_failed_details == []

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from koordinator.api.core import Container, ContainerStatus, Pod, Probe
+from koordinator.api.decode import from_builtins
 from koordinator.clock import Clock
 from koordinator.local.nodes import behaviour, probes
 from koordinator.local.nodes.behaviour import Behaviour
@@ -91,6 +92,7 @@ def test_a_sidecar_is_not_restarted_with_the_containers() -> None:
             (0, 0, 36, None),
         ),
         ({"liveness_probe": Probe(initial_delay_seconds=9)}, {"liveness_fails_after_seconds": 1}, (0, 0, None, 29)),
+        ({"liveness_probe": Probe()}, {}, (0, 0, None, None)),
         ({"liveness_probe": None}, {"liveness_fails_after_seconds": 1}, (0, 0, None, None)),
         (
             {"startup_probe": Probe(period_seconds=1, failure_threshold=30)},
@@ -106,6 +108,14 @@ def test_probes_say_when_a_container_is_started_ready_unready_and_killed(
 
     found = (line.started_s, line.ready_s, line.unready_s, line.killed_s)
     assert tuple(None if moment == float("inf") else moment for moment in found) == expected
+
+
+@pytest.mark.parametrize("kind", ["readinessProbe", "livenessProbe", "startupProbe", "none"])
+@pytest.mark.parametrize("where", ["containers", "initContainers"])
+def test_pods_with_any_probe_are_told_from_those_without(kind: str, where: str) -> None:
+    container = {"name": "c", **({} if kind == "none" else {kind: {}})}
+    pod = from_builtins({"metadata": {"name": "p"}, "spec": {where: [container]}}, Pod)
+    assert probes.has_probes(pod) is (kind != "none")
 
 
 @pytest.mark.parametrize(
