@@ -178,5 +178,7 @@ def test_a_volume_is_promised_where_its_driver_has_space_for_it(
     ]
     assert refused == [reasons] * 3 * bool(reasons)
 
+    found = "not enough storage to make one here" if reasons else "a volume can be had here"
+    assert plugin.facts(state, row) == (f"claim default/c0 (10Gi of class made): {found}",)
     status = plugin.reserve(state, user, row)
     assert (status.is_success, status.reasons) == (not reasons, reasons)
