@@ -158,6 +158,7 @@ FLOW = {
 }
 
 
+@pytest.mark.timeout(400)
 def test_all_pods_are_bound_although_the_api_server_answers_429_to_many_bindings(
     cluster: RealCluster,
 ) -> None:
@@ -172,7 +173,7 @@ def test_all_pods_are_bound_although_the_api_server_answers_429_to_many_bindings
 
     # Such a level lets one request through at a time, and rejects those that come meanwhile.
     until(lambda: rejected in cluster.kubectl("get", "--raw", "/metrics"), 60, scheduler.process)
-    until(lambda: bound(cluster, "many") == 60, 120, scheduler.process)
+    until(lambda: bound(cluster, "many") == 60, 240, scheduler.process)  # about a pod in a second
 
     cluster.kubectl("delete", "flowschema", "scheduler-writes")
     cluster.kubectl("delete", "prioritylevelconfiguration", "nothing")
