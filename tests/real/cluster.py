@@ -93,6 +93,8 @@ class RealCluster(Cluster):
         shape = self.shape
         self.servers.start(controllers=shape.controllers, apiserver_flags=shape.apiserver_flags)
         self.process = self.servers.apiserver.process
+        if shape.controllers:  # stories begin where nothing changes by itself
+            self.servers.controllers.wait(self._are_namespaces_filled, START_S, "namespaces are filled")
         if shape.installed:
             self.install()
         if shape.manager:
@@ -106,6 +108,18 @@ class RealCluster(Cluster):
             self.nodes.wait(lambda: self.ready_nodes() == shape.nodes, START_S, "nodes are ready")
         if shape.process_node:
             self._start_process_node()
+
+    def _are_namespaces_filled(self) -> bool:
+        """Whether the controllers gave each namespace its ServiceAccount and the authority's certificate."""
+        items = self.get("namespaces,serviceaccounts,configmaps", "-A")["items"]
+        found = {
+            (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in items
+        }
+        return all(
+            {("ServiceAccount", name, "default"), ("ConfigMap", name, "kube-root-ca.crt")} <= found
+            for kind, _, name in found
+            if kind == "Namespace"
+        )
 
     def _start_process_node(self) -> None:
         name = node_name()
