@@ -14,7 +14,7 @@ from koordinator.scheduler.loop.waiting import WaitingPods
 from koordinator.scheduler.observe.probe import CycleProbe
 from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugin.events import SCHEDULING, ClusterEvent, QueueingEvent
-from koordinator.scheduler.queue.scheduling_queue import SchedulingQueue
+from koordinator.scheduler.queue.scheduling_queue import SchedulingQueue, is_another_question
 from koordinator.scheduler.table.changes import NodeAspect
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -157,7 +157,7 @@ class EventHandlers:
     def _unassigned(self, info: PodInfo) -> None:
         place = self._table.place_of(info.uid)
         if place is not None and place.assumed:
-            if _is_another_question(place.pod, info):
+            if is_another_question(place.pod, info):
                 self._changed_in_flight(info)
             return  # our binding is under way
         profile = self._profiles.get(info.pod.spec.scheduler_name)
@@ -209,16 +209,6 @@ class EventHandlers:
             return
         row = self._table.unassign(uid)
         self.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, place.pod, None))
-
-
-def _is_another_question(old: PodInfo, new: PodInfo) -> bool:
-    """Return whether more than the status of an unassigned pod changed, claims made for it apart."""
-    a, b = old.pod, new.pod
-    return (
-        a.spec != b.spec
-        or (a.metadata.labels, a.metadata.annotations) != (b.metadata.labels, b.metadata.annotations)
-        or a.status.resource_claim_statuses != b.status.resource_claim_statuses
-    )
 
 
 def _matters_to_others(old: PodInfo, new: PodInfo) -> bool:

@@ -208,7 +208,7 @@ class SchedulingQueue:
         entry.class_key = class_key
         if not is_asleep:
             self._resort(entry)
-        elif entry.gate is not None and not _is_told_otherwise(old, pod):
+        elif entry.gate is not None and not is_another_question(old, pod):
             self._sleep(entry)  # what we say ourselves in the status of gated pods must not let them in
         elif entry.gate is not None:
             self._enter(entry, now_s)
@@ -327,7 +327,7 @@ class SchedulingQueue:
         if updated is not None:
             old = entry.pod
             entry.pod, entry.class_key = updated
-            is_due = is_due or _is_told_otherwise(old, entry.pod)
+            is_due = is_due or is_another_question(old, entry.pod)
         wakeup: Wakeup | None = None
         if is_activated or is_due or not is_refusal:
             wakeup = Wakeup((uid,), is_immediate=is_activated)
@@ -484,7 +484,7 @@ class SchedulingQueue:
         self.incoming["backoff", self._cause] += 1
 
 
-def _is_told_otherwise(old: PodInfo, new: PodInfo) -> bool:
+def is_another_question(old: PodInfo, new: PodInfo) -> bool:
     """Return whether an update is more than a change of the pod's status, claims made for it apart."""
     before, now = old.pod.metadata, new.pod.metadata
     return (
