@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from koordinator.cli import flag_settings, manager_flags
 from koordinator.cli import manager as command
 from koordinator.cli.manager_flags import ManagerSettings
-from koordinator.cluster.rate_limit import Rate
+from koordinator.cluster.backoff import Rate
 from koordinator.manager.options import ManagerOptions, is_chosen
 
 

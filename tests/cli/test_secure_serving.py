@@ -14,10 +14,15 @@ from cryptography import x509
 from koordinator.cli import component, serving
 from koordinator.cli.serving import ServingError
 from koordinator.clock import SystemClock
-from koordinator.cluster import delegated_auth, errors
+from koordinator.cluster import errors, gatekeeper
 from koordinator.cluster import gatekeeper as gatekeepers
-from koordinator.cluster.delegated_auth import AccessReviewer, Authorities, RequestHeaders, TokenReviewer
-from koordinator.cluster.gatekeeper import Gatekeeper
+from koordinator.cluster.gatekeeper import (
+    AccessReviewer,
+    Authorities,
+    Gatekeeper,
+    RequestHeaders,
+    TokenReviewer,
+)
 from tests.cli.authorities import Authority
 
 USERS, PROXIES = Authority("ca"), Authority("ca")  # the same name on purpose
@@ -35,12 +40,12 @@ class Reviews:
     ) -> dict[str, Any]:
         if self.down:
             raise errors.ConnectionFailed("connection refused")
-        if path == delegated_auth.LOOKUP_PATH:
+        if path == gatekeeper.LOOKUP_PATH:
             data = {"client-ca-file": USERS.pem, "requestheader-allowed-names": '["front"]'}
             return {"data": data | {"requestheader-client-ca-file": PROXIES.pem}}
         assert body is not None
         spec = body["spec"]
-        if path == delegated_auth.TOKEN_REVIEWS:
+        if path == gatekeeper.TOKEN_REVIEWS:
             self.asked.append(("token", spec["token"]))
             user = {"username": "prometheus", "groups": ["monitoring"]}
             is_known = spec["token"] == "good"
@@ -76,7 +81,7 @@ async def door() -> Any:
         return web.Response(text="ok")
 
     reviews = Reviews()
-    authorities = await delegated_auth.look_up(reviews)  # type: ignore[arg-type]
+    authorities = await gatekeeper.look_up(reviews)  # type: ignore[arg-type]
     keeper = Gatekeeper(authorities, TokenReviewer(reviews), AccessReviewer(reviews))  # type: ignore[arg-type]
     tls = serving.tls_context(None, None, None, SystemClock())
     gatekeepers.trust_clients(tls, authorities)
@@ -161,11 +166,11 @@ def test_flags_of_tls_that_cannot_work_are_named(options: dict[str, Any], flag: 
 
 def test_what_a_front_proxy_says() -> None:
     headers = [("X-Remote-User", "jane"), ("X-Remote-Group", "a"), ("X-Remote-Group", "b")]
-    found = delegated_auth.proxied_user([*headers, ("X-Remote-Extra-Scopes%2fx", "read")], RequestHeaders())
+    found = gatekeeper.proxied_user([*headers, ("X-Remote-Extra-Scopes%2fx", "read")], RequestHeaders())
     assert found is not None
     assert (found.name, found.groups) == ("jane", ("a", "b", "system:authenticated"))
     assert found.extra == {"scopes/x": ("read",)}
-    assert delegated_auth.proxied_user(headers[1:], RequestHeaders()) is None
+    assert gatekeeper.proxied_user(headers[1:], RequestHeaders()) is None
     assert Authorities().client_ca == ""
 
 

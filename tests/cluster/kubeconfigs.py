@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from koordinator.clock import FixedClock
-from koordinator.cluster import config, kubeconfig
+from koordinator.cluster import config, connect
 
 CLOCK = FixedClock(1_700_000_000.0)
 
@@ -33,7 +33,7 @@ def simple(path: Path, user: dict[str, Any], cluster: dict[str, Any] | None = No
 
 
 def load(path: Path, context: str = "") -> config.ClientConfig:
-    return kubeconfig.load([path], context=context, clock=CLOCK)
+    return connect.from_files([path], context=context, clock=CLOCK)
 
 
 def authority(tmp_path: Path) -> tuple[bytes, bytes, ssl.SSLContext]:

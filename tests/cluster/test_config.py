@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from koordinator.cluster import config, connect, errors, kubeconfig
+from koordinator.cluster import config, connect, errors
 from koordinator.cluster.config import ClusterConfigError
 from koordinator.cluster.kube import KubeCluster
 from tests.cluster.kubeconfigs import CLOCK, authority, load, simple, write
@@ -33,7 +33,7 @@ async def test_several_files_are_merged_and_the_first_wins(tmp_path: Path) -> No
         users=[{"name": "me", "user": {"token": "second"}}],
     )
 
-    found = kubeconfig.load([first, second], clock=CLOCK)
+    found = connect.from_files([first, second], clock=CLOCK)
 
     assert found.server == "https://k:6443"
     assert found.namespace == "default"

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from koordinator.clock import FixedClock
-from koordinator.cluster import config, errors, kubeconfig
+from koordinator.cluster import config, connect, errors
 from koordinator.cluster.config import ClusterConfigError
 from koordinator.cluster.kube import KubeCluster
 from tests.cluster.kubeconfigs import CLOCK, load, simple
@@ -42,7 +42,7 @@ async def test_a_plugin_is_asked_once_until_its_token_expires_or_is_refused(tmp_
         printf '{{{HEAD},"status":{{'"$status"'}}}}' "$1" "$MODE" $n
     """
     plugin(tmp_path, script, args=["arg"], env=[{"name": "MODE", "value": "env"}])
-    credentials = kubeconfig.load([tmp_path / "config"], clock=clock).credentials
+    credentials = connect.from_files([tmp_path / "config"], clock=clock).credentials
 
     tokens = await asyncio.gather(*(credentials.authorization() for _ in range(3)))
     assert tokens == ["Bearer arg-env-1"] * 3

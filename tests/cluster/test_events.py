@@ -15,15 +15,17 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.meta import ObjectReference
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
-from koordinator.cluster.event_correlation import Correlator, EventAction, Occurrence
 from koordinator.cluster.events import (
     MESSAGE_BYTES_MAX,
     QUEUE_MAX,
     STAND_BACK_MAX,
     STAND_BACK_S_MAX,
     WRITERS,
+    Correlator,
+    EventAction,
     EventRecorder,
     EventSeverity,
+    Occurrence,
 )
 from koordinator.cluster.memory import MemoryCluster
 from tests.cluster import virtual_loop

@@ -8,12 +8,12 @@ import pytest
 
 from koordinator.api.core import ConfigMap
 from koordinator.clock import LoopClock
+from koordinator.cluster.backoff import Rate
 from koordinator.cluster.config import from_url
-from koordinator.cluster.fenced import FencedCluster, NotLeading
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.cluster.rate_limit import Rate
+from koordinator.cluster.write_through import FencedCluster, NotLeading
 from koordinator.local import registry
 from koordinator.simulate import virtual_time
 from tests.cluster.scripted_server import ok, scripted

@@ -8,11 +8,10 @@ import msgspec
 import pytest
 
 from koordinator.cluster import errors, transport
-from koordinator.cluster.backoff import LOST_RACE_OR_CONNECTION, retry_on_conflict
+from koordinator.cluster.backoff import LOST_RACE_OR_CONNECTION, Rate, retry_on_conflict
 from koordinator.cluster.config import from_url
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import PatchType
-from koordinator.cluster.rate_limit import Rate
 from tests.cluster.fake_backend import PodView
 from tests.cluster.scripted_pods import connected, pod, pod_list
 from tests.cluster.scripted_server import (

@@ -3,8 +3,7 @@
 import pytest
 
 from koordinator.cluster import errors
-from koordinator.cluster.memory import MemoryCluster
-from koordinator.cluster.memory_request import RequestPath, parse
+from koordinator.cluster.memory import MemoryCluster, RequestPath, parse
 from tests.cluster.fake_backend import FakeBackend, PodView, pod
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 
+from koordinator.cluster.controller import WorkQueue
 from koordinator.cluster.metrics import QueueMetrics
-from koordinator.cluster.workqueue import WorkQueue
 from koordinator.prometheus import MetricsRegistry
 from koordinator.simulate import virtual_time
 

@@ -8,11 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.backoff import Rate, TokenBucket
+from koordinator.cluster.controller import Controller, RetryPolicy, WorkQueue
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.cluster.rate_limit import Rate, TokenBucket
-from koordinator.cluster.workqueue import RetryPolicy, WorkQueue
 from tests.cluster import virtual_loop
 from tests.cluster.fake_backend import FakeBackend, PodView, pod
 

@@ -11,10 +11,16 @@ from pathlib import Path
 from koordinator.api import duration, user_files
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.cli.serving import ServingError
-from koordinator.cluster import config, connect, delegated_auth, errors
-from koordinator.cluster import gatekeeper as gatekeepers
-from koordinator.cluster.delegated_auth import AccessReviewer, Authorities, RequestHeaders, TokenReviewer
-from koordinator.cluster.gatekeeper import Gatekeeper
+from koordinator.cluster import config, connect, errors
+from koordinator.cluster.gatekeeper import (
+    AccessReviewer,
+    Authorities,
+    Gatekeeper,
+    RequestHeaders,
+    TokenReviewer,
+    look_up,
+    trust_clients,
+)
 from koordinator.cluster.kube import KubeCluster
 
 log = logging.getLogger(__name__)
@@ -28,7 +34,7 @@ async def gatekeeper(flags: Flags, tls: ssl.SSLContext) -> AsyncIterator[Gatekee
         permissions = await _client(stack, flags.authorization_kubeconfig)
         authorities = await _authorities(flags, tokens)
         try:
-            gatekeepers.trust_clients(tls, authorities)
+            trust_clients(tls, authorities)
             made = Gatekeeper(
                 authorities,
                 TokenReviewer(tokens, ttl_s=duration.parse(flags.authentication_token_webhook_cache_ttl)),
@@ -61,7 +67,7 @@ async def _authorities(flags: Flags, cluster: KubeCluster | None) -> Authorities
     found = Authorities()
     if cluster is not None and not flags.authentication_skip_lookup:
         try:
-            found = await delegated_auth.look_up(cluster)
+            found = await look_up(cluster)
         except (errors.ApiError, ValueError) as error:
             if not flags.authentication_tolerate_lookup_failure:
                 raise ServingError("authentication-kubeconfig", f"client authorities: {error}") from error

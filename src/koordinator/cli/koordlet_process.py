@@ -10,9 +10,9 @@ from koordinator.cli import component, flag_settings, koordlet_flags, logs, runn
 from koordinator.cli.koordlet_flags import KoordletSettings
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
+from koordinator.cluster.backoff import Rate
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.rate_limit import Rate
 from koordinator.host.host import Host, open_host
 from koordinator.koordlet import http
 from koordinator.koordlet.agent import Agent

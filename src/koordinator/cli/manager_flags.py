@@ -15,8 +15,8 @@ from koordinator.api.scalars import ScalarError
 from koordinator.cli import flag_kinds, flag_settings
 from koordinator.cli.flag_kinds import Decorate
 from koordinator.cli.flag_settings import FlagError, Setting
+from koordinator.cluster.backoff import Rate
 from koordinator.cluster.leader import ElectionConfig
-from koordinator.cluster.rate_limit import Rate
 from koordinator.manager.metrics import LEASE
 from koordinator.manager.options import CONTROLLERS, NODE_RESOURCE_PLUGINS, RESYNC_S, ManagerOptions
 

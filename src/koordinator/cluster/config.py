@@ -1,5 +1,6 @@
 """Describe how to reach an API server: address, trust, identity. `connect.load` finds them for a command line."""
 
+import ipaddress
 import os
 import ssl
 import tempfile
@@ -178,3 +179,13 @@ def in_cluster(account: Path = SERVICE_ACCOUNT) -> ClientConfig:
         tls=tls_context(server, ca_file=str(account / "ca.crt"), source="in-cluster"),
         credentials=TokenFile(account / "token"),
     )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address to bind is reachable from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

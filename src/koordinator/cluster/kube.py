@@ -11,10 +11,10 @@ import msgspec
 import koordinator
 from koordinator.api.meta import Object
 from koordinator.clock import Clock, SystemClock
-from koordinator.cluster import errors, pods, wire
+from koordinator.cluster import errors, wire
+from koordinator.cluster.backoff import Rate
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.protocol import Page, PatchType, WatchEvent
-from koordinator.cluster.rate_limit import Rate
 from koordinator.cluster.transport import HttpRequest, Transport
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class KubeCluster:
         grace_period_s: int | None = None,
         propagation: str = "",
     ) -> None:
-        options: dict[str, Any] = pods.delete_options(uid, grace_period_s)
+        options: dict[str, Any] = wire.delete_options(uid, grace_period_s)
         if propagation:
             options["propagationPolicy"] = propagation
         body = {"apiVersion": "v1", "kind": "DeleteOptions"} | options
@@ -171,14 +171,14 @@ class KubeCluster:
         await self.transport.send(call)
 
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
-        body = msgspec.json.encode(pods.binding(namespace, pod, node, uid))
+        body = msgspec.json.encode(wire.binding(namespace, pod, node, uid))
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/binding"
         await self.transport.send(HttpRequest(method="POST", path=path, body=body))
 
     async def evict(
         self, namespace: str, pod: str, *, uid: str = "", grace_period_s: int | None = None
     ) -> None:
-        body = msgspec.json.encode(pods.eviction(namespace, pod, uid, grace_period_s))
+        body = msgspec.json.encode(wire.eviction(namespace, pod, uid, grace_period_s))
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
         await self.transport.send(HttpRequest(method="POST", path=path, body=body, repeatable=bool(uid)))
 

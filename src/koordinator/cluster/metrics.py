@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from koordinator.cluster.workqueue import WorkQueue
+from koordinator.cluster.controller import WorkQueue
 from koordinator.prometheus import (
     Counter,
     GaugeReading,

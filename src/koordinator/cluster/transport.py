@@ -22,9 +22,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from koordinator.cluster import errors, exchange, wire
-from koordinator.cluster.backoff import Backoff, BackoffPolicy, retry_after_s
+from koordinator.cluster.backoff import Backoff, BackoffPolicy, Rate, TokenBucket, retry_after_s
 from koordinator.cluster.config import ClientConfig, ClusterConfigError
-from koordinator.cluster.rate_limit import Rate, TokenBucket
 
 # Five tries spread over some two seconds; loops above have longer breath and their own backoff.
 TRIES_MAX = 5

@@ -1,7 +1,8 @@
-"""Decoding what an API server sends: lists, watch streams, single objects, failures.
+"""Read what an API server sends (lists, watch streams, single objects, failures), and make the bodies that
+components post.
 
-The fast path decodes straight into the view; only when it refuses, objects are looked at one by one, so
-that one that does not fit costs itself and not its neighbours.
+The fast path decodes straight into the view; only when it refuses (or the source is not text), objects are looked at
+one by one with the trouble named, so that one that does not fit costs itself and not its neighbours.
 """
 
 import logging
@@ -12,12 +13,94 @@ import msgspec
 
 from koordinator.api import decode
 from koordinator.api.meta import Object
-from koordinator.cluster import errors, views
+from koordinator.cluster import errors
 from koordinator.cluster.protocol import EventType, WatchEvent
 
 log = logging.getLogger(__name__)
 
+
+def binding(namespace: str, pod: str, node: str, uid: str = "") -> dict[str, Any]:
+    """`v1/Binding` of a pod to a node; `uid` guards against a recreated pod of the same name."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": pod, "namespace": namespace} | ({"uid": uid} if uid else {}),
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+
+
+def eviction(namespace: str, pod: str, uid: str = "", grace_period_s: int | None = None) -> dict[str, Any]:
+    """`policy/v1` Eviction of a pod; `uid` guards against a recreated pod of the same name."""
+    options = delete_options(uid, grace_period_s)
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": namespace},
+    }
+    return body | ({"deleteOptions": options} if options else {})
+
+
+def delete_options(uid: str = "", grace_period_s: int | None = None) -> dict[str, Any]:
+    """Return the members of `DeleteOptions` that are set."""
+    options: dict[str, Any] = {}
+    if uid:
+        options["preconditions"] = {"uid": uid}
+    if grace_period_s is not None:
+        options["gracePeriodSeconds"] = grace_period_s
+    return options
+
+
 T = TypeVar("T", bound=Object)
+
+
+def read(view: type[T], obj: Any) -> T:
+    """Return a decoded JSON object as a view.
+
+    Raises: Unreadable, naming object, field and reason.
+    """
+    try:
+        return decode.from_builtins(obj, view)
+    except msgspec.ValidationError as error:
+        raise unreadable(view, obj, error) from error
+
+
+def unreadable(view: type[Object], obj: Any, error: msgspec.ValidationError) -> errors.Unreadable:
+    """Return the error for an object that does not fit its view."""
+    # msgspec words it "Expected `int`, got `str` - at `$.spec.replicas`".
+    why, found, field = str(error).rpartition(" - at ")
+    if not found:
+        why, field = str(error), "$"
+    return errors.Unreadable(view.resource.kind, "/".join(filter(None, key(obj))), field.strip("`"), why)
+
+
+def key(obj: Any) -> tuple[str, str]:
+    """(namespace, name) of a JSON object of unknown quality; empty texts where it has none."""
+    meta = obj.get("metadata") if isinstance(obj, dict) else None
+    if not isinstance(meta, dict):
+        return "", ""
+    namespace, name = meta.get("namespace", ""), meta.get("name", "")
+    return (namespace if isinstance(namespace, str) else "", name if isinstance(name, str) else "")
+
+
+def version(obj: Any) -> str:
+    """`metadata.resourceVersion` of a JSON object of unknown quality."""
+    meta = obj.get("metadata") if isinstance(obj, dict) else None
+    found = meta.get("resourceVersion", "") if isinstance(meta, dict) else ""
+    return found if isinstance(found, str) else ""
+
+
+def metadata_only(view: type[T], obj: Any) -> T | None:
+    """Return a view that holds nothing but the readable identity of the object, for its deletion."""
+    namespace, name = key(obj)
+    uid = obj["metadata"].get("uid", "") if name else ""
+    if not name or not isinstance(uid, str):
+        return None
+    meta = {"namespace": namespace, "name": name, "uid": uid, "resourceVersion": version(obj)}
+    try:
+        return msgspec.convert({"metadata": meta}, view)
+    except msgspec.ValidationError:
+        return None  # the view has required fields: nothing true can be said of the object
+
 
 # etcd refuses objects beyond 1.5 MiB and servers allow a little more; a longer line is not a watch event.
 LINE_BYTES_MAX = 16 << 20
@@ -54,7 +137,7 @@ def read_object(view: type[T], data: bytes) -> T:
     try:
         return decode.from_json(data, view)
     except msgspec.ValidationError as error:
-        raise views.unreadable(view, msgspec.json.decode(data), error) from error
+        raise unreadable(view, msgspec.json.decode(data), error) from error
     except msgspec.DecodeError as error:
         raise _no_json(data, error) from error
 
@@ -81,10 +164,10 @@ def _read_one_by_one(view: type[T], data: bytes) -> tuple[ListPage[T], tuple[tup
     unreadable: list[tuple[str, str]] = []
     for obj in page.items or []:
         try:
-            items.append(views.read(view, obj))
+            items.append(read(view, obj))
         except errors.Unreadable as error:
             log.warning("object skipped: %s", error)
-            unreadable.append(views.key(obj))
+            unreadable.append(key(obj))
     return ListPage(page.metadata, items), tuple(unreadable)
 
 
@@ -166,15 +249,15 @@ class WatchReader(Generic[T]):
             event_type = EventType(kind)
         except ValueError as error:
             raise errors.InternalError(f"watch sent no event but {_excerpt(line)}") from error
-        version = views.version(obj)
+        at = version(obj)
         if event_type is EventType.BOOKMARK:
-            return WatchEvent(event_type, None, version)
+            return WatchEvent(event_type, None, at)
         try:
-            return WatchEvent(event_type, views.read(self._view, obj), version)
+            return WatchEvent(event_type, read(self._view, obj), at)
         except errors.Unreadable as unreadable:
             log.warning("object skipped: %s", unreadable)
-        deleted = views.metadata_only(self._view, obj) if event_type is EventType.DELETED else None
-        return WatchEvent(EventType.BOOKMARK if deleted is None else EventType.DELETED, deleted, version)
+        deleted = metadata_only(self._view, obj) if event_type is EventType.DELETED else None
+        return WatchEvent(EventType.BOOKMARK if deleted is None else EventType.DELETED, deleted, at)
 
 
 def _no_json(data: bytes, error: msgspec.DecodeError) -> errors.InternalError:

@@ -1,5 +1,5 @@
-"""Wrapped clusters: reads go through as they are (`ReadThrough`), and writes, whatever they are, through one place
-(`WriteThrough`).
+"""Wrapped clusters: reads go through as they are (`ReadThrough`), writes through one place (`WriteThrough`), which for
+`FencedCluster` is open to a leader only.
 """
 
 import abc
@@ -10,7 +10,9 @@ import msgspec
 
 from koordinator.api.meta import Object
 from koordinator.clock import Clock
+from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster, Page, PatchType, WatchEvent
+from koordinator.cluster.transport import BEFORE_SENDING
 
 T = TypeVar("T", bound=Object)
 R = TypeVar("R")
@@ -153,3 +155,31 @@ class WriteThrough(ReadThrough, abc.ABC):
             return await self._inner.request(method, path, body, params)
         write = ClusterWrite(method, "request", "", path, body=body)
         return await self._send(write, lambda: self._inner.request(method, path, body, params))
+
+
+class NotLeading(errors.Withheld):
+    """The lease was not renewed in time, so nothing may be changed."""
+
+
+class FencedCluster(WriteThrough):
+    """`inner`, whose objects can be changed only while `may_write` says so, which is asked before each write, and again
+    when the request leaves: it may have waited for its turn while the process was stopped.
+
+    Raises: NotLeading, from every method that changes something.
+    """
+
+    def __init__(self, inner: Cluster, may_write: Callable[[], bool]) -> None:
+        super().__init__(inner)
+        self._may_write = may_write
+
+    async def _send(self, write: ClusterWrite, effect: Callable[[], Awaitable[R]]) -> R:
+        def check() -> None:
+            if not self._may_write():
+                raise NotLeading(f"{write}: the lease was not renewed in time; another instance may lead")
+
+        check()
+        token = BEFORE_SENDING.set(check)
+        try:
+            return await effect()
+        finally:
+            BEFORE_SENDING.reset(token)

@@ -16,10 +16,10 @@ import msgspec
 
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.fenced import FencedCluster
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import LeaderElector, LeaseLost
 from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.write_through import FencedCluster
 from koordinator.manager import caches
 from koordinator.manager.config import addons
 from koordinator.manager.config.slo_configs import SLOConfigs

@@ -12,9 +12,9 @@ from koordinator.api.core import Pod
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.fenced import FencedCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
+from koordinator.cluster.write_through import FencedCluster
 from koordinator.scheduler.auditor.auditor import AuditOptions, Auditor
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from koordinator.clock import SystemClock
-from koordinator.cluster import kubeconfig
+from koordinator.cluster import connect
 from koordinator.cluster.gatekeeper import guarded
 from koordinator.local import cluster
 from koordinator.local.apiserver import ApiServer
@@ -73,7 +73,7 @@ async def test_a_port_with_tls_is_trusted_by_the_kubeconfig(tmp_path: Path) -> N
     app.router.add_get("/", said)
     async with cluster.served(app, tls=tls) as url, aiohttp.ClientSession(url) as session:
         assert url.startswith("https://127.0.0.1:")
-        trust = kubeconfig.load([tmp_path / "kubeconfig"], clock=SystemClock()).tls
+        trust = connect.from_files([tmp_path / "kubeconfig"], clock=SystemClock()).tls
         assert trust is not None
         async with session.get("/", ssl=trust) as answer:
             assert answer.status == 200

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 from koordinator import clock as clocks
-from koordinator.cluster.workqueue import WorkQueue
+from koordinator.cluster.controller import WorkQueue
 from koordinator.manager.per_node.node_objects import WAITING_MAX, NodeSweep
 from koordinator.simulate import virtual_time
 

@@ -14,7 +14,7 @@ from koordinator.api.core import Container, Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import KubeQoS
 from koordinator.api.quantity import QuantityError, ResourceList
-from koordinator.cluster.rate_limit import Rate, TokenBucket
+from koordinator.cluster.backoff import Rate, TokenBucket
 from koordinator.cluster.supervise import Guard
 from koordinator.host import cgroup_layout
 from koordinator.host.inotify import Inotify

@@ -14,8 +14,8 @@ from koordinator import profiling
 from koordinator.api.errors import KoordinatorError
 from koordinator.clock import SystemClock
 from koordinator.cluster import errors
-from koordinator.cluster.addresses import is_loopback
 from koordinator.cluster.backend import Backend
+from koordinator.cluster.config import is_loopback
 from koordinator.cluster.gatekeeper import refused
 from koordinator.local.apiserver import bodies, calls, kubeconfig, paths, query
 from koordinator.local.apiserver.access import Access

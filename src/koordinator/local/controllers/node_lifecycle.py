@@ -18,11 +18,10 @@ from koordinator.api.conditions import Condition
 from koordinator.api.coordination import Lease
 from koordinator.api.core import Node
 from koordinator.cluster import errors
-from koordinator.cluster.backoff import Backoff
+from koordinator.cluster.backoff import Backoff, Rate, TokenBucket
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import RECONNECT, InformerFactory
 from koordinator.cluster.protocol import Cluster
-from koordinator.cluster.rate_limit import Rate, TokenBucket
 from koordinator.cluster.supervise import Guard, supervise
 
 log = logging.getLogger(__name__)

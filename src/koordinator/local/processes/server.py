@@ -13,7 +13,7 @@ from aiohttp import web
 
 from koordinator.api import quantity
 from koordinator.cluster import errors
-from koordinator.cluster.delegated_auth import MASTERS, certificate_user
+from koordinator.cluster.gatekeeper import MASTERS, certificate_user
 from koordinator.host.cgroup_layout import Driver
 from koordinator.local.apiserver import logs
 from koordinator.local.apiserver.tls import ServerTls

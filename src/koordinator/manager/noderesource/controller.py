@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from koordinator.api import resources
 from koordinator.api.core import Node
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
+from koordinator.cluster.controller import RetryPolicy, WorkQueue
 from koordinator.cluster.supervise import Guard, supervise
-from koordinator.cluster.workqueue import RetryPolicy, WorkQueue
 from koordinator.manager.config import colocation_config
 from koordinator.manager.config.colocation_config import ColocationState, NodeStrategy, StrategyTable
 from koordinator.manager.config.node_entries import REMEMBERED_MAX, Signature

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from koordinator.api import duration, resources
 from koordinator.clock import Clock
+from koordinator.cluster.backoff import Rate, TokenBucket
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.rate_limit import Rate, TokenBucket
 from koordinator.manager.noderesource.decide import Withdrawal
 from koordinator.manager.noderesource.rows import CLOCK_SKEW_S, NodeRow
 from koordinator.manager.noderesource.target import Note

@@ -16,10 +16,9 @@ import msgspec
 from koordinator.api.core import Node
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, WorkQueue
 from koordinator.cluster.protocol import PatchType
 from koordinator.cluster.supervise import Guard
-from koordinator.cluster.workqueue import WorkQueue
 from koordinator.manager.metrics import FAILED, SUCCEEDED
 from koordinator.manager.parts import ManagerContext
 from koordinator.prometheus import Counter

@@ -15,8 +15,8 @@ import msgspec
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace, Pod
 from koordinator.cluster import errors
+from koordinator.cluster.backoff import Rate, TokenBucket
 from koordinator.cluster.controller import Controller
-from koordinator.cluster.rate_limit import Rate, TokenBucket
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.profiles import colocation_profile, profile_matching, profile_pending
 from koordinator.manager.profiles.colocation_profile import ProfileError

@@ -15,10 +15,10 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import ResourceList
 from koordinator.api.sigs import ElasticQuota
+from koordinator.cluster.backoff import Rate, TokenBucket
 from koordinator.cluster.errors import ApiError, NotFound
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
-from koordinator.cluster.rate_limit import Rate, TokenBucket
 from koordinator.manager.quota import validation
 from koordinator.manager.quota.tree import ROOT, QuotaInfo, QuotaTree, quota_info
 from koordinator.manager.quota.validation import QuotaRefusal, QuotaRules, QuotaVerdict

@@ -5,8 +5,7 @@ import random
 import ssl
 
 from koordinator.api.errors import KoordinatorError
-from koordinator.cluster.delegated_auth import AccessReviewer, Authorities, TokenReviewer
-from koordinator.cluster.gatekeeper import Gatekeeper
+from koordinator.cluster.gatekeeper import AccessReviewer, Authorities, Gatekeeper, TokenReviewer
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks.all import AdmissionHandlers
 from koordinator.manager.webhooks.certificates import CertificateSet

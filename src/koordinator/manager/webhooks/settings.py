@@ -8,7 +8,7 @@ from typing import Self
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
-from koordinator.cluster.addresses import is_loopback
+from koordinator.cluster.config import is_loopback
 from koordinator.manager.webhooks.configuration import MUTATING_NAME, VALIDATING_NAME, WebhookService
 
 PORT = 9876

@@ -18,8 +18,8 @@ from koordinator.api.core import Pod
 from koordinator.api.sigs import PodGroup, PodGroupStatus
 from koordinator.clock import parse_rfc3339, rfc3339
 from koordinator.cluster import errors
+from koordinator.cluster.backoff import Rate, TokenBucket
 from koordinator.cluster.controller import Controller
-from koordinator.cluster.rate_limit import Rate, TokenBucket
 from koordinator.scheduler.plugin.capabilities import BackgroundController
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
