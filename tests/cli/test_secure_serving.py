@@ -12,7 +12,7 @@ from aiohttp import web
 from cryptography import x509
 
 from koordinator.cli import component, serving
-from koordinator.cli.serving import ServingError
+from koordinator.cli.flag_settings import FlagError
 from koordinator.clock import SystemClock
 from koordinator.cluster import errors, gatekeeper
 from koordinator.cluster import gatekeeper as gatekeepers
@@ -159,9 +159,9 @@ async def test_our_own_certificate_is_kept_in_its_directory(tmp_path: Path) -> N
 )
 def test_flags_of_tls_that_cannot_work_are_named(options: dict[str, Any], flag: str) -> None:
     given = {"certificate": None, "key": None, "directory": None, "clock": SystemClock()} | options
-    with pytest.raises(ServingError) as caught:
+    with pytest.raises(FlagError) as caught:
         serving.tls_context(**given)
-    assert caught.value.flag == flag
+    assert caught.value.flag == f"--{flag}"
 
 
 def test_what_a_front_proxy_says() -> None:
@@ -192,5 +192,5 @@ async def test_callers_get_the_certificate_of_the_name_that_they_ask_for(tmp_pat
         assert [await subject(name) for name in ("a.example", "x.b.example")] == ["CN=other"] * 2
         assert await subject("c.example") != "CN=other"
 
-    with pytest.raises(ServingError, match="is not CERT,KEY"):
+    with pytest.raises(FlagError, match="is not CERT,KEY"):
         serving.present_by_name(tls, ["alone.pem"])

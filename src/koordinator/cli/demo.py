@@ -1,6 +1,5 @@
 """`koordinator demo`: what co-location brings, in one table and one report."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,40 +10,28 @@ from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX
 
 
 @click.command(context_settings=options.HELP)
-@click.option(
-    "--nodes", type=click.IntRange(2, NODES_MAX), default=100, show_default=True, help="Nodes to simulate."
-)
-@click.option(
-    "--hours",
-    type=click.FloatRange(0.5, HOURS_MAX),
-    default=24.0,
-    show_default=True,
-    help="Length of the day.",
-)
+@click.option("--nodes", type=click.IntRange(2, NODES_MAX), default=100, help="Nodes to simulate.")
+@click.option("--hours", type=click.FloatRange(0.5, HOURS_MAX), default=24.0, help="Length of the day.")
 @click.option(
     "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.FILE,
     metavar="FILE",
     help="CPU use of real machines instead of the generator: lines of name,v0,v1,… in percent per 5 minutes, "
     "plain or gzipped. Each node follows a machine drawn from the file.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Equal seeds give equal figures.")
+@click.option("--seed", type=int, default=1, help="Equal seeds give equal figures.")
 @click.option("--no-colocation", is_flag=True, help="Switch co-location off in the second run, too: no gain.")
 @click.option("--no-load-aware", is_flag=True, help="Place batch without looking at the real load of nodes.")
 @click.option(
     "--protection",
     type=click.Choice([p.value for p in Protection]),
     default=Protection.SUPPRESS.value,
-    show_default=True,
     help="The protection of services from batch on a node: the node agent's CPU suppression, cpu.idle, cpu.shares, "
     "or nothing.",
 )
 @options.figures("report.html")
 @click.option(
-    "--figures",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the table as JSON, for texts that quote it.",
+    "--figures", type=options.FILE, metavar="FILE", help="Write the table as JSON, for texts that quote it."
 )
 @options.quiet
 def demo(**asked: Any) -> None:

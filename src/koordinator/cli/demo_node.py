@@ -31,7 +31,6 @@ _MODES = ("alone", "unmanaged", "default", "managed")
     type=click.IntRange(1, 95),
     multiple=True,
     default=_LOADS,
-    show_default=True,
     help="Share of all CPUs that the service uses when it is alone, in percent. May be given several times.",
 )
 @click.option(
@@ -39,7 +38,6 @@ _MODES = ("alone", "unmanaged", "default", "managed")
     type=click.Choice(_HOGS),
     multiple=True,
     default=_HOGS,
-    show_default=True,
     help="What batch is hungry for. May be given several times. CPU hogs are measured at every load, the others "
     "at the lowest.",
 )
@@ -48,7 +46,6 @@ _MODES = ("alone", "unmanaged", "default", "managed")
     type=click.Choice(_MODES),
     multiple=True,
     default=("alone", "unmanaged", "managed"),
-    show_default=True,
     help="Runs to compare: the service alone, beside ordinary pods, beside best-effort pods under the policies of a "
     "plain installation, or under those of this demonstration. May be given several times.",
 )
@@ -56,27 +53,25 @@ _MODES = ("alone", "unmanaged", "default", "managed")
     "--seconds",
     type=click.FloatRange(SECONDS_MIN, SECONDS_MAX),
     default=5.0,
-    show_default=True,
     help="Length of a measurement. p99.9 needs longer ones.",
 )
 @click.option(
     "--repeats",
     type=click.IntRange(1, REPEATS_MAX),
     default=3,
-    show_default=True,
     help="Measurements of each kind; the table shows their medians.",
 )
 @options.figures("report-node.html")
 @click.option(
     "--interference",
     "interference_path",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.FILE,
     metavar="FILE",
     help="Write p99 by load beside CPU hogs to this file: what the simulator's model of interference is made from.",
 )
 @click.option(
     "--disk-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=options.FOLDER,
     metavar="DIR",
     help="The folder where the service and the disk hog keep their files (about 600 MiB).  [default: the cache folder]",
 )
@@ -189,11 +184,7 @@ def _tell(console: "Console", rows: "list[ResultRow]", shown: "ShownResults") ->
 
     for scenario in sorted({row.scenario for row in rows}):
         table = Table(
-            title=str(scenario),
-            title_justify="left",
-            box=None,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
+            title=str(scenario), title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0)
         )
         for name in texts.HEADER:
             table.add_column(name, justify="left" if len(table.columns) == 0 else "right", no_wrap=True)

@@ -30,11 +30,7 @@ class CheckName(click.ParamType):  # type: ignore[type-arg] # generic in newer r
 
 @click.command(context_settings=options.HELP)
 @click.option(
-    "-n",
-    "--namespace",
-    default="koordinator-system",
-    show_default=True,
-    help="Namespace that the components are installed in.",
+    "-n", "--namespace", default="koordinator-system", help="Namespace that the components are installed in."
 )
 @click.option(
     "--check",

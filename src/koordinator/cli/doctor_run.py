@@ -4,7 +4,6 @@ Its report on a terminal is a table with what is wrong, why it matters and what 
 """
 
 import asyncio
-import json
 import random
 import sys
 from collections.abc import Mapping
@@ -12,13 +11,13 @@ from typing import Any
 
 import click
 import msgspec
-import yaml
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from koordinator.cli import logs, running
+from koordinator.cli.tables import print_document
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
 from koordinator.doctor import gather
@@ -97,11 +96,7 @@ def _write(report: DoctorReport, output: str) -> None:
         else:
             click.echo(plain(report))
         return
-    body = as_json(report)
-    if output == "json":
-        click.echo(json.dumps(body, indent=2))
-    else:
-        click.echo(yaml.safe_dump(body, sort_keys=False, allow_unicode=True), nl=False)
+    print_document(as_json(report), output)
 
 
 def as_json(report: DoctorReport) -> dict[str, Any]:

@@ -33,17 +33,19 @@ asking = options.together(
         "-n",
         "--namespace",
         default="",
+        show_default=False,
         help="Namespace of the pod or gang; that of the kubeconfig, or `default`.",
     ),
     options.dump(
         "`kubectl get nodes,pods,podgroups,elasticquotas -A -o json` or `kubectl cluster-info dump`", "Ask"
     ),
     options.scheduler_config(", for --dump"),
-    click.option("--seed", default=0, show_default=True, help="The scheduler's seed, for --dump."),
+    click.option("--seed", default=0, help="The scheduler's seed, for --dump."),
     options.kubeconfig,
     click.option(
         "--scheduler-url",
         default="",
+        show_default=False,
         help=f"The scheduler's HTTP address; what `koordinator up` wrote into the kubeconfig, or {SCHEDULER_URL}.",
     ),
     options.output("text", "json", "yaml"),
@@ -55,9 +57,7 @@ asking = options.together(
 @asking
 @click.option("--node", "nodes", multiple=True, metavar="NODE", help="Every plugin's answer for this node.")
 @click.option("-v", "--verbose", is_flag=True, help="Every plugin's answer for every node.")
-@click.option(
-    "--best", default=BEST_NODES, show_default=True, type=click.IntRange(0), help="Nodes in the score table."
-)
+@click.option("--best", default=BEST_NODES, type=click.IntRange(0), help="Nodes in the score table.")
 def pod(**asked: Any) -> None:
     """Explain why a pod is pending, or why it is on its node, and what would have to change.
 
@@ -99,7 +99,6 @@ main.add_command(gang, "podgroup")
 _several = click.option(
     "--limit",
     default=200,
-    show_default=True,
     type=click.IntRange(1, 10_000),
     help="Pods that the scheduler is asked about; the others are only counted.",
 )
@@ -109,7 +108,13 @@ _several = click.option(
 @asking
 @click.option("--pending", is_flag=True, help="Only pods without a node.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")
-@click.option("-l", "--selector", default="", help="Only pods with these labels, as for kubectl get.")
+@click.option(
+    "-l",
+    "--selector",
+    default="",
+    show_default=False,
+    help="Only pods with these labels, as for kubectl get.",
+)
 @_several
 def pods(**asked: Any) -> None:
     """Explain why pods are pending. Pods with the same answer share a line.

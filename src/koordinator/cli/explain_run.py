@@ -3,7 +3,6 @@ with the same answer share a line.
 """
 
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -11,15 +10,12 @@ from typing import Any
 
 import click
 import msgspec
-import yaml
 
 from koordinator.cli import explain_sources as sources
 from koordinator.cli import logs
-from koordinator.cli.explain_gang_text import print_gang
 from koordinator.cli.explain_sources import Ask, PodsFound, PodsWanted
-from koordinator.cli.explain_tables import grid, print_parts, remedy_table
-from koordinator.cli.explain_text import print_answer
-from koordinator.cli.tables import console
+from koordinator.cli.explain_text import grid, print_answer, print_parts, remedy_table
+from koordinator.cli.tables import console, print_document
 from koordinator.scheduler.explain.answer import GangAnswer, PodAnswer, PodVerdict
 
 CANNOT_BE_PLACED = 3
@@ -73,71 +69,48 @@ def _tell(
         answer = from_dump(ask, asked.dump_files, asked.config_file)
     else:
         answer = asyncio.run(from_cluster(ask, asked.kubeconfig, asked.scheduler_url))
-    _print(answer, asked.output)
+    if asked.output == "text":
+        print_answer(console(), answer)
+    else:
+        print_document(msgspec.to_builtins(answer), asked.output)
     if answer.verdict not in PLACED:
         sys.exit(CANNOT_BE_PLACED)
-
-
-def _print(answer: PodAnswer | GangAnswer, output: str) -> None:
-    if output == "text":
-        if isinstance(answer, PodAnswer):
-            print_answer(console(), answer)
-        else:
-            print_gang(console(), answer)
-        return
-    body = msgspec.to_builtins(answer)
-    if output == "json":
-        click.echo(json.dumps(body, indent=2))
-    else:
-        click.echo(yaml.safe_dump(body, sort_keys=False, allow_unicode=True), nl=False)
 
 
 EXAMPLES = 3
 
 
-def pods(
-    pending: bool,
-    all_namespaces: bool,
-    selector: str,
-    limit: int,
-    namespace: str,
-    **shared: Any,
-) -> None:
+def pods(pending: bool, all_namespaces: bool, selector: str, limit: int, **shared: Any) -> None:
     """Carry out `koordinator explain pods`; the parameters are its options."""
+    asked = ExplainOptions(**shared)
     wanted = PodsWanted(
-        namespace=namespace, all_namespaces=all_namespaces, selector=selector, pending=pending, limit=limit
+        namespace=asked.namespace,
+        all_namespaces=all_namespaces,
+        selector=selector,
+        pending=pending,
+        limit=limit,
     )
-    _tell_of_pods(wanted, **shared)
+    _tell_of_pods(wanted, asked)
 
 
-def workload(kind: str, name: str, limit: int, namespace: str, **shared: Any) -> None:
+def workload(kind: str, name: str, limit: int, **shared: Any) -> None:
     """Carry out `koordinator explain deployment NAME` and the like; the parameters are its options."""
+    asked = ExplainOptions(**shared)
     own, slash, rest = name.partition("/")
-    namespace, name = (own, rest) if slash else (namespace, name)
-    _tell_of_pods(PodsWanted(namespace=namespace, kind=kind, name=name, limit=limit), **shared)
+    namespace, name = (own, rest) if slash else (asked.namespace, name)
+    _tell_of_pods(PodsWanted(namespace=namespace, kind=kind, name=name, limit=limit), asked)
 
 
-def _tell_of_pods(
-    wanted: PodsWanted,
-    *,
-    dump_files: tuple[str, ...],
-    config_file: Path | None,
-    seed: int,
-    kubeconfig: str,
-    scheduler_url: str,
-    output: str,
-) -> None:
+def _tell_of_pods(wanted: PodsWanted, asked: ExplainOptions) -> None:
     logs.keep_quiet()
-    if dump_files:
-        found = sources.pods_from_dump(wanted, dump_files, config_file, seed)
+    if asked.dump_files:
+        found = sources.pods_from_dump(wanted, asked.dump_files, asked.config_file, asked.seed)
     else:
-        found = asyncio.run(sources.pods_from_cluster(wanted, kubeconfig, scheduler_url))
-    if output == "text":
+        found = asyncio.run(sources.pods_from_cluster(wanted, asked.kubeconfig, asked.scheduler_url))
+    if asked.output == "text":
         _print_groups(wanted, found)
     else:
-        body = [msgspec.to_builtins(each) for each in found.answers]
-        yaml_text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True) if output == "yaml" else ""
-        click.echo(yaml_text or json.dumps(body, indent=2), nl=not yaml_text)
+        print_document(msgspec.to_builtins(found.answers), asked.output)
     if any(each.verdict not in PLACED for each in found.answers):
         sys.exit(CANNOT_BE_PLACED)
 

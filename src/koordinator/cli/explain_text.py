@@ -1,39 +1,121 @@
-"""An explanation on a terminal: the verdict first, then what led to it, then what would help."""
+"""Print explanations of pods and gangs on a terminal: the verdict first, then what led to it, then what would help."""
+
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from koordinator.api import readable
-from koordinator.cli.explain_gang_text import gang_parts
-from koordinator.cli.explain_tables import (
-    event_texts,
-    grid,
-    preemption_table,
-    print_parts,
-    reason_table,
-    remedy_table,
-    verdict_line,
+from koordinator.cli.tables import table_of
+from koordinator.scheduler.explain.answer import (
+    EventLine,
+    GangAnswer,
+    NodeAnswer,
+    PodAnswer,
+    PodVerdict,
+    PreemptionAnswer,
+    QuotaAnswer,
+    ReasonCount,
+    Remedy,
+    ScoredNode,
 )
-from koordinator.scheduler.explain.answer import NodeAnswer, PodAnswer, QuotaAnswer, ScoredNode
+
+EVENTS_MAX = 5
+_COUNTS = ("nodes", "only this", "total", "pods", "minimum", "members", "pending", "waiting", "bound")
+_AMOUNTS = ("used", "runtime", "asked for", "min", "max")
+_STYLE = {
+    PodVerdict.BOUND: "green",
+    PodVerdict.SCHEDULABLE: "green",
+    PodVerdict.PREEMPTION: "yellow",
+    PodVerdict.WAITING: "yellow",
+    PodVerdict.UNDECIDED: "yellow",
+    PodVerdict.FINISHED: "dim",
+}
 
 
-def print_answer(console: Console, answer: PodAnswer) -> None:
-    """Everything that the answer holds, in the order in which people ask."""
-    parts: list[RenderableType | None] = [verdict_line(answer.sentence, answer.verdict), _facts(answer)]
+def print_parts(console: Console, parts: Iterable[RenderableType | None]) -> None:
+    """Print the parts that are not None, with blank lines between them."""
+    for number, part in enumerate(each for each in parts if each is not None):
+        if number:
+            console.print()
+        console.print(part)
+
+
+def grid(*columns: str, title: str = "") -> Table:
+    """Return a table of these columns; amounts and counts stand on the right."""
+    return table_of(title, {column: column in (*_COUNTS, *_AMOUNTS) for column in columns})
+
+
+def _reason_table(reasons: Sequence[ReasonCount], title: str) -> Table | None:
+    """Refusals with the nodes that they concern."""
+    if not reasons:
+        return None
+    table = grid("nodes", "only this", "plugin", "reason", "for example", title=title)
+    for each in reasons:
+        reason = each.reason if each.preemption_might_help else f"{each.reason} (eviction cannot help)"
+        table.add_row(
+            str(each.node_count), str(each.alone_count), each.plugin, reason, ", ".join(each.examples)
+        )
+    return table
+
+
+def remedy_table(remedies: Sequence[Remedy]) -> Table | None:
+    """Changes that would help."""
+    if not remedies:
+        return None
+    table = grid("change", "nodes", "for example", title="What would help")
+    for each in remedies:
+        table.add_row(each.change, str(each.node_count or ""), ", ".join(each.examples))
+    return table
+
+
+def _preemption_table(preemption: PreemptionAnswer | None, said: str = "") -> RenderableType | None:
+    """Return a table of the pods that would be evicted, or why none would be, unless `said` has that."""
+    if preemption is None:
+        return None
+    if not preemption.nodes:
+        return Text(preemption.message) if preemption.message and preemption.message not in said else None
+    table = grid("node", "pods", "who would be evicted", "budgets violated", title="Preemption")
+    for each in preemption.nodes:
+        table.add_row(each.node, str(len(each.pods)), ", ".join(each.pods), str(each.budget_violations))
+    return table
+
+
+def _event_texts(events: Sequence[EventLine], said: Sequence[str] = ()) -> list[str]:
+    """Return the last ones; texts that were `said` already are not repeated."""
+    return [
+        f"Event {e.time} {e.reason} (×{e.count}): {'the same' if e.message in said else e.message}"
+        for e in events[-EVENTS_MAX:]
+    ]
+
+
+def _paragraph(lines: Sequence[str]) -> Text | None:
+    return Text("\n".join(lines)) if lines else None
+
+
+def print_answer(console: Console, answer: PodAnswer | GangAnswer) -> None:
+    """Print everything that the answer holds, in the order in which people ask."""
+    verdict = Text(answer.sentence, style=f"bold {_STYLE.get(answer.verdict, 'red')}")
+    parts = _pod_parts(answer) if isinstance(answer, PodAnswer) else _gang_parts(answer)
+    print_parts(console, [verdict, *parts])
+
+
+def _pod_parts(answer: PodAnswer) -> list[RenderableType | None]:
+    parts: list[RenderableType | None] = [_facts(answer)]
     if answer.quota is not None:
         parts += [_quota(answer.quota), _above(answer.quota) if not answer.node else None]
     if answer.gang is not None:
-        parts += gang_parts(answer.gang)
-    parts += [
-        reason_table(answer.reasons, "Why nodes refuse it"),
+        parts += _gang_parts(answer.gang)
+    return [
+        *parts,
+        _reason_table(answer.reasons, "Why nodes refuse it"),
         remedy_table(answer.remedies),
-        preemption_table(answer.preemption, answer.message),
+        _preemption_table(answer.preemption, answer.message),
         _scores(answer.scores, answer.node),
         *(_node(each) for each in answer.nodes),
         _messages(answer),
     ]
-    print_parts(console, parts)
 
 
 def _facts(answer: PodAnswer) -> Text:
@@ -83,7 +165,7 @@ def _above(quota: QuotaAnswer) -> Text | None:
     for each in quota.above:
         amounts = ", ".join(readable.lot(name, amount) for name, amount in each.amounts.items())
         lines.append(f"{each.quota} uses {amounts} above its runtime; it comes back as pods of it end")
-    return Text("\n".join(lines)) if lines else None
+    return _paragraph(lines)
 
 
 def _scores(scores: list[ScoredNode], chosen: str) -> Table | None:
@@ -126,5 +208,65 @@ def _messages(answer: PodAnswer) -> Text | None:
             told = f" {condition.reason}: {same}" if condition.reason else ""
             lines.append(f"Condition PodScheduled={condition.status}{told}")
             said.append(condition.message)
-    lines += event_texts(answer.events, [text for text in said if text])
-    return Text("\n".join(lines)) if lines else None
+    lines += _event_texts(answer.events, [text for text in said if text])
+    return _paragraph(lines)
+
+
+def _gang_parts(answer: GangAnswer) -> list[RenderableType | None]:
+    """Return what stands below the verdict, also of a pod that goes with its gang."""
+    fit = answer.fit
+    where = f" in {fit.where}" if fit is not None and fit.where else ""
+    title = f"Why nodes{where} refuse {fit.stuck}, next to the members before it" if fit is not None else ""
+    return [
+        _gang_facts(answer),
+        _gangs(answer),
+        _domains(answer),
+        _reason_table(fit.reasons, title) if fit is not None else None,
+        remedy_table(answer.remedies),
+        _preemption_table(answer.preemption),
+        _paragraph(_event_texts(answer.events)),
+    ]
+
+
+def _gang_facts(answer: GangAnswer) -> Text:
+    lines = [f"state: {answer.state}"]
+    if answer.representative:
+        lines[0] += f"; {answer.representative} stands for it in the scheduling queue"
+    if answer.fit is not None and answer.fit.nodes:
+        nodes = ", ".join(f"{name} ({count})" for name, count in answer.fit.nodes.items())
+        more = answer.fit.node_count - len(answer.fit.nodes)
+        lines.append(
+            f"members that find a place would go to {nodes}{f' and {more} more nodes' if more else ''}"
+        )
+    if answer.last_failure:
+        lines.append(f"this round has failed: {answer.last_failure}")
+    return Text("\n".join([*lines, *answer.notes]))
+
+
+def _gangs(answer: GangAnswer) -> Table:
+    table = grid(
+        "gang", "minimum", "members", "pending", "waiting", "bound", "phase", "mode", "match policy", "from"
+    )
+    for line in answer.gangs:
+        table.add_row(
+            line.gang,
+            str(line.minimum),
+            str(line.existing),
+            str(line.pending),
+            str(line.waiting),
+            str(line.bound),
+            line.phase or "-",
+            line.mode or "-",
+            line.match_policy or "-",
+            line.described_by or "nobody",
+        )
+    return table
+
+
+def _domains(answer: GangAnswer) -> Table | None:
+    if not answer.domains:
+        return None
+    table = grid("part of the network", "members that fit", title="Where all must be together")
+    for each in answer.domains:
+        table.add_row(f"{each.layer} {each.name}".strip(), str(each.fitting))
+    return table

@@ -1,6 +1,5 @@
 """`koordinator install` and `koordinator uninstall`: the objects of an installation, printed, applied, taken away."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,20 +11,20 @@ from koordinator.cli import options, running
 @click.option("--dry-run", is_flag=True, help="Print all objects as YAML; no cluster is asked.")
 @click.option("--apply", "do_apply", is_flag=True, help="Apply all objects to the cluster of the kubeconfig.")
 @click.option(
-    "--output-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Write the objects as a folder for `kubectl apply -k`.",
+    "--output-dir", type=options.FOLDER, help="Write the objects as a folder for `kubectl apply -k`."
 )
 @click.option(
     "-f",
     "--values",
     "value_files",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=options.EXISTING_FILE,
     help="YAML file of values (those of the Helm chart); may be given several times, the last wins.",
 )
 @click.option("--set", "settings", multiple=True, metavar="A.B=C", help="One value; wins over files.")
-@click.option("-n", "--namespace", default="", help="Short for --set installation.namespace=…")
+@click.option(
+    "-n", "--namespace", default="", show_default=False, help="Short for --set installation.namespace=…"
+)
 @click.option("--force-conflicts", is_flag=True, help="Overwrite fields that others changed on the cluster.")
 @click.option(
     "--prune", is_flag=True, help="Delete objects of an earlier installation that are no longer wanted."

@@ -12,48 +12,23 @@ from koordinator.cli import options, running
 INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 and the number of SIGINT."""
 
-# name -> (module, attribute, one line of help)
-COMMANDS: dict[str, tuple[str, str, str]] = {
-    "up": ("koordinator.cli.up", "up", "Run a whole cluster in this process; kubectl works on it."),
-    "demo": (
-        "koordinator.cli.demo",
-        "demo",
-        "Run a day of a cluster without and with co-location, side by side.",
-    ),
+COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("up:up", "Run a whole cluster in this process; kubectl works on it."),
+    "demo": ("demo:demo", "Run a day of a cluster without and with co-location, side by side."),
     "demo-node": (
-        "koordinator.cli.demo_node",
-        "demo_node",
+        "demo_node:demo_node",
         "Show what the node agent does for a service on this machine, with real processes (root).",
     ),
-    "explain": (
-        "koordinator.cli.explain",
-        "main",
-        "Explain why a pod is pending or where it is, and what would change that.",
-    ),
-    "doctor": (
-        "koordinator.cli.doctor",
-        "main",
-        "Find what is wrong with an installation, why it matters, and what to do.",
-    ),
-    "quota": (
-        "koordinator.cli.quota",
-        "main",
-        "Show the tree of quotas: used, runtime, min, max, and who borrows from whom.",
-    ),
-    "simulate": (
-        "koordinator.cli.simulate",
-        "main",
-        "Replay lists of nodes and pods with the real scheduler.",
-    ),
-    "install": ("koordinator.cli.install", "install", "Install or upgrade Koordinator on a cluster."),
-    "uninstall": ("koordinator.cli.install", "uninstall", "Take Koordinator off a cluster."),
-    "crds": ("koordinator.cli.crds", "crds", "Print the CustomResourceDefinitions."),
-    "completion": (
-        "koordinator.cli.completion",
-        "completion",
-        "Print the script by which a shell completes this command.",
-    ),
+    "explain": ("explain:main", "Explain why a pod is pending or where it is, and what would change that."),
+    "doctor": ("doctor:main", "Find what is wrong with an installation, why it matters, and what to do."),
+    "quota": ("quota:main", "Show the tree of quotas: used, runtime, min, max, and who borrows from whom."),
+    "simulate": ("simulate:main", "Replay lists of nodes and pods with the real scheduler."),
+    "install": ("install:install", "Install or upgrade Koordinator on a cluster."),
+    "uninstall": ("install:uninstall", "Take Koordinator off a cluster."),
+    "crds": ("crds:crds", "Print the CustomResourceDefinitions."),
+    "completion": ("completion:completion", "Print the script by which a shell completes this command."),
 }
+"""By name: module of this package and command in it, one line of help."""
 
 
 class LazyGroup(click.Group):
@@ -63,11 +38,10 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
+        if cmd_name not in COMMANDS:
             return None
-        module, attribute, _ = entry
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
         return command
 
     def resolve_command(
@@ -93,7 +67,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, help_text) for name, (_, _, help_text) in COMMANDS.items()])
+            formatter.write_dl([(name, help_text) for name, (_, help_text) in COMMANDS.items()])
 
 
 @click.group(cls=LazyGroup, context_settings=options.HELP)

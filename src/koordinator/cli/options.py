@@ -2,13 +2,17 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 Command = Callable[..., None]
 
-HELP = {"help_option_names": ["-h", "--help"]}
+HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "show_default": True}
 """Context settings of every command that is not named like one of upstream's."""
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -23,9 +27,14 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 kubeconfig = click.option(
-    "--kubeconfig", default="", help="kubeconfig file of the cluster; else $KUBECONFIG or ~/.kube/config."
+    "--kubeconfig",
+    default="",
+    show_default=False,
+    help="kubeconfig file of the cluster; else $KUBECONFIG or ~/.kube/config.",
 )
-on_a_cluster = together(kubeconfig, click.option("--context", default="", help="Context of the kubeconfig."))
+on_a_cluster = together(
+    kubeconfig, click.option("--context", default="", show_default=False, help="Context of the kubeconfig.")
+)
 
 
 def dump(kubectl: str, verb: str = "Look at") -> Callable[[Command], Command]:
@@ -42,7 +51,7 @@ def dump(kubectl: str, verb: str = "Look at") -> Callable[[Command], Command]:
 
 def output(*formats: str) -> Callable[[Command], Command]:
     """`-o FORMAT`; the first is what a person reads."""
-    return click.option("-o", "--output", type=click.Choice(formats), default=formats[0], show_default=True)
+    return click.option("-o", "--output", type=click.Choice(formats), default=formats[0])
 
 
 def scheduler_config(where: str = "") -> Callable[[Command], Command]:
@@ -50,7 +59,7 @@ def scheduler_config(where: str = "") -> Callable[[Command], Command]:
     return click.option(
         "--config",
         "config_file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=EXISTING_FILE,
         help=f"The scheduler's configuration{where}; without it the one that an installation brings.",
     )
 
@@ -59,19 +68,10 @@ def figures(report: str) -> Callable[[Command], Command]:
     """`--report FILE` (`report` unless it is given) and `--json FILE`: a measurement as a page and as numbers."""
     return together(
         click.option(
-            "--report",
-            type=click.Path(dir_okay=False, path_type=Path),
-            default=Path(report),
-            show_default=True,
-            metavar="FILE",
-            help="The file for the report.",
+            "--report", type=FILE, default=Path(report), metavar="FILE", help="The file for the report."
         ),
         click.option(
-            "--json",
-            "json_path",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="Write all figures to this file, too.",
+            "--json", "json_path", type=FILE, metavar="FILE", help="Write all figures to this file, too."
         ),
     )
 

@@ -2,14 +2,12 @@
 
 import asyncio
 import contextlib
-import json
 import random
 import sys
 from collections.abc import Sequence
 
 import click
 import msgspec
-import yaml
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -18,6 +16,7 @@ from koordinator.api.core import Node
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cli import logs
 from koordinator.cli.quota_text import PLAIN, Glyphs, TreeDrawing, tree_lines
+from koordinator.cli.tables import print_document
 from koordinator.clock import SystemClock, rfc3339
 from koordinator.cluster import connect, errors
 from koordinator.cluster.informer import Informer
@@ -105,11 +104,8 @@ def _glyphs() -> Glyphs:
 def _write(found: Forest, shown: ShownTrees, output: str) -> None:
     if output != "table":
         trees = shown.of(found)
-        body = to_json(Forest(trees=trees, strays=found.strays if len(trees) == len(found.trees) else []))
-        if output == "json":
-            click.echo(json.dumps(body, indent=2, ensure_ascii=False))
-        else:
-            click.echo(yaml.safe_dump(body, sort_keys=False, allow_unicode=True), nl=False)
+        strays = found.strays if len(trees) == len(found.trees) else []
+        print_document(to_json(Forest(trees=trees, strays=strays)), output, ascii_only=False)
         return
     console = Console(highlight=False)
     for line in _drawn(found, shown, console.width if sys.stdout.isatty() else None):

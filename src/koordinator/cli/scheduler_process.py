@@ -12,7 +12,7 @@ import msgspec
 from koordinator.api import duration, upstream_gates
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.cli import access, component, logs, running, scheduler_flags, serving
+from koordinator.cli import component, logs, running, scheduler_flags, serving
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
@@ -292,7 +292,7 @@ async def _served(scheduler: Scheduler, options: HttpOptions, flags: Flags) -> A
                 ciphers=flags.tls_cipher_suites,
             )
             serving.present_by_name(tls, flags.tls_sni_cert_key)
-            gatekeeper = await stack.enter_async_context(access.gatekeeper(flags, tls))
+            gatekeeper = await stack.enter_async_context(serving.gatekeeper(flags, tls))
             app = http.application(scheduler, options, (guarded(gatekeeper.refusal),))
             await stack.enter_async_context(
                 component.served(

@@ -1,13 +1,17 @@
-"""TLS of a server, with a given or a self-made certificate."""
+"""Serve the secure port: TLS with a given or a self-made certificate, and who may call, by flags and by the cluster's
+certificate authorities.
+"""
 
+import contextlib
 import datetime
 import ipaddress
 import logging
 import os
+import random
 import socket
 import ssl
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -15,9 +19,21 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from koordinator.api import user_files
-from koordinator.api.errors import KoordinatorError
+from koordinator.api import duration, user_files
+from koordinator.cli.flag_settings import FlagError
+from koordinator.cli.scheduler_flags import Flags
 from koordinator.clock import Clock
+from koordinator.cluster import config, connect, errors
+from koordinator.cluster.gatekeeper import (
+    AccessReviewer,
+    Authorities,
+    Gatekeeper,
+    RequestHeaders,
+    TokenReviewer,
+    look_up,
+    trust_clients,
+)
+from koordinator.cluster.kube import KubeCluster
 
 log = logging.getLogger(__name__)
 
@@ -50,17 +66,6 @@ CIPHERS = {
 TLS13_CIPHERS = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 
 
-class ServingError(KoordinatorError, ValueError):
-    """A flag about serving cannot be used."""
-
-    def __init__(self, flag: str, reason: str) -> None:
-        super().__init__(flag, reason)
-        self.flag, self.reason = flag, reason
-
-    def __str__(self) -> str:
-        return f"--{self.flag}: {self.reason}"
-
-
 def tls_context(
     certificate: Path | None,
     key: Path | None,
@@ -70,43 +75,43 @@ def tls_context(
     min_version: str = "",
     ciphers: Sequence[str] = (),
 ) -> ssl.SSLContext:
-    """TLS for a server, with a certificate of our own where none is given. Raises: ServingError."""
+    """TLS for a server, with a certificate of our own where none is given. Raises: FlagError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if min_version not in MIN_VERSIONS:
         names = ", ".join(filter(None, MIN_VERSIONS))
-        raise ServingError("tls-min-version", f"{min_version!r} is none of {names}")
+        raise FlagError("--tls-min-version", f"{min_version!r} is none of {names}")
     context.minimum_version = MIN_VERSIONS[min_version]
     if chosen := _ciphers(ciphers):
         context.set_ciphers(":".join(chosen))
     if (certificate is None) != (key is None):
-        flag = "tls-private-key-file" if key is None else "tls-cert-file"
-        raise ServingError(flag, "certificate and key are given together or not at all")
+        flag = "--tls-private-key-file" if key is None else "--tls-cert-file"
+        raise FlagError(flag, "certificate and key are given together or not at all")
     try:
         if certificate is not None:
             context.load_cert_chain(certificate, key)
         else:
             _load_own(context, directory, clock)
     except (OSError, ValueError) as error:
-        raise ServingError("tls-cert-file" if certificate else "cert-dir", str(error)) from error
+        raise FlagError("--tls-cert-file" if certificate else "--cert-dir", str(error)) from error
     return context
 
 
 def present_by_name(context: ssl.SSLContext, entries: Sequence[str]) -> None:
     """Other certificates for other names: `CERT,KEY` or `CERT,KEY:NAME,…`; a name may begin with `*.`.
 
-    Raises: ServingError.
+    Raises: FlagError.
     """
     by_name: dict[str, tuple[str, str]] = {}
     for entry in entries:
         files, _, names = entry.partition(":")
         certificate, comma, key = files.partition(",")
         if not comma:
-            raise ServingError("tls-sni-cert-key", f"{entry!r} is not CERT,KEY or CERT,KEY:NAME,…")
+            raise FlagError("--tls-sni-cert-key", f"{entry!r} is not CERT,KEY or CERT,KEY:NAME,…")
         try:
             _with_certificate(context, certificate, key)
             asked = names.split(",") if names else _names_in(user_files.read(certificate))
         except (OSError, ValueError) as error:
-            raise ServingError("tls-sni-cert-key", f"{entry!r}: {error}") from error
+            raise FlagError("--tls-sni-cert-key", f"{entry!r}: {error}") from error
         by_name |= {name.lower(): (certificate, key) for name in asked}
     contexts: dict[tuple[str, str], ssl.SSLContext] = {}
 
@@ -142,7 +147,7 @@ def _ciphers(names: Sequence[str]) -> list[str]:
     known = [CIPHERS[name] for name in names if name in CIPHERS]
     for name in names:
         if name not in CIPHERS and name not in TLS13_CIPHERS:
-            raise ServingError("tls-cipher-suites", f"{name!r} is not known")
+            raise FlagError("--tls-cipher-suites", f"{name!r} is not known")
     return known
 
 
@@ -193,3 +198,79 @@ def _self_signed(clock: Clock) -> bytes:
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return certificate.public_bytes(pem) + private
+
+
+# Who may call
+
+
+@contextlib.asynccontextmanager
+async def gatekeeper(flags: Flags, tls: ssl.SSLContext) -> AsyncIterator[Gatekeeper]:
+    """Inside, callers of a server with this TLS context can be told apart. Raises: FlagError."""
+    async with contextlib.AsyncExitStack() as stack:
+        tokens = await _client(stack, flags.authentication_kubeconfig)
+        permissions = await _client(stack, flags.authorization_kubeconfig)
+        authorities = await _authorities(flags, tokens)
+        try:
+            trust_clients(tls, authorities)
+            made = Gatekeeper(
+                authorities,
+                TokenReviewer(tokens, ttl_s=duration.parse(flags.authentication_token_webhook_cache_ttl)),
+                AccessReviewer(
+                    permissions,
+                    allowed_ttl_s=duration.parse(flags.authorization_webhook_cache_authorized_ttl),
+                    refused_ttl_s=duration.parse(flags.authorization_webhook_cache_unauthorized_ttl),
+                ),
+                flags.authorization_always_allow_paths,
+            )
+        except (ssl.SSLError, ValueError) as error:
+            raise FlagError("--client-ca-file", f"a certificate authority is unreadable: {error}") from error
+        yield made
+
+
+async def _client(stack: contextlib.AsyncExitStack, kubeconfig: str) -> KubeCluster | None:
+    """Return a client for reviews: of the kubeconfig, else of the pod that we are, else none."""
+    if kubeconfig:
+        found = connect.load(kubeconfig_file=kubeconfig)
+    elif os.environ.get("KUBERNETES_SERVICE_HOST"):
+        found = config.in_cluster()
+    else:
+        return None
+    cluster = KubeCluster(found, rng=random.Random(), component="koord-scheduler")
+    return await stack.enter_async_context(cluster)
+
+
+async def _authorities(flags: Flags, cluster: KubeCluster | None) -> Authorities:
+    """Return the authorities from flags, and those from the cluster where flags say nothing."""
+    found = Authorities()
+    if cluster is not None and not flags.authentication_skip_lookup:
+        try:
+            found = await look_up(cluster)
+        except (errors.ApiError, ValueError) as error:
+            if not flags.authentication_tolerate_lookup_failure:
+                raise FlagError("--authentication-kubeconfig", f"client authorities: {error}") from error
+            log.warning("client authorities not read from the cluster", extra={"error": str(error)})
+    proxies_file = flags.requestheader_client_ca_file
+    return Authorities(
+        client_ca=_read(flags.client_ca_file, "--client-ca-file") or found.client_ca,
+        request_header_ca=_read(proxies_file, "--requestheader-client-ca-file") or found.request_header_ca,
+        headers=found.headers if proxies_file is None else _headers(flags),
+    )
+
+
+def _headers(flags: Flags) -> RequestHeaders:
+    return RequestHeaders(
+        allowed_names=flags.requestheader_allowed_names,
+        username=flags.requestheader_username_headers,
+        uid=flags.requestheader_uid_headers,
+        group=flags.requestheader_group_headers,
+        extra_prefix=flags.requestheader_extra_headers_prefix,
+    )
+
+
+def _read(path: Path | None, flag: str) -> str:
+    if path is None:
+        return ""
+    try:
+        return user_files.read_text(path)
+    except (OSError, user_files.FileError) as error:
+        raise FlagError(flag, str(error)) from error

@@ -1,6 +1,5 @@
 """`koordinator simulate scheduling`: place a list of pods on a list of nodes and see what comes of it."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -27,12 +26,11 @@ def main() -> None:
     "--pods", "pod_files", multiple=True, required=True, metavar="FILE", help="Pods, likewise. Repeatable."
 )
 @options.scheduler_config()
-@click.option("--seed", default=0, show_default=True, help="Decides ties between nodes.")
+@click.option("--seed", default=0, help="Decides ties between nodes.")
 @click.option(
     "--order",
     type=click.Choice([each.value for each in Order]),
     default=Order.GIVEN.value,
-    show_default=True,
     help="The order of pods: as in the file, as the queue sorts them, or by creation time.",
 )
 @click.option(
@@ -44,14 +42,12 @@ def main() -> None:
     "--gpu",
     type=click.Choice([each.value for each in Gpu]),
     default=Gpu.SKIP_PODS.value,
-    show_default=True,
     help="GPU columns of tables: leave pods with GPUs out (and nodes, too), ignore GPUs, or count whole ones "
     "as nvidia.com/gpu.",
 )
 @click.option(
     "--pods-per-node",
     default=PODS_PER_NODE,
-    show_default=True,
     type=click.IntRange(1, 100_000),
     help="The number of pods that a node of a table takes.",
 )
@@ -60,14 +56,9 @@ def main() -> None:
     "--output",
     type=click.Choice(["text", "json", "html"]),
     default="text",
-    show_default=True,
     help="The report to write: one screen, all figures, or a page with plots.",
 )
-@click.option(
-    "--output-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The file to write; else standard output.",
-)
+@click.option("--output-file", type=options.FILE, help="The file to write; else standard output.")
 def scheduling(**asked: Any) -> None:
     """Place a list of pods on a list of nodes with the real scheduler, at full speed.
 

@@ -1,16 +1,29 @@
-"""Carry out `koordinator simulate` once its command line is read."""
+"""Carry out `koordinator simulate` once its command line is read.
 
+Its result is one screen, all figures, or a page with plots.
+"""
+
+import io
 import time
 from pathlib import Path
 
 import click
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
-from koordinator.cli import logs, simulate_text
+from koordinator.api import readable
+from koordinator.cli import logs
 from koordinator.cli.explain_sources import read_config
-from koordinator.simulate import replay, replay_input
+from koordinator.cli.tables import UNBOUNDED, console, table_of
+from koordinator.simulate import replay, replay_input, replay_report
 from koordinator.simulate.replay_options import Gpu, Order
+from koordinator.simulate.replay_report import ReplayReport
+
+BAR_WIDTH = 30
+RESOURCES_SHOWN = 2
+LEFT_OVER_SHOWN = 8
 
 
 def scheduling(
@@ -50,4 +63,124 @@ def scheduling(
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     placed_s = time.perf_counter()
-    simulate_text.write(given, result, read_s - started_s, placed_s - read_s, output, output_file)
+    found = replay_report.report(given, result, read_s - started_s, placed_s - read_s)
+    _write(found, output, output_file)
+
+
+def _write(found: ReplayReport, output: str, output_file: Path | None) -> None:
+    """To standard output, or to `output_file`."""
+    if output == "text" and output_file is None:
+        print_report(console(), found)
+        return
+    if output == "text":
+        stream = io.StringIO()
+        print_report(Console(file=stream, highlight=False, width=UNBOUNDED), found)
+        text = stream.getvalue()
+    elif output == "json":
+        text = msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+    else:
+        from koordinator.simulate.report import replay_page  # plotly, which only pages need
+
+        text = replay_page.render(found)
+    if output_file is not None:
+        output_file.write_text(text, encoding="utf-8")
+    else:
+        click.echo(text, nl=False)
+
+
+def print_report(console: Console, found: ReplayReport) -> None:
+    """One screen."""
+    verdict = (
+        f"{found.placed:,} of {found.pods:,} pods placed on {found.nodes_used:,} of {found.nodes:,} nodes"
+    )
+    if found.timeline:
+        verdict = (
+            f"{found.placed:,} of {found.pods:,} pods were placed on {found.nodes:,} nodes in their time"
+        )
+    console.print(verdict + ".", style="bold green" if not found.unplaced else "bold yellow")
+    if found.gpu_pods_left_out:
+        console.print(f"{found.gpu_pods_left_out:,} pods that ask for GPUs are left out (--gpu).")
+    if found.ended_left_out:
+        console.print(f"{found.ended_left_out:,} pods of the files had ended already.")
+    speed = found.speed
+    console.print(
+        f"{speed.placing_s:.2f} s for {speed.attempts:,} attempts ({speed.pods_per_s:,.0f} pods/s; "
+        f"p50 {speed.attempt_p50_us:,.0f} µs, p99 {speed.attempt_p99_us:,.0f} µs), "
+        f"{speed.reading_s:.2f} s to read the files."
+    )
+    console.print(_resources(found))
+    if found.headroom:
+        console.print(_headroom(found))
+    if found.waiting is not None:
+        waiting = found.waiting
+        console.print(
+            f"Waiting: {waiting.at_once:,} pods placed at once; p50 {waiting.p50_s:,.0f} s, "
+            f"p90 {waiting.p90_s:,.0f} s, p99 {waiting.p99_s:,.0f} s, "
+            f"at most {waiting.max_s:,.0f} s of virtual time.\n"
+        )
+    if found.left_over:
+        console.print(_left_over(found))
+    console.print(_histogram(found))
+
+
+def _grid(title: str, *columns: str) -> Table:
+    words = ("resource", "shape", "reasons", "for example", "requests")
+    return table_of(title, {column: column not in words for column in columns})
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.1f} %"
+
+
+def _resources(found: ReplayReport) -> Table:
+    shares = ("when fullest", "mean", "peak") if found.timeline else ("share",)
+    columns = ("resource", "allocatable", "wanted", "allocated", *shares, "unusable", "stranded")
+    table = _grid("Allocation, and what is free but of no use (docs/replay.md has the formulas)", *columns)
+    for use in found.resources:
+        figures = [_percent(use.allocated_ratio)]
+        if found.timeline:
+            figures += [_percent(found.mean[use.resource]), _percent(found.peak[use.resource])]
+        table.add_row(
+            use.resource,
+            readable.cell(use.resource, use.allocatable),
+            readable.cell(use.resource, use.wanted),
+            readable.cell(use.resource, use.allocated),
+            *figures,
+            _percent(use.unusable_ratio),
+            _percent(use.stranded_ratio),
+        )
+    return table
+
+
+def _headroom(found: ReplayReport) -> Table:
+    table = _grid("Room for more pods of the list's shapes", "shape", "requests", "fit", "if pooled", "lost")
+    for room in found.headroom:
+        requests = ", ".join(f"{readable.lot(name, amount)}" for name, amount in room.requests.items())
+        table.add_row(room.shape, requests, f"{room.fits:,}", f"{room.pooled:,}", _percent(room.lost_ratio))
+    return table
+
+
+def _left_over(found: ReplayReport) -> Table:
+    table = _grid("Not placed", "pods", "reasons", "for example")
+    for each in found.left_over[:LEFT_OVER_SHOWN]:
+        table.add_row(f"{each.pods:,}", ", ".join(each.reasons), ", ".join(each.examples))
+    more = sum(each.pods for each in found.left_over[LEFT_OVER_SHOWN:])
+    if more:
+        table.add_row(f"{more:,}", "other reasons (-o json has all)", "")
+    return table
+
+
+def _histogram(found: ReplayReport) -> Table:
+    names = list(found.histogram)[:RESOURCES_SHOWN]
+    table = _grid("Nodes by how much of them is allocated", "allocated", *names)
+    largest = max((max(found.histogram[name]) for name in names), default=0) or 1
+    for number in range(replay_report.BINS):
+        bars = [
+            f"{'█' * -(-BAR_WIDTH * found.histogram[name][number] // largest)} {found.histogram[name][number]:,}"
+            for name in names
+        ]
+        low = 100 * number // replay_report.BINS
+        table.add_row(f"{low}–{low + 100 // replay_report.BINS} %", *bars)
+    for column in table.columns[1:]:
+        column.justify = "left"
+    return table

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from koordinator.cli import logs
+from koordinator.cli import logs, options
 from koordinator.cli import process_node as process_nodes
 from koordinator.clock import SystemClock
 
@@ -40,52 +40,32 @@ def read_gpus(text: str) -> tuple[int, str]:
     return int(number), model
 
 
-@click.command()
+@click.command(context_settings={"show_default": True})
 @click.option(
     "--nodes",
     show_default="10, or 0 with --process-node",
     type=click.IntRange(0, NODES_MAX),
     help="Hollow nodes: simulated kubelets whose pods start, use CPU and end, without processes.",
 )
-@click.option(
-    "--node-cpu",
-    default=32,
-    show_default=True,
-    type=click.IntRange(1, CPU_CORES_MAX),
-    help="Cores of each node.",
-)
-@click.option(
-    "--node-memory-gib",
-    default=128,
-    show_default=True,
-    type=click.IntRange(1, 65_536),
-    help="Memory of each node.",
-)
+@click.option("--node-cpu", default=32, type=click.IntRange(1, CPU_CORES_MAX), help="Cores of each node.")
+@click.option("--node-memory-gib", default=128, type=click.IntRange(1, 65_536), help="Memory of each node.")
 @click.option(
     "--gpus",
     default="0",
-    show_default=True,
     metavar="N[:MODEL]",
     callback=lambda context, option, value: read_gpus(value),
     help="GPUs of each hollow node, such as 8 or 4:H100; its Device object and the node's resources tell of them.",
 )
-@click.option(
-    "--rdma",
-    default=0,
-    show_default=True,
-    type=click.IntRange(0, CARDS_MAX),
-    help="RDMA cards of each hollow node.",
-)
+@click.option("--rdma", default=0, type=click.IntRange(0, CARDS_MAX), help="RDMA cards of each hollow node.")
 @click.option(
     "--kubeconfig",
     default="kubeconfig",
-    show_default=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.FILE,
     help="The file for the kubeconfig, written once the cluster answers.",
 )
 @click.option(
     "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=options.FOLDER,
     help="Keep all objects here (SQLite); without it they are gone when the cluster stops.",
 )
 @click.option(
@@ -103,10 +83,7 @@ def read_gpus(text: str) -> tuple[int, str]:
     help="Port of the scheduler's own API (health, metrics, explanations), on 127.0.0.1 only.",
 )
 @click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; other than loopback needs --tls and a token.",
+    "--host", default="127.0.0.1", help="Address to listen on; other than loopback needs --tls and a token."
 )
 @click.option(
     "--tls", is_flag=True, help="Serve HTTPS with a certificate of our own; the kubeconfig holds the CA."
@@ -116,7 +93,7 @@ def read_gpus(text: str) -> tuple[int, str]:
 )
 @click.option(
     "--token-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=options.EXISTING_FILE,
     help="Accept the tokens of this file (lines: token,user,uid,groups); the kubeconfig gets the first.",
 )
 @click.option(
@@ -134,12 +111,14 @@ def read_gpus(text: str) -> tuple[int, str]:
 @click.option(
     "--process-node-reserved",
     default="",
+    show_default=False,
     metavar="AMOUNTS",
     help="The amounts that pods of this machine may not request, such as cpu=500m,memory=1Gi.",
 )
 @click.option(
     "--manager-feature-gates",
     default="",
+    show_default=False,
     metavar="GATES",
     help="Feature gates of the manager, such as NodeMutatingWebhook=true,MultiQuotaTree=true.",
 )
@@ -150,13 +129,14 @@ def read_gpus(text: str) -> tuple[int, str]:
 )
 @click.option(
     "--scheduler-config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=options.EXISTING_FILE,
     help="Configuration of the scheduler instead of the shipped one; koord-scheduler --write-config-to FILE writes "
     "the shipped one.",
 )
 @click.option(
     "--scheduler-feature-gates",
     default="",
+    show_default=False,
     metavar="GATES",
     help="Feature gates of the scheduler, such as MultiQuotaTree=true,EnableInlineBatchSchedule=true.",
 )
@@ -165,7 +145,7 @@ def read_gpus(text: str) -> tuple[int, str]:
     is_flag=True,
     help="Follow ClusterNetworkTopology `default` and place gangs by it (docs/network-topology.md).",
 )
-@click.option("--seed", default=0, show_default=True, help="Seed of everything that is drawn by chance.")
+@click.option("--seed", default=0, help="Seed of everything that is drawn by chance.")
 @click.option("-v", "--verbose", is_flag=True, help="Log what the components do.")
 def up(**values: Any) -> None:
     """Run a whole cluster in this process until Ctrl-C: API server, controllers, the Koordinator scheduler
@@ -279,12 +259,7 @@ def _node_shapes(asked: UpOptions) -> "tuple[NodeShape, ...]":
     count = (0 if asked.process_node else NODES) if asked.nodes is None else asked.nodes
     gpus, model = asked.gpus
     return alike(
-        count,
-        asked.node_cpu,
-        asked.node_memory_gib,
-        gpus=gpus,
-        gpu_model=model,
-        rdma_cards=asked.rdma,
+        count, asked.node_cpu, asked.node_memory_gib, gpus=gpus, gpu_model=model, rdma_cards=asked.rdma
     )
 
 
@@ -370,9 +345,7 @@ async def _ended(task: "asyncio.Task[None] | None") -> None:
 def _greet(url: str, kubeconfig: Path, nodes: int) -> None:
     size = "1 node" if nodes == 1 else f"{nodes} nodes"
     click.secho(
-        f"A cluster of {size} is up at {url}. Ctrl-C stops it. In another terminal:",
-        bold=True,
-        err=True,
+        f"A cluster of {size} is up at {url}. Ctrl-C stops it. In another terminal:", bold=True, err=True
     )
     click.echo(f"  export KUBECONFIG={kubeconfig.absolute()}")
     click.echo("  kubectl get nodes")
