@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import Iterable, Sequence
+from typing import TypedDict, Unpack
 
 import msgspec
 
@@ -22,6 +23,18 @@ class FindingSeverity(enum.StrEnum):
     """It works, but not as somebody meant it, or it will break with the next failure."""
     NOTICE = "notice"
     """Worth knowing, such as what could not be looked at."""
+
+
+About = Object | str | tuple[str, Iterable[str]]
+"""An object, words for what is none, or the kind and the names of objects that have the same trouble (at least one)."""
+
+
+class Details(TypedDict, total=False):
+    """What a finding may say besides: why it matters, the next steps, names of objects."""
+
+    why: str
+    do: Sequence[str]
+    objects: Iterable[str]
 
 
 _WEIGHTS = {severity: weight for weight, severity in enumerate(FindingSeverity)}
@@ -47,41 +60,45 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Worst first, then by check and object."""
         return _WEIGHTS[self.severity], self.check, self.object, self.problem
 
+    @classmethod
+    def of(
+        cls,
+        severity: FindingSeverity,
+        about: About,
+        problem: str,
+        *,
+        why: str = "",
+        do: Sequence[str] = (),
+        objects: Iterable[str] = (),
+    ) -> "Finding":
+        """Return a finding of the check that runs."""
+        if isinstance(about, tuple):
+            kind, names = about[0], sorted(about[1])
+            about = f"{kind} {names[0]}" if len(names) == 1 else f"{len(names)} {plural(kind)}"
+            objects = () if len(names) == 1 else names
+        return cls(
+            severity=severity,
+            object=about if isinstance(about, str) else name_of(about),
+            problem=problem,
+            why=why,
+            remedy=tuple(do),
+            objects=tuple(objects)[:OBJECTS_MAX],
+        )
 
-def finding(
-    severity: FindingSeverity,
-    about: Object | str,
-    problem: str,
-    *,
-    why: str = "",
-    do: Sequence[str] = (),
-    objects: Iterable[str] = (),
-) -> Finding:
-    """Return a finding of the check that runs; `about` is an object, or words for what is none."""
-    return Finding(
-        severity=severity,
-        object=about if isinstance(about, str) else name_of(about),
-        problem=problem,
-        why=why,
-        remedy=tuple(do),
-        objects=tuple(objects)[:OBJECTS_MAX],
-    )
+    @classmethod
+    def error(cls, about: About, problem: str, **more: Unpack[Details]) -> "Finding":
+        """Return what does not work, or is refused, now."""
+        return cls.of(FindingSeverity.ERROR, about, problem, **more)
 
+    @classmethod
+    def warning(cls, about: About, problem: str, **more: Unpack[Details]) -> "Finding":
+        """Return what works otherwise than somebody meant it, or will break with the next failure."""
+        return cls.of(FindingSeverity.WARNING, about, problem, **more)
 
-def of_many(
-    severity: FindingSeverity,
-    kind: str,
-    names: Iterable[str],
-    problem: str,
-    *,
-    why: str = "",
-    do: Sequence[str] = (),
-) -> Finding:
-    """Return one finding for all objects that have the same trouble (at least one)."""
-    found = sorted(names)
-    about = f"{kind} {found[0]}" if len(found) == 1 else f"{len(found)} {plural(kind)}"
-    listed = () if len(found) == 1 else found
-    return finding(severity, about, problem, why=why, do=do, objects=listed)
+    @classmethod
+    def notice(cls, about: About, problem: str, **more: Unpack[Details]) -> "Finding":
+        """Return what is worth knowing."""
+        return cls.of(FindingSeverity.NOTICE, about, problem, **more)
 
 
 def name_of(obj: Object) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from koordinator.api import labels
 from koordinator.doctor.admission_test import AdmissionTest, AdmissionTrial, TrialOutcome
-from koordinator.doctor.finding import Finding, FindingSeverity, finding
+from koordinator.doctor.finding import Finding, FindingSeverity
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.webhooks import table
@@ -21,8 +21,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     yield from _unreachable(snapshot, tried, about)
     for trial in (tried.good, tried.bad):
         if trial.outcome is TrialOutcome.NOT_ALLOWED:
-            yield finding(
-                FindingSeverity.NOTICE,
+            yield Finding.notice(
                 about,
                 f"not tried: {trial.message}",
                 do=("ask somebody who may create pods to run: koordinator doctor --check admission",),
@@ -30,7 +29,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             return
     if tried.good.outcome is TrialOutcome.REFUSED:
         severity = FindingSeverity.ERROR if tried.good.webhook.endswith(OURS) else FindingSeverity.WARNING
-        yield finding(
+        yield Finding.of(
             severity,
             about,
             f"a correct batch pod is refused: {tried.good.message}",
@@ -40,8 +39,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     if tried.good.outcome is TrialOutcome.CREATED:
         yield from _unchanged(snapshot, tried.good, about)
     if tried.bad.outcome is TrialOutcome.CREATED and _expects(snapshot, table.VALIDATE_POD):
-        yield finding(
-            FindingSeverity.ERROR,
+        yield Finding.error(
             about,
             "a pod that breaks the rules (batch resources without QoS BE) is accepted",
             why="the validating webhook is not asked, or does not answer and its failurePolicy is Ignore",
@@ -62,8 +60,7 @@ def _unchanged(snapshot: ClusterSnapshot, trial: AdmissionTrial, about: str) -> 
         return
     if snapshot.installation.manager_gate("DisableExtendedResourceSpec"):
         return
-    yield finding(
-        FindingSeverity.ERROR,
+    yield Finding.error(
         about,
         f"a batch pod does not get annotation {labels.EXTENDED_RESOURCE_SPEC}",
         why="the mutating webhook is not asked, or does not answer and its failurePolicy is Ignore: profiles "
@@ -78,8 +75,7 @@ def _unreachable(snapshot: ClusterSnapshot, tried: AdmissionTest, about: str) ->
     ):
         trial = tried.good if tried.good.webhook == webhook else tried.bad
         ours = not webhook or webhook.endswith(OURS)
-        yield finding(
-            FindingSeverity.ERROR,
+        yield Finding.error(
             about,
             f"webhook {webhook} cannot be called: {trial.message}"
             if webhook

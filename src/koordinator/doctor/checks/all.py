@@ -35,7 +35,7 @@ from koordinator.doctor.checks import (
     topology,
     webhooks,
 )
-from koordinator.doctor.finding import Finding, FindingSeverity, finding, some_of
+from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.snapshot import NOT_SERVED, ClusterSnapshot, RawDefinition
 
 
@@ -143,7 +143,7 @@ def _run(check: Check, snapshot: ClusterSnapshot) -> list[Finding]:
         for each in check.run(snapshot):
             found.append(msgspec.structs.replace(each, check=check.name))
     except KoordinatorError as error:
-        broken = finding(FindingSeverity.WARNING, "check", f"not finished: {error}")
+        broken = Finding.warning("check", f"not finished: {error}")
         found.append(msgspec.structs.replace(broken, check=check.name))
     return found
 
@@ -158,8 +158,7 @@ def _gaps(snapshot: ClusterSnapshot, blocked: dict[type[Object], list[str]]) -> 
         about = kinds[0] if len(kinds) == 1 else f"{len(kinds)} kinds"
         checks = sorted({name for names in missed.values() for name in names})
         return [
-            finding(
-                FindingSeverity.NOTICE,
+            Finding.notice(
                 about,
                 f"the dump has none of: {', '.join(kinds)}",
                 why=f"not checked: {', '.join(checks)}",
@@ -167,8 +166,7 @@ def _gaps(snapshot: ClusterSnapshot, blocked: dict[type[Object], list[str]]) -> 
             )
         ]
     return [
-        finding(
-            FindingSeverity.NOTICE,
+        Finding.notice(
             view.resource.qualified,
             f"not read: {snapshot.gap(view)}",
             why=f"not checked: {', '.join(names)}",
@@ -180,8 +178,7 @@ def _gaps(snapshot: ClusterSnapshot, blocked: dict[type[Object], list[str]]) -> 
 
 def _unreadable(snapshot: ClusterSnapshot) -> list[Finding]:
     return [
-        finding(
-            FindingSeverity.WARNING,
+        Finding.warning(
             view.resource.qualified,
             f"objects that do not have the form of their kind: {some_of(keys)}",
             why="components skip them",

@@ -10,7 +10,7 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.quantity import QuantityError
 from koordinator.doctor.checks import config
 from koordinator.doctor.checks.reports import NEW_NODE_S, interval_s
-from koordinator.doctor.finding import Finding, FindingSeverity, of_many, some_of
+from koordinator.doctor.finding import Finding, some_of
 from koordinator.doctor.snapshot import ClusterSnapshot, seconds
 from koordinator.manager.config import colocation_config
 from koordinator.manager.noderesource import decide, rows
@@ -69,10 +69,8 @@ def _lending(snapshot: ClusterSnapshot) -> Lending:
 def _without(lending: Lending) -> Iterator[Finding]:
     """Yield nodes that should lend and do not."""
     for problem, names in sorted(lending.withdrawn.items()):
-        yield of_many(
-            FindingSeverity.ERROR,
-            "Node",
-            names,
+        yield Finding.error(
+            ("Node", names),
             f"Batch resources withdrawn: {problem}",
             why="nobody knows how busy the node is, so nothing more is lent; batch pods wait",
             do=(
@@ -81,10 +79,8 @@ def _without(lending: Lending) -> Iterator[Finding]:
             ),
         )
     if lending.absent:
-        yield of_many(
-            FindingSeverity.ERROR,
-            "Node",
-            lending.absent,
+        yield Finding.error(
+            ("Node", lending.absent),
             "no Batch resources although co-location is on and the report is recent",
             why="the manager has not written them",
             do=_MANAGER,
@@ -94,19 +90,15 @@ def _without(lending: Lending) -> Iterator[Finding]:
 def _with(lending: Lending) -> Iterator[Finding]:
     """Yield nodes that lend what they should not, or nothing."""
     if lending.left_over:
-        yield of_many(
-            FindingSeverity.ERROR,
-            "Node",
-            lending.left_over,
+        yield Finding.error(
+            ("Node", lending.left_over),
             "still offers Batch resources, which the configuration or the age of its report forbids",
             why="batch pods are placed on resources that nobody vouches for; the manager should have removed them",
             do=_MANAGER,
         )
     if exhausted := lending.exhausted:
-        yield of_many(
-            FindingSeverity.NOTICE,
-            "Node",
-            exhausted,
+        yield Finding.notice(
+            ("Node", exhausted),
             "lends nothing now: services and system use more than cpuReclaimThresholdPercent leaves",
             do=(f"kubectl get nodemetric {sorted(exhausted)[0]} -o yaml    # what uses it",),
         )
@@ -175,12 +167,10 @@ def _nobody_lends(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Switched off altogether: fine, but then batch pods cannot be placed anywhere."""
     off = [node.metadata.name for node in snapshot.nodes if not config.lends(snapshot, node)]
     if off and len(off) == len(snapshot.nodes) and snapshot.slo_config is not None:
-        yield of_many(
-            FindingSeverity.NOTICE,
-            "Node",
-            off,
+        yield Finding.notice(
+            ("Node", off),
             "co-location is off",
             do=('set colocation-config to {"enable": true} in slo-controller-config to lend resources',),
         )
     elif off:
-        yield of_many(FindingSeverity.NOTICE, "Node", off, f"co-location is off there: {some_of(off)}")
+        yield Finding.notice(("Node", off), f"co-location is off there: {some_of(off)}")

@@ -8,7 +8,7 @@ from koordinator.api.apps import DaemonSet, Deployment
 from koordinator.api.coordination import Lease
 from koordinator.api.core import Pod
 from koordinator.doctor.checks import leases
-from koordinator.doctor.finding import Finding, FindingSeverity, finding, some_of
+from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.installation import ComponentName, ComponentWorkload, Installation
 from koordinator.doctor.snapshot import ClusterSnapshot
 
@@ -43,8 +43,7 @@ def _missing(snapshot: ClusterSnapshot, component: ComponentName, loss: str) -> 
     about = f"{view.resource.kind} {snapshot.namespace}/{component}"
     elsewhere = snapshot.installation.elsewhere
     if elsewhere:
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             about,
             f"missing, but components run in namespace {some_of(elsewhere)}",
             do=(f"koordinator doctor --namespace {elsewhere[0]}",),
@@ -52,14 +51,12 @@ def _missing(snapshot: ClusterSnapshot, component: ComponentName, loss: str) -> 
         return
     lease = snapshot.find(Lease, leases.NAMES.get(component, ""), snapshot.namespace)
     if lease is not None and leases.is_fresh(lease, snapshot.now_s):
-        yield finding(
-            FindingSeverity.NOTICE,
+        yield Finding.notice(
             about,
             f"missing, but {lease.spec.holder_identity} holds the lease: it runs outside of the cluster",
         )
         return
-    yield finding(
-        FindingSeverity.ERROR,
+    yield Finding.error(
         about,
         "missing",
         why=loss,
@@ -86,7 +83,7 @@ def _replicas(workload: ComponentWorkload, loss: str) -> Iterator[Finding]:
             f"kubectl -n {workload.obj.metadata.namespace} logs -l koord-app={workload.component} --tail=50",
         )
     severity = FindingSeverity.ERROR if workload.ready == 0 else FindingSeverity.WARNING
-    yield finding(severity, workload.obj, problem, why=loss if workload.ready == 0 else "", do=steps)
+    yield Finding.of(severity, workload.obj, problem, why=loss if workload.ready == 0 else "", do=steps)
 
 
 def _address(workload: ComponentWorkload) -> str:
@@ -115,16 +112,14 @@ def _versions(installation: Installation) -> Iterator[Finding]:
         for image in workload.images[:1]:
             tags.setdefault(_tag(image), []).append(component)
         if workload.ready and workload.updated < workload.wanted:
-            yield finding(
-                FindingSeverity.NOTICE,
+            yield Finding.notice(
                 workload.obj,
                 f"a rollout is under way: {workload.updated} of {workload.wanted} pods are of the new version",
                 do=(f"kubectl rollout status {_address(workload)}",),
             )
     if len(tags) > 1:
         words = "; ".join(f"{some_of(names)}: {tag or 'no tag'}" for tag, names in sorted(tags.items()))
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             "component versions",
             f"the components' images are of different versions ({words})",
             why="components agree on annotations and CRDs of their own version only",
@@ -132,16 +127,14 @@ def _versions(installation: Installation) -> Iterator[Finding]:
         )
     releases = {tag for tag in tags if _RELEASE.fullmatch(tag)}
     if len(tags) == 1 and releases - {__version__}:
-        yield finding(
-            FindingSeverity.NOTICE,
+        yield Finding.notice(
             "component versions",
             f"components are of version {releases.pop()}, this command is of {__version__}",
             why="what it says of CRDs, permissions and webhooks is measured by its own version",
         )
     for workload in installation.workloads.values():
         if workload.images and _tag(workload.images[0]) in ("", "latest"):
-            yield finding(
-                FindingSeverity.NOTICE,
+            yield Finding.notice(
                 workload.obj,
                 f"image {workload.images[0]} has no fixed version",
                 why="nodes may run different builds under one name",

@@ -18,7 +18,7 @@ from koordinator.api.annotations.codec import Annotation
 from koordinator.api.core import ConfigMap, Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import SystemConfig
-from koordinator.doctor.finding import Finding, FindingSeverity, finding, some_of
+from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.config import colocation_config, node_slo_spec, validation
 from koordinator.manager.config import validation_selectors as selectors
@@ -61,8 +61,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         flags = snapshot.installation.manager_flags
         name = flags.get("slo-config-name", slo_config.CONFIG_NAME)
         namespace = flags.get("config-namespace", snapshot.namespace)
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             f"ConfigMap {namespace}/{name}",
             "missing",
             why="all defaults count: co-location is off, and no node lends Batch resources",
@@ -90,8 +89,7 @@ def _problem(snapshot: ClusterSnapshot, found: ConfigMap, key: str, problem: str
         if is_checked
         else ("turn on the manager's feature gate ConfigMapValidatingWebhook: such edits are then refused",)
     )
-    return finding(
-        FindingSeverity.ERROR,
+    return Finding.error(
         found,
         f"{key}: {problem}",
         why="the manager keeps the last configuration that it understood, and has none after a restart",
@@ -117,8 +115,7 @@ def _key(
     if problems:
         yield _problem(snapshot, found, name, "; ".join(dict.fromkeys(problems)))
     if unknown := unknown_members(text, key.payload):
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             found,
             f"{name}: nobody reads {some_of(unknown)}",
             why="members that are not known are ignored without a word",
@@ -149,8 +146,7 @@ def _entries(
 ) -> Iterator[Finding]:
     """Entries that hide each other, and those that no node ever gets."""
     if overlap := selectors.conflict(entries, nodes):
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             found,
             f"{key.codec.key}: node {overlap.node} matches several entries of {key.entries}: "
             f"{', '.join(name or '(unnamed)' for name in overlap.entries)}",
@@ -169,7 +165,7 @@ def _entries(
             continue
         if not selected:
             reason = "has no nodeSelector" if entry.node_selector is None else "matches no node"
-            yield finding(
+            yield Finding.of(
                 FindingSeverity.WARNING if entry.node_selector is None else FindingSeverity.NOTICE,
                 found,
                 f"{key.codec.key}: {label} {reason}",
@@ -182,8 +178,7 @@ def _strangers(found: ConfigMap) -> Iterator[Finding]:
     """Keys that look like ours, but are not; others belong to add-ons."""
     for name in sorted(found.data.keys() - set(_NAMES)):
         if alike := difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.8):
-            yield finding(
-                FindingSeverity.WARNING,
+            yield Finding.warning(
                 found,
                 f"nobody reads key {name} (did you mean {alike[0]}?)",
                 why="keys that are not known are ignored without a word",
@@ -204,8 +199,7 @@ def _unprotected(snapshot: ClusterSnapshot, found: ConfigMap) -> Iterator[Findin
     ]
     if not exposed:
         return
-    yield finding(
-        FindingSeverity.WARNING,
+    yield Finding.warning(
         found,
         f"{slo_config.RESOURCE_THRESHOLD.key} is off on nodes that lend resources: {some_of(exposed)}",
         why="node agents neither suppress nor evict batch pods when services need the CPU and memory back",

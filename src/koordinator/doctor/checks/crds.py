@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from koordinator.api import crd
-from koordinator.doctor.finding import Finding, FindingSeverity, finding, some_of
+from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.snapshot import ClusterSnapshot, RawDefinition
 
 _OPTIONAL = {
@@ -31,7 +31,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         (FindingSeverity.WARNING, [name for name in missing if name in _OPTIONAL]),
     ):
         if names:
-            yield finding(
+            yield Finding.of(
                 severity,
                 f"CustomResourceDefinition {names[0]}" if len(names) == 1 else f"{len(names)} CRDs",
                 f"missing: {some_of(names)}",
@@ -52,8 +52,7 @@ def _compare(wanted: Mapping[str, Any], found: RawDefinition) -> Iterator[Findin
     if established.get("status") != "True":
         accepted = conditions.get("NamesAccepted", {})
         reason = accepted.get("message") or established.get("message") or "no reason is given"
-        yield finding(
-            FindingSeverity.ERROR,
+        yield Finding.error(
             found,
             f"not established: {reason}",
             why="the API server does not serve these objects",
@@ -63,16 +62,14 @@ def _compare(wanted: Mapping[str, Any], found: RawDefinition) -> Iterator[Findin
     served = {each.get("name"): each for each in found.spec.get("versions") or () if each.get("served")}
     for version in wanted["spec"]["versions"]:
         if version["name"] not in served:
-            yield finding(
-                FindingSeverity.ERROR,
+            yield Finding.error(
                 found,
                 f"version {version['name']} is not served (there are {some_of(map(str, served)) or 'none'})",
                 why="components speak this version and get 404",
                 do=(_install([name]),),
             )
         elif lacking := list(_lacking(_schema(version), _schema(served[version["name"]]), "")):
-            yield finding(
-                FindingSeverity.WARNING,
+            yield Finding.warning(
                 found,
                 f"older than this version of Koordinator: it lacks {some_of(lacking)}",
                 why="the API server drops these members from every object, without a word",

@@ -10,7 +10,7 @@ from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.doctor.checks.quotas import BUILT_IN
-from koordinator.doctor.finding import Finding, FindingSeverity, finding, of_many, some_of
+from koordinator.doctor.finding import Finding, some_of
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.config import amplification, cpu_normalization
@@ -39,18 +39,15 @@ def _amplification(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             if _amplifies(config, node):
                 amplified.append(node.metadata.name)
         except ProtocolError as error:
-            yield finding(
-                FindingSeverity.ERROR,
+            yield Finding.error(
                 node,
                 f"not amplified: {error.field}: {error.reason}",
                 why="the node keeps its plain allocatable",
                 do=(f"correct {slo_config.RESOURCE_AMPLIFICATION.key}, or the annotation of the node",),
             )
     if amplified and table.MUTATE_NODE_STATUS not in snapshot.webhook_paths:
-        yield of_many(
-            FindingSeverity.ERROR,
-            "Node",
-            amplified,
+        yield Finding.error(
+            ("Node", amplified),
             f"{slo_config.RESOURCE_AMPLIFICATION.key} is on, but no webhook {table.MUTATE_NODE_STATUS} is configured",
             why="the kubelet's reports are what counts, so allocatable is not amplified",
             do=_gate_step(snapshot, "NodeMutatingWebhook"),
@@ -73,10 +70,8 @@ def _normalization(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         or labels.NODE_CPU_BASIC_INFO not in found.metadata.annotations
     ]
     if unknown:
-        yield of_many(
-            FindingSeverity.WARNING,
-            "Node",
-            unknown,
+        yield Finding.warning(
+            ("Node", unknown),
             f"{slo_config.CPU_NORMALIZATION.key} is on, but nobody reports the CPU model",
             why="its CPUs count as 1.0, whatever they are",
             do=("the node agent reports it: koordlet's feature gate NodeTopologyReport must be on",),
@@ -86,20 +81,16 @@ def _normalization(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 def _profiles(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     profiles = snapshot.of(ClusterColocationProfile)
     if profiles and table.MUTATE_POD not in snapshot.webhook_paths:
-        yield of_many(
-            FindingSeverity.ERROR,
-            "ClusterColocationProfile",
-            [each.metadata.name for each in profiles],
+        yield Finding.error(
+            ("ClusterColocationProfile", [each.metadata.name for each in profiles]),
             f"no webhook {table.MUTATE_POD} is configured",
             why="profiles do nothing: pods stay as they are submitted",
             do=_gate_step(snapshot, "PodMutatingWebhook"),
         )
     managed = [each.metadata.name for each in profiles if labels.CONTROLLER_MANAGED in each.metadata.labels]
     if managed and snapshot.installation.manager_gate("ColocationProfileController") is False:
-        yield of_many(
-            FindingSeverity.WARNING,
-            "ClusterColocationProfile",
-            managed,
+        yield Finding.warning(
+            ("ClusterColocationProfile", managed),
             f"has label {labels.CONTROLLER_MANAGED}, but feature gate ColocationProfileController is off",
             why="only new pods get the profile, not those that wait already",
             do=_gate_step(snapshot, "ColocationProfileController"),
@@ -109,10 +100,8 @@ def _profiles(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 def _quotas(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     quotas = [each for each in snapshot.of(ElasticQuota) if each.metadata.name not in BUILT_IN]
     if quotas and table.VALIDATE_QUOTA not in snapshot.webhook_paths:
-        yield of_many(
-            FindingSeverity.WARNING,
-            "ElasticQuota",
-            [each.key for each in quotas],
+        yield Finding.warning(
+            ("ElasticQuota", [each.key for each in quotas]),
             f"no webhook {table.VALIDATE_QUOTA} is configured",
             why="nobody checks that quotas fit each other; the scheduler takes them as they come",
             do=_gate_step(snapshot, "ElasticValidatingWebhook"),
@@ -123,8 +112,7 @@ def _quotas(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         and snapshot.of(ElasticQuotaProfile)
         and snapshot.installation.manager_gate("MultiQuotaTree") is False
     ):
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             "quota trees",
             f"quotas belong to trees ({some_of(trees)}), but feature gate MultiQuotaTree is off",
             why="pods are not bound to the nodes of their tree",

@@ -17,7 +17,7 @@ from koordinator.api.gang_labels import GangMatchPolicy, GangMode
 from koordinator.api.meta import Object
 from koordinator.api.network_topology import CLUSTER_LAYER, OBJECT_NAME, ClusterNetworkTopology
 from koordinator.api.sigs import PodGroup
-from koordinator.doctor.finding import Finding, FindingSeverity, finding, name_of, of_many, some_of
+from koordinator.doctor.finding import Finding, name_of, some_of
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.scheduler.plugins.coscheduling.config import (
     GATHER_STRATEGIES,
@@ -108,8 +108,7 @@ def _members(snapshot: ClusterSnapshot, gang: Seen) -> Iterator[Finding]:
     namespace, _, name = gang.gang_id.partition("/")
     group = gang.group
     if group is not None and config.minimum < 1:
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             group,
             f"spec.minMember is {config.minimum}",
             why="without a minimum its pods are placed one by one, as pods without a gang are",
@@ -117,8 +116,7 @@ def _members(snapshot: ClusterSnapshot, gang: Seen) -> Iterator[Finding]:
         )
     if group is not None and not gang.pods and group.status.phase not in OVER:
         if snapshot.age_s(group) > WAIT_S:
-            yield finding(
-                FindingSeverity.WARNING,
+            yield Finding.warning(
                 group,
                 "it has no pods, since it was created or since they were deleted",
                 why="nothing is scheduled for it, and gangs that name it in their group wait for it",
@@ -130,8 +128,7 @@ def _members(snapshot: ClusterSnapshot, gang: Seen) -> Iterator[Finding]:
         return
     oldest_s = max((snapshot.age_s(pod) for pod in gang.waiting), default=0.0)
     if len(gang.pods) < config.minimum and oldest_s > WAIT_S:
-        yield finding(
-            FindingSeverity.ERROR,
+        yield Finding.error(
             gang.title,
             f"it needs {config.minimum} pods to start, and {len(gang.pods)} exist for {oldest_s / 60:.0f} minutes",
             why="no member is scheduled before all of them are there",
@@ -139,8 +136,7 @@ def _members(snapshot: ClusterSnapshot, gang: Seen) -> Iterator[Finding]:
         )
     total = _total_of(gang)
     if 0 < total < config.minimum:
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             gang.title,
             f"it needs {config.minimum} pods to start, and its {labels.GANG_TOTAL_NUMBER} is {total}",
             why="with as many pods as it says it never starts; the number itself is for information only",
@@ -172,10 +168,8 @@ def _orphans(snapshot: ClusterSnapshot, gangs: Mapping[str, Seen]) -> Iterator[F
         ]
         if orphans:
             namespace, _, name = gang.gang_id.partition("/")
-            yield of_many(
-                FindingSeverity.ERROR,
-                "Pod",
-                orphans,
+            yield Finding.error(
+                ("Pod", orphans),
                 f"its label {labels.POD_GROUP} names PodGroup {gang.gang_id}, which does not exist",
                 why="it stays gated until there is one: nobody says how many members have to be there",
                 do=(f"kubectl -n {namespace} get podgroups", f"create PodGroup {name}, or correct the label"),
@@ -187,8 +181,7 @@ def _agreement(gang: Seen) -> Iterator[Finding]:
     if gang.waiting:
         schedulers = _counted(gang.pods, lambda pod: pod.spec.scheduler_name)
         if len(schedulers) > 1:
-            yield finding(
-                FindingSeverity.ERROR,
+            yield Finding.error(
                 gang.title,
                 f"its pods ask for different schedulers: {_listed(schedulers)}",
                 why="a scheduler places its own pods only, so those of one wait for the others in vain",
@@ -196,8 +189,7 @@ def _agreement(gang: Seen) -> Iterator[Finding]:
             )
     ways = _counted(gang.pods, _way)
     if len(ways) > 1:
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             gang.title,
             f"its pods name it in different ways: {_listed(ways)}",
             why="what pods without the label of the PodGroup say counts or not, as they come sooner or later",
@@ -205,10 +197,8 @@ def _agreement(gang: Seen) -> Iterator[Finding]:
         )
     others = [pod.key for pod in gang.pods if len(set(_names(pod))) > 1]
     if others:
-        yield of_many(
-            FindingSeverity.WARNING,
-            "Pod",
-            others,
+        yield Finding.warning(
+            ("Pod", others),
             f"it names several gangs, of which {gang.gang_id} counts",
             why="the others wait for a member that they never get",
             do=(
@@ -219,8 +209,7 @@ def _agreement(gang: Seen) -> Iterator[Finding]:
     if gang.group is None:
         said = _counted(described, lambda pod: pod.metadata.annotations.get(labels.GANG_MIN_AVAILABLE, ""))
         if len(said) > 1:
-            yield finding(
-                FindingSeverity.WARNING,
+            yield Finding.warning(
                 gang.title,
                 f"its pods say different things of {labels.GANG_MIN_AVAILABLE}: {_listed(said)}",
                 why="the pod that is seen first counts, and that may be another one after a restart",
@@ -261,7 +250,7 @@ def _said(gang: Seen) -> Iterator[Finding]:
     """Annotations that are not understood, each told once per gang."""
     if gang.group is not None:
         for reason in _unreadable(gang.group.metadata.annotations):
-            yield finding(FindingSeverity.WARNING, gang.group, reason, why=_IGNORED, do=(_edit(gang),))
+            yield Finding.warning(gang.group, reason, why=_IGNORED, do=(_edit(gang),))
         return
     described = [pod for pod in gang.pods if not pod.metadata.labels.get(labels.POD_GROUP)]
     problems: dict[str, list[str]] = {}
@@ -269,7 +258,7 @@ def _said(gang: Seen) -> Iterator[Finding]:
         for reason in _unreadable(pod.metadata.annotations, waiting_time=True):
             problems.setdefault(reason, []).append(pod.key)
     for reason, pods in sorted(problems.items()):
-        yield of_many(FindingSeverity.WARNING, "Pod", pods, reason, why=_IGNORED, do=(_edit(gang),))
+        yield Finding.warning(("Pod", pods), reason, why=_IGNORED, do=(_edit(gang),))
     unknown: dict[str, list[str]] = {}
     for pod in described if gang.config is None else ():
         try:
@@ -277,10 +266,8 @@ def _said(gang: Seen) -> Iterator[Finding]:
         except ProtocolError as error:
             unknown.setdefault(_reason(error), []).append(pod.key)
     for reason, pods in sorted(unknown.items()):
-        yield of_many(
-            FindingSeverity.ERROR,
-            "Pod",
-            pods,
+        yield Finding.error(
+            ("Pod", pods),
             reason,
             why=f"nobody says how many members gang {gang.gang_id} needs, so none of them is scheduled",
             do=(_edit(gang), "or describe the gang in a PodGroup"),
@@ -325,8 +312,7 @@ def _groups(gangs: Mapping[str, Seen]) -> Iterator[Finding]:
             continue
         missing = [other for other in config.group if other not in gangs]
         if missing:
-            yield finding(
-                FindingSeverity.ERROR,
+            yield Finding.error(
                 gang.title,
                 f"its group names {some_of(missing)}, and there is no such gang",
                 why="the gangs of a group are placed together: none of them before all are there",
@@ -340,8 +326,7 @@ def _groups(gangs: Mapping[str, Seen]) -> Iterator[Finding]:
         if gang_id not in config.group:
             different.append(gang_id)
         if different:
-            yield finding(
-                FindingSeverity.WARNING,
+            yield Finding.warning(
                 gang.title,
                 f"its group is {', '.join(config.group)}, which {some_of(different)} does not say",
                 why="gangs are placed together when each of them names the same gangs, itself included",
@@ -359,8 +344,7 @@ def _network(snapshot: ClusterSnapshot, gang: Seen) -> Iterator[Finding]:
         return
     topology = snapshot.find(ClusterNetworkTopology, OBJECT_NAME)
     if topology is None:
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             gang.title,
             f"it asks for places in the network, and there is no ClusterNetworkTopology {OBJECT_NAME}",
             why="the gang is placed anywhere or, by a scheduler that plans with the network, not at all",
@@ -368,8 +352,7 @@ def _network(snapshot: ClusterSnapshot, gang: Seen) -> Iterator[Finding]:
         )
         return
     if odd := sorted({rule.strategy for rule in spec.gather_strategy} - set(GATHER_STRATEGIES)):
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             gang.title,
             f"it asks for places in the network by {', '.join(odd)}, which is no strategy",
             why=f"rules are {' or '.join(GATHER_STRATEGIES)}; others do not count",
@@ -378,8 +361,7 @@ def _network(snapshot: ClusterSnapshot, gang: Seen) -> Iterator[Finding]:
     known = {CLUSTER_LAYER, *(each.topology_layer for each in topology.spec.network_topology_spec)}
     unknown = sorted({rule.layer for rule in spec.gather_strategy} - known)
     if unknown:
-        yield finding(
-            FindingSeverity.ERROR,
+        yield Finding.error(
             gang.title,
             f"it asks for layers of the network that do not exist: {', '.join(unknown)}",
             why=f"there are {', '.join(sorted(known))}; no place of another layer holds the gang",

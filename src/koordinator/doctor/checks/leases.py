@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from koordinator.api.coordination import Lease
-from koordinator.doctor.finding import Finding, FindingSeverity, finding
+from koordinator.doctor.finding import Finding, FindingSeverity
 from koordinator.doctor.installation import ComponentName, ComponentWorkload
 from koordinator.doctor.snapshot import ClusterSnapshot, seconds
 
@@ -48,8 +48,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         elif snapshot.installation.is_in_process(component):
             continue
         elif workload is not None and workload.ready and _elects(workload):
-            yield finding(
-                FindingSeverity.ERROR,
+            yield Finding.error(
                 f"Lease {snapshot.namespace}/{name}",
                 f"missing although {workload.ready} pods of {component} are ready",
                 why="no instance leads, so its controllers stand still",
@@ -67,8 +66,7 @@ def _held(
     now_s, spec = snapshot.now_s, lease.spec
     renewed_s = seconds(spec.renew_time)
     if renewed_s is not None and renewed_s - now_s > SKEW_S_MAX:
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             lease,
             f"renewed {renewed_s - now_s:.0f} s in the future by {spec.holder_identity}",
             why="clocks differ: times in reports and leases cannot be compared",
@@ -82,7 +80,7 @@ def _held(
             FindingSeverity.ERROR if workload is not None and workload.wanted else FindingSeverity.WARNING
         )
         since = f"{now_s - renewed_s:.0f} s ago" if renewed_s is not None else "never"
-        yield finding(
+        yield Finding.of(
             severity,
             lease,
             f"nobody leads: last renewed {since} by {spec.holder_identity or 'nobody'}",
@@ -90,8 +88,7 @@ def _held(
             do=(f"kubectl -n {snapshot.namespace} logs -l koord-app={component} --tail=50",),
         )
     elif workload is not None and workload.pods and not _is_pod(spec.holder_identity or "", workload):
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             lease,
             f"held by {spec.holder_identity}, which is no pod of {workload.obj.key}",
             why="two installations may be at work on one cluster",
@@ -104,8 +101,7 @@ def _flapping(snapshot: ClusterSnapshot, component: ComponentName, lease: Lease)
     changes = lease.spec.lease_transitions or 0
     hours = snapshot.age_s(lease) / 3600.0
     if changes >= CHANGES_MIN and hours > 0 and changes / hours > CHANGES_PER_HOUR_MAX:
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             lease,
             f"leadership changed {changes} times in {hours:.1f} h",
             why="each change costs a pause and a full read of the cluster; instances starve, crash, or fight",

@@ -13,7 +13,7 @@ from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.slo import NodeSLO
-from koordinator.doctor.finding import Finding, FindingSeverity, finding, of_many
+from koordinator.doctor.finding import Finding, FindingSeverity
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.install.objects import PART_OF, PART_OF_VALUE
 from koordinator.install.predecessor import DOCUMENT, Relic, component_of, is_of_go
@@ -39,19 +39,15 @@ def check_nodes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             continue
         delete = f"kubectl delete {view.resource.plural} {' '.join(sorted(names)[:5])}"
         if view in _BY_MANAGER:
-            yield of_many(
-                FindingSeverity.WARNING,
-                view.resource.kind,
-                names,
+            yield Finding.warning(
+                (view.resource.kind, names),
                 "its node is gone",
                 why="the manager removes these: it does not work, or may not",
                 do=("koordinator doctor --check leases --check access", delete),
             )
         else:
-            yield of_many(
-                FindingSeverity.WARNING,
-                view.resource.kind,
-                names,
+            yield Finding.warning(
+                (view.resource.kind, names),
                 "its node is gone",
                 why="a new node of that name would start with the old one's devices and CPUs",
                 do=(delete,),
@@ -73,7 +69,7 @@ def check_predecessor(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             continue
         relic = Relic(each.resource.kind, meta.namespace, meta.name, component)
         is_double = component in ours
-        yield finding(
+        yield Finding.of(
             FindingSeverity.ERROR if is_double else FindingSeverity.NOTICE,
             each,
             "is the Go project's" + (", beside ours" if is_double else ""),
@@ -89,7 +85,7 @@ def check_predecessor(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         if not is_of_go(meta.name, meta.labels, (each.name for each in webhooks)):
             continue
         closed = [each.name for each in webhooks if each.failure_policy != "Ignore"]
-        yield finding(
+        yield Finding.of(
             FindingSeverity.ERROR if closed else FindingSeverity.WARNING,
             configuration,
             "is the Go project's, and ours does not take it over",
@@ -108,10 +104,8 @@ def check_unready(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """By the table of what does not run yet (`koordinator.api.unready`)."""
     for view, meaning in unready.KINDS.items():
         if names := [each.key for each in snapshot.of(view)]:
-            yield of_many(
-                FindingSeverity.WARNING,
-                view.resource.kind,
-                names,
+            yield Finding.warning(
+                (view.resource.kind, names),
                 "this version of Koordinator does not act on it yet",
                 why=meaning,
                 do=_REMEDY,
@@ -119,20 +113,16 @@ def check_unready(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     ended = ("Succeeded", "Failed")
     pods = [each for each in snapshot.of(Pod) if each.status.phase not in ended]
     if names := [each.key for each in pods if unready.devices_of(each)]:
-        yield of_many(
-            FindingSeverity.WARNING,
-            "Pod",
-            names,
+        yield Finding.warning(
+            ("Pod", names),
             "requests a share of a device, which this version of Koordinator does not give out yet",
             why=unready.NO_DEVICE,
             do=_REMEDY,
         )
     needing = (each for each in pods if labels.RESERVATION_AFFINITY in each.metadata.annotations)
     if names := [each.key for each in needing if not each.spec.node_name]:
-        yield of_many(
-            FindingSeverity.WARNING,
-            "Pod",
-            names,
+        yield Finding.warning(
+            ("Pod", names),
             "requires a reservation, into which this version of Koordinator does not place pods yet",
             why=unready.NO_RESERVATION,
             do=(

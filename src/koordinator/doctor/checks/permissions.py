@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from koordinator.doctor.finding import Finding, FindingSeverity, finding
+from koordinator.doctor.finding import Finding
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
 
@@ -17,8 +17,7 @@ def check_access(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         return
     gap = next((each.gap for each in answers if each.gap), "")
     if gap:
-        yield finding(
-            FindingSeverity.NOTICE,
+        yield Finding.notice(
             "permissions",
             f"not asked for: {gap}",
             why="we may not create SubjectAccessReviews",
@@ -33,8 +32,7 @@ def check_access(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         account = lacking[0].account
         words = "; ".join(f"{each.need.words} ({each.need.why})" for each in lacking[:SHOWN_MAX])
         more = f" and {len(lacking) - SHOWN_MAX} more" if len(lacking) > SHOWN_MAX else ""
-        yield finding(
-            FindingSeverity.ERROR,
+        yield Finding.error(
             f"ServiceAccount {account.removeprefix('system:serviceaccount:').replace(':', '/')}",
             f"may not {words}{more}",
             why=f"requests of {component} are answered with 403",
@@ -56,15 +54,12 @@ def check_version(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     text = snapshot.server_version
     if not text:
         if snapshot.is_live:
-            yield finding(
-                FindingSeverity.NOTICE, "API server", "it does not tell its version", do=("kubectl version",)
-            )
+            yield Finding.notice("API server", "it does not tell its version", do=("kubectl version",))
         return
     found = _VERSION.match(text)
     if found is None or (int(found[1]), int(found[2])) >= (1, MINOR_MIN):
         return
-    yield finding(
-        FindingSeverity.ERROR,
+    yield Finding.error(
         "API server",
         f"version {text} is older than v1.{MINOR_MIN}",
         why="evictions are sent as policy/v1, which older servers do not know: batch pods cannot be evicted",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from koordinator.api import labels, pod_resources, quantity, resources
 from koordinator.api.core import Node, Pod
 from koordinator.api.quantity import QuantityError
-from koordinator.doctor.finding import Finding, FindingSeverity, of_many
+from koordinator.doctor.finding import Finding
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.webhooks import pod_rules
 
@@ -35,20 +35,16 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         except QuantityError as error:
             against.setdefault(str(error), []).append(pod.key)
     for message, pods in sorted(against.items()):
-        yield of_many(
-            FindingSeverity.WARNING,
-            "Pod",
-            pods,
+        yield Finding.warning(
+            ("Pod", pods),
             f"breaks a rule of admission: {message}",
             why="it was created while nobody checked; its successor will be refused",
             do=(f"correct the template of {pods[0]}, or the profile that changes it",),
         )
     for kind, pods in asking.items():
         if pods and snapshot.knows(Node) and not _anybody_offers(snapshot, kind):
-            yield of_many(
-                FindingSeverity.ERROR,
-                "Pod",
-                pods,
+            yield Finding.error(
+                ("Pod", pods),
                 f"asks for {kind} resources, and no node offers any",
                 why="it stays Pending",
                 do=(

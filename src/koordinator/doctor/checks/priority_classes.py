@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from koordinator.api import priority
 from koordinator.api.priority import BANDS, INSTALLED_NUMBERS
 from koordinator.api.scheduling import PriorityClass
-from koordinator.doctor.finding import Finding, FindingSeverity, finding
+from koordinator.doctor.finding import Finding
 from koordinator.doctor.snapshot import ClusterSnapshot
 
 
@@ -14,8 +14,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     for name, (lowest, highest) in BANDS.items():
         found = snapshot.find(PriorityClass, name.value)
         if found is None:
-            yield finding(
-                FindingSeverity.ERROR,
+            yield Finding.error(
                 f"PriorityClass {name.value}",
                 "missing",
                 why="pods and profiles that name it are refused",
@@ -23,8 +22,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             )
         elif not lowest <= found.value <= highest:
             means = priority.of_number(found.value)
-            yield finding(
-                FindingSeverity.ERROR,
+            yield Finding.error(
                 found,
                 f"value {found.value} is outside of {lowest} to {highest}",
                 why=f"its pods count as {means.value or 'of no class'}, not as {name.value}: they are placed, "
@@ -37,8 +35,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     for each in snapshot.of(PriorityClass):
         means = priority.of_number(each.value)
         if each.global_default and means not in (priority.PriorityClass.NONE, priority.PriorityClass.PROD):
-            yield finding(
-                FindingSeverity.WARNING,
+            yield Finding.warning(
                 each,
                 f"the default of all pods, with value {each.value} in the band of {means.value}",
                 why=f"every pod without a priority class of its own counts as {means.value}",

@@ -14,7 +14,7 @@ from koordinator.api.labels import SKIP_UPDATE_RESOURCES
 from koordinator.api.qos_priority_rules import FORBIDDEN_PRIORITIES
 from koordinator.api.scheduling import PriorityClass
 from koordinator.doctor.checks import schedulers
-from koordinator.doctor.finding import Finding, FindingSeverity, finding
+from koordinator.doctor.finding import Finding, FindingSeverity
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.profiles import profile_matching
 from koordinator.manager.profiles.profile_matching import Profiles
@@ -45,8 +45,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     sizes, reaches = _reaches(snapshot, sound[:PROFILES_COMPARED_MAX])
     for reach in reaches:
         if not reach.namespaces:
-            yield finding(
-                FindingSeverity.WARNING,
+            yield Finding.warning(
                 reach.profile,
                 "namespaceSelector matches no namespace whose pods the webhooks look at",
                 why="the profile does nothing",
@@ -66,11 +65,10 @@ def _broken(
     compiled = profile_matching.compile_profile(profile)
     for defect, why in ((compiled.unusable, _REACHES_NOBODY), (compiled.broken, _REFUSES)):
         if defect is not None:
-            yield finding(FindingSeverity.ERROR, profile, str(defect), why=why, do=(_edit(profile),))
+            yield Finding.error(profile, str(defect), why=why, do=(_edit(profile),))
     yield from _priority(snapshot, profile)
     if spec.scheduler_name and running is not None and spec.scheduler_name not in running:
-        yield finding(
-            FindingSeverity.ERROR,
+        yield Finding.error(
             profile,
             f"spec.schedulerName: no scheduler runs as {spec.scheduler_name} (there are "
             f"{', '.join(sorted(running))})",
@@ -89,8 +87,7 @@ def _priority(snapshot: ClusterSnapshot, profile: ClusterColocationProfile) -> I
         return
     found = snapshot.find(PriorityClass, spec.priority_class_name)
     if found is None:
-        yield finding(
-            FindingSeverity.ERROR,
+        yield Finding.error(
             profile,
             f"spec.priorityClassName: no PriorityClass {spec.priority_class_name} exists",
             why=_REFUSES,
@@ -99,8 +96,7 @@ def _priority(snapshot: ClusterSnapshot, profile: ClusterColocationProfile) -> I
         return
     qos_class, means = qos.of_name(spec.qos_class), priority.of_number(found.value)
     if means in FORBIDDEN_PRIORITIES.get(qos_class, ()):
-        yield finding(
-            FindingSeverity.ERROR,
+        yield Finding.error(
             profile,
             f"spec: qosClass {qos_class} and priorityClassName {spec.priority_class_name} "
             f"({means or 'no class'}) cannot be used in combination",
@@ -111,8 +107,7 @@ def _priority(snapshot: ClusterSnapshot, profile: ClusterColocationProfile) -> I
         means in (priority.PriorityClass.BATCH, priority.PriorityClass.MID)
         and SKIP_UPDATE_RESOURCES in profile.metadata.annotations
     ):
-        yield finding(
-            FindingSeverity.NOTICE,
+        yield Finding.notice(
             profile,
             f"annotation {SKIP_UPDATE_RESOURCES}: its pods keep asking for cpu and memory",
             why=f"they take from what services may request, not from what nodes lend as {means}",
@@ -152,7 +147,7 @@ def _contradictions(reaches: Sequence[_Reach], sizes: Sequence[int]) -> Iterator
         if fields and (where := _meet(one, other, sizes)):
             # A profile for all pods of a namespace, and others for some of them, are mostly meant like that.
             severity = FindingSeverity.NOTICE if _is_open(one) != _is_open(other) else FindingSeverity.WARNING
-            yield finding(
+            yield Finding.of(
                 severity,
                 other.profile,
                 f"contradicts {one.profile.metadata.name} in {', '.join(fields)}, {where}",

@@ -9,7 +9,7 @@ from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.quantity import QuantityError
 from koordinator.api.sigs import ElasticQuota
-from koordinator.doctor.finding import Finding, FindingSeverity, finding, of_many
+from koordinator.doctor.finding import Finding
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.quota import validation
 from koordinator.manager.quota.tree import ROOT, QuotaInfo, QuotaTree, quota_info
@@ -30,8 +30,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     for quota in sorted(snapshot.of(ElasticQuota), key=lambda each: each.key):
         name = quota.metadata.name
         if name in quotas:
-            yield finding(
-                FindingSeverity.ERROR,
+            yield Finding.error(
                 quota,
                 f"the name is used by {quotas[name].key}, too",
                 why="quotas are told apart by their name only: one of them replaces the other",
@@ -44,7 +43,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         try:
             tree.put(quota_info(quota))
         except QuantityError as error:
-            yield finding(FindingSeverity.ERROR, quota, str(error), why=_UNFIT, do=(_edit(quota),))
+            yield Finding.error(quota, str(error), why=_UNFIT, do=(_edit(quota),))
             continue
         quotas[name] = quota
     yield from _circles(tree, quotas)
@@ -76,8 +75,7 @@ def _circles(tree: QuotaTree, quotas: dict[str, ElasticQuota]) -> Iterator[Findi
         circle = circle_of(tree, info)
         if circle and name not in reported:
             reported.update(circle)
-            yield finding(
-                FindingSeverity.ERROR,
+            yield Finding.error(
                 quota,
                 f"its parents form a circle: {' → '.join(circle)}",
                 why=_CIRCLE,
@@ -112,13 +110,8 @@ def _rules(snapshot: ClusterSnapshot, tree: QuotaTree, quotas: dict[str, Elastic
                 objections.setdefault(verdict.message, []).append(quota)
         tree.put(info)
     for message, found in sorted(objections.items()):
-        yield of_many(
-            FindingSeverity.ERROR,
-            "ElasticQuota",
-            [each.key for each in found],
-            message,
-            why=_UNFIT,
-            do=(_edit(found[0]),),
+        yield Finding.error(
+            ("ElasticQuota", [each.key for each in found]), message, why=_UNFIT, do=(_edit(found[0]),)
         )
 
 
@@ -130,10 +123,8 @@ def _pods(snapshot: ClusterSnapshot, quotas: dict[str, ElasticQuota]) -> Iterato
         if name and name not in quotas and name not in BUILT_IN and pod.status.phase not in FINISHED:
             lost.setdefault(name, []).append(pod.key)
     for name, pods in sorted(lost.items()):
-        yield of_many(
-            FindingSeverity.WARNING,
-            "Pod",
-            pods,
+        yield Finding.warning(
+            ("Pod", pods),
             f"its label {labels.QUOTA_NAME} names quota {name}, which does not exist",
             why=f"it counts in {labels.DEFAULT_QUOTA_NAME}, with everybody who names none",
             do=("kubectl get elasticquotas -A", f"create quota {name}, or correct the label in the template"),

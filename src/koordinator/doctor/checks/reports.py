@@ -8,7 +8,7 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.quantity import QuantityError
 from koordinator.api.slo import NodeSLO
 from koordinator.doctor.checks.components import pod_trouble
-from koordinator.doctor.finding import Finding, FindingSeverity, of_many, some_of
+from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot, seconds
 from koordinator.manager.noderesource import rows
@@ -45,10 +45,8 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         if metric is not None and (problem := nonsense(metric, node)):
             absurd.append((name, problem))
     if missing:
-        yield of_many(
-            FindingSeverity.ERROR,
-            "Node",
-            missing,
+        yield Finding.error(
+            ("Node", missing),
             "no NodeMetric",
             why=_NO_REPORT,
             do=("koordinator doctor --check components --check leases    # the manager creates them",),
@@ -56,20 +54,16 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     yield from _by_cause(snapshot, FindingSeverity.ERROR, silent, "never reported")
     yield from _by_cause(snapshot, FindingSeverity.WARNING, late, "does not report any more")
     if early:
-        yield of_many(
-            FindingSeverity.WARNING,
-            "NodeMetric",
-            early,
+        yield Finding.warning(
+            ("NodeMetric", early),
             "its report is from the future",
             why="the node's clock is ahead, or this machine's is behind: how old reports are cannot be told, "
             "so a node that falls silent keeps lending for longer",
             do=(f"synchronise the clock of {some_of(early)} (chronyc tracking)",),
         )
     for problem in sorted({problem for _, problem in absurd}):
-        yield of_many(
-            FindingSeverity.WARNING,
-            "NodeMetric",
-            [name for name, each in absurd if each == problem],
+        yield Finding.warning(
+            ("NodeMetric", [name for name, each in absurd if each == problem]),
             problem,
             why="what the manager does not believe withdraws the node's Batch resources; what it does believe "
             "decides how much the node lends",
@@ -93,10 +87,9 @@ def _by_cause(
     for node in nodes:
         causes.setdefault(_cause(snapshot, node), []).append(node.metadata.name)
     for (cause, step), names in sorted(causes.items()):
-        yield of_many(
+        yield Finding.of(
             severity,
-            "Node",
-            names,
+            ("Node", names),
             f"{problem}: {cause}" if cause else problem,
             why=_NO_REPORT,
             do=(step.replace("NODE", sorted(names)[0]),),
@@ -160,10 +153,8 @@ def _policies(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         if snapshot.find(NodeSLO, node.metadata.name) is None and snapshot.age_s(node) > NEW_NODE_S
     ]
     if missing:
-        yield of_many(
-            FindingSeverity.ERROR,
-            "Node",
-            missing,
+        yield Finding.error(
+            ("Node", missing),
             "no NodeSLO",
             why="the node agent protects services by its built-in policy only, without suppression of batch pods",
             do=("koordinator doctor --check components --check leases    # the manager creates them",),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from koordinator.api.core import ConfigMap, Pod
 from koordinator.api.errors import KoordinatorError
-from koordinator.doctor.finding import Finding, FindingSeverity, of_many
+from koordinator.doctor.finding import Finding
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.scheduler.config import config
@@ -68,10 +68,8 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         if is_waiting and name not in names and snapshot.age_s(pod) > WAIT_S:
             waiting.setdefault(name, []).append(pod.key)
     for name, pods in sorted(waiting.items()):
-        yield of_many(
-            FindingSeverity.ERROR,
-            "Pod",
-            pods,
+        yield Finding.error(
+            ("Pod", pods),
             f"waits for scheduler {name}, which does not run (there are {', '.join(sorted(names))})",
             why="nobody looks at the pod, so it stays Pending without any event",
             do=("set spec.schedulerName of its template to one that runs",),

@@ -10,7 +10,7 @@ from koordinator.api.network_topology import (
     ClusterNetworkTopology,
     NetworkTopologySpec,
 )
-from koordinator.doctor.finding import Finding, FindingSeverity, finding, of_many, some_of
+from koordinator.doctor.finding import Finding, some_of
 from koordinator.doctor.snapshot import ClusterSnapshot
 
 BUILD_S = 60.0
@@ -26,10 +26,8 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         if each.metadata.name != OBJECT_NAME
     ]
     if others:
-        yield of_many(
-            FindingSeverity.WARNING,
-            "ClusterNetworkTopology",
-            others,
+        yield Finding.warning(
+            ("ClusterNetworkTopology", others),
             f"only the one named {OBJECT_NAME} is looked at",
             why="what this one says has no effect",
             do=(f"kubectl delete clusternetworktopology {' '.join(sorted(others)[:5])}",),
@@ -41,12 +39,11 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     specs = found.spec.network_topology_spec
     problems = list(chain_problems(specs))
     for problem in problems:
-        yield finding(FindingSeverity.ERROR, found, problem, why=_NO_TREE, do=(edit,))
+        yield Finding.error(found, problem, why=_NO_TREE, do=(edit,))
     if problems:
         return
     if not found.status.detail_status and snapshot.age_s(found) > BUILD_S:
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             found,
             "its status is empty: no scheduler has built the tree",
             why="the scheduler follows it with --enable-network-topology-manager only",
@@ -99,19 +96,15 @@ def _nodes(nodes: Sequence[Node], specs: Sequence[NetworkTopologySpec], edit: st
             continue
         label = f"kubectl label node {min(without)} {spec.label_key[0]}=NAME"
         if spec.topology_layer == lowest:
-            yield of_many(
-                FindingSeverity.NOTICE,
-                "Node",
-                without,
+            yield Finding.notice(
+                ("Node", without),
                 f"no label of {lowest} ({some_of(spec.label_key)})",
                 why="it counts as a place of its own in that layer",
                 do=(label,),
             )
         else:
-            yield of_many(
-                FindingSeverity.WARNING,
-                "Node",
-                without,
+            yield Finding.warning(
+                ("Node", without),
                 f"no label of {spec.topology_layer} ({some_of(spec.label_key)})",
                 why="it has no place in the tree, and gets no pods of gangs that are placed by the network",
                 do=(label, edit),

@@ -16,7 +16,7 @@ from koordinator.api.admission import ServiceReference, Webhook
 from koordinator.api.core import Pod, Secret, Service
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import Object
-from koordinator.doctor.finding import Finding, FindingSeverity, finding, name_of, some_of
+from koordinator.doctor.finding import Finding, FindingSeverity, name_of, some_of
 from koordinator.doctor.gather import ca_of
 from koordinator.doctor.handshake import address
 from koordinator.doctor.installation import ComponentName
@@ -48,7 +48,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     for (about, problem), same in troubles.items():
         # The webhooks of a configuration share their server: what is wrong with it is told once.
         webhooks = [each.webhook for each in same]
-        yield finding(
+        yield Finding.of(
             FindingSeverity.ERROR if any(map(_refuses, webhooks)) else FindingSeverity.WARNING,
             about,
             problem,
@@ -77,8 +77,7 @@ class _Trouble(msgspec.Struct, frozen=True):
 
 def _missing(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     if snapshot.installation.manager_gate(table.FRAMEWORK_GATE) is False:
-        yield finding(
-            FindingSeverity.NOTICE,
+        yield Finding.notice(
             "webhooks",
             "switched off by feature gate WebhookFramework",
             why="pods and quotas are neither changed nor checked",
@@ -87,8 +86,7 @@ def _missing(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     for path, loss in LOSSES.items():
         is_off = any(snapshot.installation.manager_gate(gate) is False for gate in table.GATES_BY_PATH[path])
         if path not in snapshot.webhook_paths and not is_off:
-            yield finding(
-                FindingSeverity.ERROR,
+            yield Finding.error(
                 f"webhook {path}",
                 "not configured",
                 why=loss,
@@ -200,7 +198,7 @@ def _end(snapshot: ClusterSnapshot, about: str, what: str, end_s: float) -> Iter
     days = (end_s - snapshot.now_s) / DAY_S
     if days < RENEWED_DAYS:
         state = f"ended {-days:.0f} days ago" if days < 0 else f"ends in {days:.0f} days"
-        yield finding(
+        yield Finding.of(
             FindingSeverity.ERROR if days < 0 else FindingSeverity.WARNING,
             about,
             f"{what} {state}",
@@ -219,8 +217,7 @@ def _served_certificate(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     }
     if secret is None:
         if services and snapshot.knows(Secret):
-            yield finding(
-                FindingSeverity.ERROR,
+            yield Finding.error(
                 f"Secret {snapshot.namespace}/{snapshot.installation.webhook_secret_name}",
                 "missing",
                 why="the manager has made no certificate for its webhooks yet, or may not write it",
@@ -230,8 +227,7 @@ def _served_certificate(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     found = facts(_part(secret, "tls.crt"))
     renew = f"kubectl -n {secret.metadata.namespace} delete secret {secret.metadata.name}"
     if found is None:
-        yield finding(
-            FindingSeverity.ERROR,
+        yield Finding.error(
             secret,
             "tls.crt is no certificate",
             why="the webhook server cannot serve with it",
@@ -241,8 +237,7 @@ def _served_certificate(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     yield from _end(snapshot, name_of(secret), "tls.crt", found.not_after_s)
     for host in sorted(services):
         if not covers(found, host):
-            yield finding(
-                FindingSeverity.ERROR,
+            yield Finding.error(
                 secret,
                 f"tls.crt is for {some_of(found.names) or 'nobody'}, not for {host}",
                 why="the API server refuses to speak to the webhook server",
@@ -265,8 +260,7 @@ def _risks(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     names = [webhook.name for _, webhook in pods]
     manager = snapshot.installation.get(ComponentName.MANAGER)
     if manager is not None and manager.wanted == 1:
-        yield finding(
-            FindingSeverity.WARNING,
+        yield Finding.warning(
             manager.obj,
             "one replica, and failurePolicy Fail for pods",
             why="while that pod restarts or moves, no pod can be created",
@@ -280,7 +274,7 @@ def _risks(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         own = namespace == snapshot.namespace
         if not any(_selects(snapshot, webhook, namespace) for _, webhook in pods):
             continue
-        yield finding(
+        yield Finding.of(
             FindingSeverity.ERROR if own else FindingSeverity.WARNING,
             configuration,
             f"failurePolicy Fail for pods of namespace {namespace}",
