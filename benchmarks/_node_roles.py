@@ -59,14 +59,13 @@ async def collectors(spec: RoleSpec) -> None:
     from koordinator.koordlet import gates as koordlet_gates
     from koordinator.koordlet import node_pods
     from koordinator.koordlet.audit import AuditLog
+    from koordinator.koordlet.collect.all import CollectorRunner
     from koordinator.koordlet.collect.all import collectors as all_collectors
-    from koordinator.koordlet.collect.runner import CollectorRunner
     from koordinator.koordlet.config import AgentConfig
     from koordinator.koordlet.metrics import AgentMetrics
     from koordinator.koordlet.parts import Shared
-    from koordinator.koordlet.readings import Readings
-    from koordinator.koordlet.series import SeriesStore
-    from koordinator.koordlet.states import node_slo
+    from koordinator.koordlet.series import Readings, SeriesStore
+    from koordinator.koordlet.states.node import with_defaults
     from koordinator.koordlet.view import NodeView
     from koordinator.koordlet.writing.executor import Executor
     from koordinator.koordlet.writing.restore_log import RestoreLog
@@ -74,7 +73,7 @@ async def collectors(spec: RoleSpec) -> None:
     clock = SystemClock()
     host = open_host(spec.roots, HOT_FILES_MAX)
     view = NodeView(Driver.CGROUPFS)
-    view.slo = node_slo.with_defaults(NodeSLOSpec())
+    view.slo = with_defaults(NodeSLOSpec())
     store = SeriesStore()
     audit = AuditLog(clock)
     nobody = cast(Any, None)

@@ -9,7 +9,7 @@ import pytest
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.cli import koordlet_flags
 from koordinator.host.cgroup_knobs import V2, Knob
-from koordinator.koordlet import loops
+from koordinator.koordlet import agent
 from koordinator.koordlet.hooks import all as hooks
 from koordinator.koordlet.hooks.hook import Hook
 from koordinator.koordlet.qos import all as qos
@@ -50,7 +50,7 @@ def test_one_file_and_one_line_make_an_eviction_strategy(
     async def scenario() -> None:
         node = ActingNode(tmp_path, gates=f"{GATE}=true")
         (found,) = (each for each in qos.strategies(node.shared) if each.name == GATE)
-        assert isinstance(found, EvictionStrategy) and loops.is_on(found, node.shared.gates)
+        assert isinstance(found, EvictionStrategy) and agent.is_on(found, node.shared.gates)
         node.set_pods([make_pod(name, priority=5000 + at) for at, name in enumerate("abc")])
         node.view.slo = NodeSLOSpec(extensions={"eviction": {GATE: {"podsMax": 2}}})
         await found.run()

@@ -25,7 +25,7 @@ from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.agent import Agent
 from koordinator.koordlet.config import AgentConfig, AuditConfig, CollectConfig, PredictConfig, QoSConfig
-from koordinator.koordlet.states.node_slo import AnyNodeSLO
+from koordinator.koordlet.states.node import AnyNodeSLO
 from koordinator.local import registry
 from koordinator.simulate import virtual_time
 from tests.host import host_tree

@@ -11,8 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from koordinator.clock import FixedClock
 from koordinator.koordlet import audit, http
-from koordinator.koordlet.audit import AuditLog
-from koordinator.koordlet.audit_query import AuditQuery, QueryError
+from koordinator.koordlet.audit import AuditLog, AuditQuery, QueryError
 
 
 def filled(directory: str, count: int, clock: FixedClock | None = None, text: str = "") -> AuditLog:

@@ -6,8 +6,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from koordinator.clock import FixedClock
 from koordinator.koordlet import http
-from koordinator.koordlet.audit import AuditLog
-from koordinator.koordlet.audit_query import AuditQuery
+from koordinator.koordlet.audit import AuditLog, AuditQuery
 from koordinator.koordlet.metrics import AgentMetrics
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from koordinator.clock import LoopClock
-from koordinator.koordlet import loops
+from koordinator.koordlet import agent
 from koordinator.koordlet.parts import Shared, Strategy
 from koordinator.simulate.virtual_time import run_virtual
 from tests.koordlet.qos.acting_node import ActingNode
@@ -37,7 +37,7 @@ def rounds(root: Path, seconds: float, *strategies: Counted, gates: str = "") ->
         shared: Shared = ActingNode(root, gates=gates).shared
         every: list[Strategy] = list(strategies)
         async with asyncio.TaskGroup() as group:
-            loops.start(every, shared, group)
+            agent.start(every, shared, group)
             await asyncio.sleep(seconds)
             for task in group._tasks:  # all but this one
                 task.cancel()

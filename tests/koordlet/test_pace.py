@@ -3,7 +3,7 @@
 import asyncio
 
 from koordinator.host.cgroup_layout import Driver
-from koordinator.koordlet.loops import LATE_INTERVALS, Pace
+from koordinator.koordlet.agent import LATE_INTERVALS, Pace
 from koordinator.koordlet.view import NodeView, Topic
 from koordinator.simulate.virtual_time import run_virtual
 

@@ -16,7 +16,7 @@ from koordinator.cluster.kube import KubeCluster
 from koordinator.host.host import Host, open_host
 from koordinator.koordlet import http
 from koordinator.koordlet.agent import Agent
-from koordinator.koordlet.audit_query import AuditQuery
+from koordinator.koordlet.audit import AuditQuery
 from koordinator.koordlet.states.kubelet import KubeletIdentity, NodeKubelet
 
 log = logging.getLogger(__name__)

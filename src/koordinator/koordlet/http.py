@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import web
 
 from koordinator import prometheus
-from koordinator.koordlet.audit_query import AuditQuery, QueryError
+from koordinator.koordlet.audit import AuditQuery, QueryError
 from koordinator.prometheus import MetricsRegistry
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

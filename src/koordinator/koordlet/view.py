@@ -41,7 +41,7 @@ class NodeView:
         self.driver = driver
         self.node: Node | None = None
         self.slo: NodeSLOSpec | None = None
-        """Merged with the defaults (`node_slo.with_defaults`); the last good one."""
+        """Merged with the defaults (`node.with_defaults`); the last good one."""
         self.pods: Mapping[str, PodRecord] = {}
         """By UID; the last list that the kubelet gave."""
         self.has_pods = False

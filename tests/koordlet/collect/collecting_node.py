@@ -26,12 +26,11 @@ from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.collect.group_usage import GroupScan
-from koordinator.koordlet.collect.known import LatestSamples
+from koordinator.koordlet.collect.rates import LatestSamples
 from koordinator.koordlet.config import AgentConfig, CollectConfig
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Collector, Shared
-from koordinator.koordlet.readings import Readings
-from koordinator.koordlet.series import SeriesStore
+from koordinator.koordlet.series import Readings, SeriesStore
 from koordinator.koordlet.view import NodeView
 from koordinator.koordlet.writing.executor import Executor
 from koordinator.koordlet.writing.restore_log import RestoreLog

@@ -12,15 +12,12 @@ from koordinator.api.slo import HostApplicationSpec, NodeSLOSpec
 from koordinator.clock import Clock
 from koordinator.host.gpu import GPUDevice, GPUs, ProcessUse
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.collect import cpi
-from koordinator.koordlet.collect.all import collectors
+from koordinator.koordlet.collect import performance
+from koordinator.koordlet.collect.all import GROUP_WINDOW_S, INTERVAL_S, SeriesRetention, collectors
 from koordinator.koordlet.collect.cold_pages import OWNER, ColdPages
-from koordinator.koordlet.collect.cpi import CPI
 from koordinator.koordlet.collect.gpu_usage import GPUUsageCollector
-from koordinator.koordlet.collect.pressure import PressureCollector
-from koordinator.koordlet.collect.resctrl_monitors import CPU_FLAGS, ResctrlMonitors
-from koordinator.koordlet.collect.retention import GROUP_WINDOW_S, INTERVAL_S, SeriesRetention
-from koordinator.koordlet.collect.storage_info import StorageInfo
+from koordinator.koordlet.collect.node_info import StorageInfo
+from koordinator.koordlet.collect.performance import CPI, CPU_FLAGS, PressureCollector, ResctrlMonitors
 from koordinator.koordlet.config import CollectConfig
 from koordinator.koordlet.series import GROUP_WINDOW_S_MAX
 from tests.host import host_tree
@@ -171,7 +168,7 @@ def test_containers_take_turns_when_counters_do_not_suffice(tmp_path: Path) -> N
         turns = [[each.container.name for each in collector._turn(2)] for _ in range(3)]
 
         assert turns == [["c0", "c1"], ["c2", "c3"], ["c4", "c0"]]
-        assert len(collector._turn(cpi.DESCRIPTORS_MAX)) == 5
+        assert len(collector._turn(performance.DESCRIPTORS_MAX)) == 5
 
     life(main)
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 import pytest
 
 from koordinator.clock import Clock
-from koordinator.koordlet.collect.runner import CollectorRunner
+from koordinator.koordlet.collect.all import CollectorRunner
 from tests.koordlet.collect.collecting_node import life
 
 

@@ -26,9 +26,8 @@ from koordinator.koordlet.hooks.all import RuntimeHooks
 from koordinator.koordlet.hooks.commands import Runner
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.readings import Readings
-from koordinator.koordlet.series import SeriesStore
-from koordinator.koordlet.states import node_slo
+from koordinator.koordlet.series import Readings, SeriesStore
+from koordinator.koordlet.states.node import with_defaults
 from koordinator.koordlet.view import NodeView, Topic
 from koordinator.koordlet.writing.executor import Executor
 from koordinator.koordlet.writing.file_writer import PlannedWrite
@@ -100,7 +99,7 @@ def native(cpu: str, memory: str = "1Gi") -> dict[str, Any]:
 
 def slo(**sections: Any) -> NodeSLOSpec:
     """A NodeSLO by its JSON, with the defaults."""
-    return node_slo.with_defaults(from_builtins(sections, NodeSLOSpec))
+    return with_defaults(from_builtins(sections, NodeSLOSpec))
 
 
 def classes(policy: str = "groupIdentity", **of_class: Mapping[str, Any]) -> NodeSLOSpec:

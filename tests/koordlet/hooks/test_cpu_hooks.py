@@ -16,7 +16,7 @@ from koordinator.koordlet.hooks import batch_resource, cpuset_allocator, group_i
 from koordinator.koordlet.hooks.batch_resource import BatchRule
 from koordinator.koordlet.hooks.cpuset_allocator import CPUSetSource, NodeCPUPools
 from koordinator.koordlet.hooks.group_identity import Kernel
-from koordinator.koordlet.qos import cpu_normalization
+from koordinator.koordlet.qos import cpu_burst
 
 CLASSES = st.builds(
     lambda enable, identity: ResourceQOS(cpu_qos=CPUQOS(enable=enable, group_identity=identity)),
@@ -152,7 +152,7 @@ def test_a_container_without_batch_resources_makes_its_pod_unlimited() -> None:
 
 @given(st.integers(1, 10**9), st.floats(1, 10))
 def test_a_scaled_quota_is_smaller_but_never_nothing(quota_us: int, ratio: float) -> None:
-    scaled = cpu_normalization.scaled_us(quota_us, ratio)
+    scaled = cpu_burst.scaled_us(quota_us, ratio)
 
     assert 1 <= scaled <= quota_us
     assert scaled * ratio >= quota_us * (1 - 1e-9)
@@ -160,5 +160,5 @@ def test_a_scaled_quota_is_smaller_but_never_nothing(quota_us: int, ratio: float
 
 @given(st.integers(-5, 0), st.floats(0.1, 10))
 def test_no_quota_stays_no_quota(quota_us: int, ratio: float) -> None:
-    assert cpu_normalization.scaled_us(quota_us, ratio) == quota_us
-    assert cpu_normalization.quota_us(LS, {}, ratio, quota_us) is None
+    assert cpu_burst.scaled_us(quota_us, ratio) == quota_us
+    assert cpu_burst.quota_us(LS, {}, ratio, quota_us) is None

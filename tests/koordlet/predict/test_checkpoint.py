@@ -3,9 +3,9 @@
 import pytest
 
 from koordinator.koordlet.errors import ModelError
-from koordinator.koordlet.predict import checkpoint
-from koordinator.koordlet.predict.checkpoint import ModelCheckpoint
+from koordinator.koordlet.predict import models
 from koordinator.koordlet.predict.histogram import CPU_BUCKETS, HistogramCheckpoint
+from koordinator.koordlet.predict.models import ModelCheckpoint
 from tests.koordlet.predict.scalar_histogram import Histogram
 
 EMPTY = HistogramCheckpoint(0.0, {})
@@ -16,13 +16,13 @@ def test_a_model_reads_back_as_it_was_written() -> None:
     cpu.add(4.0, 1.0, 1_700_000_000.0)
     model = ModelCheckpoint("pod-uid", cpu.checkpoint(), EMPTY, 1_700_000_000.0)
 
-    assert checkpoint.decode("pod-uid", checkpoint.encode(model)) == model
+    assert models.decode_checkpoint("pod-uid", models.encode_checkpoint(model)) == model
 
 
 def test_a_file_of_the_reference_is_understood() -> None:
     histogram = '{"referenceTimestamp":"2023-11-15T00:00:00Z","bucketWeights":{"49":10000,"62":7498},"totalWeight":9.5}'
     content = f'{{"UID":"u","CPU":{histogram},"Memory":{{"referenceTimestamp":null,"totalWeight":0}},'
-    model = checkpoint.decode("u", f'{content}"LastUpdated":"2023-11-15T10:00:00Z"}}'.encode())
+    model = models.decode_checkpoint("u", f'{content}"LastUpdated":"2023-11-15T10:00:00Z"}}'.encode())
 
     assert model.cpu == HistogramCheckpoint(9.5, {49: 10000, 62: 7498}, 1_700_006_400.0)
     assert model.memory == EMPTY
@@ -31,5 +31,5 @@ def test_a_file_of_the_reference_is_understood() -> None:
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"UID":1}', b"\xff"])
 def test_a_file_that_is_no_model_is_refused_by_name(content: bytes) -> None:
     with pytest.raises(ModelError) as refused:
-        checkpoint.decode("pod-uid", content)
+        models.decode_checkpoint("pod-uid", content)
     assert refused.value.model == "pod-uid"

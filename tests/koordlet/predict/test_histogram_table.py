@@ -11,8 +11,8 @@ from koordinator.koordlet.predict.histogram import (
     MEMORY_BUCKETS,
     Buckets,
     HistogramCheckpoint,
+    HistogramTable,
 )
-from koordinator.koordlet.predict.histogram_table import HistogramTable
 from tests.koordlet.predict.scalar_histogram import Histogram
 
 START_S = 1_700_000_000.0

@@ -12,10 +12,9 @@ from koordinator.clock import FixedClock
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.koordlet.config import PredictConfig
 from koordinator.koordlet.errors import ModelError
-from koordinator.koordlet.predict import checkpoint
-from koordinator.koordlet.predict.checkpoint import ModelCheckpoint
+from koordinator.koordlet.predict import models
 from koordinator.koordlet.predict.histogram import HistogramCheckpoint
-from koordinator.koordlet.predict.models import NODE, SYSTEM
+from koordinator.koordlet.predict.models import NODE, SYSTEM, ModelCheckpoint
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.local import registry
 from tests.koordlet.report.agent_node import DAY_S, GIB, NOW_S, AgentNode, node_object, pod_object
@@ -216,8 +215,8 @@ def test_files_that_are_of_no_use_are_removed_and_the_others_loaded(
     directory = node.root / "checkpoints"
     directory.mkdir()
     usual = HistogramCheckpoint(1.0, {10: 10_000}, NOW_S)
-    good = checkpoint.encode(ModelCheckpoint("web", usual, usual, NOW_S))
-    ahead = checkpoint.encode(ModelCheckpoint(NODE, usual, usual, NOW_S + 2 * DAY_S))
+    good = models.encode_checkpoint(ModelCheckpoint("web", usual, usual, NOW_S))
+    ahead = models.encode_checkpoint(ModelCheckpoint(NODE, usual, usual, NOW_S + 2 * DAY_S))
     misfit = HistogramCheckpoint(1.0, {100_000: 1}, NOW_S)
     contents = {
         "web": good,
@@ -225,7 +224,7 @@ def test_files_that_are_of_no_use_are_removed_and_the_others_loaded(
         "half": good[:50],
         "web.tmp": b"{",
         NODE: ahead,
-        SYSTEM: checkpoint.encode(ModelCheckpoint(SYSTEM, misfit, usual, NOW_S)),
+        SYSTEM: models.encode_checkpoint(ModelCheckpoint(SYSTEM, misfit, usual, NOW_S)),
         "big": b"0" * (3 * 1024 * 1024),
     }
     for name, content in contents.items():
@@ -245,7 +244,7 @@ def test_checkpoints_of_pods_wait_until_pods_are_known(node: AgentNode) -> None:
     directory.mkdir()
     usual = HistogramCheckpoint(1.0, {10: 10_000}, NOW_S)
     for name in ("web", SYSTEM):
-        (directory / name).write_bytes(checkpoint.encode(ModelCheckpoint(name, usual, usual, NOW_S)))
+        (directory / name).write_bytes(models.encode_checkpoint(ModelCheckpoint(name, usual, usual, NOW_S)))
     trainer = Trainer(node.shared)
 
     node.pods()
@@ -285,7 +284,7 @@ def test_a_full_disk_keeps_the_old_file_whole(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("koordinator.koordlet.predict.checkpoint.os.replace", full)
+        patched.setattr("koordinator.koordlet.predict.models.os.replace", full)
         minutes(node, trainer, 15, 2.0, "web")
     assert {name: (node.root / "checkpoints" / name).read_bytes() for name in files(node)} == before
     assert caplog.text.count("checkpoints not written") == 1

@@ -32,9 +32,8 @@ from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig, QoSConfig
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.readings import Readings
-from koordinator.koordlet.series import SeriesStore
-from koordinator.koordlet.states import node_slo
+from koordinator.koordlet.series import Readings, SeriesStore
+from koordinator.koordlet.states.node import with_defaults
 from koordinator.koordlet.view import NodeView
 from koordinator.koordlet.writing.executor import Executor
 from koordinator.koordlet.writing.file_writer import PlannedWrite
@@ -94,7 +93,7 @@ class ToldEvents:
 def threshold(**fields: Any) -> NodeSLOSpec:
     """A NodeSLO whose protection is on."""
     strategy = ResourceThresholdStrategy(enable=True, **fields)
-    return node_slo.with_defaults(NodeSLOSpec(resource_used_threshold_with_be=strategy))
+    return with_defaults(NodeSLOSpec(resource_used_threshold_with_be=strategy))
 
 
 def make_pod(

@@ -28,11 +28,9 @@ from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Shared, Strategy
-from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress
-from koordinator.koordlet.qos.service_usage import ServiceUsage
-from koordinator.koordlet.readings import Readings
-from koordinator.koordlet.series import SeriesStore
-from koordinator.koordlet.states import node_slo
+from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress, ServiceUsage
+from koordinator.koordlet.series import Readings, SeriesStore
+from koordinator.koordlet.states.node import with_defaults
 from koordinator.koordlet.view import NodeView
 from koordinator.koordlet.writing.executor import Executor
 from koordinator.koordlet.writing.restore_log import RestoreLog
@@ -203,7 +201,7 @@ class QoSNode:
     def say(self, **spec: Any) -> None:
         """What the NodeSLO says, by the names of the API."""
         self.slo = spec
-        self.view.slo = node_slo.with_defaults(from_builtins(spec, NodeSLOSpec))
+        self.view.slo = with_defaults(from_builtins(spec, NodeSLOSpec))
 
     def list_pods(self) -> None:
         """The kubelet's answer."""

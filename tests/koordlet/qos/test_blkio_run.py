@@ -21,10 +21,9 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.host.host import tree_host
 from koordinator.host.storage import LocalStorage
 from koordinator.koordlet import node_pods
-from koordinator.koordlet.qos import blkio_plan
-from koordinator.koordlet.qos.blkio import BlkIO
-from koordinator.koordlet.qos.blkio_plan import DiskPlan
-from koordinator.koordlet.states import node_slo
+from koordinator.koordlet.qos import blkio
+from koordinator.koordlet.qos.blkio import BlkIO, DiskPlan
+from koordinator.koordlet.states.node import with_defaults
 from tests.cluster import virtual_loop
 from tests.host import host_tree
 from tests.koordlet.qos import killed
@@ -63,7 +62,7 @@ def slo_of(
         ls_class=ResourceQOS(blkio_qos=ls) if ls is not None else None,
         cgroup_root=ResourceQOS(blkio_qos=root) if root is not None else None,
     )
-    return node_slo.with_defaults(NodeSLOSpec(resource_qos_strategy=strategy))
+    return with_defaults(NodeSLOSpec(resource_qos_strategy=strategy))
 
 
 def annotated(name: str, text: str, **more: Any) -> Pod:
@@ -77,7 +76,7 @@ def own_limits(write_bps: int) -> str:
 
 def plan_of(slo: NodeSLOSpec, pods: Sequence[Pod], *, is_flat: bool = True) -> DiskPlan:
     assert slo.resource_qos_strategy is not None
-    return blkio_plan.plan(
+    return blkio.disk_plan(
         slo.resource_qos_strategy,
         [node_pods.record(pod, Driver.CGROUPFS) for pod in pods],
         STORAGE,

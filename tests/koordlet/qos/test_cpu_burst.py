@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from koordinator.api import labels
 from koordinator.api.slo import CPUBurstStrategy
-from koordinator.koordlet.qos import cpu_burst, token_bucket
-from koordinator.koordlet.qos.cpu_burst import BurstNodeState, ContainerQuota, Operation
-from koordinator.koordlet.qos.token_bucket import BurstTokenBucket
+from koordinator.koordlet.qos import cpu_burst
+from koordinator.koordlet.qos.cpu_burst import BurstNodeState, BurstTokenBucket, ContainerQuota, Operation
 
 POLICIES = st.sampled_from(["none", "auto", "cpuBurstOnly", "cfsQuotaBurstOnly"])
 SETTINGS = st.builds(
@@ -103,12 +102,12 @@ def test_a_loop_faster_than_a_second_still_pays() -> None:
 
 def test_a_new_bucket_starts_less_than_half_full_and_an_old_one_stays() -> None:
     rng = random.Random(7)
-    starts = {token_bucket.bucket_for(1000, None, rng).tokens for _ in range(200)}
+    starts = {cpu_burst.bucket_for(1000, None, rng).tokens for _ in range(200)}
     old = BurstTokenBucket(1000, 3)
 
     assert min(starts) >= 0 and max(starts) <= 500 and len(starts) > 50
-    assert token_bucket.bucket_for(1000, old, rng) is old
-    assert token_bucket.bucket_for(2000, old, rng).capacity == 2000
+    assert cpu_burst.bucket_for(1000, old, rng) is old
+    assert cpu_burst.bucket_for(2000, old, rng).capacity == 2000
 
 
 def test_a_malformed_annotation_leaves_the_nodes_settings() -> None:

@@ -9,7 +9,7 @@ from koordinator.api.annotations.node import NodeReservation, SystemQOSResource
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.host.cpu_topology import Processor
-from koordinator.koordlet.qos import cpu_pick, cpu_suppress
+from koordinator.koordlet.qos import cpu_suppress
 from koordinator.koordlet.qos.cpu_suppress import (
     CPUHolder,
     CPUUsage,
@@ -75,7 +75,7 @@ def test_the_larger_reservation_counts_and_a_broken_one_does_not() -> None:
 
 @given(MACHINES, st.integers(0, 40))
 def test_the_picker_gives_what_was_asked_for_or_nothing(processors: list[Processor], count: int) -> None:
-    picked = cpu_pick.pick(count, processors)
+    picked = cpu_suppress.pick(count, processors)
 
     assert len(picked) in (count, 0)
     assert len(picked) == (count if count <= len(processors) else 0)
@@ -86,7 +86,7 @@ def test_the_picker_gives_what_was_asked_for_or_nothing(processors: list[Process
 @given(st.integers(1, 16), st.integers(1, 16))
 def test_the_picker_takes_whole_cores_first(cores: int, wanted: int) -> None:
     processors = machine(cores)
-    picked = cpu_pick.pick(min(wanted, cores) * 2, processors)
+    picked = cpu_suppress.pick(min(wanted, cores) * 2, processors)
     core_of = {processor.cpu: processor.core for processor in processors}
 
     assert len({core_of[cpu] for cpu in picked}) == len(picked) // 2

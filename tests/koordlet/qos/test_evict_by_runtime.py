@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.qos import victims
+from koordinator.koordlet.qos import eviction
+from koordinator.koordlet.qos.eviction import Victims
 from koordinator.koordlet.qos.evictor import EVENT_FAIL, EVENT_SUCCESS, Evictor
 from koordinator.koordlet.qos.memory_evict import MemoryEvict
-from koordinator.koordlet.qos.victims import Victims
 from tests.host.test_cri import FakeRuntime, grpc
 from tests.koordlet.qos.acting_node import ActingNode, make_pod, threshold
 
@@ -83,7 +83,7 @@ async def test_a_killed_pod_is_remembered_until_its_usage_is_known_again(tmp_pat
     assert standing(memory, node, 102) == ({"a"}, set())
     node.set_pods([make_pod("a", containers=[("again", True)])])  # the kubelet has started it again
     assert standing(memory, node, 103) == ({"a"}, set())
-    assert standing(memory, node, 102 + victims.SETTLE_S) == (set(), set())
+    assert standing(memory, node, 102 + eviction.SETTLE_S) == (set(), set())
 
 
 async def test_a_pod_that_survives_neither_counts_nor_is_tried_again(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ async def test_a_pod_that_survives_neither_counts_nor_is_tried_again(tmp_path: P
     memory.refused("b", 100)
 
     assert standing(memory, node, 101) == ({"a"}, {"b"})
-    assert standing(memory, node, 100 + victims.REFUSED_S) == ({"a"}, set())
-    assert standing(memory, node, 100 + victims.LEAVING_S_MAX) == (set(), {"a"})
+    assert standing(memory, node, 100 + eviction.REFUSED_S) == ({"a"}, set())
+    assert standing(memory, node, 100 + eviction.LEAVING_S_MAX) == (set(), {"a"})
     node.set_pods([])
     assert standing(memory, node, 300) == (set(), set())

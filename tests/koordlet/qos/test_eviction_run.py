@@ -14,7 +14,7 @@ from koordinator.api.core import Pod
 from koordinator.cluster import errors
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.audit import decode
-from koordinator.koordlet.qos import victims
+from koordinator.koordlet.qos import eviction
 from koordinator.koordlet.qos.cpu_evict import CPUEvict
 from koordinator.koordlet.qos.eviction import EVENT_FAIL, EVENT_SUCCESS
 from koordinator.koordlet.qos.evictor import EVICTED, Evictor
@@ -100,7 +100,7 @@ def test_a_pod_that_does_not_leave_keeps_nobody_else_for_ever(tmp_path: Path) ->
         await strategy.run()
         assert node.api.evicted == []
 
-        await asyncio.sleep(victims.LEAVING_S_MAX)
+        await asyncio.sleep(eviction.LEAVING_S_MAX)
         full_memory(node, {"stuck": 8 * GIB, "other": 8 * GIB})
         await strategy.run()
         assert node.api.names == ["other"]

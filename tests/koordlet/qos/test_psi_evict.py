@@ -10,8 +10,8 @@ import pytest
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.cli import koordlet_flags
 from koordinator.host.cgroup_knobs import V2
+from koordinator.koordlet import agent
 from koordinator.koordlet import gates as koordlet_gates
-from koordinator.koordlet import loops
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.qos import all as qos
 from koordinator.koordlet.qos import evictions
@@ -200,7 +200,7 @@ def test_the_gate_is_off_by_default_and_known_to_the_command_line(tmp_path: Path
     async def scenario() -> None:
         node = PressedNode(tmp_path, a=8)
         found = {each.name: each for each in qos.strategies(node.shared)}
-        assert loops.is_on(found["PSIEvict"], node.shared.gates)
-        assert not loops.is_on(found["PSIEvict"], gates)
+        assert agent.is_on(found["PSIEvict"], node.shared.gates)
+        assert not agent.is_on(found["PSIEvict"], gates)
 
     on_virtual_time(scenario())

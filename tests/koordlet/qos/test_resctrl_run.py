@@ -13,7 +13,7 @@ from koordinator.api.slo_qos import ResctrlQOS, ResourceQOS, ResourceQOSStrategy
 from koordinator.host import schemata
 from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.qos.resctrl import ABSENT_S, LOOK_S, ResctrlStrategy
-from koordinator.koordlet.states import node_slo
+from koordinator.koordlet.states.node import with_defaults
 from tests.cluster import virtual_loop
 from tests.host import host_tree
 from tests.koordlet.qos import killed
@@ -37,7 +37,7 @@ def policy(*, be: bool = True, ls: bool = False, end_percent: int = 30, mba: int
         return ResourceQOS(resctrl_qos=settings)
 
     strategy = ResourceQOSStrategy(be_class=section(be), ls_class=section(ls))
-    return node_slo.with_defaults(NodeSLOSpec(resource_qos_strategy=strategy))
+    return with_defaults(NodeSLOSpec(resource_qos_strategy=strategy))
 
 
 def make_tree(root: Path) -> None:

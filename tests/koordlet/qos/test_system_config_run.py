@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from koordinator.api.slo import NodeSLOSpec, SystemStrategy
 from koordinator.koordlet.qos.system_config import SystemConfigStrategy
-from koordinator.koordlet.states import node_slo
+from koordinator.koordlet.states.node import with_defaults
 from tests.cluster import virtual_loop
 from tests.host import host_tree
 from tests.koordlet.qos import killed
@@ -36,7 +36,7 @@ def on_virtual_time(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 def slo_of(**fields: Any) -> NodeSLOSpec:
-    return node_slo.with_defaults(NodeSLOSpec(system_strategy=SystemStrategy(**fields)))
+    return with_defaults(NodeSLOSpec(system_strategy=SystemStrategy(**fields)))
 
 
 def node_of(root: Path, at: int = 0, *, after: bool = False) -> ActingNode:

@@ -26,8 +26,7 @@ from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig, CollectConfig, KubeletClientConfig, PredictConfig
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Kubelet, Shared
-from koordinator.koordlet.readings import Readings
-from koordinator.koordlet.series import SeriesStore
+from koordinator.koordlet.series import Readings, SeriesStore
 from koordinator.koordlet.view import NodeView
 from koordinator.koordlet.writing.executor import Executor
 from koordinator.koordlet.writing.restore_log import RestoreLog

@@ -10,7 +10,7 @@ from koordinator.api import labels
 from koordinator.api.device import Device
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.koordlet.report import topology
-from koordinator.koordlet.report.first_rounds import PAUSE_S, ROUNDS_MAX, FirstRounds
+from koordinator.koordlet.report.outage import PAUSE_S, ROUNDS_MAX, FirstRounds
 from tests.koordlet.agent_world import CPUS, NODE, World, live
 
 

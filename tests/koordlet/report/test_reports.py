@@ -25,7 +25,6 @@ from koordinator.koordlet.report import (
     node_metric,
     pod_resources,
     reserved_cpus,
-    shared_pools,
     topology,
     xpu,
 )
@@ -73,7 +72,7 @@ def test_shared_pools_hold_only_cpus_that_nobody_owns(topo: HostCPUTopology, dat
     some = st.frozensets(st.sampled_from(sorted(topo.cpus)), max_size=4)
     lse, lsr, taken, reserved = (data.draw(some) for _ in range(4))
     pods = [pod("a", "LSE", cpuset.text_of(lse)), pod("b", "LSR", cpuset.text_of(lsr)), pod("c", "LS", "bad")]
-    pools = shared_pools.shared_pools(topo, pods, taken, reserved, SystemQOSResource(cpuset="0"))
+    pools = reserved_cpus.shared_pools(topo, pods, taken, reserved, SystemQOSResource(cpuset="0"))
 
     def union(each: tuple[CPUSharedPool, ...]) -> cpuset.CPUSet:
         return frozenset().union(*(cpuset.parse(pool.cpuset) for pool in each))
@@ -92,12 +91,12 @@ def test_what_kubelet_and_system_keep_adds_up() -> None:
 
 def test_a_reservation_by_amount_gets_whole_cores_and_keeps_its_other_fields() -> None:
     text = '{"resources":{"cpu":"1500m","memory":"1Gi"},"applyPolicy":"ReservedCPUsOnly"}'
-    resolved = shared_pools.resolved_reservation(machine(1, 4), {labels.NODE_RESERVATION: text})
+    resolved = reserved_cpus.resolved_reservation(machine(1, 4), {labels.NODE_RESERVATION: text})
 
     assert resolved.reserved_cpus == "0,4"
     assert resolved.apply_policy == "ReservedCPUsOnly"
     too_much = {labels.NODE_RESERVATION: '{"resources":{"cpu":"64"}}'}
-    assert shared_pools.resolved_reservation(machine(1, 4), too_much).reserved_cpus == ""
+    assert reserved_cpus.resolved_reservation(machine(1, 4), too_much).reserved_cpus == ""
 
 
 def test_pods_that_our_scheduler_bound_are_not_reported_as_the_kubelets() -> None:

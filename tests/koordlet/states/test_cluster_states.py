@@ -8,8 +8,7 @@ from koordinator.api.core import Event, Node
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.slo import NodeSLO
 from koordinator.api.storage import PersistentVolumeClaim
-from koordinator.koordlet.states.node import UNITS
-from koordinator.koordlet.states.node_slo import DELETED_S, AnyNodeSLO
+from koordinator.koordlet.states.node import DELETED_S, UNITS, AnyNodeSLO
 from koordinator.koordlet.view import Topic
 from tests.koordlet.agent_world import NODE, World, live
 

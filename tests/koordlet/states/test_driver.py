@@ -5,7 +5,7 @@ from pathlib import Path
 
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.host import tree_host
-from koordinator.koordlet.states import driver
+from koordinator.koordlet.states import pods
 from tests.host import host_tree
 from tests.koordlet.agent_world import FakeKubelet, World, live
 
@@ -14,18 +14,18 @@ async def test_the_first_sign_counts(tmp_path: Path) -> None:
     kubelet = FakeKubelet()
     kubelet.trouble = "away"
     host = tree_host(str(tmp_path))
-    assert await driver.find(host, kubelet) is None
+    assert await pods.find_driver(host, kubelet) is None
 
     kubelet.trouble = ""
-    assert await driver.find(host, kubelet) is Driver.CGROUPFS
-    assert await driver.find(host, None) is None
+    assert await pods.find_driver(host, kubelet) is Driver.CGROUPFS
+    assert await pods.find_driver(host, None) is None
 
     process = {"proc/55/comm": "kubelet", "proc/55/cmdline": "kubelet\0--cgroup-driver=systemd\0"}
     host_tree.write(tmp_path, process)
-    assert await driver.find(host, kubelet) is Driver.SYSTEMD
+    assert await pods.find_driver(host, kubelet) is Driver.SYSTEMD
 
     (tmp_path / "sys/fs/cgroup/cpu/kubepods").mkdir(parents=True)
-    assert await driver.find(host, kubelet) is Driver.CGROUPFS
+    assert await pods.find_driver(host, kubelet) is Driver.CGROUPFS
 
 
 def test_without_a_sign_the_agent_goes_on_after_a_minute(tmp_path: Path) -> None:

@@ -3,16 +3,16 @@
 from koordinator.api import slo, slo_qos
 from koordinator.api.slo import NodeSLOSpec, ResourceThresholdStrategy, SystemStrategy
 from koordinator.api.slo_qos import CPUQOS, NO_QOS, MemoryQOS, ResourceQOS, ResourceQOSStrategy
-from koordinator.koordlet.states import node_slo
+from koordinator.koordlet.states.node import with_defaults
 
 
 def test_an_empty_object_means_the_defaults() -> None:
-    merged = node_slo.with_defaults(NodeSLOSpec())
+    merged = with_defaults(NodeSLOSpec())
 
     assert merged.resource_used_threshold_with_be == slo.DEFAULT_THRESHOLD_STRATEGY
     assert merged.cpu_burst_strategy == slo.DEFAULT_CPU_BURST_STRATEGY
     assert merged.system_strategy == slo.DEFAULT_SYSTEM_STRATEGY
-    assert node_slo.with_defaults(merged) == merged
+    assert with_defaults(merged) == merged
 
 
 def test_what_is_said_wins_field_by_field() -> None:
@@ -20,7 +20,7 @@ def test_what_is_said_wins_field_by_field() -> None:
         resource_used_threshold_with_be=ResourceThresholdStrategy(enable=True, cpu_suppress_min_percent=5),
         system_strategy=SystemStrategy(sched_features={"A": True}),
     )
-    merged = node_slo.with_defaults(given)
+    merged = with_defaults(given)
 
     threshold = merged.resource_used_threshold_with_be
     assert threshold is not None and merged.system_strategy is not None
@@ -32,7 +32,7 @@ def test_what_is_said_wins_field_by_field() -> None:
 
 def test_a_class_that_is_on_takes_its_template_and_one_that_is_off_is_neutral() -> None:
     on = ResourceQOS(memory_qos=MemoryQOS(enable=True), cpu_qos=CPUQOS(enable=False, group_identity=2))
-    merged = node_slo.with_defaults(NodeSLOSpec(resource_qos_strategy=ResourceQOSStrategy(be_class=on)))
+    merged = with_defaults(NodeSLOSpec(resource_qos_strategy=ResourceQOSStrategy(be_class=on)))
 
     strategy = merged.resource_qos_strategy
     assert strategy is not None and strategy.be_class is not None and strategy.ls_class is not None

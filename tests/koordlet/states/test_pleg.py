@@ -13,7 +13,7 @@ from koordinator.host.files import Files
 from koordinator.host.inotify import DirectoryEvent, GroupChange, Inotify
 from koordinator.host.mounts import CgroupMounts
 from koordinator.host.syscalls import LinuxSyscalls
-from koordinator.koordlet.states.pleg import LifecycleEventType, PodEvent, PodLifecycle
+from koordinator.koordlet.states.pods import LifecycleEventType, PodEvent, PodLifecycle
 
 ROOT, BURSTABLE, BEST_EFFORT = "kubepods", "kubepods/burstable", "kubepods/besteffort"
 

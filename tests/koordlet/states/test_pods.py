@@ -24,7 +24,7 @@ from koordinator.host.mounts import CgroupMounts
 from koordinator.host.syscalls import LinuxSyscalls
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.metrics import AgentMetrics
-from koordinator.koordlet.states import driver, pods
+from koordinator.koordlet.states import pods
 from koordinator.koordlet.states.pods import PodsState
 from koordinator.koordlet.view import Topic
 from tests.koordlet.agent_world import BE, NODE, World, live
@@ -209,9 +209,9 @@ def test_a_guess_about_names_of_groups_is_corrected_by_what_comes(tmp_path: Path
         cgroups = Cgroups(Files(), CgroupMounts(1, str(tmp_path)))
 
     host: Any = Host()
-    assert driver.corrected(host, Driver.SYSTEMD) is Driver.SYSTEMD
+    assert pods.corrected_driver(host, Driver.SYSTEMD) is Driver.SYSTEMD
     (tmp_path / "cpu/kubepods").mkdir(parents=True)
-    assert driver.corrected(host, Driver.SYSTEMD) is Driver.CGROUPFS
+    assert pods.corrected_driver(host, Driver.SYSTEMD) is Driver.CGROUPFS
 
 
 async def test_a_new_group_makes_the_kubelet_be_asked_at_once(tmp_path: Path) -> None:

@@ -11,10 +11,15 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.qos import KubeQoS
 from koordinator.api.slo import CgroupPath, CPUBurstStrategy, HostApplicationSpec, IOConfig, SystemStrategy
 from koordinator.host.cpu_topology import Processor
-from koordinator.koordlet.qos import blkio, cpu_burst, cpu_pick, cpu_suppress, system_config, token_bucket
-from koordinator.koordlet.qos.cpu_burst import BurstNodeState, ContainerQuota, PoolPod, QuotaPlan
+from koordinator.koordlet.qos import blkio, cpu_burst, cpu_suppress, system_config
+from koordinator.koordlet.qos.cpu_burst import (
+    BurstNodeState,
+    BurstTokenBucket,
+    ContainerQuota,
+    PoolPod,
+    QuotaPlan,
+)
 from koordinator.koordlet.qos.cpu_suppress import CPUHolder, CPUUsage, SuppressPodClass
-from koordinator.koordlet.qos.token_bucket import BurstTokenBucket
 
 
 def cpu_suppress_area(case: dict[str, Any]) -> Any:
@@ -22,7 +27,7 @@ def cpu_suppress_area(case: dict[str, Any]) -> Any:
         case "amount":
             return {"beMilliCPU": _amount(case)}
         case "pick":
-            return {"cpus": cpu_pick.pick(case["count"], _processors(case))}
+            return {"cpus": cpu_suppress.pick(case["count"], _processors(case))}
         case "cpuset":
             return {"beCPUSet": _suppressed(case)}
         case "recover":
@@ -129,15 +134,15 @@ def _burst_values(case: dict[str, Any]) -> Any:
 def _bucket(
     settings: CPUBurstStrategy, old: BurstTokenBucket | None, seconds: float, percent: int
 ) -> BurstTokenBucket | None:
-    capacity = token_bucket.capacity_of(settings)
+    capacity = cpu_burst.capacity_of(settings)
     if capacity is None:
         return None
-    return token_bucket.bucket_for(capacity, old, random.Random(0)).step(seconds, percent)
+    return cpu_burst.bucket_for(capacity, old, random.Random(0)).step(seconds, percent)
 
 
 def _quota_step(case: dict[str, Any]) -> Any:
     settings = _strategy(case["config"])
-    capacity = token_bucket.capacity_of(settings)
+    capacity = cpu_burst.capacity_of(settings)
     containers, untouched = [], {}
     for raw in case["containers"]:
         limit_milli = quantity.milli(raw.get("limitCPU", 0))
@@ -145,7 +150,7 @@ def _quota_step(case: dict[str, Any]) -> Any:
             untouched[raw["name"]] = raw["quota"]
             continue
         old = None if "initialTokens" not in raw else BurstTokenBucket(capacity or 0, raw["initialTokens"])
-        percent = token_bucket.usage_percent(raw.get("usedCores"), limit_milli)
+        percent = cpu_burst.usage_percent(raw.get("usedCores"), limit_milli)
         bucket = _bucket(settings, old, raw.get("secondsSinceLast", 0), percent)
         ratio = raw.get("throttledRatio")
         containers.append(ContainerQuota(raw["name"], limit_milli, raw["quota"], ratio, bucket))
@@ -166,7 +171,7 @@ def _limiter(case: dict[str, Any]) -> Any:
     settings = CPUBurstStrategy(
         cfs_quota_burst_period_seconds=case["periodSeconds"], cfs_quota_burst_percent=case["burstPercent"]
     )
-    capacity = token_bucket.capacity_of(settings)
+    capacity = cpu_burst.capacity_of(settings)
     if capacity is None:
         return {"allowed": True, "tokens": case["tokens"]}
     bucket = BurstTokenBucket(capacity, case["tokens"]).step(case["seconds"], case["usagePercent"])
@@ -175,12 +180,12 @@ def _limiter(case: dict[str, Any]) -> Any:
 
 def _sequence(case: dict[str, Any]) -> Any:
     settings = _strategy(case["config"])
-    capacity = token_bucket.capacity_of(settings)
+    capacity = cpu_burst.capacity_of(settings)
     limit_milli, quota, pod_quota = quantity.milli(case["limitCPU"]), case["quota"], case["podQuota"]
     bucket = None if "initialTokens" not in case else BurstTokenBucket(capacity or 0, case["initialTokens"])
     rounds = []
     for each in case["rounds"]:
-        percent = token_bucket.usage_percent(each.get("usedCores"), limit_milli)
+        percent = cpu_burst.usage_percent(each.get("usedCores"), limit_milli)
         bucket = _bucket(settings, bucket, each.get("seconds", 1), percent)
         container = ContainerQuota("c", limit_milli, quota, each.get("throttledRatio"), bucket)
         plan = cpu_burst.plan_pod(settings, BurstNodeState(each["nodeState"]), [container], pod_quota)

@@ -23,7 +23,7 @@ from koordinator.koordlet.hooks import (
 from koordinator.koordlet.hooks.batch_resource import BatchLimits, BatchRule
 from koordinator.koordlet.hooks.cpuset_allocator import NodeCPUPools
 from koordinator.koordlet.hooks.group_identity import Kernel
-from koordinator.koordlet.qos import cpu_normalization
+from koordinator.koordlet.qos import cpu_burst
 
 
 def errors_alike(expected: Any, actual: Any) -> bool:
@@ -134,15 +134,15 @@ def cpunorm_quota(case: dict[str, Any]) -> Any:
     match case["op"]:
         case "quota":
             pod = (case["labels"], case["annotations"])
-            return {"quota": cpu_normalization.quota_us(*pod, case["ratio"], case.get("quota"))}
+            return {"quota": cpu_burst.quota_us(*pod, case["ratio"], case.get("quota"))}
         case "share":
-            return {"scaled": cpu_normalization.is_scaled(case["labels"], case["annotations"])}
+            return {"scaled": cpu_burst.is_scaled(case["labels"], case["annotations"])}
         case "ratio":
             text = case["annotation"]
             annotations = {} if text is None else {labels.NODE_CPU_NORMALIZATION_RATIO: text}
             return {"error": False, "ratio": node_labels.cpu_normalization_ratio(annotations)}
         case "update":
-            ratio = cpu_normalization.next_ratio(case["old"], case["new"])
+            ratio = cpu_burst.next_ratio(case["old"], case["new"])
             return {"changed": ratio != case["old"], "ratio": ratio}
     raise AssertionError(case["op"])
 

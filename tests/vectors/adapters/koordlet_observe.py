@@ -14,8 +14,7 @@ from koordinator.koordlet.collect import rates
 from koordinator.koordlet.collect.rates import Aged, HostApplicationUsage, MeasuredUsage
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.predict import histogram
-from koordinator.koordlet.predict.histogram import HistogramCheckpoint
-from koordinator.koordlet.predict.histogram_table import HistogramTable
+from koordinator.koordlet.predict.histogram import HistogramCheckpoint, HistogramTable
 from koordinator.koordlet.report import reserved_cpus
 from koordinator.koordlet.report.reserved_cpus import KubeletConfig
 from koordinator.koordlet.series import Aggregation, SeriesSample, SeriesStore

@@ -14,7 +14,7 @@ from koordinator.api.node_topology import NodeResourceTopology, Zone, ZoneResour
 from koordinator.api.resource_list import Amounts
 from koordinator.host import cpu_topology
 from koordinator.host.cpu_topology import HostCPUTopology, Processor
-from koordinator.koordlet.report import kubelet_state, shared_pools, topology
+from koordinator.koordlet.report import kubelet_state, reserved_cpus, topology
 from koordinator.koordlet.report.topology import NUMANode
 from tests.vectors.compare import quantities
 
@@ -52,7 +52,7 @@ def _cpu_manager_state(case: dict[str, Any]) -> Any:
 
 def _share_pools(case: dict[str, Any]) -> Any:
     system = case.get("systemQOS")
-    pools = shared_pools.shared_pools(
+    pools = reserved_cpus.shared_pools(
         _machine(case),
         _pods(case),
         cpuset.parse(case.get("kubeletTakenCPUs") or ""),
@@ -67,7 +67,7 @@ def _pool_list(pools: tuple[CPUSharedPool, ...]) -> list[dict[str, Any]]:
 
 
 def _node_reservation(case: dict[str, Any]) -> Any:
-    resolved = shared_pools.resolved_reservation(_machine(case), case["annotations"])
+    resolved = reserved_cpus.resolved_reservation(_machine(case), case["annotations"])
     return json.loads(node_annotations.NODE_RESERVATION.encode(resolved))
 
 

@@ -1,7 +1,9 @@
-"""From counters to usage: what is measured between two readings. Source: behaviour/koordlet-observe 5.2 to 5.10.
+"""From counters to usage: what is measured between two readings, and the newest of it. Source:
+behaviour/koordlet-observe 5.1 to 5.10.
 
-A counter that went backwards and a period that is not positive give no rate (None): a re-created cgroup or a
-clock step must not look like a burst of usage.
+A counter that went backwards and a period that is not positive give no rate (None): a re-created cgroup or a clock step
+must not look like a burst of usage. `LatestSamples` are what collectors share; times in it are those of the event loop,
+which no step of the clock moves.
 """
 
 from collections.abc import Iterable, Mapping
@@ -171,3 +173,46 @@ def node_hot_bytes(total_bytes: int, free_bytes: int, cold_bytes: int) -> int:
 def cgroup_hot_bytes(stat: MemoryStat, cold_bytes: int) -> int:
     """Memory of a cgroup that is not cold, page cache included."""
     return max(stat.usage_with_page_cache_bytes - cold_bytes, 0)
+
+
+PAGE_CACHE_POLICY = "usageWithPageCache"
+
+
+class Total(msgspec.Struct, frozen=True):
+    """CPU and memory of one part of the node at a time of the loop."""
+
+    cores: float
+    memory_bytes: float
+    at_s: float
+
+    def aged(self, now_s: float) -> MeasuredUsage:
+        """Return the same with its age."""
+        return MeasuredUsage(self.cores, self.memory_bytes, _age_ms(now_s, self.at_s))
+
+
+class NumaValues(msgspec.Struct, frozen=True):
+    """A value of each NUMA node at a time of the loop."""
+
+    values: Mapping[int, float]
+    at_s: float
+
+    def aged(self, now_s: float) -> dict[int, Aged]:
+        """Return the same with their age."""
+        age_ms = _age_ms(now_s, self.at_s)
+        return {numa: Aged(value, age_ms) for numa, value in self.values.items()}
+
+
+class LatestSamples:
+    """The newest of each; None until it was measured once."""
+
+    def __init__(self) -> None:
+        self.node: Total | None = None
+        self.node_numa_cores: NumaValues | None = None
+        self.node_numa_bytes: NumaValues | None = None
+        self.pods: Total | None = None
+        self.pods_numa_bytes: NumaValues | None = None
+        self.host_applications: Total | None = None
+
+
+def _age_ms(now_s: float, at_s: float) -> int:
+    return int((now_s - at_s) * 1000)

@@ -17,8 +17,7 @@ from koordinator.host import pci
 from koordinator.host.errors import ContentError
 from koordinator.host.files import Files
 from koordinator.koordlet.device_daemon import vendors
-from koordinator.koordlet.device_daemon.tool_output import ToolError
-from koordinator.koordlet.device_daemon.vendors import PCIDevice, Vendor
+from koordinator.koordlet.device_daemon.vendors import PCIDevice, ToolError, Vendor
 from koordinator.koordlet.report.xpu import XPUDevice
 
 log = logging.getLogger(__name__)

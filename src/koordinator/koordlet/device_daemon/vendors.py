@@ -5,15 +5,104 @@ fields by position); MetaX "mx-smi User Guide".
 """
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 
 import msgspec
 
 from koordinator.api import quantity, resources
+from koordinator.api.errors import KoordinatorError
 from koordinator.api.quantity import Family, ResourceList
-from koordinator.koordlet.device_daemon import tool_output
-from koordinator.koordlet.device_daemon.tool_output import ToolError, ToolValues
 from koordinator.koordlet.report.xpu import XPUDevice, XPUStatus, XPUTopology
+
+_UNITS = {
+    "": 2**20,
+    "MB": 2**20,
+    "MIB": 2**20,
+    "KB": 2**10,
+    "KIB": 2**10,
+    "KBYTES": 2**10,
+    "GB": 2**30,
+    "GIB": 2**30,
+}
+_AMOUNT = re.compile(r"([0-9]+)\s*([A-Za-z]*)")
+_NOTHING = frozenset(("", "na", "n/a", "-", "none"))
+
+
+class ToolError(KoordinatorError):
+    """A vendor's tool failed, or printed something else than it is known to; `tool` names it."""
+
+    def __init__(self, tool: str, reason: str) -> None:
+        super().__init__(tool, reason)
+        self.tool, self.reason = tool, reason
+
+    def __str__(self) -> str:
+        return f"{self.tool}: {self.reason}"
+
+
+class ToolValues(msgspec.Struct, frozen=True):
+    """The values of one block of a tool's output, by key in lower case; the first of equal keys counts."""
+
+    tool: str
+    by_key: dict[str, str]
+
+    def text(self, key: str, default: str = "") -> str:
+        """Return the value, `default` where the tool says nothing or N/A."""
+        value = self.by_key.get(key.lower(), "")
+        return default if value.lower() in _NOTHING else value
+
+    def number(self, key: str) -> int | None:
+        """Return a whole number, None where the tool does not say.
+
+        Raises: ToolError when it says something else.
+        """
+        value = self.text(key)
+        if not value:
+            return None
+        if not value.isdigit():
+            raise ToolError(self.tool, f"{key}: {value[:40]!r} is no number")
+        return int(value)
+
+    def size_bytes(self, key: str) -> int | None:
+        """Return an amount of memory, in megabytes without a unit; None where the tool does not say.
+
+        Raises: ToolError when it says something else.
+        """
+        value = self.text(key)
+        return bytes_of(self.tool, key, value) if value else None
+
+
+def bytes_of(tool: str, key: str, value: str) -> int:
+    """Return an amount of memory such as `24576 MiB`. Raises: ToolError."""
+    found = _AMOUNT.fullmatch(value.strip())
+    if found is None or found[2].upper() not in _UNITS:
+        raise ToolError(tool, f"{key}: {value[:40]!r} is no amount of memory")
+    return int(found[1]) * _UNITS[found[2].upper()]
+
+
+def values(tool: str, output: str) -> ToolValues:
+    """Return all `Key : value` lines."""
+    found: dict[str, str] = {}
+    for line in output.splitlines():
+        key, colon, value = line.partition(":")
+        if colon and key.strip():
+            found.setdefault(key.strip().lower(), value.strip())
+    return ToolValues(tool, found)
+
+
+def blocks(output: str, head: re.Pattern[str]) -> Iterator[tuple[re.Match[str], str]]:
+    """Parts of the output, each beginning with a line that matches `head`; what stands before the first is left out."""
+    begun: re.Match[str] | None = None
+    lines: list[str] = []
+    for line in output.splitlines():
+        found = head.match(line.strip())
+        if found is not None:
+            if begun is not None:
+                yield begun, "\n".join(lines)
+            begun, lines = found, []
+        lines.append(line)
+    if begun is not None:
+        yield begun, "\n".join(lines)
+
 
 Run = Callable[[Sequence[str]], Awaitable[str]]
 """Runs a command and answers what it printed. Raises: ToolError."""
@@ -72,7 +161,7 @@ async def _huawei_chip(
     tool = "npu-smi"
 
     async def ask(kind: str, *more: str) -> ToolValues:
-        return tool_output.values(tool, await run((tool, "info", "-t", kind, "-i", npu, *more)))
+        return values(tool, await run((tool, "info", "-t", kind, "-i", npu, *more)))
 
     model = name.removeprefix("Ascend").strip().replace(" ", "-")
     of_chip = ("-c", chip)
@@ -111,9 +200,9 @@ async def read_cambricon(run: Run, cards: Collection[PCIDevice]) -> list[XPUDevi
     """Read MLUs, one block of `cnmon info` each. Raises: ToolError when something is missing."""
     tool = "cnmon"
     found = []
-    for head, block in tool_output.blocks(await run((tool, "info")), _CAMBRICON_CARD):
-        said = tool_output.values(tool, block)
-        memory = tool_output.values(tool, block.partition("Physical Memory Usage")[2])
+    for head, block in blocks(await run((tool, "info")), _CAMBRICON_CARD):
+        said = values(tool, block)
+        memory = values(tool, block.partition("Physical Memory Usage")[2])
         size = memory.size_bytes("Total")
         if not size:
             raise ToolError(tool, f"memory of card {head[1]} is not told")
@@ -167,7 +256,7 @@ async def read_kunlun(run: Run, cards: Collection[PCIDevice]) -> list[XPUDevice]
                 model=fields[_KUNLUN_MODEL].strip('"').replace(" ", "-"),
                 uuid=f"{fields[_KUNLUN_SERIAL]}-{minor}",
                 minor=minor,
-                resources=_gpu(tool_output.bytes_of(tool, "memory", fields[_KUNLUN_TOTAL_MB])),
+                resources=_gpu(bytes_of(tool, "memory", fields[_KUNLUN_TOTAL_MB])),
                 topology=_place(cards, fields[_KUNLUN_BUS_ID]),
             )
         )
@@ -187,8 +276,8 @@ async def read_metax(run: Run, cards: Collection[PCIDevice]) -> list[XPUDevice]:
     """
     tool = "mx-smi"
     memory = {
-        head[1]: tool_output.values(tool, block)
-        for head, block in tool_output.blocks(await run((tool, "--show-memory")), _METAX_CARD)
+        head[1]: values(tool, block)
+        for head, block in blocks(await run((tool, "--show-memory")), _METAX_CARD)
     }
     found = []
     for listed in _METAX_LISTED.finditer(await run((tool, "-L"))):

@@ -19,8 +19,7 @@ from koordinator.koordlet.hooks.cpu_normalization_run import CPUNormalizationHoo
 from koordinator.koordlet.hooks.cpuset_allocator import CPUSetAllocator
 from koordinator.koordlet.hooks.device_inject import GPUEnvInject, RDMADeviceInject
 from koordinator.koordlet.hooks.group_identity import GroupIdentity
-from koordinator.koordlet.hooks.hook import Hook, HookTools
-from koordinator.koordlet.hooks.idle_groups import IdleGroups
+from koordinator.koordlet.hooks.hook import Hook, HookTools, IdleGroups
 from koordinator.koordlet.hooks.oom_score import OOMScoreAdj
 from koordinator.koordlet.hooks.reconciler import Reconciler
 from koordinator.koordlet.hooks.registry import HookRegistry, StageResult

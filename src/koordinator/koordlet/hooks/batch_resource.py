@@ -22,7 +22,7 @@ from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse, 
 from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
 from koordinator.koordlet.hooks.registry import HookRegistry, ReconcileLevel, by_pod_qos
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.qos import cpu_normalization, cpu_suppress
+from koordinator.koordlet.qos import cpu_burst, cpu_suppress
 from koordinator.koordlet.view import Topic
 
 
@@ -91,7 +91,7 @@ def container_limits(
 def _quota_us(limit_milli: int, rule: BatchRule) -> int:
     if not rule.uses_quota:
         return UNLIMITED
-    return cpu_normalization.scaled_us(cgroup_units.quota_of_milli(limit_milli), rule.ratio)
+    return cpu_burst.scaled_us(cgroup_units.quota_of_milli(limit_milli), rule.ratio)
 
 
 def _amount(amounts: ResourceList, name: str) -> int:

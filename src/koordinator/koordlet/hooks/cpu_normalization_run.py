@@ -18,7 +18,7 @@ from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse, 
 from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
 from koordinator.koordlet.hooks.registry import HookRegistry, ReconcileLevel, by_pod_qos
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.qos import cpu_burst, cpu_normalization
+from koordinator.koordlet.qos import cpu_burst
 from koordinator.koordlet.view import NodeView, Topic
 
 _SHARING = (QoSClass.LS, QoSClass.NONE)
@@ -42,7 +42,7 @@ def ratio_of(view: NodeView, old: float) -> float:
     if node is None:
         return old
     new = node_labels.cpu_normalization_ratio(node.metadata.annotations, f"Node {node.metadata.name}")
-    return cpu_normalization.next_ratio(old, new)
+    return cpu_burst.next_ratio(old, new)
 
 
 class CPUNormalizationHook(Hook):
@@ -89,7 +89,7 @@ class CPUNormalizationHook(Hook):
         ratio = self._rule.value.ratio
         if ratio == NO_RATIO and self._is_growing_back:
             ratio = _PLAIN
-        quota_us = cpu_normalization.quota_us(pod.labels, pod.annotations, ratio, spec_us)
+        quota_us = cpu_burst.quota_us(pod.labels, pod.annotations, ratio, spec_us)
         if quota_us is None:
             return HookResponse()
         return HookResponse(quota_us=quota_us, quota_us_max=self._raised_us(pod, quota_us))

@@ -16,14 +16,14 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.metrics import NodeGauge
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.predict import checkpoint, reclaimable
-from koordinator.koordlet.predict.checkpoint import CheckpointFiles
+from koordinator.koordlet.predict import models, reclaimable
 from koordinator.koordlet.predict.models import (
     CLASSES,
     NO_USAGE,
     NODE,
     NODE_ITEMS,
     SYSTEM,
+    CheckpointFiles,
     Models,
     TrainingUsage,
 )
@@ -161,7 +161,7 @@ class Trainer:
         if name in self.models:
             return  # it has learnt since, and its file will be replaced
         try:
-            saved = checkpoint.decode(name, content)
+            saved = models.decode_checkpoint(name, content)
             if saved.updated_s > now_s + FUTURE_S_MAX:
                 raise ModelError(name, "the checkpoint comes from the future")
             self.models.load(saved, now_s)
@@ -175,7 +175,7 @@ class Trainer:
             now_s, self._config.checkpoint_interval_s, self._config.checkpoints_per_step
         )
         for model in due:
-            if not self._files.write(model, checkpoint.encode(self.models.checkpoint(model))):
+            if not self._files.write(model, models.encode_checkpoint(self.models.checkpoint(model))):
                 return
             self.models.saved([model], now_s)
 

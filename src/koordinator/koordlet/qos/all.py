@@ -4,11 +4,10 @@ from koordinator.koordlet.parts import Shared, Strategy
 from koordinator.koordlet.qos import evictions
 from koordinator.koordlet.qos.blkio import BlkIO
 from koordinator.koordlet.qos.cpu_burst_run import CPUBurst
-from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress, CPUSurge
+from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress, CPUSurge, ServiceUsage
 from koordinator.koordlet.qos.evictor import Evictor
 from koordinator.koordlet.qos.memory_qos import MemoryQoS
 from koordinator.koordlet.qos.resctrl import ResctrlStrategy
-from koordinator.koordlet.qos.service_usage import ServiceUsage
 from koordinator.koordlet.qos.system_config import SystemConfigStrategy
 
 

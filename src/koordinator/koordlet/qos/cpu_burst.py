@@ -1,22 +1,118 @@
 """Short bursts above a CPU limit while the node has CPU to spare: kernel buffer and raised quota.
 
 Source: behaviour/koordlet-act 8.
+
+Quotas follow the speed of the CPUs (behaviour/koordlet-act 17): the same work needs a smaller quota on faster ones. A
+bucket of percent-seconds (behaviour/koordlet-act 8.5) says how long a container may use more CPU than its limit.
 """
 
 import enum
 import math
+import random
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import pod_labels
+from koordinator.api import node_labels, pod_labels, qos
+from koordinator.api.annotations import placement
 from koordinator.api.annotations.koordlet import CPU_BURST
 from koordinator.api.errors import ProtocolError
+from koordinator.api.node_labels import NO_RATIO
 from koordinator.api.qos import QoSClass, allows_cpu_burst
 from koordinator.api.slo import CPUBurstStrategy
 from koordinator.host import cgroup_units
 from koordinator.host.cgroup_units import CFS_PERIOD_US
-from koordinator.koordlet.qos.token_bucket import BurstTokenBucket
+
+
+def is_scaled(pod_labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+    """Return whether the pod shares CPUs, so that its quota follows their speed."""
+    qos_class = qos.of_labels(pod_labels)
+    if qos_class is QoSClass.NONE:
+        return not placement.has_cpuset(annotations)
+    return qos_class is QoSClass.LS
+
+
+def scaled_us(quota_us: int, ratio: float) -> int:
+    """Return a quota on CPUs that are `ratio` times as fast as the cluster's measure; ratios up to 1 change nothing."""
+    return math.ceil(quota_us / ratio) if quota_us > 0 and ratio > 1 else quota_us
+
+
+def quota_us(
+    pod_labels: Mapping[str, str], annotations: Mapping[str, str], ratio: float, spec_us: int | None
+) -> int | None:
+    """Quota of a pod or container whose spec says `spec_us`; None leaves it alone.
+
+    With ratio 1 the plain quota is written, which is how an earlier one is put back.
+    """
+    is_on = ratio != NO_RATIO and is_scaled(pod_labels, annotations)
+    if not is_on or spec_us is None or spec_us <= 0:
+        return None
+    return scaled_us(spec_us, ratio)
+
+
+def next_ratio(old: float, new: float) -> float:
+    """The ratio in force after the node's annotation says `new`: small changes are not worth rewriting quotas."""
+    return new if node_labels.is_cpu_normalization_ratio_different(old, new) else old
+
+
+SAVING_PERCENT = 60
+"""Below this usage a container saves tokens."""
+FULL_PERCENT = 100
+"""Above this usage it spends them."""
+_START_SHARE_MAX = 0.5
+
+
+class BurstTokenBucket(msgspec.Struct, frozen=True):
+    """Tokens left, between plus and minus the capacity, and the part of a second not yet accounted."""
+
+    capacity: int
+    tokens: int
+    rest_s: float = 0.0
+
+    @property
+    def allows(self) -> bool:
+        """Return whether the container may go on above its limit."""
+        return self.tokens > 0
+
+    def step(self, elapsed_s: float, usage_percent: int) -> "BurstTokenBucket":
+        """Return the bucket after `elapsed_s` at this usage (percent of the limit).
+
+        Whole seconds are accounted; the rest is kept for the next step, so that a loop that is slightly
+        faster than a second still accounts for its time.
+        """
+        seconds = int(elapsed_s + self.rest_s)
+        tokens = self.tokens
+        if usage_percent >= FULL_PERCENT:
+            tokens -= (usage_percent - FULL_PERCENT) * seconds
+        elif usage_percent < SAVING_PERCENT:
+            tokens += (FULL_PERCENT - usage_percent) * seconds
+        tokens = min(max(tokens, -self.capacity), self.capacity)
+        return BurstTokenBucket(self.capacity, tokens, elapsed_s + self.rest_s - seconds)
+
+
+def capacity_of(settings: CPUBurstStrategy) -> int | None:
+    """Percent-seconds that the settings allow at once; None when the time is not limited."""
+    period_s, percent = settings.cfs_quota_burst_period_seconds, settings.cfs_quota_burst_percent
+    if period_s is None or period_s < 0:
+        return None
+    return period_s * (percent - FULL_PERCENT) if percent is not None and percent >= FULL_PERCENT else 0
+
+
+def bucket_for(capacity: int, old: BurstTokenBucket | None, rng: random.Random) -> BurstTokenBucket:
+    """Return the old bucket, or a new one where there is none of this capacity.
+
+    A new bucket starts less than half full, at random: otherwise all containers of a restarted agent would
+    burst and stop at the same time.
+    """
+    if old is not None and old.capacity == capacity:
+        return old
+    return BurstTokenBucket(capacity, int(capacity * rng.uniform(0.0, _START_SHARE_MAX)))
+
+
+def usage_percent(used_cores: float | None, limit_milli: int) -> int:
+    """Usage as a percentage of the limit; an unknown usage counts as the limit."""
+    return FULL_PERCENT if used_cores is None else int(used_cores / (limit_milli / 1000) * 100)
+
 
 COOLING_SHARE = 0.9
 """From this share of the threshold on, quotas no longer grow."""

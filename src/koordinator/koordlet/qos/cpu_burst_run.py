@@ -18,9 +18,14 @@ from koordinator.host.errors import ContentError
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.node_pods import NodeContainer, PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.qos import cpu_burst, cpu_normalization, token_bucket
-from koordinator.koordlet.qos.cpu_burst import QUOTA_POLICIES, BurstNodeState, ContainerQuota, PoolPod
-from koordinator.koordlet.qos.token_bucket import BurstTokenBucket
+from koordinator.koordlet.qos import cpu_burst
+from koordinator.koordlet.qos.cpu_burst import (
+    QUOTA_POLICIES,
+    BurstNodeState,
+    BurstTokenBucket,
+    ContainerQuota,
+    PoolPod,
+)
 from koordinator.koordlet.view import Topic
 from koordinator.koordlet.writing.update_plan import Update, WriteOutcome
 
@@ -73,7 +78,7 @@ class _Pod:
             if not each.is_init
         ]
         self.limited = [each for each in self.containers if each.limit_milli > 0 and each.is_running]
-        self.capacity = token_bucket.capacity_of(settings)
+        self.capacity = cpu_burst.capacity_of(settings)
         self.raises = settings.policy in QUOTA_POLICIES
         self.buffered_s: float | None = None
         """When the burst buffers held last; None while they do not."""
@@ -83,7 +88,7 @@ class _Pod:
     def base_us(self) -> int:
         """The pod's quota while none of its containers is raised, `UNLIMITED` without."""
         quota_us = cgroup_units.quota_of_milli(pod_resources.cpu_limit_milli(self.record.pod))
-        return cpu_normalization.scaled_us(quota_us, self.ratio)
+        return cpu_burst.scaled_us(quota_us, self.ratio)
 
 
 class CPUBurst:
@@ -162,7 +167,7 @@ class CPUBurst:
             settings = (
                 cpu_burst.settings_of(strategy, annotations) if CPU_BURST.key in annotations else strategy
             )
-            is_scaled = cpu_normalization.is_scaled(record.pod.metadata.labels, annotations)
+            is_scaled = cpu_burst.is_scaled(record.pod.metadata.labels, annotations)
             ratio = self._ratio if is_scaled else NO_RATIO
             known = old.get(record.uid)
             if known is not None and (known.record, known.settings, known.ratio) == (record, settings, ratio):
@@ -182,7 +187,7 @@ class CPUBurst:
             new = node_labels.cpu_normalization_ratio(node.metadata.annotations)
         except ProtocolError:
             return self._ratio
-        return cpu_normalization.next_ratio(self._ratio, new)
+        return cpu_burst.next_ratio(self._ratio, new)
 
     def _raised_groups(self) -> frozenset[str]:
         """Groups whose quota we have changed, perhaps before a restart."""
@@ -307,9 +312,9 @@ class CPUBurst:
             return None
         now_s = self._shared.clock.now()
         old, stepped_s, _ = self._buckets.get(container.id, (None, now_s, 0.0))
-        bucket = token_bucket.bucket_for(pod.capacity, old, self._shared.rng)
+        bucket = cpu_burst.bucket_for(pod.capacity, old, self._shared.rng)
         elapsed_s = now_s - stepped_s if 0 <= now_s - stepped_s <= STEP_S_MAX else 0.0
-        percent = token_bucket.usage_percent(used.get(container.id), container.limit_milli)
+        percent = cpu_burst.usage_percent(used.get(container.id), container.limit_milli)
         bucket = bucket.step(elapsed_s, percent)
         kept_s = _IDLE_PERIODS * float(pod.settings.cfs_quota_burst_period_seconds or 0)
         self._buckets[container.id] = bucket, now_s, max(kept_s, STEP_S_MAX)

@@ -2,11 +2,14 @@
 
 Source: behaviour/koordlet-act 4. Usage is in cores as sampled; amounts are in milli-cores, cut to whole ones after
 summing.
+
+Best-effort pods get CPUs scattered over NUMA nodes and sockets, stacked on pairs of hyper-threads
+(behaviour/koordlet-act 4.4): scattering spreads the load on caches and memory, stacking leaves whole cores to services.
 """
 
 import enum
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -22,7 +25,65 @@ from koordinator.api.slo import HostApplicationSpec, ResourceThresholdStrategy
 from koordinator.host.cgroup_layout import KUBEPODS_BEST_EFFORT
 from koordinator.host.cgroup_units import CFS_PERIOD_US, UNLIMITED
 from koordinator.host.cpu_topology import Processor
-from koordinator.koordlet.qos import cpu_pick
+
+
+def pick(count: int, processors: Collection[Processor]) -> list[int]:
+    """`count` CPUs in the order picked, none when there are too few."""
+    if count <= 0 or len(processors) < count:
+        return []
+    groups = _groups(processors)
+    picked, turn = _pick_pairs(groups, count)
+    return picked + _pick_singles(groups, set(picked), count - len(picked), turn)
+
+
+def _groups(processors: Collection[Processor]) -> list[list[Processor]]:
+    """Return CPUs by NUMA node and socket, ordered by core; the largest group first."""
+    by_place: dict[tuple[int, int], list[Processor]] = {}
+    for processor in processors:
+        by_place.setdefault((processor.node, processor.socket), []).append(processor)
+    groups = [sorted(group, key=lambda p: (p.core, p.cpu)) for group in by_place.values()]
+    return sorted(groups, key=lambda group: (-len(group), group[0].cpu))
+
+
+def _pick_pairs(groups: list[list[Processor]], count: int) -> tuple[list[int], int]:
+    """Pairs of neighbours on one core, one per group in turn, and whose turn it is then."""
+    pairs = [_pairs(group) for group in groups]
+    picked: list[int] = []
+    turn, brought = 0, False
+    while count - len(picked) > 1:
+        if pairs[turn]:
+            picked += pairs[turn].pop(0)
+            brought = True
+        turn = (turn + 1) % len(groups)
+        if turn == 0:
+            if not brought:
+                break
+            brought = False
+    return picked, turn
+
+
+def _pairs(group: list[Processor]) -> list[list[int]]:
+    pairs = []
+    index = 0
+    while index + 1 < len(group):
+        if group[index].core == group[index + 1].core:
+            pairs.append([group[index].cpu, group[index + 1].cpu])
+            index += 2
+        else:
+            index += 1
+    return pairs
+
+
+def _pick_singles(groups: list[list[Processor]], taken: set[int], count: int, turn: int) -> list[int]:
+    """Return the first CPU left in each group in turn; there are enough, as was checked before."""
+    left = [[p.cpu for p in group if p.cpu not in taken] for group in groups]
+    picked: list[int] = []
+    while len(picked) < count:
+        if left[turn]:
+            picked.append(left[turn].pop(0))
+        turn = (turn + 1) % len(groups)
+    return picked
+
 
 CPU_COUNT_MIN = 2
 """Fewer would let one spinning thread stop all best-effort pods."""
@@ -337,7 +398,7 @@ def suppressed_cpus(count: int, usable: UsableCPUs) -> CPUSet:
     if total == 0:
         return frozenset()
     lsr_count = count * len(usable.lsr) // total
-    picked = cpu_pick.pick(lsr_count, usable.lsr) + cpu_pick.pick(count - lsr_count, usable.shared)
+    picked = pick(lsr_count, usable.lsr) + pick(count - lsr_count, usable.shared)
     return frozenset(picked)
 
 
@@ -350,7 +411,7 @@ def floor_cpus(processors: Iterable[Processor], reserved: CPUSet, system: System
     everything = list(processors)
     left_out = reserved | _exclusive(system)
     spared = [processor for processor in everything if processor.cpu not in left_out] or everything
-    return frozenset(cpu_pick.pick(min(CPU_COUNT_MIN, len(spared)), spared))
+    return frozenset(pick(min(CPU_COUNT_MIN, len(spared)), spared))
 
 
 def decide_cpuset(be_milli: int, old: CPUSet, machine_count: int, usable: UsableCPUs) -> SuppressCPUSet:

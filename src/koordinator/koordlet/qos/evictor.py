@@ -25,8 +25,8 @@ from koordinator.koordlet.qos.eviction import (
     Arbitration,
     EvictionTask,
     EvictionVictim,
+    Victims,
 )
-from koordinator.koordlet.qos.victims import Victims
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from koordinator.host.errors import ContentError
 from koordinator.host.files import FileProblem
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.writing import restoring
+from koordinator.koordlet.writing import restore_log
 
 log = logging.getLogger(__name__)
 
@@ -191,11 +191,11 @@ class ResctrlStrategy:
         """Threads go back to the root group; groups that we made are removed, the schemata of others put back."""
         executor = self._shared.executor
         for record in executor.changed_by(self.name):
-            group = restoring.claimed(record)
+            group = restore_log.claimed(record)
             if record.path != self._host.root or group not in GROUPS:
                 continue
             self._empty(group)
-            if record.before == restoring.ABSENT:
+            if record.before == restore_log.ABSENT:
                 problem = executor.remove_directory(
                     f"{self._host.root}/{group}", owner=self.name, reason=REASON
                 )

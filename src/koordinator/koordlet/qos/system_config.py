@@ -14,7 +14,7 @@ from koordinator.api import resources
 from koordinator.api.slo import SystemStrategy
 from koordinator.host.errors import ContentError
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.writing import restoring
+from koordinator.koordlet.writing import restore_log
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class SystemConfigStrategy:
         files = {self._path(file): text for file, text in wanted_files(strategy, memory_bytes).items()}
         features = machine.sched_features_path()
         wanted = set(files) | {
-            restoring.part_key(features, name) for name in strategy.sched_features if features is not None
+            restore_log.part_key(features, name) for name in strategy.sched_features if features is not None
         }
         gone = {record.key for record in executor.changed_by(self.name) if record.key not in wanted}
         if gone:

@@ -27,8 +27,7 @@ from koordinator.host.gpu import XidEvent
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.report import device
 from koordinator.koordlet.report.device import GPU, HEALTH_NOT_SUPPORTED, DeviceReport, Fault, RDMACard
-from koordinator.koordlet.report.first_rounds import FirstRounds
-from koordinator.koordlet.report.outage import Outage
+from koordinator.koordlet.report.outage import FirstRounds, Outage
 from koordinator.koordlet.report.xpu import XPUFiles
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,8 @@
-"""Saying once that something cannot be told, and once that it can again: an API may be away for hours."""
+"""Pauses of reporters: outages are told once, and first rounds wait for what becomes known a moment after the start.
+
+Node, pods and policies are there before reporters start; CPUs are read by a collector that starts with them, and what
+is stored in the cluster comes with the first list. A whole interval later would be too late for the first report.
+"""
 
 import logging
 
@@ -43,3 +47,29 @@ class Outage:
         doublings = min(self.failure_count - 1, _DOUBLINGS_MAX)
         pause_s = min(PAUSE_S_MIN * 2**doublings, PAUSE_S_MAX)
         return not self._failed_s <= now_s < self._failed_s + pause_s
+
+
+PAUSE_S = 0.2
+ROUNDS_MAX = 50
+"""After these a reporter that still waits for something does so at its own interval."""
+
+
+class FirstRounds:
+    """Short pauses until the first report, then those of the interval."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._left = ROUNDS_MAX
+
+    @property
+    def interval_s(self) -> float:
+        """The pause after this round; never longer than the interval."""
+        return min(PAUSE_S, self._interval_s) if self._left > 0 else self._interval_s
+
+    def waited(self) -> None:
+        """A round had nothing to report, since not all is known yet."""
+        self._left -= 1
+
+    def reported(self) -> None:
+        """All is known."""
+        self._left = 0

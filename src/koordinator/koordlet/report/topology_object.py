@@ -29,7 +29,7 @@ from koordinator.api.node_topology import NodeResourceTopology, Zone
 from koordinator.api.quantity import QuantityError
 from koordinator.host.cpu_topology import HostCPUTopology
 from koordinator.koordlet.errors import NodeConfigError
-from koordinator.koordlet.report import kubelet_state, reserved_cpus, shared_pools, topology
+from koordinator.koordlet.report import kubelet_state, reserved_cpus, topology
 from koordinator.koordlet.report.kubelet_state import KubeletAllocations
 from koordinator.koordlet.report.reserved_cpus import KubeletConfig
 from koordinator.koordlet.report.topology import NUMANode
@@ -164,7 +164,7 @@ class _Report:
 
     def _annotations(self) -> dict[str, str]:
         given = self._pinned()
-        reservation = shared_pools.resolved_reservation(self._in.cpu, self._in.node.metadata.annotations)
+        reservation = reserved_cpus.resolved_reservation(self._in.cpu, self._in.node.metadata.annotations)
         system = self._system()
         try:
             NODE_RESERVATION.read(self._in.node.metadata.annotations)
@@ -174,7 +174,7 @@ class _Report:
             reserved = cpuset.parse(reservation.reserved_cpus)
         except CPUSetError:
             reserved = frozenset()
-        pools = shared_pools.shared_pools(self._in.cpu, self._in.pods, given.cpus, reserved, system)
+        pools = reserved_cpus.shared_pools(self._in.cpu, self._in.pods, given.cpus, reserved, system)
         made = {
             CPU_BASIC_INFO.key: CPU_BASIC_INFO.encode(self._in.cpu_info),
             CPU_TOPOLOGY.key: CPU_TOPOLOGY.encode(_reported(self._in.cpu)),

@@ -21,9 +21,8 @@ from koordinator.host.kubelet import KubeletError
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.report import topology, topology_object
-from koordinator.koordlet.report.first_rounds import FirstRounds
 from koordinator.koordlet.report.kubelet_state import KubeletAllocations
-from koordinator.koordlet.report.outage import Outage
+from koordinator.koordlet.report.outage import FirstRounds, Outage
 from koordinator.koordlet.report.reserved_cpus import KubeletConfig
 from koordinator.koordlet.report.topology import NUMANode
 from koordinator.koordlet.report.topology_object import Inputs, KubeletFacts

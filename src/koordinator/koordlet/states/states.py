@@ -1,18 +1,38 @@
-"""All states together: started, waited for, told about."""
+"""All sources of the view together: started, waited for, told about."""
 
 import asyncio
 import logging
+from typing import NoReturn, Protocol
 
 from koordinator.koordlet.parts import Kubelet, Shared
-from koordinator.koordlet.states import driver, volumes
-from koordinator.koordlet.states.node import NodeState
-from koordinator.koordlet.states.node_metric import NodeMetricState
-from koordinator.koordlet.states.node_slo import NodeSLOState
+from koordinator.koordlet.states import node, pods
+from koordinator.koordlet.states.node import NodeMetricState, NodeSLOState, NodeState, VolumesState
 from koordinator.koordlet.states.pods import PodsState
-from koordinator.koordlet.states.state import StateKeeper
-from koordinator.koordlet.states.volumes import VolumesState
 
 log = logging.getLogger(__name__)
+
+
+class StateKeeper(Protocol):
+    """Fills its part of the view until cancelled; survives whatever its source does."""
+
+    name: str
+    synced: asyncio.Event
+    """The source has told something once."""
+
+    @property
+    def is_required(self) -> bool:
+        """Return whether nothing is done on the node before it has."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Return why the source tells nothing now, empty when it does."""
+        ...
+
+    async def run(self) -> NoReturn:
+        """Follow the source."""
+        ...
+
 
 TELL_S = 10.0
 """How often it is told what is being waited for."""
@@ -26,7 +46,7 @@ class States:
         self._node = NodeState(shared)
         self._pods = PodsState(shared, kubelet)
         self._others: list[StateKeeper] = [NodeSLOState(shared), NodeMetricState(shared)]
-        if shared.gates.is_on(volumes.GATE):
+        if shared.gates.is_on(node.GATE):
             self._others.append(VolumesState(shared))
 
     @property
@@ -63,5 +83,5 @@ class States:
     async def _follow_pods(self) -> None:
         await self._node.synced.wait()
         self._pods.trouble = "it is not known yet how the kubelet names groups"
-        await driver.settle(self._shared)
+        await pods.settle_driver(self._shared)
         await self._pods.run()

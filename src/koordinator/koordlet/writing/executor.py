@@ -2,8 +2,12 @@
 
 `update_plan` decides which files are written with what. Here they are read, written and read again; what the kernel
 refuses because the groups have changed meanwhile is planned anew; what remains is a reason in the result, and the next
-round of the strategy is the next try. Nothing here waits, so updates of strategies never mix.
-Source: behaviour/koordlet-act 3.
+round of the strategy is the next try. Nothing here waits, so updates of strategies never mix. Source:
+behaviour/koordlet-act 3.
+
+The kernel forgets the CPU shares of a group that becomes idle: here they are kept, and given back afterwards. While
+`cpu.idle` is 1 the kernel shows shares of 3 (v1) or a weight of 0 (v2) and refuses others; then the group gets the
+kernel's default, not what it had. Measured on Linux 6.18 (v1) and 6.1 (v2).
 """
 
 import functools
@@ -11,18 +15,19 @@ import logging
 import os
 from collections.abc import Callable, Container, Iterable, Sequence
 
+import msgspec
+
 from koordinator.api import cpuset
 from koordinator.clock import Clock
 from koordinator.host import cgroup_knobs
-from koordinator.host.cgroup_knobs import Knob
+from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import UnsupportedError
 from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.audit import AuditLog
-from koordinator.koordlet.writing import idle_shares, restoring, update_plan
+from koordinator.koordlet.writing import restore_log, update_plan
 from koordinator.koordlet.writing.file_writer import CGROUP_UPDATE, OTHER_UPDATE, FileWriter, PlannedWrite
-from koordinator.koordlet.writing.restore_log import RestoreLog, RestoreRecord
-from koordinator.koordlet.writing.restoring import Restored
+from koordinator.koordlet.writing.restore_log import Restored, RestoreLog, RestoreRecord
 from koordinator.koordlet.writing.update_plan import (
     Cache,
     CacheEntry,
@@ -141,7 +146,7 @@ class Executor(FileWriter):
                 if self._on_dry_run is None:
                     self._records.leave(record.key, owner)
                 restored.append(Restored(record, outcome))
-            elif restoring.is_leveled(record, self._cgroups.version):
+            elif restore_log.is_leveled(record, self._cgroups.version):
                 leveled.append(record)
             else:
                 restored.append(self._put_back(record, owner, reason))
@@ -154,12 +159,12 @@ class Executor(FileWriter):
             return WriteOutcome.MISSING
         if record.owners != (owner,):
             return WriteOutcome.SHARED
-        return None if restoring.is_ours(record, content) else WriteOutcome.FOREIGN
+        return None if restore_log.is_ours(record, content) else WriteOutcome.FOREIGN
 
     def _put_back(self, record: RestoreRecord, owner: str, reason: str) -> Restored:
         content = self._content(record.path) or ""
         is_no_longer_idle = record.knob == Knob.CPU_IDLE and record.before == "0"
-        if restoring.says(record, content, record.before):
+        if restore_log.says(record, content, record.before):
             self._settled(record)
             if is_no_longer_idle:
                 self._give_shares_back(record.group, owner)
@@ -169,7 +174,7 @@ class Executor(FileWriter):
             return Restored(record, WriteOutcome.WOULD_WRITE)
         kind = CGROUP_UPDATE if record.knob else OTHER_UPDATE
         problem = self._timed(kind, functools.partial(self._files.write, record.path, record.before))
-        if problem is not None and problem.failure is FileFailure.FULL and restoring.means_all_cpus(record):
+        if problem is not None and problem.failure is FileFailure.FULL and restore_log.means_all_cpus(record):
             problem = self._give_all_cpus(record)
         if problem is not None:
             return Restored(record, WriteOutcome.FAILED, str(problem))
@@ -185,8 +190,8 @@ class Executor(FileWriter):
         return self._files.write(record.path, cpuset.text_of(cpus))
 
     def _put_back_leveled(self, records: Sequence[RestoreRecord], owner: str, reason: str) -> list[Restored]:
-        of_key = {_key(restoring.update_of(record, reason)): record for record in records}
-        levels = restoring.levels(records, reason)
+        of_key = {_key(restore_log.update_of(record, reason)): record for record in records}
+        levels = restore_log.levels(records, reason)
         results = self._run(levels, update_plan.plan_leveled, owner, True, records=False)
         restored = [Restored(of_key[_key(each.update)], each.outcome, each.problem) for each in results]
         for each in restored:
@@ -265,7 +270,7 @@ class Executor(FileWriter):
             if records:
                 self._note(update, path, write.text, owner)
             if update.knob is Knob.CPU_IDLE and write.text == "1":
-                idle_shares.keep(self._cgroups, self._records, update.group, owner)
+                keep(self._cgroups, self._records, update.group, owner)
             problem = self._timed(CGROUP_UPDATE, functools.partial(self._files.write, path, write.text))
             if problem is None:
                 last[_key(update)] = path, write.text
@@ -284,20 +289,20 @@ class Executor(FileWriter):
         content = self._files.read(path)
         if content is None:
             return WriteOutcome.MISSING, str(self._files.why(path))
-        if update_plan.holds(knob, content, text) or restoring.is_write_only(knob):
+        if update_plan.holds(knob, content, text) or restore_log.is_write_only(knob):
             return None
         return WriteOutcome.NOT_HELD, f"{path}: wrote {text[:80]!r}, reads {content.strip()[:80]!r}"
 
     def _note(self, update: Update, path: str, text: str, owner: str) -> None:
         """Write ahead what the file says now."""
-        if restoring.is_write_only(update.knob):
+        if restore_log.is_write_only(update.knob):
             return
         content, identity = self._files.read(path), self._files.identity(path)
         if content is not None and identity is not None:
-            self._keep(restoring.record(update, path, owner, content, text, identity), content)
+            self._keep(restore_log.record(update, path, owner, content, text, identity), content)
 
     def _give_shares_back(self, group: str, owner: str) -> None:
-        if self._on_dry_run is None and (back := idle_shares.give_back(self._cgroups, self._records, group)):
+        if self._on_dry_run is None and (back := give_back(self._cgroups, self._records, group)):
             self._audited(*back, owner, "no longer idle")
 
     def _remember(
@@ -335,3 +340,40 @@ class Executor(FileWriter):
 
 def _key(update: Update) -> _Key:
     return update.group, update.knob
+
+
+_OF_IDLE = {V1: "3", V2: "0"}
+_DEFAULT = {V1: "1024", V2: "100"}
+
+
+def keep(cgroups: Cgroups, records: RestoreLog, group: str, owner: str) -> None:
+    """Write ahead the shares of a group that is about to become idle."""
+    path = cgroups.path(Knob.CPU_SHARES, group)
+    content, identity = cgroups.files.read(path), cgroups.files.identity(path)
+    if content is None or identity is None or content.strip() == _OF_IDLE[cgroups.version]:
+        return
+    update = Update(group, Knob.CPU_SHARES, "")
+    kept = restore_log.record(update, path, owner, content, content, identity)
+    records.note(msgspec.structs.replace(kept, key=_record_key(path)))
+
+
+def give_back(cgroups: Cgroups, records: RestoreLog, group: str) -> tuple[str, str] | None:
+    """Put the shares back that a group had before it was idle, unless somebody gave it others meanwhile.
+
+    Answers path and text when they were written; what the kernel refuses is tried again next time.
+    """
+    path = cgroups.path(Knob.CPU_SHARES, group)
+    record = records.get(_record_key(path))
+    if record is None:
+        return None
+    content, identity = cgroups.files.read(path), cgroups.files.identity(path)
+    is_due = content is not None and content.strip() == _DEFAULT[cgroups.version]
+    is_due = is_due and identity == record.identity
+    if is_due and cgroups.files.write(path, record.before) is not None:
+        return None
+    records.drop([record.key])
+    return (path, record.before) if is_due else None
+
+
+def _record_key(path: str) -> str:
+    return f"{path}#idle"

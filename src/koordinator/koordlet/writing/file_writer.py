@@ -12,7 +12,7 @@ import msgspec
 from koordinator.clock import Clock
 from koordinator.host.files import FileFailure, FileProblem, Files
 from koordinator.koordlet.audit import AuditLog
-from koordinator.koordlet.writing import restoring
+from koordinator.koordlet.writing import restore_log
 from koordinator.koordlet.writing.restore_log import RestoreLog, RestoreRecord
 
 CGROUP_UPDATE, OTHER_UPDATE = "cgroup", "default"
@@ -78,7 +78,7 @@ class FileWriter:
         """Make a file of /proc, /sys or resctrl (absolute path) hold a text; None when it does.
 
         `is_held` tells from the content whether that is so already; without it the texts are compared. Where the text
-        sets one of several things that the file says, `part` names it (`restoring.part_of`): it alone is put back.
+        sets one of several things that the file says, `part` names it (`restore_log.part_of`): it alone is put back.
         Lists that only take one more (`tasks`) are not `restorable`.
         """
         content = self._content(path)
@@ -94,7 +94,7 @@ class FileWriter:
         if restorable:
             identity = self._files.identity(path)
             if identity is not None:
-                self._keep(restoring.file_record(path, part, owner, content, text, identity), content)
+                self._keep(restore_log.file_record(path, part, owner, content, text, identity), content)
         problem = self._timed(OTHER_UPDATE, functools.partial(self._files.write, path, text))
         if problem is None:
             self._audited(path, text, owner, reason)
@@ -103,13 +103,13 @@ class FileWriter:
     def claim(self, directory: str, name: str, *, owner: str) -> None:
         """Note ahead that an owner makes or takes over what has this name in a directory, also for after a kill.
 
-        Until `restore`, `changed_by` lists a record of it (`restoring.claimed`); `before` tells whether it existed.
+        Until `restore`, `changed_by` lists a record of it (`restore_log.claimed`); `before` tells whether it existed.
         """
         identity = self._files.identity(directory)
         if self._on_dry_run is None and identity is not None:
-            before = restoring.PRESENT if self._files.exists(f"{directory}/{name}") else restoring.ABSENT
-            key = restoring.part_key(directory, name)
-            self._records.note(RestoreRecord(key, directory, (owner,), before, restoring.PRESENT, identity))
+            before = restore_log.PRESENT if self._files.exists(f"{directory}/{name}") else restore_log.ABSENT
+            key = restore_log.part_key(directory, name)
+            self._records.note(RestoreRecord(key, directory, (owner,), before, restore_log.PRESENT, identity))
 
     def note(self, path: str, what: str, *, owner: str, group: str = "") -> None:
         """Note ahead that something about a file or group is changed which only its owner can undo.
@@ -118,12 +118,12 @@ class FileWriter:
         """
         identity = self._files.identity(path)
         if self._on_dry_run is None and identity is not None:
-            key = restoring.part_key(path, owner)
+            key = restore_log.part_key(path, owner)
             self._records.note(RestoreRecord(key, path, (owner,), "", what, identity, group=group))
 
     def unnote(self, path: str, *, owner: str) -> None:
         """It is undone."""
-        self._records.drop([restoring.part_key(path, owner)])
+        self._records.drop([restore_log.part_key(path, owner)])
 
     def add_tasks(
         self, path: str, threads: Iterable[int], *, owner: str, reason: str = ""
@@ -182,7 +182,7 @@ class FileWriter:
 
     def _keep(self, record: RestoreRecord, content: str) -> None:
         old = self._records.get(record.key)
-        is_foreign = old is not None and not restoring.is_ours(old, content)
+        is_foreign = old is not None and not restore_log.is_ours(old, content)
         self._records.note(record, is_foreign=is_foreign)
 
     def _content(self, path: str) -> str | None:

@@ -12,10 +12,15 @@ import numpy as np
 
 from koordinator.api.slo import CPUBurstStrategy, ResourceThresholdStrategy
 from koordinator.host.cgroup_units import CFS_PERIOD_US, UNLIMITED
-from koordinator.koordlet.qos import cpu_burst, cpu_suppress, token_bucket
-from koordinator.koordlet.qos.cpu_burst import QUOTA_POLICIES, BurstNodeState, ContainerQuota, PoolPod
+from koordinator.koordlet.qos import cpu_burst, cpu_suppress
+from koordinator.koordlet.qos.cpu_burst import (
+    QUOTA_POLICIES,
+    BurstNodeState,
+    BurstTokenBucket,
+    ContainerQuota,
+    PoolPod,
+)
 from koordinator.koordlet.qos.cpu_suppress import Integers, SuppressMode
-from koordinator.koordlet.qos.token_bucket import BurstTokenBucket
 from koordinator.local.nodes.pod_shape import HollowPodShape
 from koordinator.local.nodes.usage import F64
 
@@ -124,11 +129,11 @@ def burst(
 ) -> None:
     """Carry out the rounds of `elapsed_s` seconds, one per second, until they change nothing any more."""
     settings = pod.shape.burst
-    capacity = token_bucket.capacity_of(settings)
+    capacity = cpu_burst.capacity_of(settings)
     limit_milli = pod.base_us // 100  # milli-cores: µs per 100 ms
     if capacity is not None:
-        percent = token_bucket.usage_percent(used_cores, limit_milli)
-        pod.bucket = token_bucket.bucket_for(capacity, pod.bucket, rng).step(elapsed_s, percent)
+        percent = cpu_burst.usage_percent(used_cores, limit_milli)
+        pod.bucket = cpu_burst.bucket_for(capacity, pod.bucket, rng).step(elapsed_s, percent)
     for _ in range(max(int(elapsed_s), 1)):
         measured = ContainerQuota("", limit_milli, pod.quota_us, float(is_throttled), pod.bucket)
         plan = cpu_burst.plan_pod(settings, state, [measured], UNLIMITED)

@@ -13,11 +13,10 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.qos import cpu_evict, eviction, memory_evict, threshold_eviction
 from koordinator.koordlet.qos.cpu_evict import BE_CPU, CPU, BESample, CPUEvict, CPUState
-from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, EvictionVictim
+from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, EvictionVictim, Victims
 from koordinator.koordlet.qos.eviction_strategy import CoolDown
 from koordinator.koordlet.qos.memory_evict import BE_MEMORY, MEMORY, MemoryEvict, MemoryState
 from koordinator.koordlet.qos.threshold_eviction import Marks
-from koordinator.koordlet.qos.victims import Victims
 from koordinator.koordlet.series import Aggregation
 from koordinator.local.nodes import samples
 from koordinator.local.nodes.fleet import HollowFleet
