@@ -26,7 +26,7 @@ from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.network_topology import placement, slots
 from koordinator.scheduler.plugins.network_topology.planner import JobPlan, Planner, PlanningJob
-from koordinator.scheduler.plugins.network_topology.rows import TreeRows
+from koordinator.scheduler.plugins.network_topology.slots import TreeRows
 from koordinator.scheduler.table.pod_info import PodInfo
 
 NODES = (1_000, 5_000, 20_000, 100_000)

@@ -38,8 +38,6 @@ from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.plugins.built_in import installed_plugins
-from koordinator.scheduler.plugins.elastic_quota.amounts import nanos_per_unit, to_units
-from koordinator.scheduler.plugins.elastic_quota.child_quotas import ChildQuota, ChildQuotas
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
@@ -47,7 +45,10 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     SYSTEM,
     QuotaPodRequest,
     QuotaSpec,
+    nanos_per_unit,
+    to_units,
 )
+from koordinator.scheduler.plugins.elastic_quota.runtime_calculator import ChildQuota, ChildQuotas
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 SHAPES = (

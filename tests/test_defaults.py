@@ -55,8 +55,8 @@ from koordinator.scheduler.plugins.inter_pod_affinity.plugin import PodAffinityA
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, ScoredNUMAResource
 from koordinator.scheduler.plugins.node_resources_fit import WeightedResource
+from koordinator.scheduler.plugins.pod_rules import SchedulingHintArgs
 from koordinator.scheduler.plugins.preemption.plugin import PreemptionArgs
-from koordinator.scheduler.plugins.scheduling_hint import SchedulingHintArgs
 from koordinator.scheduler.plugins.volumes.binding import VolumeBindingArgs
 from koordinator.scheduler.queue.scheduling_queue import QueuePolicy
 from tests.api.walk import structs

@@ -10,8 +10,8 @@ from koordinator.scheduler.engine.answers import EVALUATION_BYTES
 from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.evaluation_cache import EvaluationCache
+from koordinator.scheduler.plugins.node_filters import TaintToleration
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
-from koordinator.scheduler.plugins.taint_toleration import TaintToleration
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.drama import HARD, Drama, spread_over
 

@@ -14,7 +14,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Handle, NoArgs, Plugin
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
-from koordinator.scheduler.plugins.queue_plugins import priority_key
+from koordinator.scheduler.plugins.pod_rules import priority_key
 from koordinator.scheduler.queue.scheduling_queue import (
     UNSCHEDULABLE_S_MAX,
     QueuedPod,

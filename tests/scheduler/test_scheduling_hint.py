@@ -7,7 +7,7 @@ import pytest
 
 from koordinator.scheduler.config import config
 from koordinator.scheduler.config.config import SchedulerConfigError
-from koordinator.scheduler.plugins.scheduling_hint import SchedulingHint, SchedulingHintArgs
+from koordinator.scheduler.plugins.pod_rules import SchedulingHint, SchedulingHintArgs
 from tests.scheduler.extending import Desk
 from tests.scheduler.world import pod
 

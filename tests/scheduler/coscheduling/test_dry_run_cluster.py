@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from koordinator.api import labels
 from koordinator.scheduler.engine.view import View
-from koordinator.scheduler.plugins.coscheduling.job_preemptor import JobPreemption, PreemptReason
-from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents
+from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
+    JobPreemption,
+    JobResidents,
+    PreemptReason,
+)
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.coscheduling.preemption import PreemptorJob
 from koordinator.scheduler.table.pod_info import PodInfo

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from koordinator.api.core import Pod
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.scheduler.plugins.coscheduling.decisions import EndReason, Permit
 from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals, GangShortage
+from koordinator.scheduler.plugins.coscheduling.events import EndReason, Permit
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.table.pod_info import PodInfo

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.plugins.coscheduling.head_room import (
+from koordinator.scheduler.plugins.coscheduling.early_refusal import (
     GangDemand,
     HeadRoom,
     MemberClass,

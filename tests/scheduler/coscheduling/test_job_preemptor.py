@@ -9,12 +9,12 @@ from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     JobMember,
     JobPreemption,
     JobPreemptor,
+    JobResidents,
     Occupant,
     PreemptReason,
     VictimAction,
     preempt,
 )
-from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents
 from koordinator.scheduler.table.trial import rehearsal_of
 from tests.scheduler.small_cluster import NOW_S, SmallCluster
 from tests.scheduler.world import Json, node, pod

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import PodGroup
-from koordinator.scheduler.plugins.coscheduling.decisions import Effect, Next, PermitReason
-from koordinator.scheduler.plugins.coscheduling.events import is_on_its_own
+from koordinator.scheduler.plugins.coscheduling.events import Effect, Next, PermitReason, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup, key_of, uid_of
 from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
 

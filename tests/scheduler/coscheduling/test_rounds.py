@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import PodGroup
-from koordinator.scheduler.plugins.coscheduling.decisions import EndReason, GateReason, PermitReason
+from koordinator.scheduler.plugins.coscheduling.events import EndReason, GateReason, PermitReason
 from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds, key_of
 
 GANG = "pod-group.scheduling.sigs.k8s.io"

@@ -3,7 +3,7 @@
 import pytest
 
 from koordinator.api.dra import DeviceTaint
-from koordinator.scheduler.plugins.dynamic_resources.selection import tolerates
+from koordinator.scheduler.plugins.dynamic_resources.demand import tolerates
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, nanos_of, nanos_per_unit
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
     ROOT,
     SYSTEM,
+    Nanos,
     QuotaPodRequest,
     QuotaSpec,
+    nanos_of,
+    nanos_per_unit,
 )
 
 OUTSIDE = (SYSTEM, DEFAULT)

@@ -13,11 +13,14 @@ from koordinator.scheduler.plugins.elastic_quota.admission import (
     fits,
     has_room,
 )
-from koordinator.scheduler.plugins.elastic_quota.amounts import exceeding, nanos_of
-from koordinator.scheduler.plugins.elastic_quota.overuse import RevokeReason, revoke
-from koordinator.scheduler.plugins.elastic_quota.quota import QuotaPodRequest, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.evictions import (
+    QuotaPod,
+    RevokeReason,
+    choose_victims,
+    revoke,
+)
+from koordinator.scheduler.plugins.elastic_quota.quota import QuotaPodRequest, QuotaSpec, exceeding, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
-from koordinator.scheduler.plugins.elastic_quota.victim_choice import QuotaPod, choose_victims
 
 
 def amounts(**units: int | str) -> Amounts:

@@ -2,9 +2,14 @@
 
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.plugins.elastic_quota.amounts import nanos_of
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaForest, QuotaRef, TreeRoot
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, SYSTEM, QuotaPodRequest, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    DEFAULT,
+    SYSTEM,
+    QuotaPodRequest,
+    QuotaSpec,
+    nanos_of,
+)
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 

@@ -8,13 +8,16 @@ from hypothesis import strategies as st
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.plugins.elastic_quota import admission
-from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, above, amounts_of, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
     ROOT,
     SYSTEM,
+    Nanos,
     QuotaPodRequest,
     QuotaSpec,
+    above,
+    amounts_of,
+    nanos_of,
 )
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 from tests.scheduler.elastic_quota.slow_quotas import SlowQuotas, Standing, broken_promises, total_of

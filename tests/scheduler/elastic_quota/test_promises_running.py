@@ -10,7 +10,6 @@ from koordinator.api import decode, pod_resources
 from koordinator.api.core import Pod
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.api.sigs import ElasticQuota as ElasticQuotaObject
-from koordinator.scheduler.plugins.elastic_quota.amounts import above, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import (
@@ -19,6 +18,8 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     SYSTEM,
     QuotaPodRequest,
     QuotaSpec,
+    above,
+    nanos_of,
 )
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.elastic_quota.slow_quotas import SlowQuotas, Standing, broken_promises, total_of

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.plugins.elastic_quota.child_quotas import ChildQuota, ChildQuotas
 from koordinator.scheduler.plugins.elastic_quota.runtime import (
     ARRAYS_FROM,
     scaled_min,
@@ -18,6 +17,7 @@ from koordinator.scheduler.plugins.elastic_quota.runtime import (
     split,
     split_arrays,
 )
+from koordinator.scheduler.plugins.elastic_quota.runtime_calculator import ChildQuota, ChildQuotas
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

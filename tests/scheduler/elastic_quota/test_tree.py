@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from koordinator.api import resource_list
 from koordinator.api.quantity import NANO, ZERO, Quantity
-from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
     ROOT,
     SYSTEM,
+    Nanos,
     QuotaPodRequest,
     QuotaSpec,
+    nanos_of,
 )
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from koordinator.scheduler.plugins.elastic_quota import overuse
-from koordinator.scheduler.plugins.elastic_quota.overuse import OverUse
+from koordinator.scheduler.plugins.elastic_quota import evictions
+from koordinator.scheduler.plugins.elastic_quota.evictions import OverUse
 from koordinator.scheduler.plugins.elastic_quota.statuses import Statuses
 from tests.scheduler.elastic_quota.test_lending import plugin_of
 from tests.scheduler.elastic_quota.test_plugin import member, placed, quota, with_args
@@ -262,8 +262,8 @@ def test_evictions_for_over_use_go_some_at_a_time_and_end_when_the_quota_may_use
             world.api.put("Pod", member(f"search-{number}", "search"))
         await world.settle(60)
 
-        assert most == overuse.EVICTIONS_AT_ONCE
-        assert len(placed(world)) == 80 - overuse.EVICTIONS_AT_ONCE
+        assert most == evictions.EVICTIONS_AT_ONCE
+        assert len(placed(world)) == 80 - evictions.EVICTIONS_AT_ONCE
 
     play(story, with_args(monitorAllQuotas=True, delayEvictTime="20s"))
 

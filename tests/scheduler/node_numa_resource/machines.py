@@ -3,12 +3,12 @@
 from koordinator.scheduler.plugins.node_numa_resource.allocate import NUMANodeState
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     NodeCPUTopology,
+    Zones,
     cpus_of,
     topology_of,
 )
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
-from koordinator.scheduler.plugins.node_numa_resource.zones import Zones
 
 
 def machine(sockets: int = 2, numa_per_socket: int = 1, cores: int = 4, threads: int = 2) -> NodeCPUTopology:

@@ -8,8 +8,8 @@ from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.scheduler.plugins.node_numa_resource import admission
 from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, NUMANodeState
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
+from koordinator.scheduler.plugins.node_numa_resource.holdings import NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import PodHolding
-from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.policy import BoundCPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.reservations import (
     NO_NOMINATION,

@@ -20,7 +20,7 @@ from koordinator.api.resource_list import Amounts
 from koordinator.api.resource_vector import amount_text
 from koordinator.api.schedule_explanation import NodeFailedDetail
 from koordinator.koordlet.report import topology
-from koordinator.scheduler.plugins.node_numa_resource import topology_options, zones
+from koordinator.scheduler.plugins.node_numa_resource import cpu_topology, topology_options
 from tests.vectors.compare import quantities
 
 Case = dict[str, Any]
@@ -147,7 +147,7 @@ def api_amplification(case: Case) -> Case:
     if case["op"] == "scalar":
         return {"amount": amplification.amplify(case["amount"], case["ratio"])}
     ratios = {name: ratio for name, ratio in case["ratios"].items() if name in (case.get("names") or [name])}
-    amplified = zones.amplified(zones.amounts_of(case["resources"]), ratios)
+    amplified = cpu_topology.amplified(cpu_topology.amounts_of(case["resources"]), ratios)
     return {"resources": {name: amount_text(name, number) for name, number in amplified.items()}}
 
 

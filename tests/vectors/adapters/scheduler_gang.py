@@ -11,7 +11,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.api.sigs import PodGroup
 from koordinator.scheduler.plugins.coscheduling.config import GangDefaults, GangSource
-from koordinator.scheduler.plugins.coscheduling.decisions import Effect, Next, PermitReason
+from koordinator.scheduler.plugins.coscheduling.events import Effect, Next, PermitReason
 from koordinator.scheduler.plugins.coscheduling.gangs import key_of
 from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
 

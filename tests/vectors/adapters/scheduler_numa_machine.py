@@ -4,16 +4,17 @@ from typing import Any
 
 from koordinator.api import cpuset, resource_vector
 from koordinator.api.resources import CPU
-from koordinator.scheduler.plugins.node_numa_resource import zones
+from koordinator.scheduler.plugins.node_numa_resource import cpu_topology
 from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, NUMANodeState
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     NO_TOPOLOGY,
+    Amounts,
     NodeCPUTopology,
+    Zones,
     topology_of,
 )
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
-from koordinator.scheduler.plugins.node_numa_resource.zones import Amounts, Zones
 
 Case = dict[str, Any]
 
@@ -41,7 +42,7 @@ def machine(flat: Case | None) -> NodeCPUTopology:
 
 def zones_of(flat: Case) -> Zones:
     """Zones by ascending id."""
-    return {int(numa): zones.amounts_of(flat[numa]) for numa in sorted(flat, key=int)}
+    return {int(numa): cpu_topology.amounts_of(flat[numa]) for numa in sorted(flat, key=int)}
 
 
 def node_allocation_of(pods: list[Case]) -> NodeAllocation:
@@ -72,7 +73,7 @@ def node_of(case: Case) -> NUMANodeState:
 def request_of(case: Case) -> AllocationRequest:
     """What the pod of a case asks for."""
     return AllocationRequest(
-        zones.amounts_of(case["requests"]),
+        cpu_topology.amounts_of(case["requests"]),
         case["numCPUsNeeded"] if case["requestCPUBind"] else 0,
         case["bindPolicy"],
         case["requiredBindPolicy"],

@@ -9,15 +9,14 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.plugin.status import Code, Status
-from koordinator.scheduler.plugins.elastic_quota import forest, hints, overuse, victim_choice
+from koordinator.scheduler.plugins.elastic_quota import evictions, forest, hints
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
-from koordinator.scheduler.plugins.elastic_quota.amounts import above, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.checks import decide_at
+from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPod, VictimReason
 from koordinator.scheduler.plugins.elastic_quota.forest import Binding, QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.pod_quotas import place_in
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, QuotaPodRequest
+from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, QuotaPodRequest, above, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
-from koordinator.scheduler.plugins.elastic_quota.victim_choice import QuotaPod, VictimReason
 from koordinator.scheduler.plugins.preemption import victims as stock
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.vectors.adapters.scheduler_quota_tree import RESERVED, Play, spec_of
@@ -132,7 +131,7 @@ def _rival(pod: Case, known: Sequence[str] = ()) -> QuotaPod:
 
 def _can_preempt(case: Case) -> Any:
     known = case.get("knownQuotas") or []
-    reason = victim_choice.may_evict(
+    reason = evictions.may_evict(
         _rival(case["pod"], known),
         _rival(case["victim"], known),
         protects_default=case["args"].get("disableDefaultQuotaPreemption", True),
@@ -144,7 +143,7 @@ def _eligible(case: Case) -> Any:
     known = case.get("knownQuotas") or []
     pod, codes = case["pod"], {code.word: code for code in Code}
     is_nominated = bool(pod.get("nominatedNode"))
-    message = victim_choice.objection(
+    message = evictions.objection(
         _rival(pod, known),
         never=pod.get("preemptionPolicy") == "Never",
         nominated_code=codes[case.get("nominatedNodeStatus", "Success")],
@@ -201,9 +200,7 @@ def _victims(case: Case) -> Any:
     ]
     protects = (case.get("args") or {}).get("disableDefaultQuotaPreemption", True)
     allowed = [
-        each
-        for each in there
-        if victim_choice.may_evict(pod, each, protects_default=protects) is VictimReason.OK
+        each for each in there if evictions.may_evict(pod, each, protects_default=protects) is VictimReason.OK
     ]
     others = [each for each in there if each not in allowed]
     allocatable = resource_list.of(node["allocatable"])
@@ -212,10 +209,10 @@ def _victims(case: Case) -> Any:
         total = resource_list.sum_of(each.request for each in (*others, *staying, pod))
         return resource_list.fits_completely(total, allocatable)
 
-    choice = victim_choice.choose_victims(
+    choice = evictions.choose_victims(
         pod.request,
         (),
-        victim_choice.by_importance(allowed),
+        evictions.by_importance(allowed),
         used=resource_list.of(case["quotaUsed"]),
         limit=resource_list.of(case["quotaLimit"]),
         fits=fits,
@@ -227,12 +224,12 @@ def overuse_revoke(case: Case) -> Any:
     if case["kind"] == "monitor":
         return {"trigger": _triggers(case)}
     assigned = [_rival({"quota": "q", **each}) for each in case["assignedPods"]]
-    decision = overuse.revoke(resource_list.of(case["used"]), resource_list.of(case["runtime"]), assigned)
+    decision = evictions.revoke(resource_list.of(case["used"]), resource_list.of(case["runtime"]), assigned)
     return {"evict": [each.name for each in decision.evict]}
 
 
 def _triggers(case: Case) -> list[bool]:
-    timer, seen_s, triggers = overuse.OveruseTimer(case["delayEvictSeconds"]), 0.0, []
+    timer, seen_s, triggers = evictions.OveruseTimer(case["delayEvictSeconds"]), 0.0, []
     for check in case["checks"]:
         is_above = _is_above(check["used"], check["runtime"])
         triggers.append(timer.is_due("q", check["t"], seen_s, is_above=is_above))

@@ -4,9 +4,7 @@ from typing import Any
 
 from koordinator.api import quantity, resource_list
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.plugins.elastic_quota.amounts import amounts_of, masked
 from koordinator.scheduler.plugins.elastic_quota.book import Capacity
-from koordinator.scheduler.plugins.elastic_quota.child_quotas import ChildQuota, ChildQuotas
 from koordinator.scheduler.plugins.elastic_quota.forest import TerminatingPolicy, is_ignored
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
@@ -15,7 +13,10 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     Quota,
     QuotaPodRequest,
     QuotaSpec,
+    amounts_of,
+    masked,
 )
+from koordinator.scheduler.plugins.elastic_quota.runtime_calculator import ChildQuota, ChildQuotas
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 Case = dict[str, Any]

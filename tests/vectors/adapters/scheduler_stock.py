@@ -21,11 +21,11 @@ from koordinator.scheduler.plugin.framework import (
     default_normalize,
 )
 from koordinator.scheduler.plugin.status import SUCCESS, Status
-from koordinator.scheduler.plugins import built_in, image_locality
+from koordinator.scheduler.plugins import built_in, scorers
 from koordinator.scheduler.plugins.inter_pod_affinity.plugin import normalized as pod_affinity_scores
-from koordinator.scheduler.plugins.node_resources_balanced import balanced_allocation
 from koordinator.scheduler.plugins.node_resources_fit import piecewise_linear
-from koordinator.scheduler.plugins.queue_plugins import priority_key
+from koordinator.scheduler.plugins.pod_rules import priority_key
+from koordinator.scheduler.plugins.scorers import balanced_allocation
 from koordinator.scheduler.plugins.topology_spread import plugin
 from koordinator.scheduler.queue.scheduling_queue import backoff_s
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
@@ -175,10 +175,10 @@ def _basic_normalize(case: Case) -> Any:
 
 def _basic_image_locality(case: Case) -> Any:
     total = sum(
-        image_locality.scaled_size(image["sizeBytes"], image["nodesWithImage"], case["totalNodes"])
+        scorers.scaled_size(image["sizeBytes"], image["nodesWithImage"], case["totalNodes"])
         for image in case["presentImages"]
     )
-    return {"score": int(image_locality.image_locality(np.array([total], np.int64), case["containers"])[0])}
+    return {"score": int(scorers.image_locality(np.array([total], np.int64), case["containers"])[0])}
 
 
 def _basic_spread(case: Case) -> Any:

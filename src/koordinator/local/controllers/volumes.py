@@ -16,7 +16,7 @@ from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler.plugins.volumes import matching
+from koordinator.scheduler.plugins.volumes import catalog
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class VolumeController:
             )
         elif storage_class is not None and storage_class.provisioner == PROVISIONER:
             await self._provision(claim, storage_class)
-        elif storage_class is None or not matching.can_provision(storage_class):
+        elif storage_class is None or not catalog.can_provision(storage_class):
             self._events.normal(
                 claim,
                 "FailedBinding",
@@ -150,12 +150,12 @@ class VolumeController:
     def _volume_for(self, claim: PersistentVolumeClaim) -> PersistentVolume | None:
         """Return a volume promised to the claim, else the smallest free one, unless a consumer must come first."""
         volumes = self._volumes.objects.values()
-        promised = next((volume for volume in volumes if matching.is_meant_for(volume, claim)), None)
+        promised = next((volume for volume in volumes if catalog.is_meant_for(volume, claim)), None)
         if promised is not None:
-            return promised if matching.could_serve(promised, claim) else None
+            return promised if catalog.could_serve(promised, claim) else None
         if is_waiting_for_consumer(claim, self._classes.get(claim.spec.storage_class_name or "")):
             return None
-        return next(iter(matching.free_volumes(claim, volumes)), None)
+        return next(iter(catalog.free_volumes(claim, volumes)), None)
 
     async def _give_default_class(self, claim: PersistentVolumeClaim) -> None:
         defaults = [
@@ -200,8 +200,8 @@ class VolumeController:
             if claim.status.phase == "Bound":
                 await self._set_phase(claim, {"phase": "Lost"})
             return
-        if volume.spec.claim_ref is None or not matching.is_meant_for(volume, claim):
-            if matching.is_free_for(volume, claim):
+        if volume.spec.claim_ref is None or not catalog.is_meant_for(volume, claim):
+            if catalog.is_free_for(volume, claim):
                 await self._bind(claim, volume)
             return
         wanted = {

@@ -19,8 +19,8 @@ from koordinator.api.quantity import NANO, QuantityError, ResourceList
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota import lending
-from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.lending import LendingReport
+from koordinator.scheduler.plugins.elastic_quota.quota import Nanos, amounts_of, nanos_of
 
 ROOT = labels.ROOT_QUOTA_NAME
 RESERVED = (labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME)

@@ -8,23 +8,30 @@ from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.default_binder import DefaultBinder, DefaultPreBind
 from koordinator.scheduler.plugins.dynamic_resources.plugin import DynamicResources
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
-from koordinator.scheduler.plugins.image_locality import ImageLocality
 from koordinator.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
-from koordinator.scheduler.plugins.node_affinity import NodeAffinity
-from koordinator.scheduler.plugins.node_name import NodeName
+from koordinator.scheduler.plugins.node_filters import (
+    NodeAffinity,
+    NodeName,
+    NodePorts,
+    NodeUnschedulable,
+    TaintToleration,
+)
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
-from koordinator.scheduler.plugins.node_ports import NodePorts
-from koordinator.scheduler.plugins.node_resources_balanced import NodeResourcesBalancedAllocation
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
-from koordinator.scheduler.plugins.node_resources_fit_plus import NodeResourcesFitPlus
-from koordinator.scheduler.plugins.node_unschedulable import NodeUnschedulable
+from koordinator.scheduler.plugins.pod_rules import (
+    PrioritySort,
+    RequiredReservation,
+    SchedulingGates,
+    SchedulingHint,
+)
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
-from koordinator.scheduler.plugins.queue_plugins import PrioritySort, SchedulingGates
-from koordinator.scheduler.plugins.required_reservation import RequiredReservation
-from koordinator.scheduler.plugins.scarce_resource_avoidance import ScarceResourceAvoidance
-from koordinator.scheduler.plugins.scheduling_hint import SchedulingHint
-from koordinator.scheduler.plugins.taint_toleration import TaintToleration
+from koordinator.scheduler.plugins.scorers import (
+    ImageLocality,
+    NodeResourcesBalancedAllocation,
+    NodeResourcesFitPlus,
+    ScarceResourceAvoidance,
+)
 from koordinator.scheduler.plugins.topology_spread.plugin import PodTopologySpread
 from koordinator.scheduler.plugins.volumes.binding import VolumeBinding
 from koordinator.scheduler.plugins.volumes.limits import NodeVolumeLimits

@@ -17,10 +17,13 @@ from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     NO_VICTIMS,
     NOT_HELPFUL,
+    EmptyingCosts,
     JobMember,
+    JobResidents,
     Occupant,
+    job_name,
+    may_go,
 )
-from koordinator.scheduler.plugins.coscheduling.occupants import EmptyingCosts, JobResidents, job_name, may_go
 from koordinator.scheduler.plugins.node_resources_fit import FitState, NodeResourcesFit
 from koordinator.scheduler.plugins.preemption.executor import PREEMPTION, has_condition
 from koordinator.scheduler.table.columns import Rows

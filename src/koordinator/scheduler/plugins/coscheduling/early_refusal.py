@@ -1,8 +1,10 @@
 """Gangs that cannot start as things are fail before the first member takes a place.
 
-How many members nodes could take is bounded from above, kind by kind and for all kinds together, from the evaluations
-that members share anyway and from what is free. A gang for which the bounds are too small would hold places for the
-length of its round, out of the reach of others, and give them back. Where nobody can tell, nobody is refused.
+How many members nodes could take is bounded from above from the evaluations that members share anyway and from what is
+free. A kind of members is counted as if there were no others; of a mixture nodes take no more than of pods that ask for
+the least that any kind asks for, and all together no more than is free. A gang for which the bounds are too small would
+hold places for the length of its round, out of the reach of others, and give them back. Where nobody can tell, nobody
+is refused.
 """
 
 from collections import Counter
@@ -14,23 +16,164 @@ import numpy as np
 
 from koordinator.api.core import Pod
 from koordinator.api.gang_labels import GangMode
+from koordinator.api.resource_vector import I64
 from koordinator.scheduler.engine.prospects import Prospects, prospects_of
 from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugin.capabilities import JobRefusal, ResizePodPlugin
 from koordinator.scheduler.plugin.framework import Handle, Plugin, PostFilterPlugin, PostFilterResult, Watch
 from koordinator.scheduler.plugin.status import SKIP, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.coscheduling import head_room
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of, uid_of
-from koordinator.scheduler.plugins.coscheduling.head_room import GangDemand, MemberClass, MemberShortage
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import PreemptReason
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
 from koordinator.scheduler.plugins.network_topology import slots
+from koordinator.scheduler.plugins.network_topology.slots import Slots
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.plugins.preemption.plugin import NOT_HELPFUL
 from koordinator.scheduler.plugins.preemption.search import NO_VICTIMS
 from koordinator.scheduler.plugins.preemption.victims import Residents
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
+
+Amounts = Mapping[int, int]
+"""Column → what one member asks for."""
+
+
+class GangDemand(msgspec.Struct, frozen=True):
+    """The demand of each gang: how many members more have to get a place, and how many there are of each kind
+    without one.
+    """
+
+    needed: Mapping[str, int]
+    members: Mapping[str, Counter[int]]
+
+    @property
+    def total(self) -> int:
+        return sum(self.needed.values())
+
+    def forced(self, kind: int) -> dict[str, int]:
+        """Gang → members of the kind that it cannot do without."""
+        found = {}
+        for gang, count in self.needed.items():
+            others = self.members[gang].total() - self.members[gang][kind]
+            if count > others:
+                found[gang] = count - others
+        return found
+
+
+class MemberClass(msgspec.Struct, frozen=True, eq=False):
+    """Members that are alike. Nodes take no more of them than `slots` say; `wanted` is what one of them asks for, None
+    where nodes are not asked about amounts."""
+
+    members: tuple[PodInfo, ...]
+    slots: Slots
+    wanted: Amounts | None
+
+
+class HeadRoom(msgspec.Struct, frozen=True, eq=False):
+    """`counts` (kinds, rows) are members that rows could take of each kind alone; `free` maps columns to what is free
+    (rows,), `free_pods` (rows,)."""
+
+    counts: I64
+    free: Mapping[int, I64]
+    free_pods: I64
+
+
+class MemberShortage(msgspec.Struct, frozen=True):
+    """The shortage: of `needed` members of the gangs no more than `fitting` could get a place; `kind` None: of all
+    kinds.
+    """
+
+    gangs: tuple[str, ...]
+    needed: int
+    fitting: int
+    kind: int | None
+
+
+def as_is(table: NodeTable, kinds: Sequence[MemberClass]) -> HeadRoom:
+    """Return the room that there is."""
+    counts = np.array([kind.slots.counts for kind in kinds])
+    return HeadRoom(counts, {column: table.free[column] for column in _columns(kinds)}, table.free_pods)
+
+
+def without(
+    table: NodeTable, kinds: Sequence[MemberClass], held: Mapping[int, I64], held_pods: I64
+) -> HeadRoom:
+    """Return the room that there would be if pods were gone that hold so much: `held` (rows,) per column,
+    `held_pods` (rows,) of them. Filters other than that for amounts are taken to let members pass then where
+    evictions may help.
+    """
+    now = as_is(table, kinds)
+    free = {column: amounts + held[column] for column, amounts in now.free.items()}
+    free_pods = now.free_pods + held_pods
+    counts = now.counts.copy()
+    for number, kind in enumerate(kinds):
+        found = free_pods
+        for column, amount in (kind.wanted or {}).items():
+            found = np.minimum(found, free[column] // amount)
+        is_useful = (held_pods > 0) & ~kind.slots.evaluation.unresolvable_rows()
+        counts[number] = np.where(is_useful, np.maximum(counts[number], found), counts[number])
+    return HeadRoom(counts, free, free_pods)
+
+
+def _columns(kinds: Sequence[MemberClass]) -> set[int]:
+    return {column for kind in kinds for column in kind.wanted or ()}
+
+
+def lack(demand: GangDemand, room: HeadRoom, kinds: Sequence[MemberClass]) -> MemberShortage | None:
+    """Return what the gangs surely lack; None when they may find room."""
+    wanted = [kind.wanted for kind in kinds]
+    for kind, counts in enumerate(room.counts):
+        forced = demand.forced(kind)
+        needed, fitting = sum(forced.values()), int(counts.sum())
+        if fitting < needed:
+            return MemberShortage(tuple(forced), needed, fitting, kind)
+    known = [amounts for amounts in wanted if amounts is not None]
+    if len(wanted) < 2 or len(known) < len(wanted):
+        return None
+    fitting = min(_mixed(room, known), _by_amounts(demand, room, known))
+    if fitting < demand.total:
+        return MemberShortage(tuple(demand.needed), demand.total, fitting, None)
+    return None
+
+
+def _mixed(room: HeadRoom, wanted: Sequence[Amounts]) -> int:
+    """Return members of any kinds that rows take if all ask for as little as the most modest one."""
+    counts = np.minimum(room.counts.sum(axis=0), room.free_pods)
+    for column, free in room.free.items():
+        least = min(amounts.get(column, 0) for amounts in wanted)
+        if least > 0:
+            counts = np.minimum(counts, free // least)
+    return int(np.maximum(counts, 0).sum())
+
+
+def _by_amounts(demand: GangDemand, room: HeadRoom, wanted: Sequence[Amounts]) -> int:
+    """Return members, the most modest of each gang, that the free amounts of all rows together would do for."""
+    fitting = demand.total
+    rows: Rows = np.flatnonzero(room.counts.any(axis=0))
+    for column, free in room.free.items():
+        left = int(np.maximum(free[rows], 0).sum())
+        found = 0
+        for amount, count in sorted(_most_modest(demand, wanted, column).items()):
+            taken = count if amount <= 0 else min(count, left // amount)
+            left -= taken * amount
+            found += taken
+        fitting = min(fitting, found)
+    return fitting
+
+
+def _most_modest(demand: GangDemand, wanted: Sequence[Amounts], column: int) -> Counter[int]:
+    """Amount → members that ask for it, of those of each gang that ask for least."""
+    found: Counter[int] = Counter()
+    for gang, needed in demand.needed.items():
+        kinds = sorted(demand.members[gang].items(), key=lambda item: wanted[item[0]].get(column, 0))
+        for kind, count in kinds:
+            taken = min(needed, count)
+            found[wanted[kind].get(column, 0)] += taken
+            needed -= taken
+    return found
+
 
 KINDS_MAX = 16
 """Kinds of members that are looked at: each is a question to all nodes."""
@@ -163,7 +306,7 @@ class EarlyRefusals:
             if kind is None:
                 return None
             kinds.append(kind)
-        missing = head_room.lack(demand, head_room.as_is(self._handle.table, kinds), kinds)
+        missing = lack(demand, as_is(self._handle.table, kinds), kinds)
         if missing is None:
             return None
         eviction = None if self._is_for_jobs else self._eviction(demand, kinds)
@@ -228,8 +371,8 @@ class EarlyRefusals:
             counts = {reason: count for reason, count in reasons.items() if count}
             text = diagnosis.fit_error(table.node_count, counts)
             return PostFilterResult(unresolvable(f"preemption: {text}"), nominated_node="")
-        room = head_room.without(table, kinds, dict(zip(columns, held, strict=True)), held_pods)
-        if head_room.lack(demand, room, kinds) is None:
+        room = without(table, kinds, dict(zip(columns, held, strict=True)), held_pods)
+        if lack(demand, room, kinds) is None:
             return PostFilterResult(SKIP)
         return PostFilterResult(unresolvable(f"preemption: {PreemptReason.NO_ROOM.value}"), nominated_node="")
 

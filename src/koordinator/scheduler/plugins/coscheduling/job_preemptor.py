@@ -1,7 +1,9 @@
 """Preemption for a whole job: room for all members of a gang, or nobody is evicted. Source: behaviour/gangs 12.
 
 Other than upstream, each member is assumed on its node before the next one is placed, so that victims make
-room for all members at once; and victims of one job are preferred to those of several.
+room for all members at once; and victims of one job are preferred to those of several. All pods on nodes stand in
+columns, with the job that each belongs to and whether it may be evicted for another one; emptying nodes costs the
+importance of the jobs that would lose pods.
 """
 
 import enum
@@ -10,8 +12,147 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
+from koordinator.api import labels, quota_labels
+from koordinator.api.core import Pod
+from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.status import Code
+from koordinator.scheduler.plugins.preemption.victims import NOWHERE, Residents
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.nominations import job_of
+from koordinator.scheduler.table.pod_info import PodInfo
+
+
+class JobResidents(Residents):
+    """The `Residents` with (slots,) columns `jobs` (a number for each job, as long as it has pods on nodes),
+    `may_go` and `is_leaving`.
+    """
+
+    def __init__(self, table: NodeTable) -> None:
+        self.jobs: I64 = np.zeros(0, np.int64)
+        self.may_go: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self.is_leaving: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._job_numbers: dict[str, tuple[int, int]] = {}
+        """Job → its number, and how many pods have it."""
+        self._next_number = 0
+        super().__init__(table)
+        self._extend()
+
+    def victims_below(self, priority: int) -> I64:
+        """Slots of pods that may be evicted for one of this priority."""
+        found: I64 = np.flatnonzero((self.rows != NOWHERE) & self.may_go & (self.priorities < priority))
+        return found
+
+    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        super().pod_unassigned(row, pod)
+        self._leave_job(pod.pod)
+
+    def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
+        super().pod_changed(row, old, new)
+        self._leave_job(old.pod)
+
+    def _describe(self, slot: int, pod: PodInfo) -> None:
+        super()._describe(slot, pod)
+        self._extend()
+        self.jobs[slot] = self._join_job(job_name(pod.pod))
+        self.may_go[slot] = may_go(pod.pod)
+        self.is_leaving[slot] = pod.pod.metadata.deletion_timestamp is not None
+
+    def _extend(self) -> None:
+        """Make as many slots as there are rows."""
+        missing = self.rows.size - self.jobs.size
+        if missing:
+            self.jobs = np.concatenate([self.jobs, np.zeros(missing, np.int64)])
+            self.may_go = np.concatenate([self.may_go, np.zeros(missing, np.bool_)])
+            self.is_leaving = np.concatenate([self.is_leaving, np.zeros(missing, np.bool_)])
+
+    def _join_job(self, job: str) -> int:
+        number, count = self._job_numbers.get(job, (self._next_number, 0))
+        if count == 0:
+            self._next_number += 1
+        if job:
+            self._job_numbers[job] = (number, count + 1)
+        return number
+
+    def _leave_job(self, pod: Pod) -> None:
+        job = job_name(pod)
+        if not job:
+            return
+        number, count = self._job_numbers.pop(job)
+        if count > 1:
+            self._job_numbers[job] = (number, count - 1)
+
+
+def job_name(pod: Pod) -> str:
+    """Return the job that a pod says it belongs to, else its gangs; empty for a pod on its own."""
+    return pod.metadata.labels.get(labels.QUESTIONED_OBJECT_KEY) or ",".join(job_of(pod))
+
+
+def may_go(pod: Pod) -> bool:
+    """Return whether a pod may be evicted for a more important job at all."""
+    marks = pod.metadata.labels
+    is_protected = marks.get(labels.DISABLE_PREEMPTIBLE) == "true"
+    return not (is_protected or quota_labels.is_pod_non_preemptible(marks))
+
+
+class EmptyingCosts:
+    """`ranks` (nodes,) sums the ranks of priorities, once per job on the node; the lowest of all priorities has rank
+    0. `job_counts` (nodes,) are the jobs that lose pods there, of those that have not lost any elsewhere (`hit`).
+
+    `nodes`, `priorities` and `jobs` are (pods,): where each pod is, and a number for its job. Upstream counts a job
+    once per priority, never mind where else it loses pods, and has no `job_counts`.
+    """
+
+    def __init__(self, nodes: I64, priorities: I64, jobs: I64, node_count: int) -> None:
+        assert nodes.shape == priorities.shape == jobs.shape, (nodes.shape, priorities.shape, jobs.shape)
+        self.ranks: I64 = np.zeros(node_count, np.int64)
+        self.job_counts: I64 = np.zeros(node_count, np.int64)
+        _, rank = np.unique(priorities, return_inverse=True)
+        names, job = np.unique(jobs, return_inverse=True)
+        self._job_count = max(names.size, 1)
+        pair = nodes * self._job_count + job
+        pairs, where = np.unique(pair, return_inverse=True)
+        top: I64 = np.zeros(pairs.size, np.int64)
+        np.maximum.at(top, where, rank)
+        order = np.argsort(pairs % self._job_count, kind="stable")
+        self._jobs: I64 = (pairs % self._job_count)[order]
+        self._nodes: I64 = (pairs // self._job_count)[order]
+        self._tops: I64 = top[order]
+        self._is_hit = np.zeros(names.size, np.bool_)
+        self._jobs_of = _by_node(self._nodes, self._jobs, node_count)
+        np.add.at(self.ranks, self._nodes, self._tops)
+        np.add.at(self.job_counts, self._nodes, 1)
+
+    def hit(self, node: int) -> None:
+        """The jobs on a node lose pods: to take more from them costs nothing."""
+        jobs, starts = self._jobs_of
+        for job in jobs[starts[node] : starts[node + 1]].tolist():
+            if self._is_hit[job]:
+                continue
+            self._is_hit[job] = True
+            first, end = np.searchsorted(self._jobs, (job, job + 1))
+            self.ranks[self._nodes[first:end]] -= self._tops[first:end]
+            self.job_counts[self._nodes[first:end]] -= 1
+
+    def cheapest(self, nodes: Rows, order: I64) -> int:
+        """Return the position in `nodes` of the cheapest one; `order` (all nodes,) decides between equals."""
+        ranks = self.ranks[nodes]
+        best = np.flatnonzero(ranks == ranks.min())
+        counts = self.job_counts[nodes[best]]
+        best = best[counts == counts.min()]
+        return int(best[order[nodes[best]].argmin()])
+
+
+def _by_node(nodes: I64, jobs: I64, node_count: int) -> tuple[I64, I64]:
+    """Jobs sorted by node, and where those of each node begin (nodes + 1,)."""
+    order = np.argsort(nodes, kind="stable")
+    starts = np.zeros(node_count + 1, np.int64)
+    np.cumsum(np.bincount(nodes, minlength=node_count), out=starts[1:])
+    return jobs[order], starts
+
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIMS = "no potential victims"

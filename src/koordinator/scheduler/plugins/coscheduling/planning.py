@@ -33,7 +33,7 @@ from koordinator.scheduler.plugins.network_topology.planner import (
     UnknownProfile,
     outlook,
 )
-from koordinator.scheduler.plugins.network_topology.rows import Attraction, TreeRows
+from koordinator.scheduler.plugins.network_topology.slots import Attraction, TreeRows
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 

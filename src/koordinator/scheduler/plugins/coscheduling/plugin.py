@@ -6,7 +6,8 @@ or finds no node, and in Permit, where placed members wait until their whole gro
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,7 +16,9 @@ from koordinator.api import labels
 from koordinator.clock import Clock
 from koordinator.scheduler.config.plugin_args import CoschedulingArgs
 from koordinator.scheduler.plugin.capabilities import (
+    ApiAnswer,
     ApiProvider,
+    ApiRequest,
     AttemptPlugin,
     BackgroundController,
     ControllerProvider,
@@ -52,18 +55,77 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Code, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.coscheduling import endpoint
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.controller import PodGroupController
-from koordinator.scheduler.plugins.coscheduling.decisions import GateReason, Next, PermitReason
 from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals
-from koordinator.scheduler.plugins.coscheduling.gangs import key_of
+from koordinator.scheduler.plugins.coscheduling.events import GateReason, Next, PermitReason
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangCache, GangGroup, key_of
 from koordinator.scheduler.plugins.coscheduling.planning import GangPlanning
 from koordinator.scheduler.plugins.coscheduling.preemption import GangPreemption
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
-from koordinator.scheduler.plugins.network_topology.rows import selector_of
+from koordinator.scheduler.plugins.network_topology.slots import selector_of
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
+
+NANOS = 1_000_000_000
+NEVER = "0001-01-01T00:00:00Z"
+"""How upstream writes a time that is not set."""
+
+
+def endpoints(cache: GangCache) -> tuple[Endpoint, ...]:
+    """`GET gang/{namespace}/{name}`, and `GET gangs`: all by their ids."""
+
+    def one(request: ApiRequest) -> ApiAnswer:
+        gang_id = f"{request.path['namespace']}/{request.path['name']}"
+        gang = cache.get(gang_id)
+        if gang is None:
+            return ApiAnswer(f"cannot find gang {gang_id}", 404)
+        return ApiAnswer(described(gang))
+
+    def many(_: ApiRequest) -> ApiAnswer:
+        return ApiAnswer({gang_id: described(gang) for gang_id, gang in sorted(cache.gangs().items())})
+
+    return Endpoint("gang/{namespace}/{name}", one), Endpoint("gangs", many)
+
+
+def described(gang: Gang) -> dict[str, Any]:
+    """Return a gang as it stands, with the field names of upstream; sets are objects with empty values."""
+    config = gang.config
+    return {
+        "name": gang.gang_id,
+        "waitTime": round(config.wait_s * NANOS),
+        "createTime": config.created or NEVER,
+        "mode": config.mode.value,
+        "gangMatchPolicy": config.match_policy.value,
+        "minRequiredNumber": config.minimum,
+        "totalChildrenNum": config.total,
+        "gangGroup": list(config.group),
+        "children": _set(gang.children),
+        "pendingChildren": _set(gang.pending),
+        "waitingForBindChildren": _set(gang.waiting),
+        "boundChildren": _set(gang.bound),
+        "onceResourceSatisfied": gang.group.once_satisfied,
+        "gangGroupInfo": _described_group(gang.group, is_initialised=config.is_initialised),
+        "gangFrom": config.source.value,
+        "hasGangInit": config.is_initialised,
+    }
+
+
+def _described_group(group: GangGroup, *, is_initialised: bool) -> dict[str, Any]:
+    return {
+        "Initialized": is_initialised,
+        "GangGroupId": group.group_id,
+        "GangGroup": list(group.ids),
+        "OnceResourceSatisfied": group.once_satisfied,
+        "WaitingGangIDs": _set(group.waiting_gangs),
+        "RepresentativePodKey": group.representative,
+        "BindingMemberPods": _set(group.binding),
+    }
+
+
+def _set(members: Iterable[str]) -> dict[str, dict[str, str]]:
+    return {key: {} for key in sorted(members)}
+
 
 TOLD_S = 240.0
 """Then everybody is told again, before the queue tries sleepers on its own: a condition may not have been written."""
@@ -426,7 +488,7 @@ class Coscheduling(
     # Beside scheduling
 
     def endpoints(self) -> Sequence[Endpoint]:
-        return endpoint.endpoints(self.rounds.cache)
+        return endpoints(self.rounds.cache)
 
     def controllers(self) -> Sequence[BackgroundController]:
         telling = BackgroundController("descriptions of gangs", self.gangs.tell_problems)

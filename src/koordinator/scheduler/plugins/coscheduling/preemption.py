@@ -32,12 +32,13 @@ from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     JobMember,
     JobPreemption,
     JobPreemptor,
+    JobResidents,
     Placer,
     PreemptReason,
     VictimAction,
+    may_go,
     preempt,
 )
-from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents, may_go
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
 from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor, PreemptionTerms
 from koordinator.scheduler.table.pod_info import PodInfo

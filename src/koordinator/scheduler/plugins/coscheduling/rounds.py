@@ -11,19 +11,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from koordinator.api.core import Pod
 from koordinator.api.gang_labels import GangMode
 from koordinator.scheduler.plugins.coscheduling.config import GangConfig, gang_id_of
-from koordinator.scheduler.plugins.coscheduling.decisions import (
+from koordinator.scheduler.plugins.coscheduling.events import (
     Begin,
     Effect,
     EndReason,
+    GangEvents,
     GangGate,
+    GangRound,
     GateReason,
     MemberFailure,
     Next,
     Permit,
     PermitReason,
     Rejection,
+    is_on_its_own,
 )
-from koordinator.scheduler.plugins.coscheduling.events import GangEvents, GangRound, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of, uid_of
 
 OPEN = GangGate(GateReason.OK)

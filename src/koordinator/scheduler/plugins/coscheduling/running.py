@@ -20,17 +20,17 @@ from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugin.handle import RecordKind
 from koordinator.scheduler.plugins.coscheduling import config
 from koordinator.scheduler.plugins.coscheduling.config import GangDefaults, GangSource, gang_id_of
-from koordinator.scheduler.plugins.coscheduling.decisions import (
+from koordinator.scheduler.plugins.coscheduling.events import (
     Begin,
     Effect,
     EndReason,
     GangGate,
+    GangRound,
     GateReason,
     Next,
     Permit,
     PermitReason,
 )
-from koordinator.scheduler.plugins.coscheduling.events import GangRound
 from koordinator.scheduler.plugins.coscheduling.gangs import GangGroup, key_of, uid_of
 from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
 from koordinator.scheduler.table.pod_info import PodInfo

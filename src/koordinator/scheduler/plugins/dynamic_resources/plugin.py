@@ -34,18 +34,18 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.dynamic_resources import claim_allocations, demand, result
+from koordinator.scheduler.plugins.dynamic_resources import claim_allocations, demand, supply
 from koordinator.scheduler.plugins.dynamic_resources.allocator import AllocationOutcome
 from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import (
     ClaimAllocations,
     ClaimError,
+    ClaimInUse,
     ClaimKey,
+    ClaimWriter,
     claim_names,
 )
-from koordinator.scheduler.plugins.dynamic_resources.demand import ClaimDemand, DemandError
-from koordinator.scheduler.plugins.dynamic_resources.selection import DeviceSelections
+from koordinator.scheduler.plugins.dynamic_resources.demand import ClaimDemand, DemandError, DeviceSelections
 from koordinator.scheduler.plugins.dynamic_resources.supply import Supply
-from koordinator.scheduler.plugins.dynamic_resources.writes import ClaimInUse, ClaimWriter
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.label_columns import LabelColumns
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -342,7 +342,7 @@ class DynamicResources(
             if answer.outcome is not AllocationOutcome.FOUND:
                 return ClaimReason(int(_REASON_OF[answer.outcome])).status
             entries = [entry for number in numbers if (entry := self._books.inventory.entries[number])]
-            for grant in result.grants(state.demand, answer, entries):
+            for grant in supply.grants(state.demand, answer, entries):
                 promise = self._books.promise(grant.claim, grant.devices, grant.allocation)
                 booked.append(ClaimInUse(_key(grant.claim), grant.claim.metadata.uid, promise))
         self._writer.book(pod, booked)

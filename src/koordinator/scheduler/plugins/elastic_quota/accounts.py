@@ -20,9 +20,9 @@ from koordinator.scheduler.plugin.capabilities import BackgroundController
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
+from koordinator.scheduler.plugins.elastic_quota.evictions import OverUse
 from koordinator.scheduler.plugins.elastic_quota.hints import QuotaUpdate
 from koordinator.scheduler.plugins.elastic_quota.hooks import QuotaHooks
-from koordinator.scheduler.plugins.elastic_quota.overuse import OverUse
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM
 from koordinator.scheduler.plugins.elastic_quota.quota_changes import Latencies, QuotaChanges
 from koordinator.scheduler.plugins.elastic_quota.statuses import Statuses

@@ -6,8 +6,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from koordinator.api.resource_list import Amounts, add, mask
-from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, exceeding, text
-from koordinator.scheduler.plugins.elastic_quota.quota import Quota
+from koordinator.scheduler.plugins.elastic_quota.quota import Nanos, Quota, amounts_of, exceeding, text
 
 
 class AdmissionReason(enum.Enum):

@@ -18,12 +18,18 @@ from koordinator.scheduler.plugins.elastic_quota.admission import (
     AdmissionReason,
     QuotaStanding,
 )
-from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, masked, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.lending import PodStanding
 from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota, PodQuotaCache, limit_of
-from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, Quota
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    OUTSIDE_THE_SHARES,
+    Nanos,
+    Quota,
+    amounts_of,
+    masked,
+    nanos_of,
+)
 from koordinator.scheduler.plugins.elastic_quota.quota_changes import Latencies
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 from koordinator.scheduler.table.pod_info import PodInfo

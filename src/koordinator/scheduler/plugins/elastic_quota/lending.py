@@ -13,14 +13,15 @@ from koordinator.api import labels, readable, resource_list, resources
 from koordinator.api.quantity import ZERO, Quantity
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionDecision, AdmissionReason
-from koordinator.scheduler.plugins.elastic_quota.amounts import (
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    ROOT,
     Nanos,
+    Quota,
     amounts_of,
     masked,
     nanos_of,
     nanos_per_unit,
 )
-from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, Quota
 from koordinator.scheduler.plugins.elastic_quota.runtime import split
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 

@@ -7,10 +7,9 @@ import msgspec
 from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.scheduler.plugin.status import SKIP, Status, error
-from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, Quota
+from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, Nanos, Quota
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 REMEMBERED_MAX = 20_000

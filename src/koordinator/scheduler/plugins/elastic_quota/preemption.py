@@ -1,6 +1,6 @@
 """Room inside a quota: less important pods of the same quota go. Source: behaviour/elastic-quota 14.
 
-`victim_choice` decides; here the pods of a node are laid before it. Only nodes with such pods are looked at, by
+`evictions` decides; here the pods of a node are laid before it. Only nodes with such pods are looked at, by
 trials of the node table, in which the quota's books follow.
 """
 
@@ -19,16 +19,14 @@ from koordinator.scheduler.plugin.framework import (
     Watch,
 )
 from koordinator.scheduler.plugin.status import SUCCESS, Code, unschedulable
-from koordinator.scheduler.plugins.elastic_quota import victim_choice
-from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of
+from koordinator.scheduler.plugins.elastic_quota import evictions
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
+from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPod, VictimReason
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, Quota
-from koordinator.scheduler.plugins.elastic_quota.victim_choice import QuotaPod, VictimReason
+from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, Nanos, Quota, amounts_of
 from koordinator.scheduler.plugins.preemption import victims
-from koordinator.scheduler.plugins.preemption.budgets import Budgets
 from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor
-from koordinator.scheduler.plugins.preemption.victims import Candidate, Victim
+from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Victim
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import trial_of
 
@@ -108,7 +106,7 @@ class QuotaPreemption:
         table = self._handle.table
         row = table.row_of(nominated) if nominated else None
         there = table.pods_at(row).values() if row is not None else ()
-        return victim_choice.objection(
+        return evictions.objection(
             self._rival(pod, ref),
             never=pod.pod.spec.preemption_policy == "Never",
             nominated_code=diagnosis.status_of(row).code if row is not None else Code.SUCCESS,
@@ -124,7 +122,7 @@ class QuotaPreemption:
             place = table.place_of(known.metadata.uid or key) if known is not None else None
             if place is None or place.pod.priority >= pod.priority:
                 continue
-            allowed = victim_choice.may_evict(
+            allowed = evictions.may_evict(
                 own, self._rival(place.pod, ref), protects_default=self._protects_default
             )
             if allowed is VictimReason.OK:
@@ -163,7 +161,7 @@ class QuotaPreemption:
                         trial.take(victim.pod)
                 return diagnosis.check(row).is_success
 
-        choice = victim_choice.choose_victims(
+        choice = evictions.choose_victims(
             request, rivals(protected), rivals(harmless), used=used, limit=limit, fits=fits
         )
         if choice.code is not Code.SUCCESS or not choice.victims:

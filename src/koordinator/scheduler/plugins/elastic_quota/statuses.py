@@ -18,10 +18,16 @@ from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster import errors
 from koordinator.prometheus import Gauge, Histogram, exponential
 from koordinator.scheduler.plugin.framework import Handle
-from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, nanos_per_unit, to_units
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.hooks import QuotaHooks
-from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, Quota
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    ROOT,
+    Nanos,
+    Quota,
+    amounts_of,
+    nanos_per_unit,
+    to_units,
+)
 from koordinator.scheduler.plugins.elastic_quota.quota_changes import ChangeListener, QuotaChanges
 
 

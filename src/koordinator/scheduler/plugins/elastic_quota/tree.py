@@ -9,30 +9,28 @@ import heapq
 from collections.abc import Mapping
 
 from koordinator.api.resource_list import Amounts, mask
-from koordinator.scheduler.plugins.elastic_quota.amounts import (
-    Nanos,
-    SharedNames,
-    accumulate_in_each,
-    accumulate_in_place,
-    amounts_of,
-    grown,
-    masked,
-    nanos_of,
-    negated,
-)
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
     OUTSIDE_THE_SHARES,
     ROOT,
     SYSTEM,
     CountedRequest,
+    Nanos,
     Quota,
     QuotaChains,
     QuotaPodRequest,
     QuotaSpec,
+    SharedNames,
     Sums,
+    accumulate_in_each,
+    accumulate_in_place,
+    amounts_of,
     change_of,
     count_pod,
+    grown,
+    masked,
+    nanos_of,
+    negated,
     passed_on,
 )
 from koordinator.scheduler.plugins.elastic_quota.runtime_calculator import RuntimeCalculator

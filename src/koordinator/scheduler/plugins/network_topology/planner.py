@@ -25,8 +25,7 @@ from koordinator.scheduler.plugins.network_topology.placement import (
     TopologyPlacement,
     TopologyRequirement,
 )
-from koordinator.scheduler.plugins.network_topology.rows import Attraction, TreeRows, selector_of
-from koordinator.scheduler.plugins.network_topology.slots import Slots
+from koordinator.scheduler.plugins.network_topology.slots import Attraction, Slots, TreeRows, selector_of
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial, trial_of

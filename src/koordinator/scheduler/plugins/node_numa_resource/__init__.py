@@ -1,13 +1,12 @@
 """NodeNUMAResource: which CPUs and NUMA nodes a pod gets. Source: behaviour/numa-cpu.
 
-Pure: `cpu_topology` is the machine, `topology_options` what its report says, `node_facts` what node and report say
-together, `node_allocation` what pods hold and what is left, `accumulator` picks CPUs, `allocate` splits requests
-over NUMA nodes, `hint_merge` chooses the NUMA nodes, `policy` decides who binds CPUs where, `score` how well a node
-suits, `reservations` what those give back, `designated` what others chose, `admission` puts it together for one node.
+Pure: `cpu_topology` is the machine, `topology_options` what its report says, `holdings` what node and report say
+together and what pods have, `node_allocation` what is left, `accumulator` picks CPUs, `allocate` splits requests
+over NUMA nodes, `hint_merge` asks providers and chooses the NUMA nodes, `policy` decides who binds CPUs where, `score`
+how well a node suits, `reservations` what those give back, `admission` puts it together for one node.
 
 Fast: `columns` summarise all nodes, `bulk` answers from them for many at once, `node_view` for one in plain integers;
 both say what `admission` says, and leave to it what only a trial can tell.
 
-Live: `allocations` keep who holds what, `holdings` are read from and written to pods, `plugin` is the plugin,
-`providers` the way in for others (devices), `explained` what people see.
+Live: `allocations` keep who holds what, `plugin` is the plugin, `explained` what people see and what others chose.
 """

@@ -11,7 +11,7 @@ import msgspec
 
 from koordinator.api.annotations.placement import NUMANodeExclusive, NUMATopologyPolicy
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.node_numa_resource import allocate, policy, score, zones
+from koordinator.scheduler.plugins.node_numa_resource import allocate, cpu_topology, policy, score
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     NOTHING_GIVEN_BACK,
     Allocation,
@@ -20,21 +20,20 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     NUMAMask,
     NUMANodeState,
 )
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import mask_of
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Zones, mask_of
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
     Exclusivity,
     Hints,
     NUMAAdmission,
     NUMATopologyHint,
+    ProvidedHints,
     admit,
 )
+from koordinator.scheduler.plugins.node_numa_resource.holdings import NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation
-from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision, BoundCPUUsage, PodPlan
-from koordinator.scheduler.plugins.node_numa_resource.providers import ProvidedHints
 from koordinator.scheduler.plugins.node_numa_resource.reservations import NO_USE, ReservationUse
 from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategies, NUMAScoringStrategy
-from koordinator.scheduler.plugins.node_numa_resource.zones import Zones
 
 ALL_SUBSETS_NODES_MAX = 8
 """Up to here all sets of NUMA nodes are tried (255); beyond, single ones, pairs and all together.
@@ -74,14 +73,14 @@ def hints_of(
     known: dict[str, list[tuple[NUMAMask, int]]] = {}
     smallest = dict.fromkeys(request.amounts, len(node.zones))
     for subset in _subsets(node.zones, sizes_max):
-        total = zones.total(node.zones[numa] for numa in subset)
+        total = cpu_topology.total(node.zones[numa] for numa in subset)
         for name in request.amounts.keys() & total.keys():
             known.setdefault(name, [])
         mask = sum(1 << numa for numa in subset)
         if not trial(mask):
             continue
-        left = zones.total(available.get(numa, {}) for numa in subset)
-        points = score.score(strategy, zones.less(total, left), total, demand) if strategy else 0
+        left = cpu_topology.total(available.get(numa, {}) for numa in subset)
+        points = score.score(strategy, cpu_topology.less(total, left), total, demand) if strategy else 0
         for name, hints in known.items():
             if not mask & lacking.get(name, 0):
                 smallest[name] = min(smallest[name], len(subset))

@@ -15,10 +15,15 @@ from koordinator.scheduler.plugins.node_numa_resource.accumulator import (
     FreeCPUs,
     take_preferred,
 )
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask, NodeCPUTopology
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
+    CPU_MILLI,
+    Amounts,
+    CPUMask,
+    NodeCPUTopology,
+    Zones,
+)
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import FreeZones, NodeAllocation
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
-from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts, Zones
 
 NUMAMask = int
 """A set of NUMA node ids: bit i is NUMA node i."""

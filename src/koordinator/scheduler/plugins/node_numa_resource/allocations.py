@@ -17,8 +17,8 @@ from koordinator.scheduler.plugins.node_numa_resource import holdings, node_view
 from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
 from koordinator.scheduler.plugins.node_numa_resource.columns import NUMAColumns
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Topologies
+from koordinator.scheduler.plugins.node_numa_resource.holdings import NO_FACTS, NodeTopologyFacts, facts_of
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
-from koordinator.scheduler.plugins.node_numa_resource.node_facts import NO_FACTS, NodeTopologyFacts, facts_of
 from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMANodeView
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.table.changes import RowChange

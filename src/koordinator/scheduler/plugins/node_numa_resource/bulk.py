@@ -18,6 +18,7 @@ from koordinator.scheduler.plugins.node_numa_resource import admission, policy
 from koordinator.scheduler.plugins.node_numa_resource import columns as cols
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
 from koordinator.scheduler.plugins.node_numa_resource.columns import NUMAColumns, NUMAColumnSlice
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_MILLI
 from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.score import (
@@ -25,7 +26,6 @@ from koordinator.scheduler.plugins.node_numa_resource.score import (
     NUMAScoringStrategies,
     NUMAScoringStrategy,
 )
-from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
 from koordinator.scheduler.table.columns import Rows
 

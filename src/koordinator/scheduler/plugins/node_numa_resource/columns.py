@@ -13,8 +13,8 @@ import numpy.typing as npt
 from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.api.node_labels import NodeCPUBindPolicy
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugins.node_numa_resource.holdings import NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NUMAStatus
-from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS, NUMANodeView
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, SMALL_AMOUNT_MAX

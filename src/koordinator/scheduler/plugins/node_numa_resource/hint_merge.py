@@ -1,14 +1,21 @@
-"""One NUMA hint out of those of all providers, by policy. Source: behaviour/numa-cpu 7.3."""
+"""One NUMA hint out of those of all providers, by policy. Source: behaviour/numa-cpu 7.1, 7.3; behaviour/scheduler C1.
 
+NodeNUMAResource asks every provider of its profile (`Handle.companions(NUMATopologyHintProvider)`, itself
+included) for hints, merges them (`admit`), and asks every provider for a trial allocation with the outcome.
+"""
+
+import abc
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from koordinator.api.annotations.placement import NUMANodeExclusive, NUMATopologyPolicy
+from koordinator.scheduler.plugin.framework import Plugin, S
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource.allocate import NUMAMask
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NUMAStatus
+from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class NUMATopologyHint(msgspec.Struct, frozen=True):
@@ -284,3 +291,22 @@ def _permutation(mask: NUMAMask, chosen: Sequence[NUMATopologyHint]) -> _Permuta
         widest != 0 and widest != mask.bit_count()
     )
     return _Permutation(mask, _score(mask, chosen), is_unsatisfied)
+
+
+class ProvidedHints(msgspec.Struct, frozen=True):
+    """Hints by resource (none at all: no preference), or why the node cannot hold the pod."""
+
+    by_resource: Hints = {}
+    status: Status = SUCCESS
+
+
+class NUMATopologyHintProvider(Plugin[S]):
+    """Knows which NUMA nodes can give a pod what it asks for."""
+
+    @abc.abstractmethod
+    def numa_hints(self, state: S, pod: PodInfo, row: int) -> ProvidedHints:
+        """Sets of NUMA nodes of the node at `row` that would do. `state` is from the provider's `prepare`."""
+
+    @abc.abstractmethod
+    def try_numa(self, state: S, pod: PodInfo, row: int, hint: NUMATopologyHint) -> Status:
+        """Return whether the pod gets what it asks for from the chosen NUMA nodes (None in the hint: any)."""

@@ -1,23 +1,111 @@
-"""Read from annotations what a pod holds of its node, and write it back. Source: behaviour/numa-cpu 2.1 and 13."""
+"""Read from annotations what a pod holds of its node, and write it back; combine what a node's object and its report
+say about CPUs and NUMA nodes. Source: behaviour/numa-cpu 2, 3 and 13.
+"""
 
-from koordinator.api import cpuset, resource_vector
+from collections.abc import Mapping
+
+import msgspec
+
+from koordinator.api import cpuset, labels, resource_vector, resources
+from koordinator.api.annotations import node as node_annotations
 from koordinator.api.annotations import placement
 from koordinator.api.annotations.placement import (
     CPUExclusivePolicy,
     NUMANodeResource,
+    NUMATopologyPolicy,
     ResourceSpec,
     ResourceStatus,
 )
-from koordinator.api.core import Pod
+from koordinator.api.core import Node, Pod
 from koordinator.api.cpuset import CPUSetError
 from koordinator.api.errors import ProtocolError
+from koordinator.api.node_labels import NodeCPUBindPolicy, NUMAAllocateStrategy, cpu_bind_policy
 from koordinator.api.quantity import QuantityError
-from koordinator.scheduler.plugins.node_numa_resource import zones
-from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_ID_MAX, cpus_of
-from koordinator.scheduler.plugins.node_numa_resource.node_allocation import PodHolding
-from koordinator.scheduler.plugins.node_numa_resource.topology_options import NUMA_ID_MAX
-from koordinator.scheduler.plugins.node_numa_resource.zones import Amounts, Zones
+from koordinator.scheduler.plugins.node_numa_resource import cpu_topology, policy
+from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation, NUMANodeState
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_ID_MAX, Amounts, Zones, cpus_of
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.topology_options import NUMA_ID_MAX, TopologyOptions
+
+NO_REPORT = TopologyOptions()
+
+
+class NodeTopologyFacts(msgspec.Struct, frozen=True):
+    """All that stays the same on a node while pods come and go."""
+
+    options: TopologyOptions = NO_REPORT
+    has_report: bool = False
+    zones: Zones = {}
+    """What each NUMA node offers, amplified."""
+    cpu_ratio: float = 1.0
+    """CPU amplification; 1 is none."""
+    is_ratio_readable: bool = True
+    strategy: str = ""
+    """Which NUMA nodes fill first (`NUMAAllocateStrategy`); "" leaves it to the scheduler's configuration."""
+    bind_policy: NodeCPUBindPolicy = NodeCPUBindPolicy.NONE
+    numa_policy: NUMATopologyPolicy = NUMATopologyPolicy.NONE
+    ratios: Mapping[str, float] = {}
+    """Amplification by resource, as the node object says it."""
+    problems: tuple[ProtocolError, ...] = ()
+    """What could not be read, for the log; it counts as absent."""
+
+    def state(
+        self, node_allocation: NodeAllocation, default_strategy: str = NUMAAllocateStrategy.LEAST_ALLOCATED
+    ) -> NUMANodeState:
+        """Return the node with what its pods hold."""
+        strategy = self.strategy or default_strategy
+        return NUMANodeState(self.options, node_allocation, self.zones, self.cpu_ratio, strategy)
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether pods that ask for nothing special need not be checked here."""
+        return (
+            self.bind_policy is NodeCPUBindPolicy.NONE
+            and self.numa_policy is NUMATopologyPolicy.NONE
+            and self.cpu_ratio <= 1
+            and self.is_ratio_readable
+        )
+
+
+NO_FACTS = NodeTopologyFacts()
+
+
+def facts_of(node: Node, report: TopologyOptions | None) -> NodeTopologyFacts:
+    """Return what the node and its report say together."""
+    meta = node.metadata
+    obj = f"Node {meta.name}"
+    problems: list[ProtocolError] = []
+    ratios: Mapping[str, float] = {}
+    is_ratio_readable = True
+    try:
+        ratios = node_annotations.AMPLIFICATION_RATIO.read(meta.annotations, obj) or {}
+    except ProtocolError as error:
+        is_ratio_readable = False
+        problems.append(error)
+    named = meta.labels.get(labels.NODE_NUMA_TOPOLOGY_POLICY, "")
+    if named and not policy.numa_policy_of(named):
+        reason = f"{named!r} is no NUMA topology policy; the kubelet's counts"
+        problems.append(ProtocolError(obj, labels.NODE_NUMA_TOPOLOGY_POLICY, reason))
+    options = report or NO_REPORT
+    return NodeTopologyFacts(
+        options=options,
+        has_report=report is not None,
+        zones=options.amplified_zones(ratios),
+        cpu_ratio=max(1.0, ratios.get(resources.CPU, 1.0)),
+        is_ratio_readable=is_ratio_readable,
+        strategy=_strategy(meta.labels),
+        bind_policy=cpu_bind_policy(meta.labels, options.kubelet),
+        numa_policy=policy.node_numa_policy(meta.labels, options.kubelet_policy),
+        ratios=ratios,
+        problems=tuple(problems),
+    )
+
+
+def _strategy(node_labels: Mapping[str, str]) -> str:
+    named = node_labels.get(labels.NODE_NUMA_ALLOCATE_STRATEGY, "")
+    if named in ("", NUMAAllocateStrategy.MOST_ALLOCATED):
+        return named
+    return NUMAAllocateStrategy.LEAST_ALLOCATED
 
 
 def holding_of(pod: Pod, uid: str) -> PodHolding | None:
@@ -43,9 +131,11 @@ def holding_of(pod: Pod, uid: str) -> PodHolding | None:
 def _zones(status: ResourceStatus) -> Zones:
     found: Zones = {}
     for part in status.numa_node_resources:
-        amounts = {name: amount for name, amount in zones.amounts_of(part.resources).items() if amount > 0}
+        amounts = {
+            name: amount for name, amount in cpu_topology.amounts_of(part.resources).items() if amount > 0
+        }
         if amounts and 0 <= part.node <= NUMA_ID_MAX:
-            found[part.node] = zones.total((found.get(part.node, {}), amounts))
+            found[part.node] = cpu_topology.total((found.get(part.node, {}), amounts))
     return found
 
 

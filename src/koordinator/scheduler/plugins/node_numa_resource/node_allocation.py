@@ -9,12 +9,13 @@ from koordinator.api import amplification, resources
 from koordinator.api.cpuset import CPUSet
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import CPUHold, FreeCPUs
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
+    CPU_MILLI,
     CPUMask,
     NodeCPUTopology,
+    Zones,
     cpus_of,
     mask_of,
 )
-from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Zones
 
 
 class NUMAStatus(enum.StrEnum):

@@ -16,13 +16,12 @@ from koordinator.scheduler.plugins.node_numa_resource import node_allocation as 
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH, FreeCPUs
 from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
 from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, FreeForPod
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_MILLI, Amounts, CPUMask, Zones
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHint
+from koordinator.scheduler.plugins.node_numa_resource.holdings import NO_FACTS, NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, NUMAStatus
-from koordinator.scheduler.plugins.node_numa_resource.node_facts import NO_FACTS, NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision, BoundCPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategies
-from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts, Zones
 
 KINDS = {"": 0, CPUBindPolicy.FULL_PCPUS.value: 1, CPUBindPolicy.SPREAD_BY_PCPUS.value: 2}
 """Required bind policy → index among usable CPUs: any CPU, those of whole free cores, one of each core."""

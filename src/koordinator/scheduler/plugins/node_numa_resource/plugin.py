@@ -38,7 +38,6 @@ from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error
 from koordinator.scheduler.plugins.node_numa_resource import (
     admission,
     bulk,
-    designated,
     explained,
     holdings,
     node_view,
@@ -52,6 +51,7 @@ from koordinator.scheduler.plugins.node_numa_resource.bulk import (
     NUMAReason,
     NUMARequest,
 )
+from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHintProvider
 from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMAPodTerms
 from koordinator.scheduler.plugins.node_numa_resource.pod_state import NUMAState, Provider
 from koordinator.scheduler.plugins.node_numa_resource.policy import (
@@ -59,7 +59,6 @@ from koordinator.scheduler.plugins.node_numa_resource.policy import (
     NodeNUMAResourceArgs,
     PodPlan,
 )
-from koordinator.scheduler.plugins.node_numa_resource.providers import NUMATopologyHintProvider
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, NUMAScoringStrategies
 from koordinator.scheduler.plugins.node_numa_resource.table_amounts import TableAmounts
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import options_of
@@ -147,7 +146,7 @@ class NodeNUMAResource(
         plan = policy.plan_pod(pod.pod, self._args.default_cpu_bind_policy, requests)
         chosen = None
         try:
-            chosen = designated.designated_for(pod.pod, pod.uid)
+            chosen = explained.designated_for(pod.pod, pod.uid)
         except ProtocolError as problem:
             plan = PodPlan(status=error(str(problem)))
         return NUMAState(pod, plan, chosen, tuple(self._providers(pod)))
@@ -275,7 +274,7 @@ class NodeNUMAResource(
             for provider, provided in state.providers
         ]
         if state.chosen is not None:
-            return designated.place(state.plan, record.facts, record.node_allocation, state.chosen, others)
+            return explained.place(state.plan, record.facts, record.node_allocation, state.chosen, others)
         usage = self._usage(row, state.plan.cpu_milli if counted else 0)
         return admission.place(
             state.plan, record.facts, record.node_allocation, usage, self._strategies, others=others

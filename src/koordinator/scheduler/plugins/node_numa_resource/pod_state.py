@@ -7,10 +7,10 @@ from koordinator.scheduler.plugin.percent import ScoredRequest
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
 from koordinator.scheduler.plugins.node_numa_resource.bulk import FIRST_OWN_CODE, NUMAReason, NUMARequest
+from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHintProvider
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import PodHolding
 from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMAPodTerms
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
-from koordinator.scheduler.plugins.node_numa_resource.providers import NUMATopologyHintProvider
 from koordinator.scheduler.table.pod_info import PodInfo
 
 OWN_CODES_MAX = 40_000

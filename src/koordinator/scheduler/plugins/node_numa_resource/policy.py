@@ -14,15 +14,14 @@ from koordinator.api.node_labels import NodeCPUBindPolicy
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
-from koordinator.scheduler.plugins.node_numa_resource import allocate, zones
+from koordinator.scheduler.plugins.node_numa_resource import allocate, cpu_topology
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     Allocation,
     AllocationRequest,
     NUMANodeState,
 )
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import NodeCPUTopology
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_MILLI, Amounts, NodeCPUTopology
 from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
-from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts
 
 
 class NodeNUMAResourceArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -128,7 +127,7 @@ def plan_pod(
 
 def _requests(pod: Pod) -> Amounts:
     amounts = resource_list.without_zeros(pod_resources.requests(pod))
-    return zones.amounts_of(resource_list.to_wire(amounts))
+    return cpu_topology.amounts_of(resource_list.to_wire(amounts))
 
 
 def _with_binding(plan: PodPlan, pod: Pod, spec: ResourceSpec, default: str) -> PodPlan:

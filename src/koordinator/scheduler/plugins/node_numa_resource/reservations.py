@@ -21,9 +21,13 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     NUMAMask,
     NUMANodeState,
 )
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask, NodeCPUTopology
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
+    CPUMask,
+    NodeCPUTopology,
+    Zones,
+    total,
+)
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import PodHolding
-from koordinator.scheduler.plugins.node_numa_resource.zones import Zones, total
 
 NO_NOMINATION = unschedulable("no nominated reservation")
 OUT_OF_SCOPE = unschedulable("pod has a nominated reservation but cannot be allocated within its NUMA scope")

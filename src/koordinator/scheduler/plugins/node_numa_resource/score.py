@@ -6,9 +6,14 @@ from typing import Annotated, Literal
 import msgspec
 
 from koordinator.api import amplification, resources
-from koordinator.scheduler.plugins.node_numa_resource import zones as amounts_of_zones
 from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation
-from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts, Zones
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
+    CPU_MILLI,
+    Amounts,
+    Zones,
+    amplified,
+    total,
+)
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
 
 SCORE_MAX = 100
@@ -79,7 +84,7 @@ def _resource_score(strategy: NUMAScoringStrategy, used: int, capacity: int) -> 
 
 def demand(request: Mapping[str, int], cpu_ratio: float, *, binds_cpus: bool) -> Amounts:
     """Return what the pod takes of amplified capacity: bound CPUs count more."""
-    return amounts_of_zones.amplified(request, {resources.CPU: cpu_ratio} if binds_cpus else {})
+    return amplified(request, {resources.CPU: cpu_ratio} if binds_cpus else {})
 
 
 def node_score(
@@ -118,4 +123,4 @@ def numa_score(
 
 
 def _total(zones: Zones, numa_nodes: Iterable[int]) -> Amounts:
-    return amounts_of_zones.total(zones.get(numa, {}) for numa in numa_nodes)
+    return total(zones.get(numa, {}) for numa in numa_nodes)

@@ -8,8 +8,8 @@ from koordinator.scheduler.plugin.framework import Scores
 from koordinator.scheduler.plugin.percent import ScoredRequest, free_percent
 from koordinator.scheduler.plugins.node_numa_resource import bulk
 from koordinator.scheduler.plugins.node_numa_resource.bulk import NodeAmounts, NodeCPU, NUMARequest
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Amounts
 from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
-from koordinator.scheduler.plugins.node_numa_resource.zones import Amounts
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.nodes import NodeTable

@@ -16,15 +16,17 @@ from koordinator.api.cpuset import CPUSet
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.node_topology import NodeResourceTopology, Zone
 from koordinator.api.scalars import ScalarError
-from koordinator.scheduler.plugins.node_numa_resource import zones
+from koordinator.scheduler.plugins.node_numa_resource import cpu_topology
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
+    CPU_MILLI,
     NO_TOPOLOGY,
+    Amounts,
     CPUMask,
     NodeCPUTopology,
     Topologies,
+    Zones,
     topology_of,
 )
-from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts, Zones
 
 NUMA_ID_MAX = 1_023
 """The highest NUMA node id: that of the kernel, and hints stay small masks."""
@@ -63,7 +65,9 @@ class TopologyOptions(msgspec.Struct, frozen=True):
     def amplified_zones(self, node_ratios: Mapping[str, float]) -> Zones:
         """Return what the zones offer in amplified amounts, by the node's ratios unless the report is amplified."""
         ratios = node_ratios if self.ratios is None else {}
-        return {numa: zones.amplified(_floored(amounts), ratios) for numa, amounts in self.zones.items()}
+        return {
+            numa: cpu_topology.amplified(_floored(amounts), ratios) for numa, amounts in self.zones.items()
+        }
 
 
 def options_of(report: NodeResourceTopology, topologies: Topologies | None = None) -> TopologyOptions:
@@ -154,7 +158,7 @@ def _zones(reported: list[Zone], problems: list[KoordinatorError]) -> Zones:
     found: Zones = {}
     for numa, zone in _numa_zones(reported):
         try:
-            found[numa] = zones.amounts_of({r.name: r.allocatable for r in zone.resources})
+            found[numa] = cpu_topology.amounts_of({r.name: r.allocatable for r in zone.resources})
         except KoordinatorError as error:
             problems.append(error)
     return dict(sorted(found.items()))

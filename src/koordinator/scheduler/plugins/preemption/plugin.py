@@ -24,10 +24,9 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.preemption import victims
-from koordinator.scheduler.plugins.preemption.budgets import Budgets
 from koordinator.scheduler.plugins.preemption.executor import PREEMPTION, PreemptionExecutor, has_condition
 from koordinator.scheduler.plugins.preemption.search import FoundCandidates, Search
-from koordinator.scheduler.plugins.preemption.victims import Candidate, Residents
+from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Residents
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 

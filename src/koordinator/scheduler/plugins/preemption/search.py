@@ -19,8 +19,13 @@ from koordinator.scheduler.plugin.framework import Diagnosis, FilterPlugin, Mask
 from koordinator.scheduler.plugin.status import Status, error, unresolvable
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.plugins.preemption import victims
-from koordinator.scheduler.plugins.preemption.budgets import Budgets
-from koordinator.scheduler.plugins.preemption.victims import PRIORITY_OFFSET, Candidate, Residents, Victim
+from koordinator.scheduler.plugins.preemption.victims import (
+    PRIORITY_OFFSET,
+    Budgets,
+    Candidate,
+    Residents,
+    Victim,
+)
 from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper

@@ -27,10 +27,12 @@ from koordinator.scheduler.plugins.topology_spread.constraints import (
     UNCONSTRAINED,
     Constraint,
     Constraints,
+    Inclusion,
+    Inclusions,
     OwnerSelectors,
     SpreadArgs,
+    placement_key,
 )
-from koordinator.scheduler.plugins.topology_spread.inclusion import Inclusion, Inclusions, placement_key
 from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.domain_counts import DomainCounts, Topology

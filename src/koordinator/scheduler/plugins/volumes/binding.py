@@ -40,7 +40,7 @@ from koordinator.scheduler.plugins.node_resources_fit import (
     piecewise_linear,
     scaled_shape,
 )
-from koordinator.scheduler.plugins.volumes import matching
+from koordinator.scheduler.plugins.volumes import catalog
 from koordinator.scheduler.plugins.volumes.catalog import (
     WAIT_FOR_FIRST_CONSUMER,
     ClaimKey,
@@ -145,7 +145,7 @@ class VolumeBinding(
         refusal = SUCCESS
         if is_immediate:
             refusal = unresolvable("pod has unbound immediate PersistentVolumeClaims")
-        unbound.sort(key=matching.wanted_size)
+        unbound.sort(key=catalog.wanted_size)
         return BindingState(keys, tuple(bound), tuple(unbound), refusal)
 
     def _waits_for_consumer(self, claim: PersistentVolumeClaim) -> bool:
@@ -204,7 +204,7 @@ class VolumeBinding(
             found = "no volume for it here" if is_unbound[0] else "a volume can be had here"
             if is_short[0] and not is_unbound[0]:
                 found = "not enough storage to make one here"
-            size = claim.spec.resources.requests.get(matching.STORAGE, "0")
+            size = claim.spec.resources.requests.get(catalog.STORAGE, "0")
             lines.append(f"claim {claim.key} ({size} of class {class_of(claim) or 'none'}): {found}")
         return tuple(lines)
 
@@ -252,13 +252,13 @@ class VolumeBinding(
             is_unbound |= rows != self.handle.table.row_of(selected)
             return is_served
         for volume in self._commitments.meant_for(claim):
-            if matching.is_meant_for(volume, claim) and matching.could_serve(volume, claim):
+            if catalog.is_meant_for(volume, claim) and catalog.could_serve(volume, claim):
                 reaches = self._reaches(volume, rows)
                 is_unbound |= ~reaches
                 _note(plan, claim, volume, reaches, filling)
                 return np.ones(rows.size, np.bool_)
         volumes = self._commitments.free_volumes(class_of(claim))
-        for volume in matching.free_volumes(claim, volumes):
+        for volume in catalog.free_volumes(claim, volumes):
             name = volume.metadata.name
             takes = ~is_served & self._reaches(volume, rows)
             if name in taken:
@@ -279,7 +279,7 @@ class VolumeBinding(
     def _provision(self, claim: PersistentVolumeClaim, rows: Rows) -> tuple[Mask, Mask]:
         """Return rows where a volume for the claim can be made, and where the driver has space for it."""
         storage_class = self._catalog.storage_class(class_of(claim))
-        if storage_class is None or not matching.can_provision(storage_class):
+        if storage_class is None or not catalog.can_provision(storage_class):
             return np.zeros(rows.size, np.bool_), np.ones(rows.size, np.bool_)
         can_make = self._is_allowed(storage_class, rows)
         driver = self._catalog.find(CSIDriver, storage_class.provisioner)
@@ -287,7 +287,7 @@ class VolumeBinding(
             return can_make, np.ones(rows.size, np.bool_)
         has_space = np.zeros(rows.size, np.bool_)
         for capacity in self._catalog.all(CSIStorageCapacity):
-            if matching.has_room(capacity, storage_class, claim) and capacity.node_topology is not None:
+            if catalog.has_room(capacity, storage_class, claim) and capacity.node_topology is not None:
                 has_space |= self._matches(capacity.node_topology, rows)
         return can_make, has_space
 
@@ -388,8 +388,8 @@ def _note(
     if takes.size == 1 and takes[0]:
         plan.static.append((claim, volume))
     if filling is not None:
-        filling.asked[takes] += matching.wanted_size(claim).value
-        filling.capacity[takes] += matching.size_of(volume).value
+        filling.asked[takes] += catalog.wanted_size(claim).value
+        filling.capacity[takes] += catalog.size_of(volume).value
 
 
 class StorageUtilization(msgspec.Struct, frozen=True):

@@ -1,9 +1,5 @@
-"""SchedulingHint: nodes that a pod must, or would best, go to, as another scheduler advised.
-
-Source: behaviour/scheduler D4.
-
-The advice is an annotation: `nodeNames` are the only nodes that come into question, `preferredNodeNames` are
-tried in their order before all others.
+"""Plugins that look at a pod alone: its place in the queue, its gates, and the annotations that name nodes or demand
+a reservation. Source: behaviour/scheduler B1, B5 and D4.
 """
 
 from typing import Annotated, Any
@@ -15,10 +11,60 @@ from koordinator.api.annotations import placement
 from koordinator.api.errors import ProtocolError
 from koordinator.scheduler.plugin import status
 from koordinator.scheduler.plugin.capabilities import PreferNodesPlugin, PreferredNodes
-from koordinator.scheduler.plugin.framework import Handle, PreFilterPlugin, PreFilterResult
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
+from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.framework import (
+    Handle,
+    PreEnqueuePlugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    QueueSortPlugin,
+)
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, unresolvable
 from koordinator.scheduler.table import pod_info
 from koordinator.scheduler.table.pod_info import PodInfo
+
+
+class PrioritySort(QueueSortPlugin[None]):
+    name = "PrioritySort"
+
+    def sort_key(self, pod: PodInfo, queued_s: float) -> tuple[Any, ...]:
+        return priority_key(pod.priority, queued_s)
+
+
+def priority_key(priority: int, queued_s: float) -> tuple[int, float]:
+    """Sorts the more important first, then who was queued first (seconds of the queue's clock)."""
+    return -priority, queued_s
+
+
+class SchedulingGates(PreEnqueuePlugin[None]):
+    name = "SchedulingGates"
+    wakes_on = (ClusterEvent.POD_UPDATED,)
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        gates = [gate.name for gate in pod.pod.spec.scheduling_gates]
+        if not gates:
+            return SUCCESS
+        return unresolvable(f"waiting for scheduling gates: [{' '.join(gates)}]")
+
+
+NEEDED = unresolvable(
+    f"the pod requires a reservation (annotation {labels.RESERVATION_AFFINITY}), "
+    "and the plugin Reservation does not run in this scheduler profile"
+)
+
+
+class RequiredReservation(PreFilterPlugin[bool]):
+    """The state is whether the pod requires a reservation; an empty annotation requires one, too."""
+
+    name = "RequiredReservation"
+    keyed_by = (pod_info.annotations(labels.RESERVATION_AFFINITY),)
+    wakes_on = (ClusterEvent.POD_UPDATED,)
+
+    def prepare(self, pod: PodInfo) -> bool:
+        return labels.RESERVATION_AFFINITY in pod.pod.metadata.annotations
+
+    def pre_filter(self, state: bool) -> PreFilterResult:
+        return PreFilterResult(NEEDED if state else SKIP)
 
 
 class SchedulingHintArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -1,0 +1,353 @@
+"""The filters of what a node is: its name, its cordon, its taints, its labels, and the ports in use there.
+
+Source: behaviour/scheduler B1, B2 and B9.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.api import tolerations
+from koordinator.api.affinity import NodeAffinity as NodeAffinityTerms
+from koordinator.api.affinity import NodeSelectorTerm, PreferredSchedulingTerm
+from koordinator.api.core import Node, Taint
+from koordinator.api.resource_vector import I64
+from koordinator.api.tolerations import Tolerations
+from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.framework import (
+    FilterPlugin,
+    Handle,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    ReasonCodes,
+    ScorePlugin,
+    Scores,
+    default_normalize,
+    passes,
+)
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
+from koordinator.scheduler.table import pod_info
+from koordinator.scheduler.table.changes import RowChange
+from koordinator.scheduler.table.columns import ColumnSpec, Rows, at
+from koordinator.scheduler.table.label_columns import NAME_FIELD, LabelColumns
+from koordinator.scheduler.table.nodes import RowKeeper
+from koordinator.scheduler.table.pod_info import HOST_PORTS, NODE_NAME, HostPort, PodInfo
+
+
+class NodeNameReason(Reason):
+    OK = 0, SUCCESS
+    OTHER_NODE = 1, unresolvable("node(s) didn't match the requested node name")
+
+
+class NodeName(FilterPlugin[str]):
+    name = "NodeName"
+    keyed_by = (NODE_NAME,)
+    reasons = NodeNameReason
+    wakes_on = (ClusterEvent.NODE_ADDED,)
+
+    def prepare(self, pod: PodInfo) -> str:
+        return pod.node_name
+
+    def filter(self, state: str, rows: Rows) -> ReasonCodes:
+        if not state:
+            return passes(rows)
+        wanted = self.handle.table.row_of(state)
+        return np.where(rows == wanted, NodeNameReason.OK, NodeNameReason.OTHER_NODE).astype(np.uint16)
+
+
+UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=tolerations.NO_SCHEDULE)
+
+
+class UnschedulableReason(Reason):
+    OK = 0, SUCCESS
+    UNSCHEDULABLE = 1, unresolvable("node(s) were unschedulable")
+
+
+class NodeUnschedulable(FilterPlugin[bool]):
+    """The state says whether the pod tolerates cordoned nodes."""
+
+    name = "NodeUnschedulable"
+    keyed_by = (pod_info.tolerations,)
+    reasons = UnschedulableReason
+    wakes_on = (ClusterEvent.NODE_ADDED, ClusterEvent.NODE_TAINTS, ClusterEvent.POD_UPDATED)
+
+    def prepare(self, pod: PodInfo) -> bool:
+        return tolerations.is_tolerated(pod.pod.spec.tolerations, UNSCHEDULABLE_TAINT)
+
+    def filter(self, state: bool, rows: Rows) -> ReasonCodes:
+        if state:
+            return passes(rows)
+        is_unschedulable = at(self.handle.table.is_unschedulable, rows)
+        return is_unschedulable.astype(np.uint16) if is_unschedulable.any() else passes(rows)
+
+
+class TaintReason(Reason):
+    OK = 0, SUCCESS
+    UNTOLERATED = 1, unresolvable("node(s) had untolerated taint(s)")
+
+
+class TaintState(msgspec.Struct):
+    """A pod's tolerations and what they mean for each known set of taints (grows with the sets)."""
+
+    tolerations: Tolerations
+    codes: npt.NDArray[np.uint16]
+    counts: npt.NDArray[np.int64]
+    refuses: bool = False
+    prefers: bool = False
+    """Whether any known set refuses the pod, or is one that it would rather avoid."""
+
+
+class TaintToleration(
+    FilterPlugin[TaintState], PreScorePlugin[TaintState], ScorePlugin[TaintState], RowKeeper
+):
+    name = "TaintToleration"
+    keyed_by = (pod_info.tolerations,)
+    reasons = TaintReason
+    normalizes = True
+    wakes_on = (ClusterEvent.NODE_ADDED, ClusterEvent.NODE_TAINTS, ClusterEvent.POD_UPDATED)
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        # Never shrinks: clusters have dozens of distinct sets, and cached states refer to them by number.
+        self._set_of_row = handle.columns["taintSet"]
+        self._sets: list[tuple[Taint, ...]] = [()]
+        self._ids: dict[tuple[Hashable, ...], int] = {(): 0}
+
+    @classmethod
+    def columns_of(cls, args: Any) -> tuple[ColumnSpec, ...]:
+        return (ColumnSpec("taintSet", np.int32),)
+
+    # Columns
+
+    def node_changed(self, row: int, node: Node) -> None:
+        key = tuple((taint.key, taint.value, taint.effect) for taint in node.spec.taints)
+        number = self._ids.get(key)
+        if number is None:
+            number = self._ids[key] = len(self._sets)
+            self._sets.append(tuple(node.spec.taints))
+        self._set_of_row.values[row] = number
+
+    # A pod
+
+    def prepare(self, pod: PodInfo) -> TaintState:
+        empty = np.zeros(0, np.uint16), np.zeros(0, np.int64)
+        return TaintState(tuple(pod.pod.spec.tolerations), *empty)
+
+    def filter(self, state: TaintState, rows: Rows) -> ReasonCodes:
+        self._judge_new_sets(state)
+        if not state.refuses:
+            return passes(rows)
+        return state.codes.take(at(self._set_of_row.values, rows))
+
+    def facts(self, state: TaintState, row: int) -> tuple[str, ...]:
+        taints = self._sets[int(self._set_of_row.values[row])]
+        hard = [taint for taint in taints if tolerations.keeps_out(state.tolerations, (taint,))]
+        return tuple(f"{tolerations.text_of(taint)} is not tolerated" for taint in hard)
+
+    def score(self, state: TaintState, rows: Rows) -> Scores:
+        self._judge_new_sets(state)
+        if not state.prefers:
+            return np.zeros(rows.size, np.int64)
+        return state.counts.take(at(self._set_of_row.values, rows))
+
+    def normalize(self, state: TaintState, scores: Scores) -> Scores:
+        return default_normalize(scores, reverse=True)
+
+    def _judge_new_sets(self, state: TaintState) -> None:
+        new = self._sets[state.codes.size :]
+        if new:
+            codes = [tolerations.keeps_out(state.tolerations, taints) for taints in new]
+            counts = [tolerations.untolerated_preferences(state.tolerations, taints) for taints in new]
+            state.codes = np.concatenate([state.codes, np.array(codes, np.uint16)])
+            state.counts = np.concatenate([state.counts, np.array(counts, np.int64)])
+            state.refuses = bool(state.codes.any())
+            state.prefers = bool(state.counts.any())
+
+
+class AffinityReason(Reason):
+    OK = 0, SUCCESS
+    POD = 1, unresolvable("node(s) didn't match Pod's node affinity/selector")
+    ENFORCED = 2, unresolvable("node(s) didn't match scheduler-enforced node affinity")
+
+
+class NodeAffinityArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """`added_affinity` holds for every pod of the profile, besides its own."""
+
+    added_affinity: NodeAffinityTerms | None = None
+
+
+class AffinityState(msgspec.Struct, frozen=True):
+    """The demand of a pod on node labels; `required` is None when it requires nothing by affinity."""
+
+    selector: tuple[tuple[str, str], ...]
+    required: tuple[NodeSelectorTerm, ...] | None
+    preferred: tuple[PreferredSchedulingTerm, ...]
+
+
+class NodeAffinity(
+    PreFilterPlugin[AffinityState],
+    FilterPlugin[AffinityState],
+    PreScorePlugin[AffinityState],
+    ScorePlugin[AffinityState],
+):
+    name = "NodeAffinity"
+    keyed_by = (pod_info.node_selection,)
+    args = NodeAffinityArgs
+    reasons = AffinityReason
+    normalizes = True
+    wakes_on = (ClusterEvent.NODE_ADDED, ClusterEvent.NODE_LABELS, ClusterEvent.POD_UPDATED)
+
+    def __init__(self, args: NodeAffinityArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._labels = handle.table.shared(LabelColumns)
+        added = args.added_affinity or NodeAffinityTerms()
+        enforced = added.required_during_scheduling_ignored_during_execution
+        self._enforced = None if enforced is None else tuple(enforced.node_selector_terms)
+        self._added_preferred = tuple(added.preferred_during_scheduling_ignored_during_execution)
+
+    def prepare(self, pod: PodInfo) -> AffinityState:
+        spec = pod.pod.spec
+        affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+        affinity = affinity or NodeAffinityTerms()
+        required = affinity.required_during_scheduling_ignored_during_execution
+        preferred = affinity.preferred_during_scheduling_ignored_during_execution
+        return AffinityState(
+            selector=tuple(sorted(spec.node_selector.items())),
+            required=None if required is None else tuple(required.node_selector_terms),
+            preferred=tuple(preferred),
+        )
+
+    def pre_filter(self, state: AffinityState) -> PreFilterResult:
+        if not state.selector and state.required is None and self._enforced is None:
+            return PreFilterResult(SKIP)
+        names = pinned_names(state.required or ())
+        if names is None:
+            return PreFilterResult()
+        if not names:
+            return PreFilterResult(unresolvable("pod affinity terms conflict"))
+        return PreFilterResult(node_names=names)
+
+    def filter(self, state: AffinityState, rows: Rows) -> ReasonCodes:
+        codes = np.zeros(rows.size, np.uint16)
+        if state.selector:
+            codes[~self._labels.match_labels(state.selector, rows)] = AffinityReason.POD
+        if state.required is not None:
+            codes[~self._labels.match_terms(state.required, rows)] = AffinityReason.POD
+        # What the administrator enforces is told first.
+        if self._enforced is not None:
+            codes[~self._labels.match_terms(self._enforced, rows)] = AffinityReason.ENFORCED
+        return codes
+
+    def pre_score(self, state: AffinityState) -> Status:
+        return SUCCESS if state.preferred or self._added_preferred else SKIP
+
+    def score(self, state: AffinityState, rows: Rows) -> Scores:
+        scores = np.zeros(rows.size, np.int64)
+        for term in (*state.preferred, *self._added_preferred):
+            scores += term.weight * self._labels.match_term(term.preference, rows)
+        return scores
+
+    def normalize(self, state: AffinityState, scores: Scores) -> Scores:
+        return default_normalize(scores)
+
+
+def pinned_names(terms: Sequence[NodeSelectorTerm]) -> frozenset[str] | None:
+    """The only nodes that can match when every term pins the node's name; None when some term does not.
+
+    A union over the terms of what all pins inside a term have in common.
+    """
+    union: frozenset[str] = frozenset()
+    for term in terms:
+        pins = [
+            frozenset(field.values)
+            for field in term.match_fields
+            if field.key == NAME_FIELD and field.operator == "In"
+        ]
+        if not pins:
+            return None
+        union |= frozenset.intersection(*pins)
+    return union if terms else None
+
+
+ANY_ADDRESS = "0.0.0.0"
+
+
+class PortReason(Reason):
+    OK = 0, SUCCESS
+    TAKEN = 1, unschedulable("node(s) didn't have free ports for the requested pod ports")
+
+
+class NodePorts(PreFilterPlugin[tuple[HostPort, ...]], FilterPlugin[tuple[HostPort, ...]], RowKeeper):
+    name = "NodePorts"
+    keyed_by = (HOST_PORTS,)
+    fewer_pods_help = True
+    reasons = PortReason
+    reads = RowChange.NODE | RowChange.PODS
+    wakes_on = (ClusterEvent.ASSIGNED_POD_DELETED, ClusterEvent.NODE_ADDED, ClusterEvent.POD_UPDATED)
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._used: dict[tuple[str, int], dict[int, Counter[str]]] = {}
+
+    def prepare(self, pod: PodInfo) -> tuple[HostPort, ...]:
+        return pod.host_ports
+
+    def pre_filter(self, state: tuple[HostPort, ...]) -> PreFilterResult:
+        return PreFilterResult() if state else PreFilterResult(SKIP)
+
+    def filter(self, state: tuple[HostPort, ...], rows: Rows) -> ReasonCodes:
+        taken = {
+            row
+            for address, protocol, port in state
+            for row, used in self._used.get((protocol, port), {}).items()
+            if is_taken(address, used)
+        }
+        return np.isin(rows, sorted(taken)).astype(np.uint16)
+
+    def foresees(self, state: tuple[HostPort, ...]) -> bool:
+        return True
+
+    def filter_ahead(self, state: tuple[HostPort, ...], rows: Rows, ahead: I64) -> ReasonCodes:
+        return self.filter(state, rows) | (ahead > 0)
+
+    def facts(self, state: tuple[HostPort, ...], row: int) -> tuple[str, ...]:
+        return tuple(
+            f"port {port}/{protocol} of {their_address} is taken by pod {pod.key}"
+            for pod in self.handle.table.pods_at(row).values()
+            for their_address, their_protocol, their_port in pod.host_ports
+            for address, protocol, port in state
+            if (protocol, port) == (their_protocol, their_port) and is_taken(address, (their_address,))
+        )
+
+    # Who uses what
+
+    def pod_assigned(self, row: int, pod: PodInfo) -> None:
+        for address, protocol, port in pod.host_ports:
+            self._used.setdefault((protocol, port), {}).setdefault(row, Counter())[address] += 1
+
+    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        for address, protocol, port in pod.host_ports:
+            by_row = self._used[(protocol, port)]
+            used = by_row[row]
+            used[address] -= 1
+            if not used[address]:
+                del used[address]
+            if not used:
+                del by_row[row]
+            if not by_row:
+                del self._used[(protocol, port)]
+
+    def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
+        if old.host_ports != new.host_ports:
+            self.pod_unassigned(row, old)
+            self.pod_assigned(row, new)
+
+
+def is_taken(address: str, used: Collection[str]) -> bool:
+    """Return whether a port at an address collides with its uses at others; 0.0.0.0 stands for all addresses."""
+    return address in used or ANY_ADDRESS in used or (address == ANY_ADDRESS and bool(used))

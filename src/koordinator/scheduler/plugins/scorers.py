@@ -1,0 +1,357 @@
+"""The plugins that only score: by images, scarce resources, a strategy per resource, and balance.
+
+Source: behaviour/scheduler B2, D2 and D3.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.api import resource_vector, resources
+from koordinator.api.core import Node
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugin.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
+from koordinator.scheduler.plugins.node_resources_fit import (
+    CPU_AND_MEMORY,
+    WeightedResource,
+    is_scalar,
+    least_allocated,
+    most_allocated,
+)
+from koordinator.scheduler.table import pod_info
+from koordinator.scheduler.table.changes import RowChange
+from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.nodes import RowKeeper
+from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo
+
+MIB = 1 << 20
+THRESHOLD_MIN_BYTES = 23 * MIB
+CONTAINER_THRESHOLD_MAX_BYTES = 1000 * MIB
+
+
+class ImageState(msgspec.Struct, frozen=True):
+    """The images of all containers (an image used twice stands twice)."""
+
+    images: tuple[str, ...]
+    container_count: int
+
+
+class ImageLocality(PreScorePlugin[ImageState], ScorePlugin[ImageState], RowKeeper):
+    name = "ImageLocality"
+    keyed_by = (pod_info.images,)
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._sizes: dict[str, dict[int, int]] = {}
+        self._sizes_at: dict[int, dict[str, int]] = {}
+        self._versions: dict[str, int] = {}
+
+    # Which images are where
+
+    def node_changed(self, row: int, node: Node) -> None:
+        sizes = {name: image.size_bytes for image in node.status.images for name in image.names}
+        if sizes == self._sizes_at.get(row, {}):
+            return
+        self.row_freed(row)
+        self._sizes_at[row] = sizes
+        for name, size_bytes in sizes.items():
+            self._sizes.setdefault(name, {})[row] = size_bytes
+            self._versions[name] = self._versions.get(name, 0) + 1
+
+    def row_freed(self, row: int) -> None:
+        for name in self._sizes_at.pop(row, {}):
+            by_row = self._sizes[name]
+            del by_row[row]
+            if not by_row:
+                del self._sizes[name]
+            self._versions[name] = self._versions.get(name, 0) + 1
+
+    # A pod
+
+    def prepare(self, pod: PodInfo) -> ImageState:
+        containers = [*pod.pod.spec.init_containers, *pod.pod.spec.containers]
+        images = tuple(normalized_name(container.image) for container in containers)
+        return ImageState(images, len(containers))
+
+    def epoch(self, state: ImageState) -> Hashable:
+        """A score depends on how many nodes have an image, and on how many nodes there are."""
+        if self._sizes.keys().isdisjoint(state.images):
+            return ()
+        return tuple(self._versions.get(image, 0) for image in state.images)
+
+    def pre_score(self, state: ImageState) -> Status:
+        return SUCCESS if any(image in self._sizes for image in state.images) else SKIP
+
+    def score(self, state: ImageState, rows: Rows) -> Scores:
+        total = self.handle.table.node_count
+        sums = np.zeros(self.handle.table.capacity, np.int64)
+        for image in state.images:
+            by_row = self._sizes.get(image, {})
+            alive = {row: size for row, size in by_row.items() if self.handle.table.node_at(row) is not None}
+            for row, size_bytes in alive.items():
+                sums[row] += scaled_size(size_bytes, len(alive), total)
+        return image_locality(sums[rows], state.container_count)
+
+
+def scaled_size(size_bytes: int, nodes_with_image: int, node_count: int) -> int:
+    """Bytes that count for an image: fewer when few nodes have it, so that pods do not crowd there."""
+    return int(size_bytes * (nodes_with_image / node_count))
+
+
+def image_locality(sums_bytes: I64, container_count: int) -> Scores:
+    """Return scores (rows,): 0 below 23 MiB of images present, 100 from 1000 MiB per container on, linear in
+    between.
+    """
+    highest = max(CONTAINER_THRESHOLD_MAX_BYTES * container_count, THRESHOLD_MIN_BYTES + 1)
+    clamped = np.clip(sums_bytes, THRESHOLD_MIN_BYTES, highest)
+    return SCORE_MAX * (clamped - THRESHOLD_MIN_BYTES) // (highest - THRESHOLD_MIN_BYTES)
+
+
+def normalized_name(image: str) -> str:
+    """Return the image with `:latest` where it has no tag (a colon before the last slash is a port)."""
+    return image if image.rfind(":") > image.rfind("/") else f"{image}:latest"
+
+
+class ScarceArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names of the scarce resources."""
+
+    resources: list[str] = []
+
+
+class ScarceResourceAvoidance(PreScorePlugin[frozenset[int]], ScorePlugin[frozenset[int]]):
+    """The state is the columns of what a pod requests."""
+
+    name = "ScarceResourceAvoidance"
+    keyed_by = (REQUESTS,)
+    args = ScarceArgs
+
+    def __init__(self, args: ScarceArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._scarce = tuple(args.resources)
+
+    def prepare(self, pod: PodInfo) -> frozenset[int]:
+        return frozenset(column for column, _ in pod.requests)
+
+    def pre_score(self, state: frozenset[int]) -> Status:
+        return SUCCESS
+
+    def score(self, state: frozenset[int], rows: Rows) -> Scores:
+        table = self.handle.table
+        registry = table.registry
+        is_spare = at(table.allocatable, rows) > 0
+        # Names that no node has yet have no column in the table.
+        known = range(is_spare.shape[0])
+        used = {*state, registry.find(resources.PODS)}
+        is_spare[[column for column in known if column in used]] = False
+        scarce = {registry.find(name) for name in self._scarce}
+        spare = is_spare.sum(axis=0)
+        wasted = is_spare[[column for column in known if column in scarce]].sum(axis=0)
+        scores = (spare - wasted) * SCORE_MAX // np.maximum(spare, 1)
+        return np.where((spare == 0) | (wasted == 0), SCORE_MAX, scores).astype(np.int64)
+
+
+_FORMULAS: dict[str, Callable[[I64, I64], I64]] = {
+    "LeastAllocated": least_allocated,
+    "MostAllocated": most_allocated,
+}
+
+
+class ResourceStrategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Another `type` than LeastAllocated and MostAllocated scores 0, with its weight."""
+
+    type: str = ""
+    weight: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class FitPlusArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A strategy per resource name."""
+
+    resources: dict[str, ResourceStrategy] = {}
+
+
+class FitPlusRequest(msgspec.Struct, frozen=True):
+    """A resource that the pod requests and that has a strategy."""
+
+    column: int
+    amount: int
+    nonzero_index: int | None
+    strategy: ResourceStrategy
+
+
+class NodeResourcesFitPlus(
+    PreScorePlugin[tuple[FitPlusRequest, ...]], ScorePlugin[tuple[FitPlusRequest, ...]]
+):
+    """Init containers count as in the standard sum of requests, with defaults for cpu and memory."""
+
+    name = "NodeResourcesFitPlus"
+    keyed_by = (REQUESTS,)
+    args = FitPlusArgs
+    reads = RowChange.NODE | RowChange.PODS
+
+    def __init__(self, args: FitPlusArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._strategies = args.resources
+
+    def prepare(self, pod: PodInfo) -> tuple[FitPlusRequest, ...]:
+        names = self.handle.table.registry.names
+        wanted = []
+        for column, amount in pod.requests:
+            strategy = self._strategies.get(names[column])
+            if strategy is None:
+                continue
+            index = _NONZERO_INDEX.get(column)
+            counted = amount if index is None else pod.nonzero_amounts[index]
+            wanted.append(FitPlusRequest(column, counted, index, strategy))
+        return tuple(wanted)
+
+    def pre_score(self, state: tuple[FitPlusRequest, ...]) -> Status:
+        return SUCCESS
+
+    def foresees(self, state: tuple[FitPlusRequest, ...]) -> bool:
+        return True
+
+    def score(self, state: tuple[FitPlusRequest, ...], rows: Rows) -> Scores:
+        return self._score(state, rows, 1)
+
+    def score_ahead(self, state: tuple[FitPlusRequest, ...], rows: Rows, ahead: I64) -> Scores:
+        return self._score(state, rows, ahead + 1)
+
+    def _score(self, state: tuple[FitPlusRequest, ...], rows: Rows, copies: int | I64) -> Scores:
+        table = self.handle.table
+        weights = sum(wanted.strategy.weight for wanted in state)
+        if not weights:
+            return np.full(rows.size, SCORE_MAX, np.int64)
+        total = np.zeros(rows.size, np.int64)
+        for wanted in state:
+            formula = _FORMULAS.get(wanted.strategy.type)
+            if formula is None:
+                continue
+            requested = table.requested[wanted.column]
+            if wanted.nonzero_index is not None:
+                requested = table.nonzero_requested[wanted.nonzero_index]
+            capacity = at(table.allocatable[wanted.column], rows)
+            used = np.asarray(at(requested, rows) + wanted.amount * copies, np.int64)
+            total += wanted.strategy.weight * formula(used, capacity)
+        return total // weights
+
+
+_NONZERO_INDEX = {resource_vector.CPU_COLUMN: 0, resource_vector.MEMORY_COLUMN: 1}
+
+
+F64 = npt.NDArray[np.float64]
+
+
+class BalancedArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Arguments; upstream demands weight 1 for each resource, as weights have no meaning here."""
+
+    resources: list[WeightedResource] = msgspec.field(default_factory=lambda: list(CPU_AND_MEMORY))
+
+    def __post_init__(self) -> None:
+        if any(resource.effective_weight != 1 for resource in self.resources):
+            raise ValueError("resources: every weight must be 1")
+
+
+class BalancedState(msgspec.Struct, frozen=True):
+    """(column, requested amount) per resource that counts; `is_best_effort`: the pod requests nothing."""
+
+    resources: tuple[tuple[int, int], ...]
+    is_best_effort: bool
+    amounts: F64
+    """(resources, 1): the amounts in `resources`."""
+
+
+class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin[BalancedState]):
+    name = "NodeResourcesBalancedAllocation"
+    keyed_by = (REQUESTS,)
+    args = BalancedArgs
+    reads = RowChange.NODE | RowChange.PODS
+
+    def __init__(self, args: BalancedArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._names = [resource.name for resource in args.resources]
+
+    def prepare(self, pod: PodInfo) -> BalancedState:
+        table = self.handle.table
+        amounts = dict(pod.requests)
+        counted = []
+        for name in self._names:
+            column = table.registry.column(name)
+            amount = amounts.get(column, 0)
+            if amount or not is_scalar(name):
+                counted.append((column, amount))
+        table.widen()
+        amounts_of = np.array([[amount] for _, amount in counted], np.float64)
+        return BalancedState(tuple(counted), not any(amount for _, amount in counted), amounts_of)
+
+    def pre_score(self, state: BalancedState) -> Status:
+        return SKIP if state.is_best_effort else SUCCESS
+
+    def foresees(self, state: BalancedState) -> bool:
+        return True
+
+    def score(self, state: BalancedState, rows: Rows) -> Scores:
+        return self._score(state, rows, 1)
+
+    def score_ahead(self, state: BalancedState, rows: Rows, ahead: I64) -> Scores:
+        return self._score(state, rows, ahead + 1)
+
+    def _score(self, state: BalancedState, rows: Rows, copies: int | I64) -> Scores:
+        table = self.handle.table
+        columns = [column for column, _ in state.resources]
+        if columns == [0, 1] and table.is_everywhere(0) and table.is_everywhere(1):
+            fractions = at(table.used, rows) + state.amounts * copies
+            fractions /= at(table.nonzero_divisor, rows)
+            return balanced_pair(fractions)
+        amounts = [at(table.requested[column], rows) + amount * copies for column, amount in state.resources]
+        capacity = [at(table.allocatable[column], rows) for column in columns]
+        shape = (len(state.resources), rows.size)
+        return balanced_allocation(
+            np.array(amounts, np.int64).reshape(shape), np.array(capacity, np.int64).reshape(shape)
+        )
+
+
+def balanced_pair(fractions: F64) -> Scores:
+    """Score as `balanced_allocation` does, for two resources that all nodes have.
+
+    Shapes: `fractions` (2, rows), what is used of each, overwritten; returns (rows,).
+    """
+    np.minimum(fractions, 1.0, out=fractions)
+    deviation: F64 = fractions[0] - fractions[1]
+    np.abs(deviation, out=deviation)
+    deviation *= 0.5
+    np.subtract(1.0, deviation, out=deviation)
+    deviation *= SCORE_MAX
+    return deviation.astype(np.int64)
+
+
+def balanced_allocation(requested: I64, capacity: I64) -> Scores:
+    """100 when all resources are used to the same degree, 50 when of two one is full and the other empty.
+
+    Shapes: (resources, rows), pod included; returns (rows,). Resources that a node lacks are left out.
+    """
+    present = capacity > 0
+    fractions: F64 = np.minimum(requested / np.maximum(capacity, 1), 1.0)
+    count = present.sum(axis=0)
+    if len(requested) == 2:
+        # |f1 - f2| / 2 is the standard deviation of two, without the rounding of the general formula.
+        deviation: F64 = np.where(count == 2, np.abs(fractions[0] - fractions[1]) / 2, 0.0)
+    else:
+        deviation = _deviation(fractions, present, count)
+    return ((1.0 - deviation) * SCORE_MAX).astype(np.int64)
+
+
+def _deviation(fractions: F64, present: npt.NDArray[np.bool_], count: I64) -> F64:
+    """Population standard deviation over the resources that are present; exact for two of them."""
+    divisor = np.maximum(count, 1)
+    present_fractions = np.where(present, fractions, 0.0)
+    mean = present_fractions.sum(axis=0) / divisor
+    squares = np.where(present, (fractions - mean) ** 2, 0.0)
+    deviation: F64 = np.sqrt(squares.sum(axis=0) / divisor)
+    highest = np.where(present, fractions, -np.inf).max(axis=0, initial=-np.inf)
+    lowest = np.where(present, fractions, np.inf).min(axis=0, initial=np.inf)
+    of_two = np.where(count == 2, highest - lowest, 0.0) / 2
+    return np.where(count == 2, of_two, deviation)
