@@ -13,9 +13,9 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.sigs import ElasticQuota
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
-from koordinator.scheduler.plugins.elastic_quota import pod_quotas
+from koordinator.scheduler.plugins.elastic_quota import checks
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
-from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota, PodQuotaCache
+from koordinator.scheduler.plugins.elastic_quota.checks import PodQuota, PodQuotaCache
 
 NAMES = ("one", "two", "three", labels.ROOT_QUOTA_NAME)
 PREFIX = "quota.scheduling.koordinator.sh"
@@ -68,7 +68,7 @@ def test_what_is_remembered_of_a_pod_is_where_it_belongs(seed: int, gates: str) 
 
 
 def test_no_more_labels_are_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_quotas, "REMEMBERED_MAX", 10)
+    monkeypatch.setattr(checks, "REMEMBERED_MAX", 10)
     book = book_with()
     remembered = PodQuotaCache(book, has_runtime=True, asks_ancestors=False)
     for number in range(35):

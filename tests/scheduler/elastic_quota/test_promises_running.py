@@ -10,8 +10,8 @@ from koordinator.api import decode, pod_resources
 from koordinator.api.core import Pod
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.api.sigs import ElasticQuota as ElasticQuotaObject
+from koordinator.scheduler.plugins.elastic_quota.checks import PodQuota
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
-from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
     ROOT,

@@ -14,7 +14,7 @@ from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.plugins.node_numa_resource.columns import NUMAColumns
+from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAColumns
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler import world

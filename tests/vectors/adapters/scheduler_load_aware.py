@@ -12,9 +12,9 @@ from koordinator.scheduler.config.config import decode_args
 from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy
+from koordinator.scheduler.plugins.load_aware.judgement import node_capacity
 from koordinator.scheduler.plugins.load_aware.load import estimate
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
-from koordinator.scheduler.plugins.load_aware.rules import node_capacity
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 

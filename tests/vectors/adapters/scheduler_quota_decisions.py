@@ -11,10 +11,9 @@ from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.plugins.elastic_quota import evictions, forest, hints
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
-from koordinator.scheduler.plugins.elastic_quota.checks import decide_at
+from koordinator.scheduler.plugins.elastic_quota.checks import decide_at, place_in
 from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPod, VictimReason
 from koordinator.scheduler.plugins.elastic_quota.forest import Binding, QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.pod_quotas import place_in
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, QuotaPodRequest, above, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 from koordinator.scheduler.plugins.preemption import victims as stock

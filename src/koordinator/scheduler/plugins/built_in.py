@@ -35,8 +35,7 @@ from koordinator.scheduler.plugins.scorers import (
 from koordinator.scheduler.plugins.topology_spread.plugin import PodTopologySpread
 from koordinator.scheduler.plugins.volumes.binding import VolumeBinding
 from koordinator.scheduler.plugins.volumes.limits import NodeVolumeLimits
-from koordinator.scheduler.plugins.volumes.restrictions import VolumeRestrictions
-from koordinator.scheduler.plugins.volumes.zone import VolumeZone
+from koordinator.scheduler.plugins.volumes.restrictions import VolumeRestrictions, VolumeZone
 
 PLUGINS: dict[str, type[Plugin[Any]]] = {
     plugin.name: plugin

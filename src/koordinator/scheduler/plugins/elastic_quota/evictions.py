@@ -21,7 +21,7 @@ from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
-from koordinator.scheduler.plugins.elastic_quota.pod_quotas import limit_of
+from koordinator.scheduler.plugins.elastic_quota.checks import limit_of
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
     ROOT,

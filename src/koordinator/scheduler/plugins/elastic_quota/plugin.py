@@ -39,11 +39,10 @@ from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, error, un
 from koordinator.scheduler.plugins.elastic_quota.accounts import QuotaAccounts
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
-from koordinator.scheduler.plugins.elastic_quota.checks import QuotaChecks
+from koordinator.scheduler.plugins.elastic_quota.checks import PodQuota, QuotaChecks
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.hints import QuotaQueueingHints
 from koordinator.scheduler.plugins.elastic_quota.lending import PodStanding
-from koordinator.scheduler.plugins.elastic_quota.pod_quotas import PodQuota
 from koordinator.scheduler.plugins.elastic_quota.preemption import QuotaPreemption
 from koordinator.scheduler.plugins.elastic_quota.quota import Nanos, Quota, amounts_of
 from koordinator.scheduler.table.pod_info import PodInfo

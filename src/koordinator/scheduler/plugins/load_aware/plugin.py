@@ -34,10 +34,10 @@ from koordinator.scheduler.plugin.framework import (
     passes,
 )
 from koordinator.scheduler.plugin.status import Status, unschedulable
-from koordinator.scheduler.plugins.load_aware import explained, load
+from koordinator.scheduler.plugins.load_aware import judgement, load
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy, vector
+from koordinator.scheduler.plugins.load_aware.judgement import NodeLoadRules, NodeLoadRulesTable
 from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad, estimate, kind_key
-from koordinator.scheduler.plugins.load_aware.rules import NodeLoadRules, NodeLoadRulesTable
 from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import ColumnSpec, Rows, at
 from koordinator.scheduler.table.nodes import RowKeeper
@@ -238,19 +238,19 @@ class LoadAwareScheduling(
         if found is None:
             return ("its usage is not known",)
         old = ("the report is expired",) if self._is_expired.values[row] else ()
-        return (*old, *explained.facts(found))
+        return (*old, *judgement.facts(found))
 
     def reliefs(self, state: LoadState, rows: Rows) -> list[Relief]:
         name_of = self.handle.table.name_of
         if self.policy.args.filter_expired_node_metrics:
             rows = rows[~self._is_expired.values[rows]]  # these wait for a report
         nodes = ((row, name_of(row), self._judged(state, row)) for row in rows.tolist())
-        return explained.reliefs((row, name, found) for row, name, found in nodes if found is not None)
+        return judgement.reliefs((row, name, found) for row, name, found in nodes if found is not None)
 
-    def _judged(self, state: LoadState, row: int) -> explained.JudgedNode | None:
+    def _judged(self, state: LoadState, row: int) -> judgement.JudgedNode | None:
         estimated = tuple(state.amounts[:, 0].tolist())
         node_load, rules = self._load_at(row), self._rules_at(row)
-        return explained.judged(self.policy.names, node_load, rules, estimated, is_prod=state.is_prod)
+        return judgement.judged(self.policy.names, node_load, rules, estimated, is_prod=state.is_prod)
 
     def score(self, state: LoadState, rows: Rows) -> Scores:
         return self._score(state, rows, 1)
@@ -403,7 +403,7 @@ class LoadAwareScheduling(
             row, found = self.handle.table.row_of(name), self.load_of(name)
             if row is None or found is None:
                 return ApiAnswer({})
-            return ApiAnswer(explained.describe(found, self.handle.table.pods_at(row), self.policy.names))
+            return ApiAnswer(judgement.describe(found, self.handle.table.pods_at(row), self.policy.names))
 
         return (Endpoint("node/{name}", node),)
 

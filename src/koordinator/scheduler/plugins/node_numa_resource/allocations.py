@@ -5,25 +5,285 @@ The books of one table are kept once, whatever profiles there are: a CPU that a 
 moment ago is not free for those of another. Holdings of bound pods are read from their annotations, those of
 assumed pods are what Reserve gave them; so the books follow from the objects alone, in whatever order they are
 heard of.
+
+Columns summarise all nodes, kept row by row: what Filter and Score need to answer for many nodes at once. Arrays end in
+the row. A slot is the position of a NUMA node among those of its node, by ascending id; whatever ids there are, slots
+are dense.
 """
 
 import logging
 from collections.abc import Hashable
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from koordinator.api import labels
+from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
+from koordinator.api.node_labels import NodeCPUBindPolicy
+from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.node_numa_resource import holdings, node_view
 from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
-from koordinator.scheduler.plugins.node_numa_resource.columns import NUMAColumns
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Topologies
 from koordinator.scheduler.plugins.node_numa_resource.holdings import NO_FACTS, NodeTopologyFacts, facts_of
-from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
-from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMANodeView
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
+    NodeAllocation,
+    NUMAStatus,
+    PodHolding,
+)
+from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS, NUMANodeView
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, SMALL_AMOUNT_MAX, NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
+
+NUMA_POLICIES = {
+    NUMATopologyPolicy.NONE: 0,
+    NUMATopologyPolicy.BEST_EFFORT: 1,
+    NUMATopologyPolicy.RESTRICTED: 2,
+    NUMATopologyPolicy.SINGLE_NUMA_NODE: 3,
+}
+SINGLE_NUMA_NODE = NUMA_POLICIES[NUMATopologyPolicy.SINGLE_NUMA_NODE]
+
+FORCED_KINDS = {
+    NodeCPUBindPolicy.NONE: 0,
+    NodeCPUBindPolicy.FULL_PCPUS_ONLY: 1,
+    NodeCPUBindPolicy.SPREAD_BY_PCPUS: 2,
+}
+
+STATUSES = {NUMAStatus.IDLE: 0, NUMAStatus.SINGLE: 1, NUMAStatus.SHARED: 2}
+SHARED = STATUSES[NUMAStatus.SHARED]
+
+_SLOTS_INITIAL = 2
+_RESOURCES_INITIAL = 2
+
+
+class NUMAColumnSlice:
+    """The columns of some rows: what Filter and Score read.
+
+    All numbers that change with pods lie in one array, and all others in a second one, so that gathering rows is one
+    operation each. The attributes are parts of these.
+    """
+
+    def __init__(self, live: I64, fixed: I64, ratio: npt.NDArray[np.float64], slots: int, width: int) -> None:
+        count, kinds = live.shape[-1], len(KINDS)
+        cells, by_kind = slots * width, slots * kinds
+        take = _Parts(live)
+        self.available: I64 = take(cells).reshape(slots, width, count)
+        """(slots, resources, rows): what is left of a zone, at least 0."""
+        self.used: I64 = take(cells).reshape(slots, width, count)
+        """As `available`: what pods hold of it, bound CPUs amplified."""
+        self.usable: I64 = take(by_kind).reshape(kinds, slots, count)
+        """(kinds, slots, rows): free CPUs that can serve under a required policy (`KINDS`)."""
+        self.usable_total: I64 = take(kinds)
+        """(kinds, rows): the same for the whole machine."""
+        self.status: I64 = take(slots)
+        """(slots, rows): who binds CPUs there (`STATUSES`)."""
+        self.pinned_count: I64 = take(1)[0]
+        """CPUs that pods bind."""
+        self.pinned_milli: I64 = take(1)[0]
+        """What these take of the amplified capacity."""
+        take = _Parts(fixed)
+        self.capacity: I64 = take(cells).reshape(slots, width, count)
+        """As `available`: what a zone offers, amplified."""
+        self.offers: I64 = take(width)
+        """(resources, rows): 1 where any zone of the node offers it."""
+        self.zone_count: I64 = take(1)[0]
+        self.cpus_per_core: I64 = take(1)[0]
+        """0 where there are no CPUs to bind."""
+        self.is_misreported: I64 = take(1)[0]
+        """1 where there is a report that names no CPUs."""
+        self.is_ratio_bad: I64 = take(1)[0]
+        self.forced_kind: I64 = take(1)[0]
+        """The kind that the node's own bind policy forces, 0 when it has none."""
+        self.numa_policy: I64 = take(1)[0]
+        """`NUMA_POLICIES`."""
+        self.ratio = ratio
+        self.fitting: tuple[object, Any] | None = None
+        """Who asked last which NUMA nodes fit, and the answer."""
+
+    @property
+    def row_count(self) -> int:
+        return int(self.ratio.size)
+
+    @property
+    def slot_count(self) -> int:
+        return len(self.available)
+
+
+class _Parts:
+    """Gives out an array part by part."""
+
+    def __init__(self, values: I64) -> None:
+        self._values, self._start = values, 0
+
+    def __call__(self, count: int) -> I64:
+        start, self._start = self._start, self._start + count
+        return self._values[start : self._start]
+
+
+_FIXED = 6
+
+
+class Traits(msgspec.Struct, frozen=True):
+    """The traits that some node of the table has; nobody needs to look for the others."""
+
+    has_forced: bool
+    """A bind policy of a node."""
+    has_ratio: bool
+    """Amplified CPU, or a ratio that cannot be read."""
+    has_policy: bool
+    """A NUMA policy of a node."""
+    is_small: bool
+    """Whether percentages of all capacities are exact in floating point (`percent`)."""
+
+
+class NUMAColumns:
+    """The arrays. `resources` maps the names that any zone offers to their index.
+
+    They are kept twice: by number, where neighbouring rows are to be read, and by row, to gather single rows without
+    touching as many places in memory as there are numbers.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.resources: dict[str, int] = {}
+        self._traits: Traits | None = None
+        self._shape(_SLOTS_INITIAL, _RESOURCES_INITIAL, capacity)
+
+    def _shape(self, slots: int, width: int, rows: int) -> None:
+        """Empty arrays of that size."""
+        cells, kinds = slots * width, len(KINDS)
+        self._slots, self._width = slots, width
+        self._live: I64 = np.zeros((2 * cells + kinds * (slots + 1) + slots + 2, rows), np.int64)
+        self._fixed: I64 = np.zeros((cells + width + _FIXED, rows), np.int64)
+        self._live_of: I64 = np.zeros((rows, len(self._live)), np.int64)
+        self._fixed_of: I64 = np.zeros((rows, len(self._fixed)), np.int64)
+        self._ratio: npt.NDArray[np.float64] = np.ones(rows)
+        self.all = NUMAColumnSlice(self._live, self._fixed, self._ratio, slots, width)
+        """Every row."""
+        self._changed()
+
+    def _changed(self) -> None:
+        self._last: tuple[Rows, NUMAColumnSlice] | None = None
+
+    def at(self, rows: Rows) -> NUMAColumnSlice:
+        """Return the columns of `rows` (rows,), to be read before anything is written; the last answer is
+        remembered.
+        """
+        if self._last is not None and self._last[0] is rows:
+            return self._last[1]
+        ratio = at(self._ratio, rows)
+        if ratio.base is self._ratio:  # neighbours
+            live, fixed = at(self._live, rows), at(self._fixed, rows)
+        else:
+            live = np.ascontiguousarray(self._live_of.take(rows, axis=0).T)
+            fixed = np.ascontiguousarray(self._fixed_of.take(rows, axis=0).T)
+        window = NUMAColumnSlice(live, fixed, ratio, self._slots, self._width)
+        self._last = rows, window
+        return window
+
+    @property
+    def traits(self) -> Traits:
+        """Return what the nodes of the table have."""
+        if self._traits is None:
+            every = self.all
+            self._traits = Traits(
+                has_forced=bool(every.forced_kind.any()),
+                has_ratio=bool((every.ratio > 1).any() or every.is_ratio_bad.any()),
+                has_policy=bool(every.numa_policy.any()),
+                is_small=int(every.capacity.max(initial=0)) <= SMALL_AMOUNT_MAX,
+            )
+        return self._traits
+
+    # Shape
+
+    def reserve(self, rows: int) -> None:
+        """Make room for rows of nodes of which there is nothing to tell."""
+        self._fit(rows, 0)
+
+    def _fit(self, rows: int, slots: int) -> None:
+        """Make room; capacity of rows doubles, as the table's does."""
+        capacity = self.all.row_count
+        while capacity < rows:
+            capacity *= 2
+        slots, width = max(slots, self._slots), max(len(self.resources), self._width)
+        if (slots, width, capacity) == (self._slots, self._width, self.all.row_count):
+            return
+        old = self.all
+        self._shape(slots, width, capacity)
+        for name, values in vars(old).items():
+            if isinstance(values, np.ndarray):
+                getattr(self.all, name)[tuple(slice(size) for size in values.shape)] = values
+        self._live_of[:], self._fixed_of[:] = self._live.T, self._fixed.T
+
+    # Writing
+
+    def set_facts(self, row: int, facts: NodeTopologyFacts) -> None:
+        """Set what stays when pods come and go; `set_view` has to follow."""
+        for zone in facts.zones.values():
+            for name in zone:
+                self.resources.setdefault(name, len(self.resources))
+        self._fit(row + 1, len(facts.zones))
+        self._changed()
+        self._traits = None
+        topology, every = facts.options.cpus, self.all
+        self._fixed[:, row] = 0
+        for slot, zone in enumerate(facts.zones.values()):
+            for name, amount in zone.items():
+                every.capacity[slot, self.resources[name], row] = min(amount, NODE_AMOUNT_MAX)
+                every.offers[self.resources[name], row] = 1
+        every.zone_count[row] = len(facts.zones)
+        every.cpus_per_core[row] = topology.cpus_per_core if topology.is_valid else 0
+        every.is_misreported[row] = facts.has_report and not topology.is_valid
+        every.ratio[row] = facts.cpu_ratio
+        every.is_ratio_bad[row] = not facts.is_ratio_readable
+        every.forced_kind[row] = FORCED_KINDS[facts.bind_policy]
+        every.numa_policy[row] = NUMA_POLICIES[facts.numa_policy]
+        self._fixed_of[row] = self._fixed[:, row]
+
+    def set_view(self, row: int, view: NUMANodeView) -> None:
+        """Set what pods hold and leave."""
+        self._changed()
+        zones, slots, width = view.facts.zones, self._slots, self._width
+        index_of = self.resources
+        available, used = [0] * (slots * width), [0] * (slots * width)
+        for slot, (numa, zone) in enumerate(zones.items()):
+            for name, amount in zone.items():
+                available[slot * width + index_of[name]] = min(amount, NODE_AMOUNT_MAX)
+            held = view.allocated.get(numa)
+            if held is None:
+                continue
+            left = view.available[numa]
+            for name, amount in held.items():
+                index = index_of.get(name)
+                if index is not None:
+                    used[slot * width + index] = min(amount, NODE_AMOUNT_MAX)
+                    available[slot * width + index] = min(left[name], NODE_AMOUNT_MAX)
+        gap = (0,) * (slots - len(zones))
+        any_cpu, whole, single = view.usable_counts
+        self._live_of[row] = (
+            *available, *used,
+            *any_cpu, *gap, *whole, *gap, *single, *gap,
+            *(cpus.bit_count() for cpus in view.usable),
+            *(STATUSES[view.statuses.get(numa, NUMAStatus.IDLE)] for numa in zones), *gap,
+            view.pinned_count, view.pinned_milli,
+        )  # fmt: skip
+        self._live[:, row] = self._live_of[row]
+
+    def signature(self, row: int, facts: NodeTopologyFacts) -> bytes:
+        """Equal for rows on which every pod is judged alike, as long as CPU is not amplified."""
+        parts = (
+            np.array((*facts.zones, -1)),
+            self._live[:, row],
+            self._fixed[:, row],
+            self._ratio[row : row + 1],
+        )
+        return b"|".join(part.tobytes() for part in parts)
+
 
 log = logging.getLogger(__name__)
 

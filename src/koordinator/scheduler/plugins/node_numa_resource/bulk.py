@@ -15,9 +15,9 @@ from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.framework import Mask, ReasonCodes, Scores
 from koordinator.scheduler.plugin.status import Reason
 from koordinator.scheduler.plugins.node_numa_resource import admission, policy
-from koordinator.scheduler.plugins.node_numa_resource import columns as cols
+from koordinator.scheduler.plugins.node_numa_resource import allocations as cols
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
-from koordinator.scheduler.plugins.node_numa_resource.columns import NUMAColumns, NUMAColumnSlice
+from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAColumns, NUMAColumnSlice
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_MILLI
 from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan

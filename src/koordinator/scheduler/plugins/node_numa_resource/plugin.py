@@ -53,14 +53,13 @@ from koordinator.scheduler.plugins.node_numa_resource.bulk import (
 )
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHintProvider
 from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMAPodTerms
-from koordinator.scheduler.plugins.node_numa_resource.pod_state import NUMAState, Provider
+from koordinator.scheduler.plugins.node_numa_resource.pod_state import NUMAState, Provider, TableAmounts
 from koordinator.scheduler.plugins.node_numa_resource.policy import (
     BoundCPUUsage,
     NodeNUMAResourceArgs,
     PodPlan,
 )
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, NUMAScoringStrategies
-from koordinator.scheduler.plugins.node_numa_resource.table_amounts import TableAmounts
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import options_of
 from koordinator.scheduler.table.changes import RowChange
 from koordinator.scheduler.table.columns import Rows

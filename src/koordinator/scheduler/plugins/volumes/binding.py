@@ -44,6 +44,9 @@ from koordinator.scheduler.plugins.volumes import catalog
 from koordinator.scheduler.plugins.volumes.catalog import (
     WAIT_FOR_FIRST_CONSUMER,
     ClaimKey,
+    Commitments,
+    PodVolumes,
+    Promises,
     VolumeCatalog,
     VolumeClaimUse,
     belongs_to,
@@ -55,7 +58,6 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     not_found,
     not_owned,
 )
-from koordinator.scheduler.plugins.volumes.commitment import Commitments, PodVolumes, Promises
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.label_columns import LabelColumns
 from koordinator.scheduler.table.pod_info import PodInfo
