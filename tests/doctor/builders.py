@@ -18,9 +18,9 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.slo import NodeSLO
-from koordinator.doctor.admission_test import AdmissionTest, AdmissionTrial, TrialOutcome
 from koordinator.doctor.checks.all import examine
 from koordinator.doctor.finding import Finding, FindingSeverity
+from koordinator.doctor.inquiries import AdmissionTest, AdmissionTrial, TrialOutcome
 from koordinator.doctor.snapshot import KINDS, ClusterSnapshot, Listing
 from koordinator.install import configs
 from koordinator.install import objects as install

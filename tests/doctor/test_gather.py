@@ -20,7 +20,7 @@ from koordinator.cli.doctor import main
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Page
-from koordinator.doctor import gather, handshake
+from koordinator.doctor import gather, inquiries
 from koordinator.doctor.checks.all import BY_NAME, examine
 from koordinator.doctor.finding import FindingSeverity
 from koordinator.doctor.snapshot import KINDS, NOT_SERVED
@@ -184,12 +184,12 @@ async def test_a_handshake_tells_trust_distrust_and_silence_apart() -> None:
 
     certs = certificates.renewed(None, "127.0.0.1", time.time())
     async with tls_server(certs) as url:
-        assert await handshake.shake(f"{url}/mutate-pod", certs.ca_cert) == handshake.Handshake(reached=True)
-        stranger = await handshake.shake(url, builders.certificate().ca_cert)
+        assert await inquiries.shake(f"{url}/mutate-pod", certs.ca_cert) == inquiries.Handshake(reached=True)
+        stranger = await inquiries.shake(url, builders.certificate().ca_cert)
         assert stranger.reached
         assert "certificate" in stranger.problem
-    assert not (await handshake.shake(url, certs.ca_cert)).reached
-    assert not (await handshake.shake("https://127.0.0.1:1", b"junk")).reached
+    assert not (await inquiries.shake(url, certs.ca_cert)).reached
+    assert not (await inquiries.shake("https://127.0.0.1:1", b"junk")).reached
 
 
 def test_the_builders_cover_every_kind_that_is_read() -> None:

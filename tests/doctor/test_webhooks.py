@@ -10,12 +10,10 @@ from koordinator.api.apps import Deployment
 from koordinator.api.core import Namespace, Pod, Secret, Service
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
-from koordinator.doctor import access, admission_test
-from koordinator.doctor.access import AccessAnswer
-from koordinator.doctor.admission_test import AdmissionTest, AdmissionTrial, TrialOutcome
+from koordinator.doctor import inquiries
 from koordinator.doctor.checks import webhooks
 from koordinator.doctor.finding import FindingSeverity
-from koordinator.doctor.handshake import Handshake
+from koordinator.doctor.inquiries import AccessAnswer, AdmissionTest, AdmissionTrial, Handshake, TrialOutcome
 from koordinator.doctor.installation import ComponentName
 from koordinator.manager.webhooks import certificates, configuration
 from tests.doctor import builders
@@ -263,7 +261,7 @@ class Refusing:
 async def test_answers_to_trial_pods_are_told_apart(
     error: errors.ApiError, outcome: TrialOutcome, webhook: str
 ) -> None:
-    tried = await admission_test.run(Refusing(error), "default")  # type: ignore[arg-type]
+    tried = await inquiries.try_admission(Refusing(error), "default")  # type: ignore[arg-type]
 
     assert (tried.good.outcome, tried.good.webhook) == (outcome, webhook)
 
@@ -272,14 +270,14 @@ async def test_permissions_are_asked_for_once_when_nobody_may_ask() -> None:
     cluster = Refusing(errors.Forbidden("subjectaccessreviews is forbidden"))
     workloads = snapshot().installation.workloads.values()
 
-    answers = await access.ask(cluster, NAMESPACE, workloads)  # type: ignore[arg-type]
+    answers = await inquiries.review_access(cluster, NAMESPACE, workloads)  # type: ignore[arg-type]
 
     assert (cluster.count, len(answers)) == (1, 1)
     assert findings("access", snapshot(access=answers)) == []
 
 
 def test_lacking_permissions_are_one_finding_per_component() -> None:
-    needs = access.needs(ComponentName.MANAGER, NAMESPACE)
+    needs = inquiries.needs(ComponentName.MANAGER, NAMESPACE)
     account = f"system:serviceaccount:{NAMESPACE}:koord-manager"
     answers = [
         AccessAnswer(ComponentName.MANAGER, account, need, allowed=index > 1)

@@ -18,7 +18,7 @@ from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
-from koordinator.doctor import access, admission_test, handshake
+from koordinator.doctor import inquiries
 from koordinator.doctor.snapshot import IN_NAMESPACE, KINDS, NOT_SERVED, ClusterSnapshot, Listing, seconds
 
 T = TypeVar("T", bound=Object)
@@ -72,13 +72,13 @@ async def from_cluster(
         cluster, Secret, namespace, f"metadata.name={found.installation.webhook_secret_name}"
     )
     progress("trying the webhooks")
-    handshakes = await handshake.shake_all(_targets(found.webhooks))
+    handshakes = await inquiries.shake_all(_targets(found.webhooks))
     trial_namespace = _trial_namespace(found) if tries_admission else ""
-    tried = await admission_test.run(cluster, trial_namespace) if trial_namespace else None
+    tried = await inquiries.try_admission(cluster, trial_namespace) if trial_namespace else None
     answers = None
     if asks_permissions:
         progress("asking for permissions of the components")
-        answers = await access.ask(cluster, namespace, found.installation.workloads.values())
+        answers = await inquiries.review_access(cluster, namespace, found.installation.workloads.values())
     return msgspec.structs.replace(
         found, now_s=cluster.clock.now(), admission=tried, handshakes=handshakes, access=answers
     )

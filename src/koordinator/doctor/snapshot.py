@@ -24,9 +24,7 @@ from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.api.slo import NodeSLO
 from koordinator.api.slo_config import ColocationConfig
 from koordinator.clock import parse_rfc3339
-from koordinator.doctor.access import AccessAnswer
-from koordinator.doctor.admission_test import AdmissionTest
-from koordinator.doctor.handshake import Handshake
+from koordinator.doctor.inquiries import AccessAnswer, AdmissionTest, Handshake
 from koordinator.doctor.installation import Installation
 from koordinator.manager.config import colocation_config
 from koordinator.manager.config.colocation_config import ColocationState

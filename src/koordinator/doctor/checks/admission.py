@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from koordinator.api import labels
-from koordinator.doctor.admission_test import AdmissionTest, AdmissionTrial, TrialOutcome
 from koordinator.doctor.finding import Finding, FindingSeverity
+from koordinator.doctor.inquiries import AdmissionTest, AdmissionTrial, TrialOutcome
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.webhooks import table

@@ -16,6 +16,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.gang_labels import GangMatchPolicy, GangMode
 from koordinator.api.meta import Object
 from koordinator.api.network_topology import CLUSTER_LAYER, OBJECT_NAME, ClusterNetworkTopology
+from koordinator.api.pod_labels import is_terminated
 from koordinator.api.sigs import PodGroup
 from koordinator.doctor.finding import Finding, name_of, some_of
 from koordinator.doctor.snapshot import ClusterSnapshot
@@ -31,7 +32,6 @@ WAIT_S = 600.0
 """Members of a gang may arrive over minutes."""
 POD_WAIT_S = 60.0
 """A pod that waits for less may still be on its way."""
-FINISHED = ("Succeeded", "Failed")
 OVER = ("Finished", "Failed")
 _IGNORED = "what cannot be read is ignored: the gang is scheduled as if it were not there"
 _WAYS = (
@@ -56,7 +56,7 @@ class Seen(msgspec.Struct):
     @property
     def waiting(self) -> list[Pod]:
         """Members without a node."""
-        return [pod for pod in self.pods if not pod.spec.node_name and pod.status.phase not in FINISHED]
+        return [pod for pod in self.pods if not pod.spec.node_name and not is_terminated(pod)]
 
     @property
     def config(self) -> GangConfig | None:

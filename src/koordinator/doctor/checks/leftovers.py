@@ -4,7 +4,7 @@ with, or of kinds that this version does not serve yet?
 
 from collections.abc import Iterator
 
-from koordinator.api import labels, unready
+from koordinator.api import labels, pod_labels, unready
 from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from koordinator.api.apps import DaemonSet, Deployment
 from koordinator.api.core import Node, Pod
@@ -110,8 +110,7 @@ def check_unready(snapshot: ClusterSnapshot) -> Iterator[Finding]:
                 why=meaning,
                 do=_REMEDY,
             )
-    ended = ("Succeeded", "Failed")
-    pods = [each for each in snapshot.of(Pod) if each.status.phase not in ended]
+    pods = [each for each in snapshot.of(Pod) if not pod_labels.is_terminated(each)]
     if names := [each.key for each in pods if unready.devices_of(each)]:
         yield Finding.warning(
             ("Pod", names),

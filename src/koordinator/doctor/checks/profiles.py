@@ -1,4 +1,6 @@
-"""Do ClusterColocationProfiles name what exists, match anything, and agree with each other?"""
+"""Are the four PriorityClasses there, with their numbers, and do ClusterColocationProfiles name what exists, match
+anything, and agree with each other?
+"""
 
 import itertools
 from collections import Counter
@@ -11,9 +13,10 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace, Pod
 from koordinator.api.labels import SKIP_UPDATE_RESOURCES
+from koordinator.api.priority import BANDS, INSTALLED_NUMBERS
 from koordinator.api.qos_priority_rules import FORBIDDEN_PRIORITIES
 from koordinator.api.scheduling import PriorityClass
-from koordinator.doctor.checks import schedulers
+from koordinator.doctor.checks import pods
 from koordinator.doctor.finding import Finding, FindingSeverity
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.profiles import profile_matching
@@ -34,7 +37,7 @@ class _Reach(msgspec.Struct, frozen=True):
 def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Profiles that refuse every pod, that do nothing, or that contradict each other."""
     sound = []
-    running = schedulers.running(snapshot)
+    running = pods.running(snapshot)
     for profile in snapshot.of(ClusterColocationProfile):
         broken = list(_broken(snapshot, profile, running))
         yield from broken
@@ -185,3 +188,41 @@ def _meet(one: _Reach, other: _Reach, sizes: Sequence[int]) -> str:
 def _is_open(reach: _Reach) -> bool:
     """Return whether it takes every pod of its namespaces."""
     return reach.profile.spec.selector is None or reach.profile.spec.selector == LabelSelector()
+
+
+def check_priority_classes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """Missing ones, ones outside of their band, and a default that makes ordinary pods batch pods."""
+    for name, (lowest, highest) in BANDS.items():
+        found = snapshot.find(PriorityClass, name.value)
+        if found is None:
+            yield Finding.error(
+                f"PriorityClass {name.value}",
+                "missing",
+                why="pods and profiles that name it are refused",
+                do=(_create(name.value, INSTALLED_NUMBERS[name]),),
+            )
+        elif not lowest <= found.value <= highest:
+            means = priority.of_number(found.value)
+            yield Finding.error(
+                found,
+                f"value {found.value} is outside of {lowest} to {highest}",
+                why=f"its pods count as {means.value or 'of no class'}, not as {name.value}: they are placed, "
+                "suppressed and evicted as such",
+                do=(
+                    f"kubectl delete priorityclass {name.value}    # its value cannot be changed",
+                    _create(name.value, INSTALLED_NUMBERS[name]),
+                ),
+            )
+    for each in snapshot.of(PriorityClass):
+        means = priority.of_number(each.value)
+        if each.global_default and means not in (priority.PriorityClass.NONE, priority.PriorityClass.PROD):
+            yield Finding.warning(
+                each,
+                f"the default of all pods, with value {each.value} in the band of {means.value}",
+                why=f"every pod without a priority class of its own counts as {means.value}",
+                do=(f"kubectl patch priorityclass {each.metadata.name} -p '{{\"globalDefault\": false}}'",),
+            )
+
+
+def _create(name: str, value: int) -> str:
+    return f"kubectl create priorityclass {name} --value={value}"

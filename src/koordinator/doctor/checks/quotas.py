@@ -5,7 +5,7 @@ Admission checks changes one by one; what was created before it ran, or by force
 
 from collections.abc import Iterator
 
-from koordinator.api import labels
+from koordinator.api import labels, pod_labels
 from koordinator.api.core import Pod
 from koordinator.api.quantity import QuantityError
 from koordinator.api.sigs import ElasticQuota
@@ -17,7 +17,6 @@ from koordinator.manager.quota.validation import QuotaRules
 
 BUILT_IN = (labels.ROOT_QUOTA_NAME, labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME)
 _CIRCLE = "nothing in a circle ever gets a share, and its pods stay Pending"
-FINISHED = ("Succeeded", "Failed")
 _UNFIT = (
     "the scheduler divides by what quotas say: shares of others come out wrong, and admission refuses changes"
 )
@@ -120,7 +119,7 @@ def _pods(snapshot: ClusterSnapshot, quotas: dict[str, ElasticQuota]) -> Iterato
     lost: dict[str, list[str]] = {}
     for pod in snapshot.of(Pod):
         name = pod.metadata.labels.get(labels.QUOTA_NAME, "")
-        if name and name not in quotas and name not in BUILT_IN and pod.status.phase not in FINISHED:
+        if name and name not in quotas and name not in BUILT_IN and not pod_labels.is_terminated(pod):
             lost.setdefault(name, []).append(pod.key)
     for name, pods in sorted(lost.items()):
         yield Finding.warning(

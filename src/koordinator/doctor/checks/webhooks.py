@@ -18,7 +18,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import Object
 from koordinator.doctor.finding import Finding, FindingSeverity, name_of, some_of
 from koordinator.doctor.gather import ca_of
-from koordinator.doctor.handshake import address
+from koordinator.doctor.inquiries import address
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.webhooks import certificates, table
