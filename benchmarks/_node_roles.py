@@ -13,9 +13,8 @@ import msgspec
 from koordinator.api.core import Pod
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.clock import SystemClock
-from koordinator.host.files import raise_open_files_limit
+from koordinator.host.files import HostRoots, raise_open_files_limit
 from koordinator.host.host import open_host
-from koordinator.host.roots import HostRoots
 
 HOT_FILES_MAX = 8_192
 PROFILE_AFTER_S = 15.0

@@ -19,8 +19,7 @@ from koordinator.host import cgroup_layout, cgroups
 from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroup_layout import ContainerID, Driver, Runtime
 from koordinator.host.cgroups import V1_SUBSYSTEMS, Cgroups
-from koordinator.host.files import Files
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import Files, HostRoots
 
 NODE = "bench"
 DRIVER = Driver.CGROUPFS

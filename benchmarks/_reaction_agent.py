@@ -16,9 +16,8 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.slo import NodeSLO
 from koordinator.clock import SystemClock
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.host.files import FileProblem, Files
+from koordinator.host.files import FileProblem, Files, HostRoots
 from koordinator.host.host import Host
-from koordinator.host.roots import HostRoots
 from koordinator.host.syscalls import LinuxSyscalls
 from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet.agent import Agent

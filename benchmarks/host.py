@@ -16,8 +16,7 @@ from koordinator.host import cgroup_counters, cgroups
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import UnsupportedError
-from koordinator.host.files import Files, raise_open_files_limit
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import Files, HostRoots, raise_open_files_limit
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.writing.executor import Executor
 from koordinator.koordlet.writing.restore_log import RestoreLog

@@ -28,8 +28,7 @@ from benchmarks._reaction_agent import ReactionSpec
 from koordinator.host import cgroups
 from koordinator.host.cgroup_knobs import V2, Knob
 from koordinator.host.cgroups import Cgroups
-from koordinator.host.files import Files
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import Files, HostRoots
 
 GROUP = f"koordinator-bench-{os.getpid()}"
 PODS, LS, BE = f"{GROUP}/kubepods", f"{GROUP}/kubepods/burstable", f"{GROUP}/kubepods/besteffort"

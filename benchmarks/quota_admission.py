@@ -27,8 +27,8 @@ from koordinator.clock import SystemClock
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.manager.manager import Manager
-from koordinator.manager.quota import node_totals
-from koordinator.manager.quota.node_totals import NodeTotals
+from koordinator.manager.quota import profile_controller
+from koordinator.manager.quota.profile_controller import NodeTotals
 from koordinator.manager.webhooks import review, table
 
 GATES = FeatureGates.of(Component.MANAGER, "EnableQuotaAdmission=true")
@@ -217,7 +217,9 @@ def profiles() -> dict[str, float]:
     changed = [node(number, 32) for number in range(1_000)]
     return {
         "node appears": first,
-        "heartbeat": timed(lambda number: node_totals.is_heartbeat(nodes[number], nodes[number]), NODES),
+        "heartbeat": timed(
+            lambda number: profile_controller.is_heartbeat(nodes[number], nodes[number]), NODES
+        ),
         "node changes": timed(lambda number: totals.put(changed[number]), 1_000),
         "a profile's sums": timed(lambda number: totals.sums(f"quotas/p{number % PROFILES}"), 1_000),
     }

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from koordinator.cli import flag_kinds, flag_settings, koordlet_flags
 from koordinator.cli import koordlet as command
 from koordinator.cli.koordlet_flags import KoordletSettings
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import HostRoots
 from koordinator.koordlet.config import AgentConfig
 from koordinator.koordlet.qos.cpu_evict import CPUEvict
 

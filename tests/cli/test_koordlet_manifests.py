@@ -12,7 +12,7 @@ from koordinator.api.storage import PersistentVolumeClaim
 from koordinator.cli import koordlet as command
 from koordinator.cli import koordlet_flags
 from koordinator.cluster.informer import Informer
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import HostRoots
 from tests.cli.deployed import Deployed
 from tests.koordlet.agent_world import World, live
 

@@ -13,8 +13,7 @@ import pytest
 
 from koordinator.host import cgroups
 from koordinator.host.cgroups import Cgroups
-from koordinator.host.files import Files
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import Files, HostRoots
 from tests.e2e.cluster import Cluster, only_local, started, until
 
 pytestmark = [

@@ -1,8 +1,8 @@
 """What `lscpu` says about a machine: the independent look at it with which ours is compared."""
 
 from koordinator.host.cgroup_values import count
-from koordinator.host.cpu_topology import NO_CACHE, CacheIDs, HostCPUTopology, Processor, topology_of
 from koordinator.host.errors import ContentError
+from koordinator.host.sysfs import NO_CACHE, CacheIDs, HostCPUTopology, Processor, topology_of
 
 LSCPU = ("lscpu", "-e=CPU,NODE,SOCKET,CORE,CACHE,ONLINE")
 _COLUMNS = 6

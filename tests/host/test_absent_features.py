@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from koordinator.host import capabilities, disks, network, perf_events, schemata
+from koordinator.host import capabilities, network, perf_events, schemata, storage
 from koordinator.host.capabilities import Feature
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.errors import ContentError
-from koordinator.host.files import FileFailure, FileProblem
+from koordinator.host.files import FileFailure, FileProblem, HostRoots
 from koordinator.host.host import tree_host
 from koordinator.host.resctrl import CacheMonitor
-from koordinator.host.roots import HostRoots
 from koordinator.koordlet.qos import resctrl as qos_resctrl
 from tests.host import host_tree
 from tests.host.cookie_kernel import CookieKernel
@@ -257,7 +256,7 @@ def test_volumes_lead_to_their_disk_also_on_nvme(tmp_path: Path) -> None:
     )
     host = tree_host(str(tmp_path))
 
-    found = disks.local_storage(host.files, host.roots)
+    found = storage.local_storage(host.files, host.roots)
 
     assert found.numbers == {"/dev/nvme0n1": "259:0"}
     assert found.partitions == {"/dev/nvme0n1p1": "/dev/nvme0n1"}
@@ -269,7 +268,7 @@ def test_a_host_without_block_devices_is_bad_content(tmp_path: Path) -> None:
     host = tree_host(str(tmp_path))
 
     with pytest.raises(ContentError):
-        disks.local_storage(host.files, host.roots)
+        storage.local_storage(host.files, host.roots)
 
 
 def test_rdma_cards_are_found_with_their_functions(tmp_path: Path) -> None:

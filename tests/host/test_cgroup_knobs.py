@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.host import cgroup_knobs, cgroup_units, cgroup_values
+from koordinator.host import cgroup_knobs, cgroup_values
 from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.errors import KnobValueError, UnsupportedError
 
-SHARES = st.integers(cgroup_units.SHARES_MIN, cgroup_units.SHARES_MAX)
-WEIGHTS = st.integers(cgroup_units.WEIGHT_MIN, cgroup_units.WEIGHT_MAX)
+SHARES = st.integers(cgroup_knobs.SHARES_MIN, cgroup_knobs.SHARES_MAX)
+WEIGHTS = st.integers(cgroup_knobs.WEIGHT_MIN, cgroup_knobs.WEIGHT_MAX)
 
 
 @given(WEIGHTS)
 def test_a_weight_survives_the_way_through_shares_within_one_step(weight: int) -> None:
-    back = cgroup_units.weight_of_shares(cgroup_units.shares_of_weight(weight))
+    back = cgroup_knobs.weight_of_shares(cgroup_knobs.shares_of_weight(weight))
 
     assert weight - 1 <= back <= weight
 
@@ -23,19 +23,19 @@ def test_a_weight_survives_the_way_through_shares_within_one_step(weight: int) -
 def test_more_shares_never_weigh_less(one: int, other: int) -> None:
     low, high = sorted((one, other))
 
-    assert cgroup_units.weight_of_shares(low) <= cgroup_units.weight_of_shares(high)
+    assert cgroup_knobs.weight_of_shares(low) <= cgroup_knobs.weight_of_shares(high)
 
 
 @given(st.integers(-(10**9), 10**9))
 def test_shares_and_quota_of_any_amount_can_be_written(milli: int) -> None:
     for version in (V1, V2):
-        cgroup_knobs.encode(Knob.CPU_SHARES, version, str(cgroup_units.shares_of_milli(milli)))
-        cgroup_knobs.encode(Knob.CPU_QUOTA, version, str(cgroup_units.quota_of_milli(milli)))
+        cgroup_knobs.encode(Knob.CPU_SHARES, version, str(cgroup_knobs.shares_of_milli(milli)))
+        cgroup_knobs.encode(Knob.CPU_QUOTA, version, str(cgroup_knobs.quota_of_milli(milli)))
 
 
 @given(st.integers(1, 10**7), st.integers(0, 10**6))
 def test_a_larger_limit_never_gives_a_smaller_quota(milli: int, more: int) -> None:
-    assert cgroup_units.quota_of_milli(milli) <= cgroup_units.quota_of_milli(milli + more)
+    assert cgroup_knobs.quota_of_milli(milli) <= cgroup_knobs.quota_of_milli(milli + more)
 
 
 @given(st.one_of(st.just(-1), st.integers(1000, 10**12)))

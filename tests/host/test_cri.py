@@ -10,8 +10,7 @@ import pytest
 from koordinator.host import cri
 from koordinator.host.cgroup_layout import ContainerID, Runtime
 from koordinator.host.cri import ContainerRuntimes, stop_request
-from koordinator.host.files import Files
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import Files, HostRoots
 
 grpc = pytest.importorskip("grpc")
 pytest.importorskip("grpc.aio")

@@ -13,9 +13,8 @@ from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import ContentError, UnsupportedError
-from koordinator.host.files import FileFailure, Files
-from koordinator.host.roots import HostRoots
-from koordinator.host.tree import TreeFiles
+from koordinator.host.files import FileFailure, Files, HostRoots
+from koordinator.host.host import TreeFiles
 from tests.host import host_tree
 
 HYBRID = """\

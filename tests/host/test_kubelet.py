@@ -10,12 +10,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from koordinator.host import kubelet_files
+from koordinator.host import kubelet
 from koordinator.host.cgroup_knobs import V1
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.host import tree_host
-from koordinator.host.kubelet import KubeletAccess, KubeletClient, KubeletError
-from koordinator.host.kubelet_files import FoundDriver
+from koordinator.host.kubelet import FoundDriver, KubeletAccess, KubeletClient, KubeletError
 from tests.host import host_tree
 
 PODS = {
@@ -165,7 +164,7 @@ def process(root: Path, pid: int, name: str, *arguments: str) -> None:
 
 def driver(root: Path) -> FoundDriver:
     host = tree_host(str(root))
-    return kubelet_files.cgroup_driver(host.cgroups, host.processes, host.roots)
+    return kubelet.cgroup_driver(host.cgroups, host.processes, host.roots)
 
 
 def test_directories_tell_the_driver_before_anything_else(tmp_path: Path) -> None:
@@ -205,7 +204,7 @@ def test_without_a_kubelet_the_driver_is_not_known_yet(tmp_path: Path) -> None:
 
 def test_the_state_of_the_cpu_manager_is_read_where_the_kubelet_keeps_it(tmp_path: Path) -> None:
     host = tree_host(str(tmp_path))
-    assert kubelet_files.cpu_manager_state(host.files, host.roots) is None
+    assert kubelet.cpu_manager_state(host.files, host.roots) is None
     host_tree.write(tmp_path, {"var/lib/kubelet/cpu_manager_state": "{}"})
 
-    assert kubelet_files.cpu_manager_state(host.files, host.roots) == "{}\n"
+    assert kubelet.cpu_manager_state(host.files, host.roots) == "{}\n"

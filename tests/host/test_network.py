@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from koordinator.host import network
-from koordinator.host.files import Files
+from koordinator.host.files import Files, HostRoots
 from koordinator.host.network import Interface
-from koordinator.host.roots import HostRoots
 from tests.host import host_tree
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from koordinator.host import cgroup_values, procfs, storage, sysfs
 from koordinator.host.cgroup_knobs import V1, V2
 from koordinator.host.errors import ContentError, HostError
-from koordinator.host.roots import HOST_MODE, HostRoots
+from koordinator.host.files import HOST_MODE, HostRoots
 from tests.host import lscpu
 
 SOME = "some avg10=1.50 avg60=0.25 avg300=0.00 total=1234\n"

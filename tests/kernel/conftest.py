@@ -12,8 +12,7 @@ import pytest
 from koordinator.host import cgroups
 from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroups import Cgroups
-from koordinator.host.files import Files
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import Files, HostRoots
 
 ROOTS = HostRoots.below("")
 PROCESSES_MAX = 8

@@ -14,8 +14,8 @@ from koordinator.clock import SystemClock
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.supervise import strictly
+from koordinator.host.files import HostRoots
 from koordinator.host.host import Host, open_host
-from koordinator.host.roots import HostRoots
 from koordinator.local import registry
 from koordinator.local.patches.patcher import ObjectPatcher
 from koordinator.local.processes.process_node import ProcessNode, ProcessNodeConfig

@@ -22,8 +22,8 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.host.cgroup_knobs import V2, Knob
 from koordinator.host.cgroup_layout import Driver
+from koordinator.host.files import HostRoots
 from koordinator.host.host import Host, open_host
-from koordinator.host.roots import HostRoots
 from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koordinator.host import disks
+from koordinator.host import storage
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import ContentError
@@ -65,9 +65,9 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def known_storage() -> LocalStorage:
-    host_files = disks.Files(0)
+    host_files = storage.Files(0)
     try:
-        return disks.local_storage(host_files, ROOTS)
+        return storage.local_storage(host_files, ROOTS)
     except ContentError:
         return LocalStorage({}, {}, {}, {}, {})
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from koordinator.api.core import ContainerStateTerminated, Pod
-from koordinator.host import cgroup_units
+from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroups import Cgroups
 from tests.kernel.process_world import process_world, sh
@@ -79,4 +79,4 @@ def kept(real: Cgroups, shares: int) -> int:
     """What a group says of the shares that it was given: weights of v2 are coarser."""
     if real.version == V1:
         return shares
-    return cgroup_units.shares_of_weight(cgroup_units.weight_of_shares(shares))
+    return cgroup_knobs.shares_of_weight(cgroup_knobs.weight_of_shares(shares))

@@ -14,8 +14,8 @@ from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroups import Cgroups
+from koordinator.host.files import HostRoots
 from koordinator.host.host import open_host
-from koordinator.host.roots import HostRoots
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.config import QoSConfig
 from koordinator.koordlet.qos.evictor import Evictor

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koordinator.host import capabilities, disks, network, perf_events, storage
+from koordinator.host import capabilities, network, perf_events, storage
 from koordinator.host.capabilities import Feature
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import FileProblem
@@ -208,7 +208,7 @@ def test_disks_are_as_lsblk_tells_them(host: Host) -> None:
     told = subprocess.run(storage.LSBLK, capture_output=True, text=True, check=True).stdout
     parsed = storage.parse(told, "", "", "")
 
-    found = disks.local_storage(host.files, ROOTS)
+    found = storage.local_storage(host.files, ROOTS)
 
     assert found.numbers == parsed.numbers
     assert found.partitions.keys() == parsed.partitions.keys()

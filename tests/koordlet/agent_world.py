@@ -16,11 +16,10 @@ from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.host.cgroup_knobs import V1
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.host import Host
+from koordinator.host.files import HostRoots
+from koordinator.host.host import Host, TreeFiles
 from koordinator.host.kubelet import KubeletError
-from koordinator.host.roots import HostRoots
 from koordinator.host.syscalls import NoSyscalls
-from koordinator.host.tree import TreeFiles
 from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.agent import Agent

@@ -19,8 +19,8 @@ from koordinator.cli import process_node
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
+from koordinator.host.files import HostRoots
 from koordinator.host.host import open_host
-from koordinator.host.roots import HostRoots
 from koordinator.local.processes.kubelet import ProcessKubelet
 
 HOT_FILES = 64

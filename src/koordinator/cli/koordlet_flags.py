@@ -13,7 +13,7 @@ import msgspec
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.cli import flag_kinds, flag_settings
 from koordinator.cli.flag_settings import FlagError, Setting
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import HostRoots
 from koordinator.koordlet.config import AgentConfig, QoSConfig
 from koordinator.koordlet.qos import evictions
 

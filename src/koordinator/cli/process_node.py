@@ -16,7 +16,7 @@ import click
 from koordinator.api import quantity
 from koordinator.api.quantity import QuantityError
 from koordinator.clock import Clock
-from koordinator.host.roots import HOST_MODE
+from koordinator.host.files import HOST_MODE
 
 if TYPE_CHECKING:
     from koordinator.local.processes.kubelet import KubeletOptions

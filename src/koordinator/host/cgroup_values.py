@@ -7,9 +7,8 @@ import re
 
 import msgspec
 
-from koordinator.host import cgroup_units
-from koordinator.host.cgroup_knobs import V1
-from koordinator.host.cgroup_units import UNLIMITED
+from koordinator.host import cgroup_knobs
+from koordinator.host.cgroup_knobs import UNLIMITED, V1
 from koordinator.host.errors import ContentError
 
 NUMA_PAGE_BYTES = 4096
@@ -169,9 +168,9 @@ def shares(version: int, text: str) -> int:
     if version == V1:
         return count("cpu.shares", text)
     weight = count("cpu.weight", text)
-    if not cgroup_units.WEIGHT_MIN <= weight <= cgroup_units.WEIGHT_MAX:
+    if not cgroup_knobs.WEIGHT_MIN <= weight <= cgroup_knobs.WEIGHT_MAX:
         raise ContentError("cpu.weight", f"{weight} is out of range")
-    return cgroup_units.shares_of_weight(weight)
+    return cgroup_knobs.shares_of_weight(weight)
 
 
 def memory_limit_bytes(version: int, text: str) -> int:
@@ -182,7 +181,7 @@ def memory_limit_bytes(version: int, text: str) -> int:
     if version != V1:
         return UNLIMITED if text.strip() == "max" else count("memory.max", text)
     limit = signed("memory.limit_in_bytes", text)
-    return UNLIMITED if limit >= cgroup_units.UNLIMITED_BYTES_MIN or limit < 0 else limit
+    return UNLIMITED if limit >= cgroup_knobs.UNLIMITED_BYTES_MIN or limit < 0 else limit
 
 
 def memory_stat(version: int, text: str) -> MemoryStat:

@@ -17,9 +17,8 @@ from koordinator.host.cgroup_knobs import V1, V2, Knob, Presence
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cgroup_values import IdlePages, MemoryStat, PressureStall, Throttling
 from koordinator.host.errors import ContentError, UnsupportedError
-from koordinator.host.files import FileProblem, Files, Identity
+from koordinator.host.files import FileProblem, Files, HostRoots, Identity
 from koordinator.host.mounts import CgroupMounts
-from koordinator.host.roots import HostRoots
 
 V1_SUBSYSTEMS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "perf_event", "net_cls", "hugetlb")
 """Hierarchies in which the kubelet makes the group of a pod."""
@@ -170,7 +169,7 @@ class Cgroups:
         return self._versioned(Knob.CPU_STAT, group, cgroup_values.throttling)
 
     def quota_us(self, group: str) -> int | None:
-        """CFS quota, `cgroup_units.UNLIMITED` without."""
+        """CFS quota, `cgroup_knobs.UNLIMITED` without."""
         return self._versioned(Knob.CPU_QUOTA, group, cgroup_values.quota_us)
 
     def period_us(self, group: str) -> int | None:
@@ -182,7 +181,7 @@ class Cgroups:
         return self._versioned(Knob.CPU_SHARES, group, cgroup_values.shares)
 
     def memory_limit_bytes(self, group: str) -> int | None:
-        """Memory limit, `cgroup_units.UNLIMITED` without."""
+        """Memory limit, `cgroup_knobs.UNLIMITED` without."""
         return self._versioned(Knob.MEMORY_LIMIT, group, cgroup_values.memory_limit_bytes)
 
     def memory_stat(self, group: str) -> MemoryStat | None:

@@ -7,8 +7,7 @@ import msgspec
 
 from koordinator.host.cgroup_values import count
 from koordinator.host.cgroups import KernelSupport
-from koordinator.host.files import FileProblem, Files
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import FileProblem, Files, HostRoots
 
 SCAN_PERIOD_S = 5
 USE_HIERARCHY = 1

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from koordinator.host.cgroup_layout import ContainerID, Runtime
-from koordinator.host.files import Files
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import Files, HostRoots
 
 CALL_S_MAX = 10.0
 """A runtime that hangs must not hold up the loop; killing takes it milliseconds."""

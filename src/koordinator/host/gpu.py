@@ -13,8 +13,7 @@ import msgspec
 from koordinator.host import pci
 from koordinator.host.cgroups import KernelSupport
 from koordinator.host.errors import ContentError
-from koordinator.host.files import Files
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import Files, HostRoots
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,158 @@
-"""One host: everything below its roots, and the system calls that files cannot replace."""
+"""One host: everything below its roots, and the system calls that files cannot replace.
 
-from koordinator.host import cgroups, cold_pages, core_sched, machine, processes, resctrl
-from koordinator.host.files import DESCRIPTORS_SPARED, Files, raise_open_files_limit
-from koordinator.host.roots import HostRoots
+`tree_host` is a directory tree in place of a host, for tests and simulations of what a machine lacks: what is written
+to its files ends up there as the kernel would show it. Only the rules that callers can see are kept: which lists take
+one more entry, which lines are merged, which writes the kernel refuses.
+"""
+
+import errno
+import os
+
+from koordinator.api import cpuset
+from koordinator.api.cpuset import CPUSetError
+from koordinator.host import cgroups, cold_pages, core_sched, machine, resctrl
+from koordinator.host.files import (
+    DESCRIPTORS_SPARED,
+    FileFailure,
+    FileProblem,
+    Files,
+    HostRoots,
+    raise_open_files_limit,
+)
 from koordinator.host.syscalls import LinuxSyscalls, NoSyscalls, Syscalls
-from koordinator.host.tree import TreeFiles
+
+_MEMBERS = frozenset(("tasks", "cgroup.procs", "cgroup.threads"))
+_FEATURES = frozenset(("features", "sched_features"))
+_KEYED_BY_DISK = ("blkio.throttle.", "blkio.cost.", "io.max", "io.weight", "io.cost.")
+
+
+class TreeFiles(Files):
+    """Ordinary files: nothing is kept open, since a descriptor would go on showing what was replaced."""
+
+    def __init__(self) -> None:
+        super().__init__(descriptors_max=0)
+        self.written: list[tuple[str, str]] = []
+        """All writes that were accepted, in order."""
+        self.refusals: dict[str, list[FileProblem]] = {}
+        """Path → problems that its next writes meet, one each: faults to be injected."""
+
+    def write(self, path: str, text: str) -> FileProblem | None:
+        if self.refusals.get(path):
+            return self.refusals[path].pop(0)
+        content = self.read(path)
+        if content is None:
+            return self.why(path) or FileProblem(path, FileFailure.GONE, errno.ENOENT)
+        after = self._after(path, content.rstrip("\n"), text.strip())
+        if after is None:
+            return FileProblem(path, FileFailure.INVALID, errno.EINVAL)
+        if os.path.basename(path) == "tasks":
+            self._leave_others(path, text.strip())
+        problem = super().write(path, after + "\n" if after else "")
+        if problem is None:
+            self.written.append((path, text))
+        return problem
+
+    def make_directory(self, path: str) -> FileProblem | None:
+        """Make a directory as the kernel makes a group of resctrl: it may use everything and has no threads yet."""
+        root = os.path.dirname(path)
+        is_new = self.is_resctrl(root) and not self.exists(path)
+        problem = super().make_directory(path)
+        if problem is None and is_new:
+            for name, text in (("schemata", self.read(f"{root}/schemata") or ""), ("tasks", "")):
+                with open(f"{path}/{name}", "w") as file:
+                    file.write(text)
+        return problem
+
+    def is_resctrl(self, path: str) -> bool:
+        """Return whether a directory is the root of resctrl."""
+        return self.exists(f"{path}/info") and self.exists(f"{path}/schemata")
+
+    def remove_directory(self, path: str) -> FileProblem | None:
+        """Remove a directory as the kernel removes a group: with its files, if no directory is left in it."""
+        root = os.path.dirname(path)
+        if self.is_resctrl(root):
+            for thread in (self.read(f"{path}/tasks") or "").split():
+                self.write(f"{root}/tasks", thread)
+        if self.directories(path):
+            return FileProblem(path, FileFailure.BUSY, errno.EBUSY)
+        for name in self.names(path) or ():
+            os.remove(f"{path}/{name}")
+        return super().remove_directory(path)
+
+    def _after(self, path: str, content: str, text: str) -> str | None:
+        """Return what the file will say; None when the kernel would refuse the text."""
+        name = os.path.basename(path)
+        if name in _MEMBERS:
+            members = content.split()
+            return "\n".join(members if text in members else [*members, text]) if text.isdigit() else None
+        if name == "cpu.max" and " " not in text:
+            return f"{text} {(content.split() or ['', '100000'])[-1]}"
+        if name == "cpuset.cpus":
+            return self._cpus(path, text)
+        if name == "schemata":
+            return _schemata(content, text)
+        if name in _FEATURES:
+            words = content.split()
+            other = text.removeprefix("NO_") if text.startswith("NO_") else f"NO_{text}"
+            return (
+                " ".join(text if word == other else word for word in words)
+                if {text, other} & set(words)
+                else None
+            )
+        if name.startswith(_KEYED_BY_DISK):
+            disk, _, value = text.partition(" ")
+            others = [line for line in content.splitlines() if line.split()[:1] != [disk]]
+            is_unset = value in ("0", "default") or all(word.endswith("=max") for word in value.split())
+            return "\n".join(others if is_unset else [*others, text])
+        return text
+
+    def _leave_others(self, path: str, thread: str) -> None:
+        """A thread is in one group of resctrl only."""
+        directory = os.path.dirname(path)
+        root = directory if self.is_resctrl(directory) else os.path.dirname(directory)
+        if not self.is_resctrl(root):
+            return
+        for group in (root, *(f"{root}/{name}" for name in self.directories(root) or ())):
+            members = (self.read(f"{group}/tasks") or "").split()
+            if group != directory and thread in members:
+                members.remove(thread)
+                super().write(f"{group}/tasks", "".join(f"{each}\n" for each in members))
+
+    def _cpus(self, path: str, text: str) -> str | None:
+        """Return a list of CPUs within the parent's and around the children's, as v1 demands it."""
+        try:
+            wanted = cpuset.parse(text)
+        except CPUSetError:
+            return None
+        directory, name = os.path.split(path)
+        if os.path.exists(f"{directory}/cpuset.cpus.effective"):
+            return cpuset.text_of(wanted)  # v2 has no such rule
+        parent = self.read(f"{os.path.dirname(directory)}/{name}")
+        if parent is not None and not wanted <= cpuset.parse(parent.strip()):
+            return None
+        for child in self.directories(directory) or ():
+            if not cpuset.parse((self.read(f"{directory}/{child}/{name}") or "").strip()) <= wanted:
+                return None
+        return cpuset.text_of(wanted)
+
+
+def _schemata(content: str, text: str) -> str | None:
+    """Return the lines with those values replaced that the text names; each resource and domain must exist."""
+    lines = dict(line.strip().partition(":")[::2] for line in content.splitlines())
+    for line in text.splitlines():
+        resource, _, parts = line.strip().partition(":")
+        if resource not in lines:
+            return None
+        domains = dict(part.partition("=")[::2] for part in lines[resource].split(";") if part)
+        for part in parts.split(";"):
+            domain, separator, value = part.partition("=")
+            if part and (not separator or domain not in domains):
+                return None
+            if part:
+                domains[domain] = value
+        lines[resource] = ";".join(f"{domain}={value}" for domain, value in domains.items())
+    width = max((len(name) for name in lines), default=0)
+    return "\n".join(f"{name.rjust(width)}:{parts}" for name, parts in lines.items())
 
 
 class Host:
@@ -16,7 +164,7 @@ class Host:
         self.syscalls = syscalls
         self.cgroups = cgroups.Cgroups(files, cgroups.detect(files, roots))
         self.machine = machine.Machine(files, roots)
-        self.processes = processes.Processes(files, roots.proc)
+        self.processes = machine.Processes(files, roots.proc)
         self.resctrl = resctrl.ResctrlFs(files, syscalls, roots)
         self.core_sched = core_sched.CoreSchedCookies(syscalls)
         self.kidled = cold_pages.Kidled(files, roots)
@@ -37,5 +185,5 @@ def open_host(roots: HostRoots, hot_files_max: int) -> Host:
 
 
 def tree_host(root: str, syscalls: Syscalls | None = None) -> Host:
-    """Return a directory tree in place of a host (`tree.TreeFiles`), without system calls unless given."""
+    """Return a directory tree in place of a host (`TreeFiles`), without system calls unless given."""
     return Host(HostRoots.below(root), TreeFiles(), syscalls if syscalls is not None else NoSyscalls())

@@ -9,8 +9,7 @@ import msgspec
 
 from koordinator.host import pci
 from koordinator.host.errors import ContentError
-from koordinator.host.files import Files
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import Files, HostRoots
 
 _VIRTUAL_FUNCTION = "virtfn"
 _NETWORK_CLASS = "0x02"

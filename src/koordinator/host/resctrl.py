@@ -12,8 +12,7 @@ from koordinator.host import mounts
 from koordinator.host.cgroup_values import count, ids
 from koordinator.host.cgroups import KernelSupport
 from koordinator.host.errors import ContentError
-from koordinator.host.files import FileProblem, Files, problem_of
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import FileProblem, Files, HostRoots, problem_of
 from koordinator.host.syscalls import Syscalls
 
 _L3_MONITOR = "mon_L3_"

@@ -1,16 +1,22 @@
-"""Parse `/sys`: NUMA nodes, huge pages and the CPU, as pure functions of text.
+"""Parse `/sys`: NUMA nodes, huge pages and the CPU, as pure functions of text, and the CPU topology as `lscpu` would
+tell it: no process to start, no output to parse.
 
-Source: behaviour/koordlet-observe 4.1.
+Source: behaviour/koordlet-observe 4.1 and 4.2: cores are numbered over the whole machine in the order in which they are
+met, since the kernel's own `core_id` repeats with each socket.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
 
 from koordinator.api import cpuset
 from koordinator.api.annotations.topology import CPUBasicInfo
 from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.host import procfs
 from koordinator.host.errors import ContentError
+from koordinator.host.files import Files
 from koordinator.host.procfs import KIB
 
 HUGE_PAGES_KIB = (1_048_576, 2_048)
@@ -108,3 +114,145 @@ def _threads_per_core(lscpu_y: str) -> int:
         if name.strip() == "Thread(s) per core" and value.strip().isdigit():
             return int(value)
     return 1
+
+
+class CacheIDs(NamedTuple):
+    """Ids of the caches of a CPU: first level as text, third as a number."""
+
+    l1l2: str
+    l3: int
+
+
+NO_CACHE = CacheIDs("0", 0)
+
+
+class Processor(msgspec.Struct, frozen=True, order=True):
+    """A logical CPU; `core` is unique on the machine. Ordered by place."""
+
+    node: int
+    socket: int
+    core: int
+    cpu: int
+    l1l2: str = NO_CACHE.l1l2
+    l3: int = NO_CACHE.l3
+    online: str = "yes"
+
+
+class HostCPUTopology(msgspec.Struct, frozen=True):
+    """All usable CPUs, ordered by NUMA node, socket, core, id."""
+
+    processors: tuple[Processor, ...]
+
+    @property
+    def cpus(self) -> frozenset[int]:
+        """Ids of all CPUs."""
+        return frozenset(processor.cpu for processor in self.processors)
+
+    def by(self, level: str) -> dict[int, list[int]]:
+        """Sorted CPU ids by id of `core`, `node`, `socket` or `l3`."""
+        groups: dict[int, list[int]] = {}
+        for processor in sorted(self.processors, key=lambda p: p.cpu):
+            groups.setdefault(getattr(processor, level), []).append(processor.cpu)
+        return groups
+
+
+def topology_of(processors: Iterable[Processor]) -> HostCPUTopology:
+    """Return the topology of these CPUs, in order."""
+    return HostCPUTopology(tuple(sorted(processors)))
+
+
+_L1, _L3 = "1", "3"
+
+
+class _Numbers:
+    """Numbers for sets of CPUs in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._known: dict[CPUSet, int] = {}
+
+    def of(self, cpus: CPUSet) -> int:
+        return self._known.setdefault(cpus, len(self._known))
+
+
+class _Cache(msgspec.Struct, frozen=True):
+    """CPUs that share it, and the kernel's id for it where it has one (resctrl knows caches by that)."""
+
+    cpus: CPUSet
+    id: int | None
+
+
+class _CacheNumbers:
+    """Ids of caches: what the kernel says at the first CPU that shares one, else in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._known: dict[CPUSet, int] = {}
+
+    def of(self, cache: _Cache) -> int:
+        number = cache.id if cache.id is not None else len(self._known)
+        return self._known.setdefault(cache.cpus, number)
+
+
+def topology(files: Files, sys: str) -> HostCPUTopology:
+    """Return all CPUs that are online. Raises: ContentError when there are none, or one is not described."""
+    base = f"{sys}/devices/system/cpu"
+    online = id_list(files.read(f"{base}/online") or "")
+    if not online:
+        raise ContentError("cpu/online", "no CPU")
+    node_of = _numa_nodes(files, sys)
+    cores, l1s, l3s = _Numbers(), _CacheNumbers(), _CacheNumbers()
+    sockets: dict[int, int] = {}
+    processors = []
+    for cpu in sorted(online):
+        where = f"{base}/cpu{cpu}"
+        siblings = _cpus(files, f"{where}/topology/thread_siblings_list", cpu)
+        socket = _number(files.read(f"{where}/topology/physical_package_id"))
+        caches = _shared_caches(files, where, cpu)
+        processors.append(
+            Processor(
+                node=node_of.get(cpu, 0),
+                socket=sockets.setdefault(socket, len(sockets)),
+                core=cores.of(siblings),
+                cpu=cpu,
+                l1l2=str(l1s.of(caches[_L1])) if _L1 in caches else NO_CACHE.l1l2,
+                l3=l3s.of(caches[_L3]) if _L3 in caches else NO_CACHE.l3,
+            )
+        )
+    return topology_of(processors)
+
+
+def _numa_nodes(files: Files, sys: str) -> dict[int, int]:
+    """NUMA node by CPU; none on kernels without NUMA."""
+    base = f"{sys}/devices/system/node"
+    found = {}
+    for name in files.names(base) or ():
+        digits = name.removeprefix("node")
+        if name.startswith("node") and digits.isdigit():
+            for cpu in id_list(files.read(f"{base}/{name}/cpulist") or ""):
+                found[cpu] = int(digits)
+    return found
+
+
+def _shared_caches(files: Files, where: str, cpu: int) -> dict[str, _Cache]:
+    """Return the caches of this CPU by level; the data cache where a level has two."""
+    found: dict[str, _Cache] = {}
+    for name in files.names(f"{where}/cache") or ():
+        if not name.startswith("index"):
+            continue
+        level = (files.read(f"{where}/cache/{name}/level") or "").strip()
+        kind = (files.read(f"{where}/cache/{name}/type") or "").strip()
+        if kind != "Instruction":
+            own = (files.read(f"{where}/cache/{name}/id") or "").strip()
+            cpus = _cpus(files, f"{where}/cache/{name}/shared_cpu_list", cpu)
+            found[level] = _Cache(cpus, int(own) if own.isdigit() else None)
+    return found
+
+
+def _cpus(files: Files, path: str, cpu: int) -> CPUSet:
+    """Return a list of CPUs; the one alone where the kernel does not say."""
+    return id_list(files.read(path) or "") or frozenset((cpu,))
+
+
+def _number(text: str | None) -> int:
+    """Return a socket; some virtual machines say -1."""
+    digits = (text or "").strip()
+    return int(digits) if digits.isdigit() else 0

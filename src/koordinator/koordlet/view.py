@@ -17,8 +17,8 @@ from koordinator.api.quantity import QuantityError
 from koordinator.api.slo import HostApplicationSpec, NodeSLOSpec
 from koordinator.cluster.supervise import Guard
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.cpu_topology import HostCPUTopology
 from koordinator.host.storage import LocalStorage
+from koordinator.host.sysfs import HostCPUTopology
 from koordinator.koordlet.node_pods import PodRecord
 
 

@@ -28,8 +28,8 @@ from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
+from koordinator.host.files import HostRoots
 from koordinator.host.host import Host, open_host
-from koordinator.host.roots import HostRoots
 from koordinator.local import registry
 from koordinator.local.admission import AdmissionChain
 from koordinator.local.apiserver import ApiServer, documents

@@ -6,8 +6,7 @@ Shows what this kernel can do at best, and what an agent has to reach.
 import asyncio
 
 from koordinator.api.qos import KubeQoS
-from koordinator.host.cgroup_knobs import V1, Knob
-from koordinator.host.cgroup_units import SHARES_MIN, shares_of_milli
+from koordinator.host.cgroup_knobs import SHARES_MIN, V1, Knob, shares_of_milli
 from koordinator.host.cgroups import Cgroups
 from koordinator.local.processes.groups import GroupError, PodGroups
 from koordinator.node_demo import own_groups

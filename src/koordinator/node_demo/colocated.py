@@ -15,9 +15,8 @@ from koordinator.clock import SystemClock
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.host import cgroup_layout
-from koordinator.host.cgroup_knobs import V1, Knob
+from koordinator.host.cgroup_knobs import V1, Knob, shares_of_milli
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.cgroup_units import shares_of_milli
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import HostError
 from koordinator.local.apiserver import tls

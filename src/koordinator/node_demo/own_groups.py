@@ -2,8 +2,7 @@
 
 import os
 
-from koordinator.host.cgroup_knobs import Knob
-from koordinator.host.cgroup_units import shares_of_milli
+from koordinator.host.cgroup_knobs import Knob, shares_of_milli
 from koordinator.host.cgroups import Cgroups
 from koordinator.local.processes.groups import GroupError, PodGroups
 from koordinator.node_demo.plan import DemoError

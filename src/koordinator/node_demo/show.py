@@ -10,8 +10,7 @@ import msgspec
 from koordinator.clock import SystemClock, rfc3339
 from koordinator.host import cgroups
 from koordinator.host.cgroups import Cgroups
-from koordinator.host.files import Files
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import Files, HostRoots
 from koordinator.node_demo import build, commands, disk, plan, results
 from koordinator.node_demo.build import Programs
 from koordinator.node_demo.by_hand import ByHand

@@ -15,9 +15,8 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.host import Host, tree_host
+from koordinator.host.host import Host, TreeFiles, tree_host
 from koordinator.host.syscalls import Syscalls
-from koordinator.host.tree import TreeFiles
 from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog

@@ -23,8 +23,7 @@ from koordinator.api.slo import NodeSLOSpec, ResourceThresholdStrategy
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.host import Host, tree_host
-from koordinator.host.tree import TreeFiles
+from koordinator.host.host import Host, TreeFiles, tree_host
 from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods

@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from koordinator.host.files import FileProblem
-from koordinator.host.host import Host
-from koordinator.host.roots import HostRoots
+from koordinator.host.files import FileProblem, HostRoots
+from koordinator.host.host import Host, TreeFiles
 from koordinator.host.syscalls import NoSyscalls
-from koordinator.host.tree import TreeFiles
 
 
 class Killed(BaseException):

@@ -17,10 +17,9 @@ from koordinator.cluster.events import EventRecorder, EventSeverity
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.cpu_topology import Processor, topology_of
 from koordinator.host.files import FileProblem
-from koordinator.host.host import Host, tree_host
-from koordinator.host.tree import TreeFiles
+from koordinator.host.host import Host, TreeFiles, tree_host
+from koordinator.host.sysfs import Processor, topology_of
 from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods

@@ -8,7 +8,7 @@ from koordinator.api import cpuset
 from koordinator.api.annotations.node import NodeReservation, SystemQOSResource
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo import ResourceThresholdStrategy
-from koordinator.host.cpu_topology import Processor
+from koordinator.host.sysfs import Processor
 from koordinator.koordlet.qos import cpu_suppress
 from koordinator.koordlet.qos.cpu_suppress import (
     CPUHolder,

@@ -14,8 +14,8 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ObjectMeta
 from koordinator.api.node_metric import MetricCollectPolicy, NodeMetricSpec
 from koordinator.api.node_topology import NodeResourceTopology, Zone, ZoneResource
-from koordinator.host import cpu_topology, pci
-from koordinator.host.cpu_topology import HostCPUTopology, Processor
+from koordinator.host import pci, sysfs
+from koordinator.host.sysfs import HostCPUTopology, Processor
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import NodeConfigError
 from koordinator.koordlet.predict.reclaimable import Prediction, ReclaimableAmount
@@ -38,7 +38,7 @@ GIB = 2**30
 
 def machine(sockets: int, cores: int, threads: int = 2) -> HostCPUTopology:
     count = sockets * cores
-    return cpu_topology.topology_of(
+    return sysfs.topology_of(
         Processor(node=core % sockets, socket=core % sockets, core=core, cpu=core + thread * count)
         for core in range(count)
         for thread in range(threads)

@@ -16,9 +16,9 @@ from koordinator.api.core import Pod
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
-from koordinator.host import cpu_topology
-from koordinator.host.cpu_topology import HostCPUTopology, Processor
+from koordinator.host import sysfs
 from koordinator.host.kubelet import KubeletError
+from koordinator.host.sysfs import HostCPUTopology, Processor
 from koordinator.koordlet.config import KubeletClientConfig
 from koordinator.koordlet.dry_run import DryRunCluster
 from koordinator.koordlet.report import topology_object
@@ -51,7 +51,7 @@ SHARED, BE_SHARED = labels.NODE_CPU_SHARED_POOLS, labels.NODE_BE_CPU_SHARED_POOL
 
 def machine() -> HostCPUTopology:
     """Two NUMA nodes of two cores with two threads each."""
-    return cpu_topology.topology_of(
+    return sysfs.topology_of(
         Processor(node=core // 2, socket=core // 2, core=core, cpu=core + 4 * thread)
         for core in range(4)
         for thread in range(2)

@@ -10,9 +10,8 @@ from koordinator.clock import FixedClock
 from koordinator.host import cgroups
 from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroups import Cgroups
-from koordinator.host.files import FileFailure, FileProblem
-from koordinator.host.roots import HostRoots
-from koordinator.host.tree import TreeFiles
+from koordinator.host.files import FileFailure, FileProblem, HostRoots
+from koordinator.host.host import TreeFiles
 from koordinator.koordlet.audit import AuditLog, decode
 from koordinator.koordlet.writing import update_plan
 from koordinator.koordlet.writing.executor import Executor

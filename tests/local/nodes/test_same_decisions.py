@@ -23,7 +23,7 @@ from koordinator.api.slo import CPUBurstStrategy, ResourceThresholdStrategy
 from koordinator.clock import FixedClock
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.cpu_topology import Processor
+from koordinator.host.sysfs import Processor
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.config import PredictConfig

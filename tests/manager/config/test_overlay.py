@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from koordinator.api.slo import ResourceQOSStrategy, ResourceThresholdStrategy
 from koordinator.api.slo_config import ColocationStrategy
 from koordinator.api.slo_qos import CPUQOS, MemoryQOS, QOSPolicies, ResourceQOS
-from koordinator.manager.config.overlay import overlay
+from koordinator.manager.config.node_entries import overlay
 
 SWITCH = st.none() | st.booleans()
 NUMBER = st.none() | st.integers(-1, 3)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from koordinator.api import defaults, slo_config
 from koordinator.api.affinity import LabelSelector, LabelSelectorRequirement
 from koordinator.manager.config import validation, validation_rules
-from koordinator.manager.config import validation_selectors as selectors
+from koordinator.manager.config import validation as selectors
 from koordinator.manager.config.validation import ValidationOptions, ValidationReason
 
 OPTIONS = ValidationOptions()

@@ -12,7 +12,7 @@ from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.scheduling import PriorityClass
-from koordinator.manager.profiles import colocation_profile, pod_patch
+from koordinator.manager.profiles import colocation_profile, profile_matching
 from koordinator.manager.profiles.colocation_profile import ProfileError, ProfileOutcome
 from koordinator.manager.profiles.profile_matching import CompiledProfile, compile_profile
 
@@ -212,16 +212,16 @@ PLAIN = st.recursive(SCALARS, lambda inner: st.dictionaries(MEMBERS, inner, max_
 @given(obj=st.dictionaries(MEMBERS, VALUES, max_size=3), patch=st.dictionaries(MEMBERS, PLAIN, max_size=3))
 def test_a_plain_patch_is_merged_as_any_other(obj: Any, patch: Any) -> None:
     before = copy.deepcopy((obj, patch))
-    assert pod_patch.is_plain(patch)
+    assert profile_matching.is_plain(patch)
 
-    merged = pod_patch.merge_plain(obj, patch)
+    merged = profile_matching.merge_plain(obj, patch)
 
-    for shape in (pod_patch.POD, pod_patch.RESERVATION):
-        assert merged == pod_patch.merge(obj, patch, shape)
+    for shape in (profile_matching.POD, profile_matching.RESERVATION):
+        assert merged == profile_matching.merge(obj, patch, shape)
     assert (obj, patch) == before
 
 
 @pytest.mark.parametrize("patch", [{"a": None}, {"a": [1]}, {"$patch": "delete"}, {"a": {"$retainKeys": []}}])
 def test_a_patch_that_does_more_than_setting_members_is_not_plain(patch: Any) -> None:
-    assert not pod_patch.is_plain(patch)
+    assert not profile_matching.is_plain(patch)
     assert not compiled(patch=patch).has_plain_patch

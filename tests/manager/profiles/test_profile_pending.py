@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.manager.profiles import profile_matching, profile_pending
+from koordinator.manager.profiles import colocation_profile, profile_matching
 from koordinator.manager.profiles.profile_matching import CompiledProfile
 
 KEYS = st.sampled_from("abc")
@@ -45,9 +45,9 @@ def test_applying_a_profile_twice_is_applying_it_once(
 ) -> None:
     compiled = profile(**spec)
 
-    once = profile_pending.applied(pod(own, notes), compiled)
+    once = colocation_profile.applied(pod(own, notes), compiled)
 
-    assert profile_pending.applied(once, compiled) == once
+    assert colocation_profile.applied(once, compiled) == once
 
 
 def test_profiles_that_append_to_one_label_leave_each_other_alone() -> None:
@@ -56,7 +56,7 @@ def test_profiles_that_append_to_one_label_leave_each_other_alone() -> None:
     obj = pod({"app": "web"})
 
     for _ in range(3):
-        obj = profile_pending.applied(profile_pending.applied(obj, first), second)
+        obj = colocation_profile.applied(colocation_profile.applied(obj, first), second)
 
     assert labels_of(obj) == {"app": "web-1-2", "origin": "web"}
 
@@ -65,7 +65,7 @@ def test_a_pod_that_admission_changed_already_is_left_as_it_is() -> None:
     compiled = profile(labelSuffixes={"app": "-batch"}, labelKeysMapping={"app": "was"}, qosClass="BE")
     admitted = from_builtins(pod({"app": "web-batch", "was": "web", "koordinator.sh/qosClass": "BE"}), Pod)
 
-    assert profile_pending.metadata_patch(admitted, compiled) == {}
+    assert colocation_profile.metadata_patch(admitted, compiled) == {}
 
 
 @given(old=st.dictionaries(KEYS, MAPS | TEXTS), new=st.dictionaries(KEYS, MAPS | TEXTS))
@@ -81,7 +81,7 @@ def test_a_difference_applied_gives_the_new_object(old: dict[str, Any], new: dic
                 result[key] = merged(result.get(key), value)
         return result
 
-    patch = profile_pending.difference(old, new)
+    patch = colocation_profile.difference(old, new)
 
     assert merged(old, patch) == new
     assert (patch == {}) == (old == new)
@@ -90,10 +90,10 @@ def test_a_difference_applied_gives_the_new_object(old: dict[str, Any], new: dic
 def test_a_draw_depends_on_pod_and_version_only_and_is_even() -> None:
     one, other = profile().source, profile(generation=2).source
 
-    draws = [profile_pending.draw(0, one, f"pod-{number}") for number in range(4_000)]
+    draws = [colocation_profile.steady_draw(0, one, f"pod-{number}") for number in range(4_000)]
 
-    assert draws == [profile_pending.draw(0, one, f"pod-{number}") for number in range(4_000)]
-    assert draws != [profile_pending.draw(0, other, f"pod-{number}") for number in range(4_000)]
+    assert draws == [colocation_profile.steady_draw(0, one, f"pod-{number}") for number in range(4_000)]
+    assert draws != [colocation_profile.steady_draw(0, other, f"pod-{number}") for number in range(4_000)]
     assert 1_100 < sum(number < 30 for number in draws) < 1_300
     assert min(draws) >= 0 and max(draws) <= 99
 
@@ -104,10 +104,10 @@ def test_a_profile_without_a_pod_selector_changes_no_pod_that_exists() -> None:
         profile(selector={}, namespaceSelector={"matchLabels": {"t": "1"}}),
     )
 
-    assert not profile_pending.matches(profile(), {}, {})
-    assert profile_pending.matches(everything, {}, None)
-    assert profile_pending.matches(of_team, {}, {"t": "1"})
-    assert not profile_pending.matches(of_team, {}, {})
-    assert not profile_pending.matches(of_team, {}, None)
+    assert not colocation_profile.matches(profile(), {}, {})
+    assert colocation_profile.matches(everything, {}, None)
+    assert colocation_profile.matches(of_team, {}, {"t": "1"})
+    assert not colocation_profile.matches(of_team, {}, {})
+    assert not colocation_profile.matches(of_team, {}, None)
     broken = profile(selector={"matchExpressions": [{"key": "a", "operator": "In"}]})
-    assert not profile_pending.matches(broken, {}, {})
+    assert not colocation_profile.matches(broken, {}, {})

@@ -11,8 +11,8 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
-from koordinator.manager.quota import node_totals
-from koordinator.manager.quota.node_totals import NodeTotals
+from koordinator.manager.quota import profile_controller
+from koordinator.manager.quota.profile_controller import NodeTotals
 
 SELECTORS = {
     "a": {"matchLabels": {"pool": "a"}},
@@ -78,7 +78,7 @@ def test_sums_are_those_of_the_nodes_that_are_there(changes: list[Node | str], l
 
     totals.select("not-a", selector("not-a"))
     for key in SELECTORS:
-        assert totals.sums(key) == node_totals.totals_of(there.values(), selector(key))
+        assert totals.sums(key) == profile_controller.totals_of(there.values(), selector(key))
 
 
 def test_a_node_whose_amounts_are_none_does_not_count_until_they_are() -> None:
@@ -105,6 +105,6 @@ def test_a_selector_that_became_invalid_keeps_no_old_sums() -> None:
 
 
 def test_heartbeats_are_told_from_changes() -> None:
-    assert node_totals.is_heartbeat(node("x"), node("x"))
+    assert profile_controller.is_heartbeat(node("x"), node("x"))
     for changed in (node("x", "b"), node("x", ready=False), node("x", cordoned=True), node("x", cpu="3")):
-        assert not node_totals.is_heartbeat(node("x"), changed)
+        assert not profile_controller.is_heartbeat(node("x"), changed)

@@ -13,7 +13,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
-from koordinator.manager.quota import node_totals, profile
+from koordinator.manager.quota import profile, profile_controller
 from koordinator.manager.quota.profile import WantedQuota
 
 
@@ -39,7 +39,7 @@ def node(cpu: int = 10, *, pool: str = "a", ready: bool = True, cordoned: bool =
 
 
 def wanted_quota(given: ElasticQuotaProfile, nodes: list[Node]) -> WantedQuota:
-    return profile.wanted_quota(given, *node_totals.totals_of(nodes, given.spec.node_selector))
+    return profile.wanted_quota(given, *profile_controller.totals_of(nodes, given.spec.node_selector))
 
 
 def renamed(found: Node, name: str) -> Node:

@@ -18,8 +18,8 @@ from koordinator.local import registry
 from koordinator.manager.metrics import ManagerMetrics
 from koordinator.manager.quota.validation import QuotaRules
 from koordinator.manager.webhooks import quota_admission
+from koordinator.manager.webhooks.quota_admission import SharedWeightMetric
 from koordinator.manager.webhooks.quota_topology import QuotaTopology
-from koordinator.manager.webhooks.quotas import SharedWeightMetric
 from koordinator.manager.webhooks.review import AdmissionRequest, AdmissionVerdict, GroupVersionResource
 from koordinator.simulate import virtual_time
 from tests.manager.quota.distant import Cluster

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api import labels, node_labels
-from koordinator.manager.webhooks import annotation_checks
+from koordinator.manager.webhooks import pod_rules
 
 
 @pytest.mark.parametrize(
@@ -22,23 +22,23 @@ from koordinator.manager.webhooks import annotation_checks
     ],
 )
 def test_a_malformed_annotation_of_a_pod_is_named(key: str, text: str, words: str) -> None:
-    (warning,) = annotation_checks.pod_warnings({key: text, "other": "{"}, {})
+    (warning,) = pod_rules.pod_warnings({key: text, "other": "{"}, {})
 
     assert warning.startswith(f"metadata.annotations[{key}]: ") and words in warning
-    assert annotation_checks.pod_warnings({key: text}, {key: text}) == ()
+    assert pod_rules.pod_warnings({key: text}, {key: text}) == ()
 
 
 def test_a_node_is_told_of_annotations_and_labels() -> None:
     annotations = {labels.NODE_COLOCATION_STRATEGY: '{"enable": "yes"}', labels.NODE_NETWORK_BANDWIDTH: "10G"}
     own = {labels.NODE_CPU_RECLAIM_RATIO: "60%", labels.NODE_MEMORY_RECLAIM_RATIO: "0.6"}
 
-    found = annotation_checks.node_warnings(annotations, {}, own, {})
+    found = pod_rules.node_warnings(annotations, {}, own, {})
 
     assert [warning.split(":")[0] for warning in found] == [
         f"metadata.annotations[{labels.NODE_COLOCATION_STRATEGY}]",
         f"metadata.labels[{labels.NODE_CPU_RECLAIM_RATIO}]",
     ]
-    assert annotation_checks.node_warnings(annotations, annotations, own, own) == ()
+    assert pod_rules.node_warnings(annotations, annotations, own, own) == ()
 
 
 TEXTS = st.sampled_from(
@@ -52,8 +52,8 @@ KEYS = st.sampled_from(
 @given(annotations=st.dictionaries(KEYS, TEXTS | st.text(max_size=4), max_size=8))
 def test_whatever_is_written_the_answer_is_a_list_of_words(annotations: dict[str, str]) -> None:
     for warnings in (
-        annotation_checks.pod_warnings(annotations, {}),
-        annotation_checks.node_warnings(annotations, {}, annotations, {}),
+        pod_rules.pod_warnings(annotations, {}),
+        pod_rules.node_warnings(annotations, {}, annotations, {}),
     ):
         assert all(warning.startswith("metadata.") for warning in warnings)
 

@@ -13,9 +13,9 @@ from koordinator.api.core import Secret
 from koordinator.clock import FixedClock
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
-from koordinator.manager.webhooks import certificate_store, certificates
-from koordinator.manager.webhooks.certificate_store import FileStore, Kept, SecretStore
+from koordinator.manager.webhooks import certificates, sync
 from koordinator.manager.webhooks.certificates import CertificateSet, Renewal
+from koordinator.manager.webhooks.sync import FileStore, Kept, SecretStore
 
 NOW_S = 1_800_000_000.0
 DAY_S = 86_400.0
@@ -146,8 +146,8 @@ def cluster() -> MemoryCluster:
 async def test_the_secret_is_made_once_and_then_used(cluster: MemoryCluster) -> None:
     store = SecretStore(cluster, NAMESPACE, "certs")
 
-    first = await certificate_store.ensure(store, HOST, cluster.clock)
-    again = await certificate_store.ensure(SecretStore(cluster, NAMESPACE, "certs"), HOST, cluster.clock)
+    first = await sync.ensure(store, HOST, cluster.clock)
+    again = await sync.ensure(SecretStore(cluster, NAMESPACE, "certs"), HOST, cluster.clock)
 
     assert again == first
     secret = await cluster.get(Secret, "certs", NAMESPACE)
@@ -179,7 +179,7 @@ async def test_of_two_replicas_that_renew_at_once_the_slower_takes_what_the_fast
         await cluster.create(Secret, {"metadata": {"name": "certs"}, "data": {"cert.pem": "AAAA"}}, NAMESPACE)
     slower = Racing(cluster, 1)
 
-    certs = await certificate_store.ensure(slower, HOST, cluster.clock)
+    certs = await sync.ensure(slower, HOST, cluster.clock)
 
     assert [certs] == slower.others
     assert (await slower.load()).certs == certs
@@ -192,7 +192,7 @@ async def test_a_secret_that_cannot_be_used_is_mended_and_keeps_what_is_not_ours
     body = {"metadata": {"name": "certs", "labels": {"a": "b"}}, "data": {**data, "other": "AAAA"}}
     await cluster.create(Secret, body, NAMESPACE)
 
-    certs = await certificate_store.ensure(SecretStore(cluster, NAMESPACE, "certs"), HOST, cluster.clock)
+    certs = await sync.ensure(SecretStore(cluster, NAMESPACE, "certs"), HOST, cluster.clock)
 
     secret = await cluster.get(Secret, "certs", NAMESPACE)
     assert (secret.data["other"], secret.metadata.labels) == ("AAAA", {"a": "b"})
@@ -202,9 +202,9 @@ async def test_a_secret_that_cannot_be_used_is_mended_and_keeps_what_is_not_ours
 async def test_files_are_replaced_together_and_readable_by_nobody_else(tmp_path: Path) -> None:
     folder = tmp_path / "certs"
     store = FileStore(folder)
-    first = await certificate_store.ensure(store, HOST, FixedClock(NOW_S))
+    first = await sync.ensure(store, HOST, FixedClock(NOW_S))
 
-    certificate_store.write(folder, made())
+    sync.write(folder, made())
 
     assert (await store.load()).certs == made() != first
     assert {path.name for path in folder.iterdir() if not path.name.startswith("..")} == set(
@@ -221,8 +221,8 @@ async def test_files_written_by_others_are_taken_and_a_directory_that_is_none_is
 ) -> None:
     for name, content in made().secret_data().items():
         (tmp_path / name).write_bytes(content)
-    assert await certificate_store.ensure(FileStore(tmp_path), HOST, FixedClock(NOW_S)) == made()
+    assert await sync.ensure(FileStore(tmp_path), HOST, FixedClock(NOW_S)) == made()
 
     (tmp_path / "file").touch()
-    with pytest.raises(certificate_store.CertificateDirError, match=r"file \(WEBHOOK_CERT_DIR\): .*"):
-        await certificate_store.ensure(FileStore(tmp_path / "file"), HOST, FixedClock(NOW_S))
+    with pytest.raises(sync.CertificateDirError, match=r"file \(WEBHOOK_CERT_DIR\): .*"):
+        await sync.ensure(FileStore(tmp_path / "file"), HOST, FixedClock(NOW_S))

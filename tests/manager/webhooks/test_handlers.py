@@ -19,14 +19,8 @@ from koordinator.local import registry
 from koordinator.manager.options import BindingAdmissionOptions, ManagerOptions
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.quota.validation import QuotaRules
-from koordinator.manager.webhooks import (
-    pod_binding,
-    pod_mutating,
-    pod_validating,
-    quota_admission,
-    reservation_mutating,
-    review,
-)
+from koordinator.manager.webhooks import pod_binding, pod_mutating, pod_validating, quota_admission, review
+from koordinator.manager.webhooks.pod_mutating import ReservationMutatingHandler
 from koordinator.manager.webhooks.pod_quotas import PodQuotas
 from koordinator.manager.webhooks.profile_cache import ProfileCache
 from koordinator.manager.webhooks.quota_topology import NOTE_S, QuotaTopology
@@ -70,7 +64,7 @@ class Webhooks:
             "pod-mutate": pod_mutating.PodMutatingHandler(shared, profiles, quotas),
             "pod": pod_validating.PodValidatingHandler(shared, quotas),
             "binding": pod_binding.PodBindingHandler(shared),
-            "reservation": reservation_mutating.ReservationMutatingHandler(shared, profiles),
+            "reservation": ReservationMutatingHandler(shared, profiles),
         }
 
     async def ask(

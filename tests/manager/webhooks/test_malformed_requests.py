@@ -20,9 +20,9 @@ from koordinator.manager.webhooks import (
     pod_mutating,
     pod_validating,
     quota_admission,
-    reservation_mutating,
     review,
 )
+from koordinator.manager.webhooks.pod_mutating import ReservationMutatingHandler
 from koordinator.manager.webhooks.pod_quotas import PodQuotas
 from koordinator.manager.webhooks.profile_cache import ProfileCache
 from koordinator.manager.webhooks.quota_topology import QuotaTopology
@@ -85,7 +85,7 @@ def handlers() -> dict[str, tuple[str, str, review.Handler]]:
         "reservation": (
             "reservations",
             "",
-            reservation_mutating.ReservationMutatingHandler(shared, profiles),
+            ReservationMutatingHandler(shared, profiles),
         ),
     }
 

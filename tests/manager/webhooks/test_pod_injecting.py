@@ -14,7 +14,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.manager.quota.tree import QuotaTree, quota_info
-from koordinator.manager.webhooks import pod_injecting
+from koordinator.manager.webhooks import pod_quotas
 
 AMOUNTS = st.dictionaries(
     st.sampled_from(
@@ -34,16 +34,16 @@ def test_a_normal_form_is_its_own_normal_form_and_the_input_is_kept(needs: dict[
     pod = pod_of(needs)
     before = deepcopy(pod)
 
-    normal = pod_injecting.normalize_gpus(pod)
+    normal = pod_quotas.normalize_gpus(pod)
 
     assert pod == before
-    assert pod_injecting.normalize_gpus(normal) == normal
+    assert pod_quotas.normalize_gpus(normal) == normal
     requests = normal["spec"]["containers"][0]["resources"].get("requests", {})
     assert resources.GPU not in requests
 
 
 def test_a_pod_without_limits_gets_them() -> None:
-    normal = pod_injecting.normalize_gpus(pod_of({"requests": {resources.GPU: "50"}}))
+    normal = pod_quotas.normalize_gpus(pod_of({"requests": {resources.GPU: "50"}}))
 
     found = normal["spec"]["containers"][0]["resources"]
     assert found["limits"] == found["requests"]
@@ -57,7 +57,7 @@ def test_a_pod_without_limits_gets_them() -> None:
 def test_pods_without_gpus_are_the_same_object() -> None:
     pod = pod_of({"requests": {"cpu": "1"}})
 
-    assert pod_injecting.normalize_gpus(pod) is pod
+    assert pod_quotas.normalize_gpus(pod) is pod
 
 
 def quota(tree: str) -> ElasticQuota:
@@ -80,13 +80,13 @@ def inject(profiles: list[ElasticQuotaProfile], found: ElasticQuota | None) -> d
     tree = QuotaTree()
     if found is not None:
         tree.put(quota_info(found))
-    nodes = pod_injecting.nodes_of_quota(
+    nodes = pod_quotas.nodes_of_quota(
         tree,
         {},
         "d",
         lambda name: [each for each in profiles if each.metadata.labels[labels.QUOTA_TREE_ID] == name],
     )
-    return pod_injecting.inject_nodes(pod_of({}), nodes)
+    return pod_quotas.inject_nodes(pod_of({}), nodes)
 
 
 def terms(pod: dict[str, Any]) -> Any:
@@ -159,7 +159,7 @@ def test_whatever_affinity_a_pod_has_every_alternative_of_it_gets_the_nodes(spec
         return  # refused before
     nodes = from_builtins({"matchLabels": {"zone": "1"}}, LabelSelector)
 
-    bound = pod_injecting.inject_nodes(pod, nodes)
+    bound = pod_quotas.inject_nodes(pod, nodes)
 
     wanted = {"key": "zone", "operator": "In", "values": ["1"]}
     assert all(term["matchExpressions"][-1] == wanted for term in terms(bound)) and terms(bound)

@@ -10,12 +10,12 @@ from koordinator.cluster.errors import ServiceUnavailable
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.manager.parts import ManagerContext
-from koordinator.manager.webhooks import pod_label_rules
-from koordinator.manager.webhooks.pod_label_rules import LabelRulesSource
+from koordinator.manager.webhooks import pod_rules
+from koordinator.manager.webhooks.pod_rules import LabelRulesSource
 from koordinator.simulate import virtual_time
 from tests.manager.shared_parts import shared_parts
 
-NAMESPACE, NAME = pod_label_rules.CONFIG_NAMESPACE, pod_label_rules.CONFIG_NAME
+NAMESPACE, NAME = pod_rules.CONFIG_NAMESPACE, pod_rules.CONFIG_NAME
 
 
 class _Cluster(MemoryCluster):
@@ -51,7 +51,7 @@ def config(label: str) -> dict[str, Any]:
 
 
 async def lacking(source: LabelRulesSource) -> str:
-    return pod_label_rules.violation(await source.fresh(), "d", {})
+    return pod_rules.violation(await source.fresh(), "d", {})
 
 
 def test_a_change_counts_at_once() -> None:

@@ -23,9 +23,8 @@ from koordinator.local.patches import json_patch
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import all as webhooks
 from koordinator.manager.webhooks import review, table
-from koordinator.manager.webhooks.pod_mutating import PodMutatingHandler
+from koordinator.manager.webhooks.pod_mutating import PodMutatingHandler, ReservationMutatingHandler
 from koordinator.manager.webhooks.profile_cache import ProfileCache
-from koordinator.manager.webhooks.reservation_mutating import ReservationMutatingHandler
 from koordinator.simulate import virtual_time
 from tests.manager.shared_parts import shared_parts
 

@@ -7,10 +7,9 @@ import pytest
 from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.manager.webhooks import pod_binding, pod_label_rules, pod_rules
+from koordinator.manager.webhooks import pod_binding, pod_rules
 from koordinator.manager.webhooks.pod_binding import BindingAdmissionRules, BindingVerdict
-from koordinator.manager.webhooks.pod_label_rules import LabelRules
-from koordinator.manager.webhooks.pod_rules import PodRule
+from koordinator.manager.webhooks.pod_rules import LabelRules, PodRule
 
 
 def pod(requests: dict[str, str] | None = None, priority: int | None = None, **own: str) -> Pod:
@@ -76,27 +75,24 @@ RULES = '[{"name": "owner", "requiredLabels": ["owner", "team"], "namespaceWhite
 
 
 def rules(enable: str = "true", text: str = RULES, old: LabelRules = LabelRules()) -> LabelRules:  # noqa: B008
-    return pod_label_rules.sync(old, {"enable": enable, "rules": text}).rules
+    return pod_rules.sync(old, {"enable": enable, "rules": text}).rules
 
 
 def test_missing_labels_are_listed_with_their_rule() -> None:
     found = rules(" True ")
 
-    assert (
-        pod_label_rules.violation(found, "d", {})
-        == "required labels are missing: [owner team] (rule 'owner')"
-    )
-    assert pod_label_rules.violation(found, "d", {"owner": ""}).startswith("required label 'team' is missing")
-    assert pod_label_rules.violation(found, "free", {}) == ""
+    assert pod_rules.violation(found, "d", {}) == "required labels are missing: [owner team] (rule 'owner')"
+    assert pod_rules.violation(found, "d", {"owner": ""}).startswith("required label 'team' is missing")
+    assert pod_rules.violation(found, "free", {}) == ""
 
 
 def test_rules_that_cannot_be_read_keep_the_old_ones_and_switching_off_drops_them() -> None:
     known = rules()
 
-    outcome = pod_label_rules.sync(known, {"enable": "true", "rules": "{"})
+    outcome = pod_rules.sync(known, {"enable": "true", "rules": "{"})
     assert outcome.rules == known and "pod-enhanced-validator-config: rules" in outcome.problem
     assert rules("false", old=known) == LabelRules()
-    assert pod_label_rules.sync(known, None).rules == LabelRules()
+    assert pod_rules.sync(known, None).rules == LabelRules()
 
 
 BINDING = BindingAdmissionRules(

@@ -8,7 +8,7 @@ from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.decode import from_builtins
 from koordinator.api.scheduling import PriorityClass
 from koordinator.manager.profiles.profile_matching import CompiledProfile, compile_profile
-from koordinator.manager.webhooks import reservation_mutating
+from koordinator.manager.webhooks import pod_mutating
 
 CLASSES = {"koord-batch": from_builtins({"metadata": {"name": "koord-batch"}, "value": 5_000}, PriorityClass)}
 
@@ -24,7 +24,7 @@ def reservation() -> dict[str, Any]:
 
 
 def mutate(body: dict[str, Any], *profiles: CompiledProfile) -> dict[str, Any]:
-    return reservation_mutating.mutate(body, profiles, priority_class=CLASSES.get, draw=lambda: 0)
+    return pod_mutating.mutate_reservation(body, profiles, priority_class=CLASSES.get, draw=lambda: 0)
 
 
 def test_labels_go_on_the_reservation_and_scheduling_into_its_template() -> None:
@@ -80,7 +80,7 @@ def test_a_share_of_reservations_is_drawn_exactly() -> None:
 
     drawn = [
         "labels"
-        in reservation_mutating.mutate(
+        in pod_mutating.mutate_reservation(
             reservation(), [half], priority_class=CLASSES.get, draw=lambda number=number: number
         )["metadata"]
         for number in range(100)

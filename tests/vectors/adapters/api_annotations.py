@@ -30,7 +30,7 @@ from koordinator.api.meta import ObjectMeta
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.koordlet.report import topology as topology_report
 from koordinator.manager.config import amplification
-from koordinator.manager.noderesource import lending
+from koordinator.manager.noderesource import target
 from tests.vectors.compare import quantities
 
 Case = dict[str, Any]
@@ -286,7 +286,7 @@ def _remove_reservation_allocated(case: Case) -> Case:
 def _set_origin_extended_allocatable(case: Case) -> Case:
     annotations = _annotations(case, labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE)
     origin = {name: quantity.value(amount) for name, amount in case["resources"].items()}
-    return {"text": lending.origin_text(annotations, origin)}
+    return {"text": target.origin_text(annotations, origin)}
 
 
 def _set_third_party_allocation(case: Case) -> Case:

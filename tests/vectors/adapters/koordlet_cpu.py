@@ -10,7 +10,7 @@ from koordinator.api.annotations.node import NodeReservation, SystemQOSResource
 from koordinator.api.decode import from_builtins
 from koordinator.api.qos import KubeQoS
 from koordinator.api.slo import CgroupPath, CPUBurstStrategy, HostApplicationSpec, IOConfig, SystemStrategy
-from koordinator.host.cpu_topology import Processor
+from koordinator.host.sysfs import Processor
 from koordinator.koordlet.qos import blkio, cpu_burst, cpu_suppress, system_config
 from koordinator.koordlet.qos.cpu_burst import (
     BurstNodeState,

@@ -9,19 +9,11 @@ from koordinator.api.annotations.topology import CPU_BASIC_INFO
 from koordinator.api.decode import from_builtins
 from koordinator.api.qos import KubeQoS
 from koordinator.api.slo import HostApplicationSpec
-from koordinator.host import (
-    cgroup_knobs,
-    cgroup_layout,
-    cgroup_units,
-    cgroup_values,
-    procfs,
-    storage,
-    sysfs,
-)
-from koordinator.host.cgroup_knobs import V2, Knob
+from koordinator.host import cgroup_knobs, cgroup_layout, cgroup_values, procfs, storage, sysfs
+from koordinator.host.cgroup_knobs import V2, Knob, quota_of_milli, shares_of_milli
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.cpu_topology import HostCPUTopology
 from koordinator.host.errors import ContentError, KnobValueError, UnsupportedError
+from koordinator.host.sysfs import HostCPUTopology
 from tests.host import lscpu
 
 _KINDS = {
@@ -100,9 +92,9 @@ def cgroup_v2_convert(case: dict[str, Any]) -> Any:
         case "weight_to_shares":
             return {"shares": _if_valid(cgroup_values.shares, V2, str(case["weight"]))}
         case "milli_to_shares":
-            return {"shares": cgroup_units.shares_of_milli(case["milli"])}
+            return {"shares": shares_of_milli(case["milli"])}
         case "milli_to_quota":
-            return {"quota": cgroup_units.quota_of_milli(case["milli"])}
+            return {"quota": quota_of_milli(case["milli"])}
     knob, version = Knob(case["resource"]), case["version"]
     match case["op"]:
         case "path":

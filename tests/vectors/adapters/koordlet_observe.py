@@ -7,9 +7,9 @@ import numpy as np
 from koordinator.api import cpuset
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.host import cpu_topology, perf_events
+from koordinator.host import perf_events, sysfs
 from koordinator.host.cgroup_values import MemoryStat, Throttling
-from koordinator.host.cpu_topology import HostCPUTopology, Processor
+from koordinator.host.sysfs import HostCPUTopology, Processor
 from koordinator.koordlet.collect import rates
 from koordinator.koordlet.collect.rates import Aged, HostApplicationUsage, MeasuredUsage
 from koordinator.koordlet.errors import ModelError
@@ -217,7 +217,7 @@ def kubelet_reserved_cpus(case: dict[str, Any]) -> Any:
 
 
 def _topology(rows: list[list[int]]) -> HostCPUTopology:
-    return cpu_topology.topology_of(
+    return sysfs.topology_of(
         Processor(node=node, socket=socket, core=core, cpu=cpu) for cpu, core, socket, node in rows
     )
 

@@ -12,8 +12,8 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.meta import ObjectMeta
 from koordinator.api.node_topology import NodeResourceTopology, Zone, ZoneResource
 from koordinator.api.resource_list import Amounts
-from koordinator.host import cpu_topology
-from koordinator.host.cpu_topology import HostCPUTopology, Processor
+from koordinator.host import sysfs
+from koordinator.host.sysfs import HostCPUTopology, Processor
 from koordinator.koordlet.report import kubelet_state, reserved_cpus, topology
 from koordinator.koordlet.report.topology import NUMANode
 from tests.vectors.compare import quantities
@@ -38,7 +38,7 @@ def _pods(case: dict[str, Any]) -> list[Pod]:
 
 
 def _machine(case: dict[str, Any]) -> HostCPUTopology:
-    return cpu_topology.topology_of(
+    return sysfs.topology_of(
         Processor(node=node, socket=socket, core=core, cpu=cpu)
         for cpu, core, socket, node in case["topology"]
     )

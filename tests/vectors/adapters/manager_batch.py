@@ -15,7 +15,7 @@ from koordinator.api.node_topology import Zone
 from koordinator.api.slo_config import ColocationConfig, ColocationStrategy
 from koordinator.manager.config import colocation_config
 from koordinator.manager.config.colocation_config import ColocationState
-from koordinator.manager.noderesource import account, batch, decide, demand, lending, target, zones
+from koordinator.manager.noderesource import account, batch, decide, demand, target, zones
 from koordinator.manager.noderesource.decide import Withdrawal
 from koordinator.manager.per_node import node_metric_controller
 
@@ -91,13 +91,13 @@ def _prepare(case: dict[str, Any]) -> Any:
     }
     calculated.update(dict.fromkeys(case["resets"]))
     ratio = _ratio(case.get("cpuNormalizationRatio", ""))
-    lent = lending.lend(calculated, ratio, _taken(node.metadata.annotations))
+    lent = target.lend(calculated, ratio, _taken(node.metadata.annotations))
     patch = target.node_patch(
         node, target.NodeTarget(amounts=lent.left, origin=lent.origin), with_status=True
     )
     written = {}
     for field in ("capacity", "allocatable"):
-        have = {name: quantity.value(v) for name, v in body[field].items() if name in lending.BATCH}
+        have = {name: quantity.value(v) for name, v in body[field].items() if name in target.BATCH}
         for name, text in patch.get("status", {}).get(field, {}).items():
             have.pop(name, None)
             if text is not None:
@@ -121,7 +121,7 @@ def _ratio(text: str) -> float:
 
 def _taken(annotations: dict[str, str]) -> dict[str, int]:
     try:
-        return lending.third_party(annotations)
+        return target.third_party(annotations)
     except (ProtocolError, quantity.QuantityError):
         return {}
 
@@ -136,7 +136,7 @@ def _update_zones(case: dict[str, Any]) -> Any:
         [from_builtins(zone, Zone) for zone in case["zones"]],
         {
             zone: {
-                name: lending.whole_amount(name, quantity.milli(amount), case.get("ratio") or 0.0)
+                name: target.whole_amount(name, quantity.milli(amount), case.get("ratio") or 0.0)
                 for name, amount in amounts.items()
             }
             for zone, amounts in case["zoneResources"].items()

@@ -10,7 +10,7 @@ from koordinator.api.annotations.codec import Payload
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.manager.config import validation
-from koordinator.manager.config import validation_selectors as selectors
+from koordinator.manager.config import validation as selectors
 from koordinator.manager.config.validation import ConfigVerdict, ValidationOptions
 from tests.vectors import compare
 

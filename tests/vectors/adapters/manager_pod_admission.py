@@ -11,7 +11,7 @@ from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.manager.profiles import extended_resources
 from koordinator.manager.quota.tree import QuotaTree, quota_info
-from koordinator.manager.webhooks import pod_binding, pod_injecting, pod_label_rules, pod_rules
+from koordinator.manager.webhooks import pod_binding, pod_quotas, pod_rules
 from tests.vectors import compare
 
 
@@ -21,7 +21,7 @@ def pod_inject(case: dict[str, Any]) -> Any:
             return _extended_resources(case)
         case "gpuResources":
             pod = {"spec": {"containers": [{"name": "c", "resources": case["resources"]}]}}
-            return {"resources": pod_injecting.normalize_gpus(pod)["spec"]["containers"][0]["resources"]}
+            return {"resources": pod_quotas.normalize_gpus(pod)["spec"]["containers"][0]["resources"]}
         case "quotaTreeAffinity":
             return {"affinity": (_in_quota_tree(case).get("spec") or {}).get("affinity")}
     raise AssertionError(case["op"])
@@ -47,7 +47,7 @@ def _in_quota_tree(case: dict[str, Any]) -> Any:
         tree.put(quota_info(from_builtins(quota, ElasticQuota)))
     profiles = [from_builtins(profile, ElasticQuotaProfile) for profile in case["profiles"]]
     metadata = case["pod"]["metadata"]
-    nodes = pod_injecting.nodes_of_quota(
+    nodes = pod_quotas.nodes_of_quota(
         tree,
         metadata.get("labels") or {},
         metadata.get("namespace", ""),
@@ -55,7 +55,7 @@ def _in_quota_tree(case: dict[str, Any]) -> Any:
             profile for profile in profiles if quota_labels.tree_id(profile.metadata.labels) == tree_id
         ],
     )
-    return pod_injecting.inject_nodes(case["pod"], nodes)
+    return pod_quotas.inject_nodes(case["pod"], nodes)
 
 
 def pod_validate(case: dict[str, Any]) -> Any:
@@ -75,10 +75,10 @@ def pod_validate(case: dict[str, Any]) -> Any:
             violations = pod_rules.devices(from_builtins(case["pod"], Pod)) if case["gate"] else []
             return {"allowed": not violations}
         case "enhanced":
-            rules = pod_label_rules.sync(pod_label_rules.LabelRules(), case["configMapData"]).rules
+            rules = pod_rules.sync(pod_rules.LabelRules(), case["configMapData"]).rules
             pod = from_builtins(case["pod"], Pod)
             metadata = pod.metadata
-            return {"allowed": not pod_label_rules.violation(rules, metadata.namespace, metadata.labels)}
+            return {"allowed": not pod_rules.violation(rules, metadata.namespace, metadata.labels)}
         case "binding":
             return {"allowed": _may_bind(case)}
     raise AssertionError(case["op"])

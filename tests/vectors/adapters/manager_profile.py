@@ -6,7 +6,7 @@ from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.scheduling import PriorityClass
-from koordinator.manager.profiles import colocation_profile, profile_matching, profile_pending
+from koordinator.manager.profiles import colocation_profile, profile_matching
 from koordinator.manager.profiles.profile_matching import Profiles
 from tests.vectors import compare
 
@@ -38,11 +38,11 @@ def _reconcile(case: dict[str, Any]) -> dict[str, Any]:
     pod: dict[str, Any] = case["pod"]
     view = from_builtins(pod, Pod)
     if (
-        profile_pending.waits(view)
-        and profile_pending.matches(profile, view.metadata.labels, None)
+        colocation_profile.waits(view)
+        and colocation_profile.matches(profile, view.metadata.labels, None)
         and colocation_profile.is_drawn(profile, lambda: case["random"])
     ):
-        return profile_pending.applied(pod, profile)
+        return colocation_profile.applied(pod, profile)
     return pod
 
 

@@ -10,7 +10,7 @@ from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
-from koordinator.manager.quota import evaluation, node_totals, profile
+from koordinator.manager.quota import evaluation, profile, profile_controller
 from tests.vectors import compare
 
 
@@ -45,7 +45,7 @@ def _evaluated(short: dict[str, Any]) -> ElasticQuota:
 def quota_profile(case: dict[str, Any]) -> Any:
     given = from_builtins(case["profile"], ElasticQuotaProfile)
     nodes = [from_builtins(node, Node) for node in case["nodes"]]
-    wanted = profile.wanted_quota(given, *node_totals.totals_of(nodes, given.spec.node_selector))
+    wanted = profile.wanted_quota(given, *profile_controller.totals_of(nodes, given.spec.node_selector))
     existing = case.get("existingQuota")
     body = profile.new_quota(wanted)
     if existing is not None:

@@ -11,7 +11,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
-from koordinator.manager.noderesource import lending
+from koordinator.manager.noderesource import target
 from koordinator.yarn import allocation, amounts, containers, eviction, hadoop_config, node_sync
 from koordinator.yarn.amounts import BatchAmount, Rounding, YarnResource
 from koordinator.yarn.hadoop_config import Dialect, HadoopConfigError, YarnCluster
@@ -131,14 +131,14 @@ def _prepare(case: Case) -> Any:
         name: None if raw is None else quantity.milli(raw) for name, raw in case["calculated"].items()
     }
     try:
-        taken, is_malformed = lending.third_party(annotations), False
+        taken, is_malformed = target.third_party(annotations), False
     except (ProtocolError, QuantityError):
         taken, is_malformed = {}, True
-    lent = lending.lend(calculated, case.get("cpuNormalizationRatio") or 0.0, taken)
+    lent = target.lend(calculated, case.get("cpuNormalizationRatio") or 0.0, taken)
     codec = node_annotations.ORIGIN_EXTENDED_ALLOCATABLE
     is_subtracted = all(calculated.get(name) is not None for name in BATCH)
     return {
-        "origin": _values(codec.decode(lending.origin_text(annotations, lent.origin)).resources),
+        "origin": _values(codec.decode(target.origin_text(annotations, lent.origin)).resources),
         "kubeTotal": lent.left,
         "error": is_subtracted and is_malformed,
     }

@@ -21,9 +21,8 @@ from koordinator.api.slo_config import SystemConfig
 from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.config import colocation_config, node_slo_spec, validation
-from koordinator.manager.config import validation_selectors as selectors
 from koordinator.manager.config.node_entries import NodeEntry
-from koordinator.manager.config.validation_selectors import NodeLabels
+from koordinator.manager.config.validation import NodeLabels
 from koordinator.manager.webhooks import table
 
 
@@ -145,7 +144,7 @@ def _entries(
     found: ConfigMap, key: _Key, entries: Sequence[NodeEntry], nodes: NodeLabels
 ) -> Iterator[Finding]:
     """Entries that hide each other, and those that no node ever gets."""
-    if overlap := selectors.conflict(entries, nodes):
+    if overlap := validation.conflict(entries, nodes):
         yield Finding.warning(
             found,
             f"{key.codec.key}: node {overlap.node} matches several entries of {key.entries}: "

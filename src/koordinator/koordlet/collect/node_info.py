@@ -5,8 +5,8 @@ block I/O control). Source: behaviour/koordlet-observe 5.7 and 5.11.
 import logging
 from collections.abc import Callable
 
-from koordinator.host import disks
 from koordinator.host.errors import ContentError
+from koordinator.host.storage import local_storage, signature
 from koordinator.koordlet.metrics import FAILED, SUCCEEDED, status_of
 from koordinator.koordlet.parts import Shared
 
@@ -70,11 +70,11 @@ class StorageInfo:
 
     def collect(self) -> bool:
         host, counter = self._shared.host, self._shared.metrics.node_storage_info
-        seen = disks.signature(host.files, host.roots)
+        seen = signature(host.files, host.roots)
         if seen == self._seen and self._shared.view.storage is not None:
             return True
         try:
-            found = disks.local_storage(host.files, host.roots)
+            found = local_storage(host.files, host.roots)
         except ContentError as error:
             if str(error) != self._reported:
                 log.warning("storage info not collected", extra={"problem": str(error)})

@@ -13,7 +13,7 @@ import msgspec
 from koordinator.api import cpuset, pod_resources, qos
 from koordinator.api.core import Pod
 from koordinator.api.qos import QoSClass
-from koordinator.host.cgroup_units import UNLIMITED
+from koordinator.host.cgroup_knobs import UNLIMITED
 from koordinator.host.cgroup_values import MemoryStat, Throttling
 
 OUTDATED_MS = 10_000

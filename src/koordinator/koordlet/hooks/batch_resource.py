@@ -14,9 +14,8 @@ from koordinator.api.node_labels import NO_RATIO
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import ResourceList
 from koordinator.api.slo import ResourceThresholdStrategy
-from koordinator.host import cgroup_units
-from koordinator.host.cgroup_knobs import Knob
-from koordinator.host.cgroup_units import UNLIMITED
+from koordinator.host import cgroup_knobs
+from koordinator.host.cgroup_knobs import UNLIMITED, Knob
 from koordinator.koordlet.hooks import cpu_normalization_run
 from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse, PodContext
 from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
@@ -68,7 +67,7 @@ def pod_limits(
     cpu_limits = [_amount(each.limits, resources.BATCH_CPU) for each in known]
     memory_limits = [_amount(each.limits, resources.BATCH_MEMORY) for each in known]
     return BatchLimits(
-        shares=cgroup_units.shares_of_milli(sum(max(request, 0) for request in requests)),
+        shares=cgroup_knobs.shares_of_milli(sum(max(request, 0) for request in requests)),
         quota_us=_quota_us(_total(cpu_limits), rule),
         memory_bytes=_total(memory_limits),
     )
@@ -82,7 +81,7 @@ def container_limits(
         return LEFT_ALONE
     memory = _amount(extended.limits, resources.BATCH_MEMORY)
     return BatchLimits(
-        shares=cgroup_units.shares_of_milli(_amount(extended.requests, resources.BATCH_CPU)),
+        shares=cgroup_knobs.shares_of_milli(_amount(extended.requests, resources.BATCH_CPU)),
         quota_us=_quota_us(_amount(extended.limits, resources.BATCH_CPU), rule),
         memory_bytes=memory if memory > 0 else UNLIMITED,
     )
@@ -91,7 +90,7 @@ def container_limits(
 def _quota_us(limit_milli: int, rule: BatchRule) -> int:
     if not rule.uses_quota:
         return UNLIMITED
-    return cpu_burst.scaled_us(cgroup_units.quota_of_milli(limit_milli), rule.ratio)
+    return cpu_burst.scaled_us(cgroup_knobs.quota_of_milli(limit_milli), rule.ratio)
 
 
 def _amount(amounts: ResourceList, name: str) -> int:

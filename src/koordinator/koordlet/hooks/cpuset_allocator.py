@@ -18,8 +18,7 @@ from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.api.errors import ProtocolError
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.host import cgroup_layout
-from koordinator.host.cgroup_knobs import Knob
-from koordinator.host.cgroup_units import UNLIMITED
+from koordinator.host.cgroup_knobs import UNLIMITED, Knob
 from koordinator.koordlet.hooks.contexts import (
     ContainerContext,
     HookResponse,

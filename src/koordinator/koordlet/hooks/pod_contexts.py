@@ -7,9 +7,9 @@ from koordinator.api.annotations.extended_resource import EXTENDED_RESOURCE_SPEC
 from koordinator.api.core import Container, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import ResourceList, milli, value
-from koordinator.host import cgroup_layout, cgroup_units
+from koordinator.host import cgroup_knobs, cgroup_layout
+from koordinator.host.cgroup_knobs import UNLIMITED
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.cgroup_units import UNLIMITED
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import LayoutError
 from koordinator.koordlet.hooks.contexts import ContainerContext, GroupResources, PodContext
@@ -96,8 +96,8 @@ def _of_containers(requests: list[ResourceList], limits: list[ResourceList]) -> 
     is_cpu_limited = bool(cpu_limits) and min(cpu_limits) > 0
     is_memory_limited = bool(memory_limits) and min(memory_limits) > 0
     return GroupResources(
-        shares=cgroup_units.shares_of_milli(sum(milli(each.get(resources.CPU, 0)) for each in requests)),
-        quota_us=cgroup_units.quota_of_milli(sum(cpu_limits)) if is_cpu_limited else UNLIMITED,
+        shares=cgroup_knobs.shares_of_milli(sum(milli(each.get(resources.CPU, 0)) for each in requests)),
+        quota_us=cgroup_knobs.quota_of_milli(sum(cpu_limits)) if is_cpu_limited else UNLIMITED,
         memory_bytes=sum(memory_limits) if is_memory_limited else UNLIMITED,
     )
 

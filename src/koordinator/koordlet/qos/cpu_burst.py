@@ -20,8 +20,8 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.node_labels import NO_RATIO
 from koordinator.api.qos import QoSClass, allows_cpu_burst
 from koordinator.api.slo import CPUBurstStrategy
-from koordinator.host import cgroup_units
-from koordinator.host.cgroup_units import CFS_PERIOD_US
+from koordinator.host import cgroup_knobs
+from koordinator.host.cgroup_knobs import CFS_PERIOD_US
 
 
 def is_scaled(pod_labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
@@ -270,7 +270,7 @@ def decide(settings: CPUBurstStrategy, state: BurstNodeState, container: Contain
 
 def base_quota_us(limit_milli: int, normalization_ratio: float = 0.0) -> int:
     """Return the quota that stands for the limit itself."""
-    quota_us = cgroup_units.quota_of_milli(limit_milli)
+    quota_us = cgroup_knobs.quota_of_milli(limit_milli)
     return math.ceil(quota_us / normalization_ratio) if normalization_ratio > 1 else quota_us
 
 

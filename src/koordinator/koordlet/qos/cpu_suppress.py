@@ -22,9 +22,9 @@ from koordinator.api.feature_gates import NodeSwitch, node_switch
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.quantity import ZERO
 from koordinator.api.slo import HostApplicationSpec, ResourceThresholdStrategy
+from koordinator.host.cgroup_knobs import CFS_PERIOD_US, UNLIMITED
 from koordinator.host.cgroup_layout import KUBEPODS_BEST_EFFORT
-from koordinator.host.cgroup_units import CFS_PERIOD_US, UNLIMITED
-from koordinator.host.cpu_topology import Processor
+from koordinator.host.sysfs import Processor
 
 
 def pick(count: int, processors: Collection[Processor]) -> list[int]:

@@ -19,12 +19,11 @@ from koordinator.api.qos import KubeQoS
 from koordinator.api.slo import DEFAULT_THRESHOLD_STRATEGY, ResourceThresholdStrategy
 from koordinator.clock import Clock
 from koordinator.host import cgroup_layout, cgroup_values
-from koordinator.host.cgroup_knobs import Knob
+from koordinator.host.cgroup_knobs import CFS_PERIOD_US, UNLIMITED, Knob
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.cgroup_units import CFS_PERIOD_US, UNLIMITED
-from koordinator.host.cpu_topology import HostCPUTopology
 from koordinator.host.errors import ContentError
 from koordinator.host.host import Host
+from koordinator.host.sysfs import HostCPUTopology
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared

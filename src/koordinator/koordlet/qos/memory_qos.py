@@ -15,8 +15,7 @@ from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.quantity import ZERO
 from koordinator.api.slo_qos import MemoryQOS, ResourceQOS, ResourceQOSStrategy
 from koordinator.host import cgroup_knobs, cgroup_layout
-from koordinator.host.cgroup_knobs import V1, Knob
-from koordinator.host.cgroup_units import COUNT_MAX, UNLIMITED
+from koordinator.host.cgroup_knobs import COUNT_MAX, UNLIMITED, V1, Knob
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.writing.update_plan import Update, WriteOutcome
 

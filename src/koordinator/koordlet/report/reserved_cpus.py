@@ -1,7 +1,7 @@
 """Find the CPUs that the kubelet's static policy keeps for the system, and those that pods without CPUs of their own
 share. Source: behaviour/koordlet-observe 9.3 to 9.6.
 
-What is reserved must be what the kubelet itself reserves, so the choice follows its packed policy step by step.
+The choice follows the kubelet's packed policy step by step, since what is reserved must be what it reserves itself.
 """
 
 import math
@@ -17,7 +17,7 @@ from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.api.meta import ViewPart
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import Quantity, QuantityError, ResourceList
-from koordinator.host.cpu_topology import HostCPUTopology, Processor
+from koordinator.host.sysfs import HostCPUTopology, Processor
 from koordinator.koordlet.errors import NodeConfigError
 from koordinator.koordlet.report.kubelet_state import bound_cpus
 

@@ -27,7 +27,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ObjectMeta, OwnerReference
 from koordinator.api.node_topology import NodeResourceTopology, Zone
 from koordinator.api.quantity import QuantityError
-from koordinator.host.cpu_topology import HostCPUTopology
+from koordinator.host.sysfs import HostCPUTopology
 from koordinator.koordlet.errors import NodeConfigError
 from koordinator.koordlet.report import kubelet_state, reserved_cpus, topology
 from koordinator.koordlet.report.kubelet_state import KubeletAllocations

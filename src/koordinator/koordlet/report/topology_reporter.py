@@ -16,8 +16,7 @@ from koordinator.api.meta import Object, to_wire
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.cluster import errors
 from koordinator.cluster.informer import Informer
-from koordinator.host import kubelet_files
-from koordinator.host.kubelet import KubeletError
+from koordinator.host.kubelet import KubeletError, cpu_manager_state
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.report import topology, topology_object
@@ -58,7 +57,7 @@ class KubeletSource:
         if not is_fresh and self._outage.is_due(now_s):
             await self._read(now_s)
         host = self._shared.host
-        return KubeletFacts(self._config, kubelet_files.cpu_manager_state(host.files, host.roots))
+        return KubeletFacts(self._config, cpu_manager_state(host.files, host.roots))
 
     async def _read(self, now_s: float) -> None:
         if self._shared.kubelet is None:

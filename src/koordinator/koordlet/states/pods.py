@@ -25,13 +25,13 @@ from koordinator.api.qos import KubeQoS
 from koordinator.api.quantity import QuantityError, ResourceList
 from koordinator.cluster.backoff import Rate, TokenBucket
 from koordinator.cluster.supervise import Guard
-from koordinator.host import cgroup_layout, kubelet_files
+from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import LayoutError
 from koordinator.host.host import Host
 from koordinator.host.inotify import DirectoryEvent, GroupChange, Inotify
-from koordinator.host.kubelet import KubeletError
+from koordinator.host.kubelet import KubeletError, cgroup_driver
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.metrics import AgentMetrics, NodeGauge
 from koordinator.koordlet.node_pods import PodRecord
@@ -198,7 +198,7 @@ async def find_driver(host: Host, kubelet: Kubelet | None) -> Driver | None:
     """Return the driver by directories, by the kubelet's command line and file, else as the kubelet tells; None: no
     sign.
     """
-    found = kubelet_files.cgroup_driver(host.cgroups, host.processes, host.roots)
+    found = cgroup_driver(host.cgroups, host.processes, host.roots)
     if found.driver is not None:
         log.info("cgroup driver found", extra={"driver": found.driver, "by": found.source})
         return found.driver

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from koordinator.host import cgroup_knobs, schemata
-from koordinator.host.cgroup_knobs import V1, Knob, Merge
-from koordinator.host.cgroup_units import UNLIMITED
+from koordinator.host.cgroup_knobs import UNLIMITED, V1, Knob, Merge
 from koordinator.host.files import FileFailure, FileProblem, Identity, problem_of
 from koordinator.koordlet.writing import update_plan
 from koordinator.koordlet.writing.update_plan import DEVICE_KNOBS, ID_KNOBS, Update, WriteOutcome

@@ -14,8 +14,7 @@ from koordinator.api import cpuset
 from koordinator.api.cpuset import CPUSetError
 from koordinator.api.scalars import ScalarError
 from koordinator.host import cgroup_knobs
-from koordinator.host.cgroup_knobs import V1, Knob, Merge
-from koordinator.host.cgroup_units import COUNT_MAX, UNLIMITED, UNLIMITED_BYTES_MIN
+from koordinator.host.cgroup_knobs import COUNT_MAX, UNLIMITED, UNLIMITED_BYTES_MIN, V1, Knob, Merge
 from koordinator.host.errors import ContentError, KnobValueError, UnsupportedError
 from koordinator.host.files import FileFailure, FileProblem
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from koordinator.api.slo import CPUBurstStrategy, ResourceThresholdStrategy
-from koordinator.host.cgroup_units import CFS_PERIOD_US, UNLIMITED
+from koordinator.host.cgroup_knobs import CFS_PERIOD_US, UNLIMITED
 from koordinator.koordlet.qos import cpu_burst, cpu_suppress
 from koordinator.koordlet.qos.cpu_burst import (
     QUOTA_POLICIES,

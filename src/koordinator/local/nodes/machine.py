@@ -14,8 +14,8 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
 from koordinator.api.meta import ObjectMeta, OwnerReference
 from koordinator.api.node_topology import NodeResourceTopology
-from koordinator.host import cpu_topology
-from koordinator.host.cpu_topology import HostCPUTopology, Processor
+from koordinator.host import sysfs
+from koordinator.host.sysfs import HostCPUTopology, Processor
 from koordinator.koordlet.report import device, topology_object
 from koordinator.koordlet.report.device import GPU, RDMACard
 from koordinator.koordlet.report.reserved_cpus import KubeletConfig
@@ -42,7 +42,7 @@ def cpus(shape: NodeShape) -> HostCPUTopology:
     """Two threads per core, cores in a row on each NUMA node, a socket for each."""
     count, nodes = max(shape.cpu_milli // 1_000, 1), numa_nodes(shape)
     per_node = count // nodes
-    return cpu_topology.topology_of(
+    return sysfs.topology_of(
         Processor(node=cpu // per_node, socket=cpu // per_node, core=cpu // 2, cpu=cpu)
         for cpu in range(count)
     )

@@ -15,7 +15,7 @@ from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.api.resource_list import Amounts
 from koordinator.api.slo import DEFAULT_CPU_BURST_STRATEGY, CPUBurstStrategy
-from koordinator.host import cgroup_units
+from koordinator.host import cgroup_knobs
 from koordinator.koordlet.hooks import batch_resource, pod_contexts
 from koordinator.koordlet.hooks.batch_resource import BatchLimits, BatchRule
 from koordinator.koordlet.qos import cpu_burst, cpu_suppress
@@ -76,9 +76,9 @@ class HollowPodShape(msgspec.Struct, frozen=True, kw_only=True):
 
 def milli_of_quota(quota_us: int | None) -> float:
     """Return the milli-cores that a quota stands for."""
-    if quota_us is None or quota_us == cgroup_units.UNLIMITED:
+    if quota_us is None or quota_us == cgroup_knobs.UNLIMITED:
         return UNLIMITED_MILLI
-    return quota_us * 1000 / cgroup_units.CFS_PERIOD_US
+    return quota_us * 1000 / cgroup_knobs.CFS_PERIOD_US
 
 
 def read(
@@ -108,8 +108,8 @@ def group_of(pod: Pod, rule: BatchRule) -> BatchLimits:
     found = batch_resource.pod_limits(qos.raw(pod), extended, rule, [each.name for each in running])
     request_milli = _amount(pod_resources.requests(pod), resources.CPU).milli
     by_kubelet = BatchLimits(
-        shares=cgroup_units.shares_of_milli(request_milli),
-        quota_us=cgroup_units.quota_of_milli(pod_resources.cpu_limit_milli(pod)),
+        shares=cgroup_knobs.shares_of_milli(request_milli),
+        quota_us=cgroup_knobs.quota_of_milli(pod_resources.cpu_limit_milli(pod)),
     )
     told = {name: value for name in found.__struct_fields__ if (value := getattr(found, name)) is not None}
     return msgspec.structs.replace(by_kubelet, **told)

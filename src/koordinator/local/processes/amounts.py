@@ -11,11 +11,11 @@ import msgspec
 from koordinator.api import pod_resize, pod_resources, quantity, resources
 from koordinator.api.core import Container, Pod
 from koordinator.api.qos import KubeQoS, kube
-from koordinator.host import cgroup_units
+from koordinator.host import cgroup_knobs
 
 UNSET = 0
 """A quota or limit that is not written."""
-SANDBOX_SHARES = cgroup_units.SHARES_MIN
+SANDBOX_SHARES = cgroup_knobs.SHARES_MIN
 SANDBOX_OOM_SCORE = -998
 _GUARANTEED_OOM_SCORE, _BEST_EFFORT_OOM_SCORE = -997, 1000
 _NODE_CRITICAL_PRIORITY = 2_000_001_000
@@ -33,11 +33,11 @@ def of_pod(pod: Pod) -> GroupAmounts:
     """Return the group of a pod."""
     match kube(pod):
         case KubeQoS.BEST_EFFORT:
-            return GroupAmounts(cgroup_units.SHARES_MIN)
+            return GroupAmounts(cgroup_knobs.SHARES_MIN)
         case KubeQoS.BURSTABLE | KubeQoS.GUARANTEED:
             request_milli = cpu_request_milli(pod)
             return GroupAmounts(
-                cgroup_units.shares_of_milli(request_milli),
+                cgroup_knobs.shares_of_milli(request_milli),
                 _quota_us(max(pod_resources.cpu_limit_milli(pod), 0)),
                 _memory_limit_bytes(pod),
             )
@@ -51,7 +51,7 @@ def of_container(container: Container) -> GroupAmounts:
     if resources.CPU not in wanted.requests:
         request_milli = limit_milli
     return GroupAmounts(
-        cgroup_units.shares_of_milli(request_milli),
+        cgroup_knobs.shares_of_milli(request_milli),
         _quota_us(limit_milli),
         quantity.value(wanted.limits.get(resources.MEMORY, 0)),
     )
@@ -60,15 +60,15 @@ def of_container(container: Container) -> GroupAmounts:
 def of_class(kube_qos: KubeQoS, pods: Iterable[Pod]) -> GroupAmounts:
     """Return the group of burstable or best-effort pods; `pods` are all that run on the node."""
     if kube_qos is KubeQoS.BEST_EFFORT:
-        return GroupAmounts(cgroup_units.SHARES_MIN)
+        return GroupAmounts(cgroup_knobs.SHARES_MIN)
     requested_milli = sum(cpu_request_milli(pod) for pod in pods if kube(pod) is kube_qos)
-    return GroupAmounts(cgroup_units.shares_of_milli(requested_milli))
+    return GroupAmounts(cgroup_knobs.shares_of_milli(requested_milli))
 
 
 def of_all_pods(allocatable_milli: int, allocatable_bytes: int) -> GroupAmounts:
     """Return the group of all pods."""
     return GroupAmounts(
-        cgroup_units.shares_of_milli(allocatable_milli), memory_bytes=max(allocatable_bytes, 0)
+        cgroup_knobs.shares_of_milli(allocatable_milli), memory_bytes=max(allocatable_bytes, 0)
     )
 
 
@@ -120,4 +120,4 @@ def _limit_bytes(container: Container) -> int:
 
 
 def _quota_us(limit_milli: int) -> int:
-    return cgroup_units.quota_of_milli(limit_milli) if limit_milli > 0 else UNSET
+    return cgroup_knobs.quota_of_milli(limit_milli) if limit_milli > 0 else UNSET

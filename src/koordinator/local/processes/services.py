@@ -11,7 +11,7 @@ from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder, EventSeverity, reference
 from koordinator.cluster.protocol import Cluster
 from koordinator.host.cgroup_layout import ContainerID, Runtime
-from koordinator.host.processes import Processes
+from koordinator.host.machine import Processes
 from koordinator.local.processes.groups import PodGroups
 from koordinator.local.processes.pod_spec import KubeletPod
 

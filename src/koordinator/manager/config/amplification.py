@@ -13,9 +13,8 @@ from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import ResourceList
 from koordinator.api.slo_config import ResourceAmplificationConfig, ResourceAmplificationStrategy
-from koordinator.manager.config import ratio_config
-from koordinator.manager.config.node_entries import first_match
-from koordinator.manager.config.ratio_config import RatioSync
+from koordinator.manager.config import node_entries
+from koordinator.manager.config.node_entries import RatioSync, first_match
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ def sync(
     old: ResourceAmplificationConfig, data: Mapping[str, str] | None
 ) -> RatioSync[ResourceAmplificationConfig]:
     """Return the next configuration from the ConfigMap's data (None: there is no ConfigMap)."""
-    return ratio_config.sync(slo_config.RESOURCE_AMPLIFICATION, DEFAULT_CONFIG, old, data)
+    return node_entries.sync(slo_config.RESOURCE_AMPLIFICATION, DEFAULT_CONFIG, old, data)
 
 
 def node_ratios(

@@ -10,8 +10,13 @@ from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import ColocationConfig, ColocationStrategy, NodeColocation
 from koordinator.manager.config.addons import ColocationAddon
-from koordinator.manager.config.node_entries import REMEMBERED_MAX, EntryTable, Signature, first_match
-from koordinator.manager.config.overlay import overlay
+from koordinator.manager.config.node_entries import (
+    REMEMBERED_MAX,
+    EntryTable,
+    Signature,
+    first_match,
+    overlay,
+)
 from koordinator.manager.config.policies import CalculatePolicy, MidPolicy, ReclaimPolicy, mid_policy
 
 log = logging.getLogger(__name__)

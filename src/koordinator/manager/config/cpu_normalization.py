@@ -11,9 +11,8 @@ from koordinator.api.annotations import topology
 from koordinator.api.annotations.topology import CPUBasicInfo
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import CPUNormalizationConfig, CPUNormalizationStrategy, RatioModel
-from koordinator.manager.config import ratio_config
-from koordinator.manager.config.node_entries import first_match
-from koordinator.manager.config.ratio_config import RatioSync
+from koordinator.manager.config import node_entries
+from koordinator.manager.config.node_entries import RatioSync, first_match
 
 RATIO_MIN, RATIO_MAX = 1.0, 5.0
 NO_NORMALIZATION = 1.0
@@ -26,7 +25,7 @@ _KEY = slo_config.CPU_NORMALIZATION.key
 
 def sync(old: CPUNormalizationConfig, data: Mapping[str, str] | None) -> RatioSync[CPUNormalizationConfig]:
     """Return the next configuration from the ConfigMap's data (None: there is no ConfigMap)."""
-    return ratio_config.sync(slo_config.CPU_NORMALIZATION, DEFAULT_CONFIG, old, data)
+    return node_entries.sync(slo_config.CPU_NORMALIZATION, DEFAULT_CONFIG, old, data)
 
 
 def node_ratio(

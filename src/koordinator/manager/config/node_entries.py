@@ -1,5 +1,7 @@
-"""Choose the entry of a configuration that counts for a node: the first whose selector matches (behaviour/manager
-3.1).
+"""Choose the entry of a configuration that counts for a node: the first whose selector matches (behaviour/manager 3.1).
+
+Layers of configuration lie over one another: only what the upper one says counts. `sync` is for the keys whose
+consumers have an own copy and no value checks, CPU normalization and amplification (behaviour/manager 3.2).
 """
 
 import functools
@@ -7,12 +9,42 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from koordinator.api import label_selector
+import msgspec
+
+from koordinator.api import label_selector, slo_config
 from koordinator.api.affinity import LabelSelector
+from koordinator.api.annotations.codec import Annotation
 from koordinator.api.errors import ProtocolError
 from koordinator.api.label_selector import Predicate
+from koordinator.api.slo_config import CPUNormalizationConfig, ResourceAmplificationConfig
 
 log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def overlay(base: S, upper: msgspec.Struct, *, empty_text_counts: frozenset[str] = frozenset()) -> S:
+    """`base` with the members that `upper` sets; members that only one of the two types has are left alone.
+
+    Structs merge recursively, maps per key, lists are replaced. Empty text does not count, except in the
+    fields named; empty lists and maps never do. `False` and `0` do.
+    """
+    known = set(base.__struct_fields__)
+    changes: dict[str, Any] = {}
+    for name in upper.__struct_fields__:
+        value = getattr(upper, name)
+        if name not in known or value is None or (value == "" and name not in empty_text_counts):
+            continue
+        have = getattr(base, name)
+        if isinstance(value, msgspec.Struct) and isinstance(have, msgspec.Struct):
+            changes[name] = overlay(have, value, empty_text_counts=empty_text_counts)
+        elif isinstance(value, dict):
+            if value:
+                changes[name] = {**(have or {}), **value}
+        elif value != []:
+            changes[name] = value
+    return msgspec.structs.replace(base, **changes)
+
 
 REMEMBERED_MAX = 16_384
 """Different label values whose answer is remembered; twice the nodes of a large cluster, if all differ."""
@@ -116,3 +148,32 @@ class _Identity:
 def _table(entries: _Identity) -> EntryTable[Any]:
     """Many nodes are held against the same few lists, one after the other."""
     return EntryTable(entries.entries)
+
+
+C = TypeVar("C", CPUNormalizationConfig, ResourceAmplificationConfig)
+
+_CONFIG_MAP = f"ConfigMap {slo_config.CONFIG_NAME}"
+
+
+class RatioSync(msgspec.Struct, Generic[C], frozen=True):
+    """The configuration in force after a ConfigMap was read; `problem` is empty when it was understood."""
+
+    config: C
+    problem: str = ""
+
+
+def sync(codec: Annotation[C], default: C, old: C, data: Mapping[str, str] | None) -> RatioSync[C]:
+    """Return the next configuration, node entries on top of the cluster's; one that is not understood keeps `old`.
+
+    Without the key, or without a ConfigMap (`data` None), it is `default`; empty text is not understood.
+    """
+    text = (data or {}).get(codec.key)
+    if text is None:
+        return RatioSync(default)
+    try:
+        parsed = codec.decode(text, _CONFIG_MAP)
+    except ProtocolError as error:
+        return RatioSync(old, str(error))
+    cluster = overlay(default, parsed)
+    entries = [overlay(overlay(entry, cluster), entry) for entry in parsed.node_configs]
+    return RatioSync(msgspec.structs.replace(cluster, node_configs=entries))

@@ -30,8 +30,13 @@ from koordinator.api.slo_config import (
     ThresholdConfig,
 )
 from koordinator.manager.config.addons import NodeSLOAddon
-from koordinator.manager.config.node_entries import REMEMBERED_MAX, Signature, first_match, selector_keys
-from koordinator.manager.config.overlay import overlay
+from koordinator.manager.config.node_entries import (
+    REMEMBERED_MAX,
+    Signature,
+    first_match,
+    overlay,
+    selector_keys,
+)
 
 log = logging.getLogger(__name__)
 

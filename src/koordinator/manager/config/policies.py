@@ -6,7 +6,7 @@ import msgspec
 
 from koordinator.api import slo_config
 from koordinator.api.slo_config import ColocationStrategy
-from koordinator.manager.config.overlay import overlay
+from koordinator.manager.config.node_entries import overlay
 
 
 class CalculatePolicy(enum.IntEnum):

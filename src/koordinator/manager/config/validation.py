@@ -1,16 +1,21 @@
 """Decide whether a new `slo-controller-config`, or new labels of a node, may be accepted (behaviour/manager 13).
 
-Pure. Refusals name the key, the member and the rule; their text has the form that tools of the reference
-parse: `___{"reason":...,"message":...}___`.
+Pure. Refusals name the key, the member and the rule; their text has the form that tools of the reference parse:
+`___{"reason":...,"message":...}___`.
+
+Only the first entry that matches a node counts at run time, so entries that overlap hide each other by their order:
+they are refused while they are written.
 """
 
 import enum
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from koordinator.api import slo_config
+from koordinator.api import label_selector, slo_config
+from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.codec import Annotation
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import (
@@ -21,11 +26,100 @@ from koordinator.api.slo_config import (
     ResourceQOSConfig,
     SystemConfig,
 )
-from koordinator.manager.config import validation_network as network
+from koordinator.manager.config import validation_rules as network
 from koordinator.manager.config import validation_rules as rules
-from koordinator.manager.config import validation_selectors as selectors
 from koordinator.manager.config.node_entries import EntryTable, NodeEntry
-from koordinator.manager.config.validation_selectors import NodeLabels, Overlap
+
+SAMPLES_MAX = 4_096  # label sets tried per selector; more would let one ConfigMap stall the webhook
+
+Labels = Mapping[str, str]
+NodeLabels = Mapping[str, Labels]
+"""Node name -> its labels."""
+
+
+class Overlap(msgspec.Struct, frozen=True):
+    """Entries that match the same labels, by name; `node` is a node that has such labels, if one has."""
+
+    entries: tuple[str, ...] = ()
+    node: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+
+def selector_problems(path: str, entries: Sequence[NodeEntry], *, may_be_empty: bool = False) -> list[str]:
+    """Return what is wrong with the selectors of the entries in the list `path`, in words.
+
+    An empty selector is meant as "all other nodes" where it `may_be_empty`.
+    """
+    problems = []
+    for index, entry in enumerate(entries):
+        where = f"{path}[{index}].nodeSelector"
+        selector = entry.node_selector
+        is_empty = selector == LabelSelector()
+        if selector is None or (is_empty and not may_be_empty):
+            problems.append(f"{where} is missing or empty, so it would match no node or hide all others")
+            continue
+        try:
+            label_selector.compile_selector(selector)
+        except ProtocolError as error:
+            problems.append(f"{where}: {error.reason}")
+    return problems
+
+
+def name_problems(path: str, entries: Sequence[NodeEntry]) -> list[str]:
+    """Return names that are missing or used twice, in words."""
+    problems = []
+    seen: set[str] = set()
+    for index, entry in enumerate(entries):
+        if not entry.name:
+            problems.append(f"{path}[{index}].name is missing")
+        elif entry.name in seen:
+            problems.append(f"{path}[{index}].name {entry.name!r} is used twice")
+        seen.add(entry.name)
+    return problems
+
+
+def overlap(entries: Sequence[NodeEntry]) -> Overlap:
+    """Return the first entries found that match the same labels; selectors are valid.
+
+    Tried are label sets made of each selector's own labels and values, so that overlaps over keys that only
+    one of two selectors names are found by nodes only (`conflict`).
+    """
+    if len(entries) > 1:
+        table = EntryTable(entries)
+        for entry in entries:
+            assert entry.node_selector is not None, f"selector of {entry.name} was not checked"
+            for labels in _samples(entry.node_selector):
+                if found := _several(table, labels):
+                    return Overlap(found)
+    return Overlap()
+
+
+def conflict(entries: Sequence[NodeEntry], nodes: NodeLabels) -> Overlap:
+    """Return the first node, by name, that matches several entries; invalid selectors match nothing."""
+    if len(entries) > 1:
+        table = EntryTable(entries)
+        several = (name for name, labels in nodes.items() if _several(table, labels))
+        if node := min(several, default=""):
+            return Overlap(_several(table, nodes[node]), node)
+    return Overlap()
+
+
+def _several(table: EntryTable[NodeEntry], labels: Labels) -> tuple[str, ...]:
+    """Return names of the matching entries when there are several, else none."""
+    names = tuple(entry.name for entry in table.matching(labels))
+    return names if len(names) > 1 else ()
+
+
+def _samples(selector: LabelSelector) -> Iterator[dict[str, str]]:
+    """Label sets that try every value of every condition, whatever its operator."""
+    conditions = [condition for condition in selector.match_expressions if condition.values]
+    count = math.lcm(*(len(condition.values) for condition in conditions))  # then they repeat
+    for index in range(min(count, SAMPLES_MAX)):
+        drawn = {c.key: c.values[index % len(c.values)] for c in conditions}
+        yield {**selector.match_labels, **drawn}
+
 
 Data = Mapping[str, str]
 
@@ -165,13 +259,13 @@ def _system_config(key: str, data: Data) -> SystemConfig:
 
 def _check(section: _Section, config: Any, system: SystemConfig, options: ValidationOptions) -> ConfigVerdict:
     key, path, entries = section.codec.key, _entries_path(config), _entries(config)
-    problems = selectors.selector_problems(path, entries, may_be_empty=not section.is_exclusive)
+    problems = selector_problems(path, entries, may_be_empty=not section.is_exclusive)
     problems = problems or content_problems(key, config, system)
     if not problems and options.names_needed and section.is_exclusive:
-        problems = selectors.name_problems(path, entries)
+        problems = name_problems(path, entries)
     if problems:
         return ConfigVerdict(ValidationReason.PARAMETER, f"{key}: {'; '.join(problems)}")
-    if section.is_exclusive and (found := selectors.overlap(entries)):
+    if section.is_exclusive and (found := overlap(entries)):
         return ConfigVerdict(ValidationReason.OVERLAP, _overlap_message(key, found))
     return ALLOWED
 
@@ -215,7 +309,7 @@ class NodeRules:
 
 def _first_conflict(parsed: Sequence[tuple[str, Sequence[NodeEntry]]], nodes: NodeLabels) -> ConfigVerdict:
     for key, entries in parsed:
-        if found := selectors.conflict(entries, nodes):
+        if found := conflict(entries, nodes):
             return ConfigVerdict(ValidationReason.CONFLICT, _overlap_message(key, found))
     return ALLOWED
 

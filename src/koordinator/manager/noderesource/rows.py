@@ -15,7 +15,7 @@ from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.quantity import QuantityError
 from koordinator.manager.config.colocation_config import NodeStrategy
-from koordinator.manager.noderesource import account, demand, device, lending, zones
+from koordinator.manager.noderesource import account, demand, device, target, zones
 from koordinator.manager.noderesource.account import (
     EMPTY_REPORT,
     AccountedNode,
@@ -30,7 +30,7 @@ from koordinator.manager.noderesource.target import Note
 
 log = logging.getLogger(__name__)
 
-OWNED = frozenset((*lending.BATCH, *resources.MID_RESOURCES, *device.GPU_RESOURCES, *device.RDMA_RESOURCES))
+OWNED = frozenset((*target.BATCH, *resources.MID_RESOURCES, *device.GPU_RESOURCES, *device.RDMA_RESOURCES))
 """Resources on nodes that are ours to write."""
 
 CLOCK_SKEW_S = 60.0
@@ -156,7 +156,7 @@ class NodeRow(msgspec.Struct):
             self.node_notes = (Note(_NODE_UNREADABLE, f"node left as it is: {error}"),)
             return
         try:
-            self.taken = lending.third_party(node.metadata.annotations, f"Node {self.name}")
+            self.taken = target.third_party(node.metadata.annotations, f"Node {self.name}")
         except (ProtocolError, QuantityError) as error:
             self.node_notes = (Note(_THIRD_PARTY_IGNORED, f"third-party allocations ignored: {error}"),)
 
@@ -186,7 +186,7 @@ class NodeRow(msgspec.Struct):
             capacities = [zones.zone_capacity(zone) for zone in found.zones]
             for zone in found.zones:
                 for row in zone.resources:
-                    if row.name in lending.BATCH:  # they will be compared with what we want
+                    if row.name in target.BATCH:  # they will be compared with what we want
                         for amount in (row.capacity, row.allocatable, row.available):
                             quantity.value(amount)
             self.zone_capacities = capacities if zones.tell_amounts(found.zones) else []

@@ -1,21 +1,27 @@
-"""Apply ClusterColocationProfiles to a pod at creation (behaviour/manager 14.2, 14.3): pure, JSON in, JSON out.
+"""Apply ClusterColocationProfiles to a pod at creation (behaviour/manager 14.2, 14.3), or to one that exists already
+and waits for a node (15): pure, JSON in, JSON out.
 
-Pods stay JSON here, since the answer to admission must keep every field that we do not know. Unchanged parts are
-shared with the input, so that finding out what changed costs what changed, not what there is.
+Pods stay JSON here, since the answer to admission must keep every field that we do not know. Unchanged parts are shared
+with the input, so that finding out what changed costs what changed, not what there is.
+
+A pod that waits is looked at again and again, so whatever is decided for it is decided alike each time: the draw
+follows from who the profile and the pod are, and a suffix that a label has already is not appended again.
 """
 
-from collections.abc import Callable, Iterable
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from koordinator.api import decode, labels, priority, qos
+from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import QoSClass
 from koordinator.api.scheduling import PriorityClass
 from koordinator.cluster.errors import ApiError
-from koordinator.manager.profiles import extended_resources, pod_patch
+from koordinator.manager.profiles import extended_resources, profile_matching
 from koordinator.manager.profiles.profile_matching import PROBABILITY_ALWAYS, CompiledProfile
 
 Draw = Callable[[], int]
@@ -64,7 +70,7 @@ def mutate(
         skips = skips or profile.skips_resources
         if not is_drawn(profile, draw):
             continue
-        draft = draft or _Draft(pod, pod_patch.POD)
+        draft = draft or _Draft(pod, profile_matching.POD)
         draft.apply(profile, priority_class)
         applied.append(profile.name)
     if draft is not None:
@@ -105,7 +111,7 @@ def apply_profile(
     obj: dict[str, Any],
     profile: CompiledProfile,
     priority_class: FindPriorityClass | None,
-    shape: pod_patch.MergeShape = pod_patch.POD,
+    shape: profile_matching.MergeShape = profile_matching.POD,
 ) -> dict[str, Any]:
     """Return the object with one profile applied, resources excepted; it itself stays as it was.
 
@@ -124,7 +130,7 @@ class _Draft:
 
     __slots__ = ("_annotations", "_labels", "_obj", "_shape", "_spec")
 
-    def __init__(self, obj: dict[str, Any], shape: pod_patch.MergeShape) -> None:
+    def __init__(self, obj: dict[str, Any], shape: profile_matching.MergeShape) -> None:
         self._shape = shape
         self._take(obj)
 
@@ -161,10 +167,10 @@ class _Draft:
     def _patch(self, profile: CompiledProfile) -> None:
         patch = profile.source.spec.patch
         if profile.has_plain_patch:
-            self._take(pod_patch.merge_plain(self.result(), patch))
+            self._take(profile_matching.merge_plain(self.result(), patch))
             return
         try:
-            self._take(pod_patch.merge(self.result(), patch, self._shape))
+            self._take(profile_matching.merge(self.result(), patch, self._shape))
         except ApiError as error:
             raise ProfileError(profile.name, "spec.patch", str(error)) from error
 
@@ -204,3 +210,110 @@ def _set_priority(
     pod_spec.pop("preemptionPolicy", None)
     if found.preemption_policy:
         pod_spec["preemptionPolicy"] = found.preemption_policy
+
+
+PENDING = "Pending"
+
+
+def is_managed(profile: ClusterColocationProfile, *, by_default: bool) -> bool:
+    """Return whether the profile is for pods that exist already, too."""
+    return by_default or profile.metadata.labels.get(labels.CONTROLLER_MANAGED) == "true"
+
+
+def waits(pod: Pod) -> bool:
+    """Return whether a profile may still change the pod: it has no node, has not started and is not about to go."""
+    return not pod.spec.node_name and pod.status.phase == PENDING and not pod.metadata.deletion_timestamp
+
+
+def version(profile: ClusterColocationProfile) -> str:
+    """Return which content a draw is for; labels and annotations of the profile do not change it."""
+    metadata = profile.metadata
+    return str(metadata.generation) if metadata.generation else metadata.resource_version
+
+
+def steady_draw(seed: int, profile: ClusterColocationProfile, pod_uid: str) -> int:
+    """Return a number in [0, 100), the same whenever it is asked for one pod and one version of a profile."""
+    text = f"{seed}/{profile.metadata.uid}/{version(profile)}/{pod_uid}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % 100
+
+
+def matches(
+    profile: CompiledProfile, pod_labels: Mapping[str, str], namespace_labels: Mapping[str, str] | None
+) -> bool:
+    """Return whether both selectors hold. Unlike at creation a pod selector must be there, empty for all pods:
+    nobody should change every pod of a cluster by leaving something out.
+
+    `namespace_labels` None: the namespace is not known, which matches only profiles that do not ask for it.
+    """
+    if profile.unusable is not None or profile.source.spec.selector is None:
+        return False
+    if profile.selects_namespace is not None and (
+        namespace_labels is None or not profile.selects_namespace(namespace_labels)
+    ):
+        return False
+    return profile.selects is None or profile.selects(pod_labels)
+
+
+def applied(obj: dict[str, Any], profile: CompiledProfile) -> dict[str, Any]:
+    """Return the object as the profile wants it, except scheduler, priority class and resources.
+
+    Applying it twice is applying it once: a label that contains a suffix counts as having it, mappings read
+    what was there before it, and a chain of mappings (b to a, c to b) is followed to its end at once.
+    Raises: ProfileError.
+    """
+    for _ in range(1 + len(profile.label_keys) + len(profile.annotation_keys)):
+        result = _applied_once(obj, profile)
+        if result == obj:
+            break
+        obj = result
+    return obj
+
+
+def _applied_once(obj: dict[str, Any], profile: CompiledProfile) -> dict[str, Any]:
+    metadata = obj.get("metadata") or {}
+    own: dict[str, str] = metadata.get("labels") or {}
+    bare, tails = dict(own), {}
+    for key, suffix in profile.source.spec.label_suffixes.items():
+        before, found, after = (own.get(key) or "").rpartition(suffix) if suffix else ("", "", "")
+        if found:
+            bare[key], tails[key] = before, after
+    stripped = {**obj, "metadata": {**metadata, "labels": bare}}
+    result = apply_profile(stripped, profile, None)
+    finished = (result.get("metadata") or {}).get("labels") or {}
+    for key, after in tails.items():
+        if after and finished.get(key) == own[key].removesuffix(after):
+            finished[key] = own[key]  # another profile appended something behind our suffix
+    return result
+
+
+def metadata_patch(pod: Pod, profile: CompiledProfile) -> dict[str, Any]:
+    """Return the merge patch for labels and annotations, {} when the pod has them; `patch` of the profile left out.
+
+    Raises: ProfileError.
+    """
+    plain = msgspec.structs.replace(
+        profile,
+        source=msgspec.structs.replace(
+            profile.source, spec=msgspec.structs.replace(profile.source.spec, patch=None)
+        ),
+    )
+    before = {"metadata": {"labels": pod.metadata.labels, "annotations": pod.metadata.annotations}}
+    return difference(before, applied(before, plain))
+
+
+def whole_patch(obj: dict[str, Any], profile: CompiledProfile) -> dict[str, Any]:
+    """Return the merge patch for the whole pod, `patch` of the profile included. Raises: ProfileError."""
+    return difference(obj, applied(obj, profile))
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON merge patch (RFC 7386) from one object to another; lists are replaced as a whole."""
+    patch: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        have = old.get(key)
+        if isinstance(have, Mapping) and isinstance(value, Mapping):
+            if inner := difference(have, value):
+                patch[key] = inner
+        elif key not in old or have != value:
+            patch[key] = value
+    return patch

@@ -3,7 +3,7 @@
 Source: behaviour/manager 15, gate ColocationProfileController.
 
 A profile is looked at when it changes and once per `--colocation-profile-reconcile-interval`. What its pods
-should say is decided in `profile_pending`; here are the rounds, their limits, and what users are told.
+should say is decided in `colocation_profile`; here are the rounds, their limits, and what users are told.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backoff import Rate, TokenBucket
 from koordinator.cluster.controller import Controller
 from koordinator.manager.parts import ManagerContext
-from koordinator.manager.profiles import colocation_profile, profile_matching, profile_pending
+from koordinator.manager.profiles import colocation_profile, profile_matching
 from koordinator.manager.profiles.colocation_profile import ProfileError
 from koordinator.manager.profiles.profile_matching import CompiledProfile
 
@@ -41,7 +41,7 @@ _REFUSALS: tuple[type[errors.ApiError], ...] = (
 
 
 def _waiting(pod: Pod) -> Iterable[str]:
-    return (_WAITING,) if profile_pending.waits(pod) else ()
+    return (_WAITING,) if colocation_profile.waits(pod) else ()
 
 
 class _Known(msgspec.Struct):
@@ -89,7 +89,7 @@ class ColocationProfileController:
             self._known.pop(name, None)
             return None
         interval_s = self._options.reconcile_interval_s
-        if not profile_pending.is_managed(profile, by_default=self._options.reconcile_by_default):
+        if not colocation_profile.is_managed(profile, by_default=self._options.reconcile_by_default):
             self._known.pop(name, None)
             return None  # a label of it is a change, which brings it here again
         known = self._current(profile)
@@ -124,7 +124,7 @@ class ColocationProfileController:
             try:
                 if not self._is_drawn(known.compiled, pod):
                     continue
-                if known.compiled.source.spec.patch or profile_pending.metadata_patch(pod, known.compiled):
+                if known.compiled.source.spec.patch or colocation_profile.metadata_patch(pod, known.compiled):
                     if self._bucket is not None and not self._bucket.try_take(now_s):
                         self._tell_refused(known, refused)
                         return AGAIN_S
@@ -146,10 +146,10 @@ class ColocationProfileController:
             return False
         namespace = self._namespaces.get(pod.metadata.namespace)
         found = namespace.metadata.labels if namespace is not None else None
-        return profile_pending.matches(known.compiled, pod.metadata.labels, found)
+        return colocation_profile.matches(known.compiled, pod.metadata.labels, found)
 
     def _is_drawn(self, compiled: CompiledProfile, pod: Pod) -> bool:
-        drawn = profile_pending.draw(self._seed, compiled.source, pod.metadata.uid)
+        drawn = colocation_profile.steady_draw(self._seed, compiled.source, pod.metadata.uid)
         return colocation_profile.is_drawn(compiled, lambda: drawn)
 
     async def _bring_in_line(self, pod: Pod, compiled: CompiledProfile) -> None:
@@ -162,9 +162,9 @@ class ColocationProfileController:
             still_waits = seen.get("uid") == meta.uid and not (found.get("spec") or {}).get("nodeName")
             if not still_waits:
                 return
-            patch, guard = profile_pending.whole_patch(found, compiled), seen.get("resourceVersion", "")
+            patch, guard = colocation_profile.whole_patch(found, compiled), seen.get("resourceVersion", "")
         else:
-            patch, guard = profile_pending.metadata_patch(pod, compiled), meta.resource_version
+            patch, guard = colocation_profile.metadata_patch(pod, compiled), meta.resource_version
         if not patch:
             return
         changed = _changed_keys(patch)

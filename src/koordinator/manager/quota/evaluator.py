@@ -23,8 +23,8 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
 from koordinator.manager.options import QuotaUpdateOptions
 from koordinator.manager.quota import evaluation
-from koordinator.manager.quota.by_name import BY_NAME, names_of
 from koordinator.manager.quota.evaluation import QuotaEvaluation
+from koordinator.manager.quota.tree import BY_NAME, names_of
 
 WORKERS = 16
 WRITTEN_MAX = 100

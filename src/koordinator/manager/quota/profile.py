@@ -44,7 +44,7 @@ class WantedQuota(msgspec.Struct, frozen=True):
 
 def wanted_quota(profile: ElasticQuotaProfile, total: Amounts, unschedulable: Amounts) -> WantedQuota:
     """Return the quota of a profile, given what the nodes that it selects have, and what of it is on nodes that
-    take no pods (`node_totals`).
+    take no pods (`NodeTotals`).
 
     Those count in the total: the quota must not shrink while they are mended.
     """

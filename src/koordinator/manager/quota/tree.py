@@ -6,7 +6,7 @@ cluster may contradict each other; the checks are in `validation`.
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -14,11 +14,48 @@ import msgspec
 from koordinator.api import labels, normalization, quota_labels, resource_list
 from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import Family, Quantity
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
-from koordinator.manager.quota.running_total import RunningTotal
 
 log = logging.getLogger(__name__)
+
+
+class RunningTotal:
+    """The sum. A name is in it as long as a list that counts has it, even with zero."""
+
+    __slots__ = ("_families", "_lists", "_nanos")
+
+    def __init__(self) -> None:
+        self._nanos: dict[str, int] = {}
+        self._lists: dict[str, int] = {}
+        self._families: dict[str, Family] = {}
+
+    def add(self, amounts: Mapping[str, Quantity]) -> None:
+        """Count a list."""
+        for name, amount in amounts.items():
+            if name in self._nanos:
+                self._nanos[name] += amount.nanos
+                self._lists[name] += 1
+            else:
+                self._nanos[name] = amount.nanos
+                self._lists[name] = 1
+                self._families[name] = amount.family
+
+    def take(self, amounts: Mapping[str, Quantity]) -> None:
+        """Count a list no longer that was added before."""
+        for name, amount in amounts.items():
+            if self._lists[name] > 1:
+                self._nanos[name] -= amount.nanos
+                self._lists[name] -= 1
+            else:
+                del self._nanos[name], self._lists[name], self._families[name]
+
+    def amounts(self) -> Amounts:
+        """Return the sum as it is now, written as the first list that had the name wrote it."""
+        families = self._families
+        return {name: Quantity(nanos, families[name]) for name, nanos in self._nanos.items()}
+
 
 ROOT = labels.ROOT_QUOTA_NAME
 Keys = frozenset[str]
@@ -249,3 +286,11 @@ class QuotaTree:
                 parent: sorted(family.members) for parent, family in sorted(self._families.items())
             },
         }
+
+
+BY_NAME = "name"
+
+
+def names_of(quota: ElasticQuota) -> Iterable[str]:
+    """Return the values of the index."""
+    return (quota.metadata.name,)

@@ -17,7 +17,7 @@ from koordinator.api.meta import ObjectMeta
 from koordinator.manager.config import validation
 from koordinator.manager.config.validation import NodeRules, ValidationOptions
 from koordinator.manager.parts import ManagerContext
-from koordinator.manager.webhooks import annotation_checks
+from koordinator.manager.webhooks import pod_rules
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class NodeValidatingHandler:
         except msgspec.ValidationError as error:
             return denied(f"Node {name}: {error}")
         name = name or node.name
-        warnings = annotation_checks.node_warnings(node.annotations, old.annotations, node.labels, old.labels)
+        warnings = pod_rules.node_warnings(node.annotations, old.annotations, node.labels, old.labels)
         found = self._current().check(name, old.labels, node.labels)
         if is_new and not found.allowed:
             log.warning("new node matches several entries", extra={"node": name, "problem": found.message})

@@ -1,19 +1,46 @@
-"""Decide which pods may exist: QoS, priority, resources, devices, reserved annotations (behaviour/manager 14.6 a,
-b, e).
+"""Decide which pods may exist: QoS, priority, resources, devices, reserved annotations (behaviour/manager 14.6 a, b,
+e).
 
 Pure. A pod's user gets all violations of the QoS rules at once, and the first one of the device rules.
+
+Labels that an administrator requires of pods are in a ConfigMap, which is followed (behaviour/manager 14.6 f, gate
+EnablePodEnhancedValidator).
+
+Annotations and labels of users that nobody will be able to read are told when they are written (behaviour/api 16):
+elsewhere a typo shows late or never, the pod is not scheduled, the node keeps its old policy. Objects are let in all
+the same, since other versions of a component may understand more.
 """
 
+import asyncio
 import enum
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
-from koordinator.api import labels, pod_resources, priority, qos, quantity, resources
-from koordinator.api.core import Container, Pod
+from koordinator.api import (
+    gang_labels,
+    labels,
+    node_labels,
+    pod_resources,
+    priority,
+    qos,
+    quantity,
+    resources,
+    slo_config,
+)
+from koordinator.api.annotations import device, extended_resource, koordlet, node, placement, reservation
+from koordinator.api.annotations.codec import Annotation, Empty, Payload
+from koordinator.api.core import ConfigMap, Container, Pod
+from koordinator.api.errors import ProtocolError
 from koordinator.api.qos import QoSClass
 from koordinator.api.qos_priority_rules import FORBIDDEN_PRIORITIES
 from koordinator.api.resource_list import Amounts
+from koordinator.cluster.errors import ApiError, NotFound
+from koordinator.manager.parts import ManagerContext
+
+log = logging.getLogger(__name__)
 
 WHOLE_GPU_PERCENT = 100
 _REQUESTS = "pod.spec.containers[*].resources.requests"
@@ -194,3 +221,201 @@ def malformed_amount(pod: Pod) -> str:
             except quantity.QuantityError as error:
                 return f"{path}.{name}: {error}"
     return ""
+
+
+TIMEOUT_S = 2.0
+"""For reading the ConfigMap while a pod waits."""
+
+REASON = "LabelRulesNotUsed"
+
+
+CONFIG_NAMESPACE = "koordinator-system"
+CONFIG_NAME = "pod-enhanced-validator-config"
+
+_ENABLE = "enable"
+
+
+class LabelRule(Payload, frozen=True, kw_only=True):
+    """Label keys that pods must have, outside of some namespaces; any value will do."""
+
+    name: str = ""
+    required_labels: list[str] = []
+    namespace_whitelist: list[str] = []
+
+
+_RULES = Annotation("rules", list[LabelRule], empty=Empty.ABSENT)
+
+
+class LabelRules(msgspec.Struct, frozen=True):
+    """The rules in force; none while they are switched off."""
+
+    rules: tuple[LabelRule, ...] = ()
+
+
+class PodLabelSync(msgspec.Struct, frozen=True):
+    """The rules after the ConfigMap was read; `problem` is empty when they were understood."""
+
+    rules: LabelRules
+    problem: str = ""
+
+
+def sync(old: LabelRules, data: Mapping[str, str] | None) -> PodLabelSync:
+    """Return the next rules from the ConfigMap's data (None: there is none); those not understood keep the old."""
+    if data is None or data.get(_ENABLE, "").strip().lower() != "true":
+        return PodLabelSync(LabelRules())
+    try:
+        found = _RULES.decode(data.get(_RULES.key, ""), f"ConfigMap {CONFIG_NAMESPACE}/{CONFIG_NAME}")
+    except ProtocolError as error:
+        return PodLabelSync(old, str(error))
+    return PodLabelSync(LabelRules(tuple(found)))
+
+
+def violation(rules: LabelRules, namespace: str, pod_labels: Mapping[str, str]) -> str:
+    """Return what a pod lacks by the first rule that it breaks, in words; empty when it may exist."""
+    if pod_labels.get(labels.POD_SKIP_ENHANCED_VALIDATION) == "true":
+        return ""
+    for rule in rules.rules:
+        missing = [key for key in rule.required_labels if key not in pod_labels]
+        if missing and namespace not in rule.namespace_whitelist:
+            return f"{_words(missing)} (rule '{rule.name}')"
+    return ""
+
+
+def _words(missing: list[str]) -> str:
+    if len(missing) == 1:
+        return f"required label '{missing[0]}' is missing"
+    return f"required labels are missing: [{' '.join(missing)}]"
+
+
+class LabelRulesSource:
+    """The rules in force. The watch tells a change at once; besides, the ConfigMap is read every interval,
+    when a pod comes, so that a watch that went silent cannot keep old rules for ever.
+    """
+
+    def __init__(self, shared: ManagerContext) -> None:
+        options = shared.options.enhanced_validator
+        self.rules = LabelRules()
+        self._cluster, self._events = shared.cluster, shared.events
+        self._namespace, self._name = options.config_namespace, options.config_name
+        self._interval_s = options.reconcile_interval_s
+        self._read_s: float | None = None
+        self._problem = ""
+        self._reading = asyncio.Lock()
+        maps = shared.factory.informer(
+            ConfigMap, self._namespace, field_selector=f"metadata.name={self._name}"
+        )
+        maps.add_handler(self._sync, lambda _, found: self._sync(found), self._gone)
+
+    async def fresh(self) -> LabelRules:
+        """Return the rules, read again when that is due; those known so far when nobody answers."""
+        if self._is_due() and not self._reading.locked():
+            async with self._reading:
+                self._read_s = self._cluster.clock.now()
+                await self._read()
+        return self.rules
+
+    def _is_due(self) -> bool:
+        since_s = None if self._read_s is None else self._cluster.clock.now() - self._read_s
+        return since_s is None or not 0 <= since_s < self._interval_s
+
+    async def _read(self) -> None:
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                found = await self._cluster.get(ConfigMap, self._name, self._namespace)
+        except NotFound:
+            self._gone(None)
+        except (ApiError, TimeoutError) as error:
+            facts = {"config_map": f"{self._namespace}/{self._name}", "error": str(error)}
+            log.warning("label rules not read, the last ones stay", extra=facts)
+        else:
+            self._sync(found)
+
+    def _gone(self, found: ConfigMap | None) -> None:
+        if found is None or found.metadata.name == self._name:
+            self._problem = ""
+            self.rules = sync(self.rules, None).rules
+
+    def _sync(self, found: ConfigMap) -> None:
+        if found.metadata.name != self._name:
+            return
+        outcome = sync(self.rules, found.data)
+        self.rules = outcome.rules
+        if outcome.problem and outcome.problem != self._problem:
+            log.warning("label rules not used", extra={"problem": outcome.problem})
+            self._events.warning(found, REASON, outcome.problem)
+        self._problem = outcome.problem
+
+
+Texts = Mapping[str, str]
+Read = Callable[[Texts], object]
+"""Reads one member of annotations (or labels). Raises: ProtocolError when it is malformed."""
+
+
+def _by_key(*codecs: Annotation[Any]) -> dict[str, Read]:
+    return {codec.key: codec.read for codec in codecs}
+
+
+_POD_ANNOTATIONS: Mapping[str, Read] = {
+    **_by_key(device.DEVICE_ALLOCATE_HINT, device.DEVICE_JOINT_ALLOCATE, device.GPU_PARTITION_SPEC),
+    **_by_key(extended_resource.EXTENDED_RESOURCE_SPEC, koordlet.CPU_BURST, koordlet.CPU_QOS),
+    **_by_key(koordlet.MEMORY_QOS, koordlet.BLKIO_QOS, koordlet.RESCTRL, koordlet.SOFT_EVICTION),
+    **_by_key(placement.RESOURCE_SPEC, placement.NUMA_TOPOLOGY_SPEC, placement.NETWORK_TOPOLOGY_SPEC),
+    **_by_key(reservation.RESERVATION_AFFINITY, reservation.EXACT_MATCH_RESERVATION),
+    labels.NETWORK_QOS: koordlet.network_limits,
+    labels.OOM_SCORE_ADJ: lambda found: koordlet.oom_score_adj(found, ""),
+    labels.SCHEDULING_HINT: placement.scheduling_hint,
+    labels.GANG_MIN_AVAILABLE: lambda found: gang_labels.min_available({}, found),
+    labels.GANG_TOTAL_NUMBER: gang_labels.total_number,
+    labels.GANG_WAITING_TIME: gang_labels.waiting_time_s,
+    labels.GANG_GROUPS: gang_labels.groups,
+}
+_NODE_ANNOTATIONS: Mapping[str, Read] = {
+    **_by_key(slo_config.NODE_COLOCATION_STRATEGY, node.NODE_RESERVATION, node.SYSTEM_QOS_RESOURCE),
+    **_by_key(node.AMPLIFICATION_RATIO, node.USAGE_THRESHOLDS, node.THIRD_PARTY_ALLOCATIONS),
+    labels.NODE_NETWORK_BANDWIDTH: node_labels.network_bandwidth,
+}
+
+
+def _ratio(key: str) -> Read:
+    def read(found: Texts) -> None:
+        if key in found and node_labels.ratio_percent(found, key) is None:
+            raise ProtocolError("", key, f"{found[key]!r} is no ratio such as 0.6")
+
+    return read
+
+
+_NODE_LABELS: Mapping[str, Read] = {
+    labels.NODE_CPU_NORMALIZATION_ENABLED: node_labels.is_cpu_normalization_enabled,
+    **{
+        key: _ratio(key)
+        for key in (
+            labels.NODE_CPU_RECLAIM_RATIO,
+            labels.NODE_MEMORY_RECLAIM_RATIO,
+            labels.NODE_MID_STATIC_CPU_RESERVED_RATIO,
+            labels.NODE_MID_STATIC_MEMORY_RESERVED_RATIO,
+        )
+    },
+}
+
+
+def pod_warnings(annotations: Texts, old: Texts) -> tuple[str, ...]:
+    """Return what is malformed in those annotations of a pod that are new or differ from `old`, in words."""
+    return tuple(_malformed("metadata.annotations", _POD_ANNOTATIONS, annotations, old))
+
+
+def node_warnings(annotations: Texts, old: Texts, own: Texts, old_labels: Texts) -> tuple[str, ...]:
+    """Return the same of a node's annotations and labels."""
+    return (
+        *_malformed("metadata.annotations", _NODE_ANNOTATIONS, annotations, old),
+        *_malformed("metadata.labels", _NODE_LABELS, own, old_labels),
+    )
+
+
+def _malformed(path: str, readers: Mapping[str, Read], found: Texts, old: Texts) -> Iterator[str]:
+    for key in sorted(readers.keys() & found.keys()):
+        if found[key] == old.get(key):
+            continue
+        try:
+            readers[key]({key: found[key]})
+        except ProtocolError as error:
+            yield f"{path}[{key}]: {error.reason}, so it will not be used"

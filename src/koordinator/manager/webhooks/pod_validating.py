@@ -15,11 +15,11 @@ from koordinator.api.core import Namespace, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.manager.parts import ManagerContext
-from koordinator.manager.profiles import profile_matching, profile_pending
+from koordinator.manager.profiles import colocation_profile, profile_matching
 from koordinator.manager.profiles.colocation_profile import ProfileError
 from koordinator.manager.quota.pods import QuotaUseVerdict
-from koordinator.manager.webhooks import annotation_checks, pod_label_rules, pod_mutating, pod_rules, table
-from koordinator.manager.webhooks.pod_label_rules import LabelRulesSource
+from koordinator.manager.webhooks import pod_mutating, pod_rules, table
+from koordinator.manager.webhooks.pod_rules import LabelRulesSource
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
 from koordinator.manager.webhooks.timing import VALIDATE, Steps
 
@@ -88,7 +88,7 @@ class PodValidatingHandler:
         except quantity.QuantityError as error:
             return denied(f"{pod_mutating.called(request)}: {pod_rules.malformed_amount(pod) or error}")
         before = old.metadata.annotations if old is not None else {}
-        warnings = annotation_checks.pod_warnings(pod.metadata.annotations, before)
+        warnings = pod_rules.pod_warnings(pod.metadata.annotations, before)
         if old is None:
             warnings += tuple(unready.pod_warnings(pod))
         if not (verdict.allowed and warnings):
@@ -111,7 +111,7 @@ class PodValidatingHandler:
                 return denied(problem)
         if self._label_rules is not None:
             rules = await self._label_rules.fresh()
-            problem = pod_label_rules.violation(rules, pod.metadata.namespace, pod.metadata.labels)
+            problem = pod_rules.violation(rules, pod.metadata.namespace, pod.metadata.labels)
             began_s = durations.done(operation, LABEL_RULES, began_s, allowed=not problem)
             if problem:
                 return denied(problem)
@@ -168,22 +168,24 @@ class ProfileChanges:
     def explain(self, old: Pod, new: Pod) -> bool:
         """Return whether one profile makes of `old` what `new` says in its fixed labels."""
         return (
-            profile_pending.waits(old)
+            colocation_profile.waits(old)
             and old.spec.priority == new.spec.priority
             and any(self._makes(profile, old, new) for profile in self._profiles.objects.values())
         )
 
     def _makes(self, profile: ClusterColocationProfile, old: Pod, new: Pod) -> bool:
-        if not profile_pending.is_managed(profile, by_default=self._by_default):
+        if not colocation_profile.is_managed(profile, by_default=self._by_default):
             return False
         compiled = profile_matching.compile_profile(profile)
         namespace = self._namespaces.get(new.metadata.namespace)
         found = namespace.metadata.labels if namespace is not None else None
-        if compiled.broken is not None or not profile_pending.matches(compiled, old.metadata.labels, found):
+        if compiled.broken is not None or not colocation_profile.matches(
+            compiled, old.metadata.labels, found
+        ):
             return False
         before = {"metadata": {"labels": old.metadata.labels, "annotations": old.metadata.annotations}}
         try:
-            wanted = profile_pending.applied(before, compiled)["metadata"].get("labels") or {}
+            wanted = colocation_profile.applied(before, compiled)["metadata"].get("labels") or {}
         except ProfileError:
             return False
         return all(wanted.get(key) == new.metadata.labels.get(key) for key in FIXED)

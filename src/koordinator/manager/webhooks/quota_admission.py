@@ -1,5 +1,8 @@
 """Admission of ElasticQuotas: completed at creation with a parent, its tree and a weight (behaviour/manager 17.1),
 checked at every change (17). JSON in, JSON out; the input is kept.
+
+`Quotas` is all that an instance of the manager keeps about quotas for its webhooks. The metric of shared weights shows
+every quota that the watch shows, whoever admitted it.
 """
 
 import asyncio
@@ -13,20 +16,23 @@ from koordinator.api import labels, quantity, quota_labels, resource_list
 from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
-from koordinator.api.quantity import ResourceList
+from koordinator.api.quantity import NANO, ResourceList
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.backoff import Rate, TokenBucket
 from koordinator.cluster.errors import ApiError, NotFound
 from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
+from koordinator.manager.parts import ManagerContext
 from koordinator.manager.quota import validation
 from koordinator.manager.quota.tree import ROOT, QuotaInfo, QuotaTree, quota_info
 from koordinator.manager.quota.validation import QuotaRefusal, QuotaRules, QuotaVerdict
+from koordinator.manager.webhooks.pod_quotas import PodQuotas
 from koordinator.manager.webhooks.quota_topology import Learned, QuotaTopology
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, Handler, denied
+from koordinator.prometheus import Gauge
 
 log = logging.getLogger(__name__)
-
 
 LOOK_UP_S = 2.0
 """How long the API server may take to say whether a parent exists that our watch has not shown."""
@@ -306,3 +312,55 @@ def _weight(obj: str, annotations: dict[str, str], spec_max: ResourceList) -> Re
         raise DefaultingError(obj, error.field, error.reason, QuotaRefusal.SHARED_WEIGHT) from error
     aligned = {name: given.get(name, amount) for name, amount in spec_max.items()}
     return resource_list.to_wire(resource_list.of(aligned))
+
+
+DEBUG_PATH = "/elasticQuota"
+
+
+class Quotas:
+    """One topology and everybody who needs it. `pods` is for the handlers of pods."""
+
+    def __init__(self, shared: ManagerContext) -> None:
+        rules = QuotaRules.of(shared.gates)
+        topology = self.topology = QuotaTopology(shared.factory, shared.clock)
+        look_up = ParentLookUp(shared.cluster, topology)
+        ConflictWatch(topology, rules, shared.events)
+        SharedWeightMetric(shared.factory, shared.metrics.quota_shared_weight)
+        self.mutating: Handler = QuotaMutatingHandler(topology, look_up)
+        self.validating: Handler = QuotaValidatingHandler(topology, rules, look_up)
+        self.pods = PodQuotas(
+            shared.cluster, shared.factory, topology, shared.gates, shared.options.quota_update, shared.rng
+        )
+
+    def debug_json(self) -> bytes:
+        """Return what GET `/elasticQuota` answers."""
+        return msgspec.json.encode(self.topology.tree.debug_view())
+
+
+class SharedWeightMetric:
+    """Keeps a gauge by quota and resource, in whole units (cores for CPU)."""
+
+    def __init__(self, factory: InformerFactory, gauge: Gauge) -> None:
+        self._gauge = gauge
+        factory.informer(ElasticQuota).add_handler(self._on_quota, self._on_changed, self._on_deleted)
+
+    def _on_changed(self, old: ElasticQuota, new: ElasticQuota) -> None:
+        if _shared_weight(old) != _shared_weight(new):
+            self._on_deleted(old)
+            self._on_quota(new)
+
+    def _on_quota(self, quota: ElasticQuota) -> None:
+        for name, raw in _shared_weight(quota).items():
+            try:
+                amount = quantity.of(raw)
+            except quantity.QuantityError:
+                continue  # counts as none; the topology has told so
+            self._gauge.set(amount.nanos / NANO, quota.metadata.name, name)
+
+    def _on_deleted(self, quota: ElasticQuota) -> None:
+        for name in _shared_weight(quota):
+            self._gauge.values.pop((quota.metadata.name, name), None)
+
+
+def _shared_weight(quota: ElasticQuota) -> ResourceList:
+    return quota_annotations.shared_weight(quota.metadata.annotations, quota.spec.max)

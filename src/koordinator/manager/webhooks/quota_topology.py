@@ -11,8 +11,7 @@ from koordinator.api.core import Pod
 from koordinator.api.sigs import ElasticQuota
 from koordinator.clock import Clock
 from koordinator.cluster.informer import Informer, InformerFactory
-from koordinator.manager.quota.by_name import BY_NAME, names_of
-from koordinator.manager.quota.tree import QuotaInfo, QuotaTree, quota_info
+from koordinator.manager.quota.tree import BY_NAME, QuotaInfo, QuotaTree, names_of, quota_info
 
 log = logging.getLogger(__name__)
 
