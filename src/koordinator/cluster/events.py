@@ -13,7 +13,7 @@ import hashlib
 import logging
 import random
 import zlib
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
@@ -37,7 +37,7 @@ SIMILAR_MAX = 10
 SIMILAR_WINDOW_S = 600.0
 # One object of one source: 25 events at once, then one every five minutes.
 FLOOD_RATE = Rate(per_s=1 / 300, burst=25)
-# Objects and event texts that are remembered; the least recently seen is forgotten.
+# Objects and event texts that are remembered; those not seen for longest are forgotten.
 REMEMBERED_MAX = 4096
 
 COMBINED_PREFIX = "(combined from similar events): "
@@ -143,22 +143,25 @@ class _Written(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Remembered(Generic[V]):
-    """A mapping that forgets the least recently used beyond `REMEMBERED_MAX`."""
+    """A mapping that remembers the last `REMEMBERED_MAX` keys at most, and at least half as many.
+
+    Two generations of plain dicts: an OrderedDict takes twice as much memory.
+    """
 
     def __init__(self) -> None:
-        self._items: OrderedDict[bytes, V] = OrderedDict()
+        self._recent: dict[bytes, V] = {}
+        self._older: dict[bytes, V] = {}
 
     def get(self, key: bytes) -> V | None:
-        found = self._items.get(key)
-        if found is not None:
-            self._items.move_to_end(key)
+        found = self._recent.get(key)
+        if found is None and (found := self._older.pop(key, None)) is not None:
+            self.put(key, found)
         return found
 
     def put(self, key: bytes, value: V) -> None:
-        self._items[key] = value
-        self._items.move_to_end(key)
-        if len(self._items) > REMEMBERED_MAX:
-            self._items.popitem(last=False)
+        self._recent[key] = value
+        if len(self._recent) >= REMEMBERED_MAX // 2:
+            self._older, self._recent = self._recent, {}
 
     def get_or_make(self, key: bytes, make: Callable[[], V]) -> V:
         found = self.get(key)
