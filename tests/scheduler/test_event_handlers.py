@@ -235,6 +235,17 @@ def test_a_nomination_follows_the_pods_status_and_ours_is_there_first(said: list
     assert desk.engine.nominations.node_of("p") == kept
 
 
+def test_a_nominated_pod_that_changes_keeps_its_place_among_the_others_of_its_node() -> None:
+    desk = Desk()
+    desk.set(status={"nominatedNodeName": "n"})
+    other = desk.pod(metadata={"uid": "q", "name": "q"}, status={"nominatedNodeName": "n"})
+    desk.handlers.pod_set(None, other)
+    desk.set(cpu="3", status={"nominatedNodeName": "n"})
+
+    [first, second] = desk.engine.nominations.on("n")
+    assert (first.uid, first.nonzero_amounts[0], second.uid) == ("p", 3000, "q")
+
+
 @pytest.mark.parametrize(
     ("gates", "scheduler", "kept"),
     [
@@ -304,3 +315,64 @@ def test_a_plugin_has_pods_tried_at_once_unless_it_says_otherwise(at_once: bool 
     area = "active" if at_once in (True, None) else "backoff"
     assert desk.queue.counts()[area] == 1
     assert desk.wake_count == 2
+
+
+def test_a_pod_without_a_uid_is_known_by_its_name() -> None:
+    desk = Desk()
+    waiting = desk.set(metadata={"uid": ""})
+    assert desk.queue.find("default/p") is not None
+    desk.handlers.pod_deleted(waiting)
+    assert len(desk.queue) == 0
+
+    placed = desk.set(metadata={"uid": ""}, nodeName="n")
+    desk.forget()
+    desk.handlers.pod_deleted(placed)
+    assert desk.events == ["AssignedPodDelete n"]
+
+
+@pytest.mark.parametrize("uid", ["p", ""])
+@pytest.mark.parametrize("where", ["", "n"], ids=["waiting", "placed"])
+def test_the_amounts_of_a_pod_are_read_once(uid: str, where: str) -> None:
+    desk, key = Desk(), uid or "default/p"
+
+    def known() -> PodInfo:
+        place, waiting = desk.engine.table.place_of(key), desk.queue.find(key)
+        assert (place is None) is (where == "")
+        return place.pod if place is not None else waiting.pod  # type: ignore[union-attr]
+
+    desk.set(metadata={"uid": uid}, nodeName=where)
+    before = known()
+    now = desk.set(metadata={"uid": uid, "labels": {"a": "b"}}, nodeName=where)
+    assert known().pod is now
+    assert known().request_amounts is before.request_amounts
+
+
+def test_a_pod_that_the_api_shows_without_its_node_again_is_to_be_placed_anew() -> None:
+    desk = Desk()
+    desk.set(nodeName="n")
+    desk.set()
+    assert "p" in desk.queue
+
+
+def test_a_change_of_a_placed_pod_that_left_the_queue_does_not_bring_it_back() -> None:
+    desk = Desk()
+    desk.set()
+    desk.assume()
+    desk.queue.remove("p")
+    desk.set(cpu="2")
+    assert "p" not in desk.queue
+
+
+@pytest.mark.parametrize(("took_s", "told_s"), [(0.25, 0.25), (0.0, 0.0), (-3.0, 0.0)])
+def test_how_long_events_take_is_measured_and_never_below_nothing(took_s: float, told_s: float) -> None:
+    desk = Desk()
+    clock: Any = desk.engine.clock
+
+    def slow(event: QueueingEvent, now_s: float) -> None:
+        clock.now_s += took_s
+
+    desk.queue.happened = slow  # type: ignore[method-assign]
+    series = desk.engine.metrics.event_handling.of("NodeAdd")
+    before = series.total, sum(series.counts)
+    desk.handlers.node_set(None, from_builtins(node("m"), Node))
+    assert (series.total - before[0], sum(series.counts) - before[1]) == (pytest.approx(told_s), 1)

@@ -315,3 +315,38 @@ def test_profiles_change_reservations_and_their_templates() -> None:
             assert await webhooks.handlers["reservation"](other) is review.ALLOWED
 
     run(scenario)
+
+
+def test_refused_reservations_say_why_and_count_as_rejected() -> None:
+    async def scenario(webhooks: Webhooks) -> None:
+        spec = {"selector": {"matchLabels": {"app": "a"}}, "priorityClassName": "no-such"}
+        profile = {"metadata": {"name": "batch"}, "spec": spec}
+        await webhooks.cluster.create(ClusterColocationProfile, profile)
+        await asyncio.sleep(1)
+        template = {"template": {"spec": {"containers": []}}}
+
+        async def ask(labels: dict[str, Any]) -> tuple[str, int]:
+            body = {"metadata": {"name": "r", "labels": labels}, "spec": template}
+            answer = await webhooks.ask("reservation", "reservations", body, namespace="")
+            status = answer.get("status") or {"message": "", "code": 200}
+            return status["message"], status["code"]
+
+        def counts() -> dict[str, int]:
+            head = "koord_manager_webhook_webhook_duration_milliseconds_count{"
+            lines = webhooks.metrics.internal.text().splitlines()
+            told = [line for line in lines if line.startswith(head) and 'object_type="reservation"' in line]
+            return {line.partition('status="')[2].partition('"')[0]: int(line.split()[-1]) for line in told}
+
+        message, code = await ask({"app": "a"})
+        assert (code, message.startswith("Reservation r: ")) == (500, True)
+        assert 'no PriorityClass "no-such" exists' in message
+        assert counts() == {"rejected": 1}
+
+        message, code = await ask({"app": 5})
+        assert (code, message.startswith("Reservation r: ")) == (400, True)
+        assert counts() == {"rejected": 2}
+
+        assert await ask({"app": "b"}) == ("", 200)
+        assert counts() == {"rejected": 2, "allowed": 1}
+
+    run(scenario)

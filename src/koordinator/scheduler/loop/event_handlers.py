@@ -128,8 +128,8 @@ class EventHandlers:
         if is_of_others and not self._counts_other_schedulers:
             return
         said = info.pod.status.nominated_node_name
-        was_taken_back = old is not None and bool(old.status.nominated_node_name) and not said
-        if said != nominations.node_of(info.uid) and (said or was_taken_back):
+        was_said = old is not None and old.status.nominated_node_name
+        if said != nominations.node_of(info.uid) and (said or was_said):
             nominations.set(info, said, by_others=is_of_others)
         else:
             nominations.refresh(info)
