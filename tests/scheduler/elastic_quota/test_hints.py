@@ -4,7 +4,7 @@ import pytest
 
 from koordinator.scheduler.plugins.elastic_quota import hints
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.hints import QueueingHint, QueueingHintReason, TreeSnapshot
+from koordinator.scheduler.plugins.elastic_quota.hints import QueueingHintReason, TreeSnapshot
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT
 from tests.scheduler.elastic_quota.test_tree import spec
 
@@ -42,15 +42,15 @@ def test_the_end_of_a_pod_helps_those_below_its_quota(
     deleted: QuotaRef | None, key: str, checks_ancestors: bool, reason: QueueingHintReason
 ) -> None:
     found = hints.on_pod_delete(LEAF, deleted, key, TREE, checks_ancestors=checks_ancestors)
-    assert found.reason is reason
+    assert found is reason
 
 
 def test_quotas_that_are_not_known_yet_or_not_at_all_make_a_pod_try() -> None:
-    assert hints.on_pod_delete(LEAF, LEAF, "ns/gone", None).hint is QueueingHint.QUEUE
+    assert hints.on_pod_delete(LEAF, LEAF, "ns/gone", None).queues
     gone = QuotaRef("gone", "")
-    assert hints.on_pod_delete(gone, gone, "ns/x", TREE).reason is QueueingHintReason.SAME_QUOTA
+    assert hints.on_pod_delete(gone, gone, "ns/x", TREE) is QueueingHintReason.SAME_QUOTA
     nobody = hints.on_pod_delete(QuotaRef("", ""), LEAF, "ns/gone", TREE)
-    assert (nobody.reason, nobody.hint) == (QueueingHintReason.NO_QUOTA, QueueingHint.SKIP)
+    assert (nobody, nobody.queues) == (QueueingHintReason.NO_QUOTA, False)
 
 
 def test_parents_in_a_circle_end() -> None:
@@ -64,7 +64,7 @@ def test_another_quota_helps_when_something_that_counts_changed() -> None:
 
     def reason(waiting: QuotaRef = LEAF, tree_id: str = "", **more: bool) -> QueueingHintReason:
         options = {"checks_ancestors": True, **more}
-        return hints.on_quota_update(waiting, old, new, tree_id, TREE, **options).reason
+        return hints.on_quota_update(waiting, old, new, tree_id, TREE, **options)
 
     assert reason() is QueueingHintReason.ANCESTOR
     assert reason(checks_ancestors=False) is QueueingHintReason.OTHER_QUOTA
@@ -73,8 +73,8 @@ def test_another_quota_helps_when_something_that_counts_changed() -> None:
     assert reason(tree_id="t") is QueueingHintReason.OTHER_TREE
     assert reason(is_tree_known=False) is QueueingHintReason.NO_TREE
     for before, after in ((None, new), (old, None)):
-        assert hints.on_quota_update(LEAF, before, after, "", TREE).reason is QueueingHintReason.UNREADABLE
+        assert hints.on_quota_update(LEAF, before, after, "", TREE) is QueueingHintReason.UNREADABLE
     same = hints.on_quota_update(LEAF, old, spec("mid", high=10), "", TREE, checks_ancestors=True)
-    assert same.reason is QueueingHintReason.UNCHANGED
+    assert same is QueueingHintReason.UNCHANGED
     hooked = hints.on_quota_update(LEAF, old, old, "", None, checks_ancestors=True, hooks_see_change=True)
-    assert (hooked.reason, hooked.hint) == (QueueingHintReason.NO_SNAPSHOT, QueueingHint.QUEUE)
+    assert (hooked, hooked.queues) == (QueueingHintReason.NO_SNAPSHOT, True)

@@ -1,27 +1,32 @@
 """Areas `quota-admission`, `quota-preemption`, `quota-overuse-revoke`, `quota-requeue-hint`."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
-from koordinator.api import resource_list
+from koordinator.api import labels, resource_list
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
+from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.api.sigs import ElasticQuota
+from koordinator.clock import FixedClock
+from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugin.status import Code, Status
-from koordinator.scheduler.plugins.elastic_quota import evictions, forest, hints
+from koordinator.scheduler.plugins.elastic_quota import evictions, hints
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
+from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.checks import decide_at, place_in
 from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPod, VictimReason
-from koordinator.scheduler.plugins.elastic_quota.forest import Binding, QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, QuotaPodRequest, above, nanos_of
+from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
+from koordinator.scheduler.plugins.elastic_quota.quota import QuotaPodRequest, above, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 from koordinator.scheduler.plugins.preemption import victims as stock
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.vectors.adapters.scheduler_quota_tree import RESERVED, Play, spec_of
 
 Case = dict[str, Any]
-DISABLE_DEFAULT = "DisableDefaultQuota"
 
 ADMISSION = {
     AdmissionReason.OK: "Success",
@@ -92,31 +97,29 @@ def preemption(case: Case) -> Any:
 
 
 def _resolve(case: Case) -> Any:
-    quotas = [
-        Binding(each["namespace"], each["name"], tuple(each.get("namespaces") or ()))
-        for each in case["elasticQuotas"]
-    ]
-    gates = case.get("gates") or []
-    is_multi = "MultiQuotaTree" in gates
-    trees = {each["name"]: each.get("treeId", "") if is_multi else "" for each in case["elasticQuotas"]}
-    pod = case["pod"]
-    found = forest.resolve(
-        pod.get("quotaLabel", ""),
-        pod["namespace"],
-        quotas,
-        {DEFAULT: "", **trees},
-        has_default=DISABLE_DEFAULT not in gates,
-    )
+    found = _ref(case["pod"], case["elasticQuotas"], case.get("gates") or ())
     return {"quota": found.name, "tree": found.tree_id}
 
 
-def _ref(case: Case, trees: dict[str, str], gates: Sequence[str] = ()) -> QuotaRef:
-    has_default = DISABLE_DEFAULT not in gates
-    return forest.resolve(case.get("quotaLabel", ""), "", (), trees, has_default=has_default)
+def _ref(pod: Case, quotas: Sequence[Case], gates: Sequence[str] = ()) -> QuotaRef:
+    """Where a book with these quotas counts the pod."""
+    switches = FeatureGates.of(Component.SCHEDULER, ",".join(f"{gate}=true" for gate in gates))
+    book = QuotaBook(ElasticQuotaArgs(), switches, FixedClock())
+    for each in quotas:
+        meta = {
+            "name": each["name"],
+            "namespace": each.get("namespace", "quotas"),
+            "labels": {labels.QUOTA_TREE_ID: each.get("treeId", "")},
+            "annotations": {labels.QUOTA_NAMESPACES: json.dumps(each.get("namespaces") or [])},
+        }
+        book.set_quota(from_builtins({"metadata": meta}, ElasticQuota))
+    own = {labels.QUOTA_NAME: pod["quotaLabel"]} if pod.get("quotaLabel") else {}
+    meta = {"name": "p", "namespace": pod.get("namespace", "elsewhere"), "labels": own}
+    return book.quota_of(from_builtins({"metadata": meta}, Pod))
 
 
 def _rival(pod: Case, known: Sequence[str] = ()) -> QuotaPod:
-    quota = pod.get("quota") or _ref(pod, dict.fromkeys(known, "")).name
+    quota = pod.get("quota") or _ref(pod, [{"name": name} for name in known]).name
     return QuotaPod(
         name=pod.get("name", ""),
         quota=quota,
@@ -248,14 +251,13 @@ def requeue_hint(case: Case) -> Any:
         return quota.get("treeId", "") if is_multi else ""
 
     known = case.get("snapshotQuotas") or []
-    trees = {DEFAULT: "", **{each["name"]: tree_of(each) for each in known}}
-    waiting = _ref(case["pod"], trees, gates)
+    waiting = _ref(case["pod"], known, gates)
     tree = GroupQuotaTree(reserved=None if waiting.tree_id else RESERVED)
     for each in known:
         if tree_of(each) == waiting.tree_id:
             tree.set_quota(spec_of(each))
     deleted, checks = case.get("deletedPod"), case.get("enableCheckParentQuota", False)
-    gone = _ref(deleted, trees, gates) if deleted is not None else None
+    gone = _ref(deleted, known, gates) if deleted is not None else None
     if gone is not None and tree.get(gone.name) is not None:
         tree.add_pod(
             gone.name, QuotaPodRequest(key="p", request={}, is_on_node=deleted.get("assigned", False))
@@ -271,11 +273,11 @@ def requeue_hint(case: Case) -> Any:
             spec_of(new) if new else None,
             tree_of(new) if new else "",
             snapshot,
-            is_tree_known=waiting.tree_id in ("", *trees.values()),
+            is_tree_known=waiting.tree_id in ("", *map(tree_of, known)),
             checks_ancestors=checks,
             hooks_see_change=False,
         )
-    return {"hint": decision.hint.value}
+    return {"hint": "Queue" if decision.queues else "Skip"}
 
 
 ADAPTERS = {

@@ -84,7 +84,7 @@ class Play:
         tree = self.tree
         match step["op"]:
             case "nodeAdd":
-                self.capacity.add(step["name"], resource_list.of(step["allocatable"]))
+                self.capacity.update(step["name"], resource_list.of(step["allocatable"]))
             case "nodeUpdate":
                 self.capacity.update(step["name"], resource_list.of(step["new"]))
             case "nodeDelete":

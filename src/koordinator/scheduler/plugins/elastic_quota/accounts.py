@@ -30,50 +30,6 @@ from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
-class QuotaControllers:
-    """The loops; they run on the leader. Source: behaviour/elastic-quota 2.2, 15 and 16."""
-
-    def __init__(
-        self,
-        args: ElasticQuotaArgs,
-        handle: Handle,
-        book: QuotaBook,
-        changes: QuotaChanges,
-        hooks: QuotaHooks,
-    ) -> None:
-        self._args = args
-        self._handle = handle
-        self._statuses = Statuses(handle, book, changes, hooks)
-        self.over_use = OverUse(args, handle, book, changes)
-
-    def loops(self) -> list[BackgroundController]:
-        """Return the controllers that run beside scheduling."""
-        found = [
-            BackgroundController("ElasticQuota reserved quotas", self._keep_reserved),
-            BackgroundController("ElasticQuota status", self._statuses.run),
-        ]
-        if self._args.enable_runtime_quota and self._args.monitor_all_quotas:
-            found.append(BackgroundController("ElasticQuota over-use", self.over_use.run))
-        return found
-
-    async def _keep_reserved(self) -> None:
-        namespace = self._args.quota_group_namespace
-        for body in reserved_objects(self._args):
-            name = body["metadata"]["name"]
-            try:
-                await self._handle.cluster.get(ElasticQuota, name, namespace)
-            except errors.NotFound:
-                try:
-                    await self._handle.cluster.create(ElasticQuota, body, namespace)
-                except errors.AlreadyExists:
-                    continue
-                except errors.ApiError as error:
-                    log.warning("reserved quota not created", extra={"quota": name, "error": str(error)})
-            except errors.ApiError as error:
-                log.warning("reserved quota not looked at", extra={"quota": name, "error": str(error)})
-        await asyncio.Event().wait()
-
-
 def reserved_objects(args: ElasticQuotaArgs) -> list[dict[str, Any]]:
     """Return the three quotas that every cluster has."""
     root_labels = {
@@ -96,13 +52,11 @@ def reserved_objects(args: ElasticQuotaArgs) -> list[dict[str, Any]]:
 
 log = logging.getLogger(__name__)
 
-OWN = frozenset(
-    (
-        "enable_check_parent_quota",
-        "disable_default_quota_preemption",
-        "enable_queue_hint",
-        "quota_snapshot_update_interval",
-    )
+OWN = (
+    "enable_check_parent_quota",
+    "disable_default_quota_preemption",
+    "enable_queue_hint",
+    "quota_snapshot_update_interval",
 )
 """Arguments that each profile may have of its own; all others are about the quotas, of which there is one set."""
 
@@ -117,7 +71,8 @@ class QuotaAccounts(RowKeeper):
         book = self.book = QuotaBook(args, handle.gates, handle.clock, hooks)
         changes = self.changes = QuotaChanges(book, has_runtime=args.enable_runtime_quota)
         timed = self.timed = Latencies(handle)
-        self.controllers = QuotaControllers(args, handle, book, changes, hooks)
+        self._statuses = Statuses(handle, book, changes, hooks)
+        self._over_use = OverUse(args, handle, book, changes)
         self._set_quota = timed.of("UpdateQuota", book.set_quota)
         self._remove_quota = timed.of("DeleteQuota", book.remove_quota)
         self._reserve = timed.of("ReservePod", book.reserve)
@@ -174,3 +129,32 @@ class QuotaAccounts(RowKeeper):
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
         self._unreserve(pod.key)
         self.changes.happened()
+
+    # Loops, which run on the leader. Source: behaviour/elastic-quota 2.2, 15 and 16.
+
+    def loops(self) -> list[BackgroundController]:
+        """Return the controllers that run beside scheduling."""
+        found = [
+            BackgroundController("ElasticQuota reserved quotas", self._keep_reserved),
+            BackgroundController("ElasticQuota status", self._statuses.run),
+        ]
+        if self._args.enable_runtime_quota and self._args.monitor_all_quotas:
+            found.append(BackgroundController("ElasticQuota over-use", self._over_use.run))
+        return found
+
+    async def _keep_reserved(self) -> None:
+        namespace = self._args.quota_group_namespace
+        for body in reserved_objects(self._args):
+            name = body["metadata"]["name"]
+            try:
+                await self._handle.cluster.get(ElasticQuota, name, namespace)
+            except errors.NotFound:
+                try:
+                    await self._handle.cluster.create(ElasticQuota, body, namespace)
+                except errors.AlreadyExists:
+                    continue
+                except errors.ApiError as error:
+                    log.warning("reserved quota not created", extra={"quota": name, "error": str(error)})
+            except errors.ApiError as error:
+                log.warning("reserved quota not looked at", extra={"quota": name, "error": str(error)})
+        await asyncio.Event().wait()

@@ -127,27 +127,20 @@ def admit(
     """
     asked = mask(request, quota.max)
     path = (*(each if isinstance(each, str) else each.name for each in reversed(ancestors)), quota.name)
-    if exceeded := exceeding(mask(add(asked, quota.used), asked), quota.limit):
-        return AdmissionDecision(
-            reason=AdmissionReason.QUOTA,
-            quota=quota.name,
-            limit=quota.limit,
-            used=quota.used,
-            request=asked,
-            exceeded=exceeded,
-            pod_count=pod_count,
-        )
-    fixed = mask(add(asked, quota.non_preemptible_used), asked)
-    if not is_preemptible and (exceeded := exceeding(fixed, quota.min)):
-        return AdmissionDecision(
-            reason=AdmissionReason.NON_PREEMPTIBLE,
-            quota=quota.name,
-            limit=quota.min,
-            used=quota.non_preemptible_used,
-            request=asked,
-            exceeded=exceeded,
-            pod_count=pod_count,
-        )
+    questions = [(AdmissionReason.QUOTA, quota.used, quota.limit)]
+    if not is_preemptible:
+        questions.append((AdmissionReason.NON_PREEMPTIBLE, quota.non_preemptible_used, quota.min))
+    for reason, used, limit in questions:
+        if exceeded := exceeding(mask(add(asked, used), asked), limit):
+            return AdmissionDecision(
+                reason=reason,
+                quota=quota.name,
+                limit=limit,
+                used=used,
+                request=asked,
+                exceeded=exceeded,
+                pod_count=pod_count,
+            )
     for ancestor in ancestors:
         decision = admit_above(asked, ancestor, path=path, pod_count=pod_count)
         if not decision.is_allowed:

@@ -43,11 +43,6 @@ class Capacity:
         self._nodes: dict[str, Amounts] = {}
         self.total: Amounts = {}
 
-    def add(self, node: str, allocatable: Amounts) -> None:
-        """A node came; one that is known already is ignored."""
-        if node not in self._nodes:
-            self.update(node, allocatable)
-
     def update(self, node: str, allocatable: Amounts) -> None:
         """A node has changed, or is new."""
         delta = resource_list.sub(allocatable, self._nodes.get(node, {}))
@@ -218,10 +213,7 @@ class QuotaBook:
             return
         tree_id = self.forest.tree_ids.get(name, DEFAULT_TREE)
         place = self.find(name)
-        tree, affected = (
-            place[0] if place is not None else None,
-            set(place[1].pods) if place is not None else set(),
-        )
+        tree, affected = (place[0], set(place[1].pods)) if place is not None else (None, set[str]())
         is_root = bool(tree_id) and quota_labels.is_tree_root(known.metadata.labels)
         lost = tree.names() if tree is not None and is_root else [name]
         counted = [each for one in lost if tree is not None and (each := tree.get(one)) is not None]

@@ -29,6 +29,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     ROOT,
     Nanos,
     Quota,
+    accumulate_in_place,
     amounts_of,
     masked,
     nanos_of,
@@ -158,21 +159,20 @@ class QuotaChecks:
         """Return where a pod belongs, brought up to date; Skip for one without a quota, an error where its quota is
         out of reach.
         """
-        place = self._places.of(pod)
-        if isinstance(place, PodQuota) and place.has_runtime:
-            self._bring_up_to_date(place)
-        return place
+        return self._up_to_date(self._places.of(pod))
 
     def place(self, ref: QuotaRef) -> PodQuota | Status:
         """Return the quota of that name, brought up to date."""
-        place = self._places.at(ref)
-        if isinstance(place, PodQuota) and place.has_runtime:
-            self._bring_up_to_date(place)
-        return place
+        return self._up_to_date(self._places.at(ref))
 
-    def _bring_up_to_date(self, place: PodQuota) -> None:
-        if place.quota.fresh_version != place.tree.version:
+    def _up_to_date(self, place: PodQuota | Status) -> PodQuota | Status:
+        if (
+            isinstance(place, PodQuota)
+            and place.has_runtime
+            and place.quota.fresh_version != place.tree.version
+        ):
             self._refresh(place.tree, place.ref.name)
+        return place
 
     # One pod
 
@@ -241,8 +241,7 @@ class QuotaChecks:
             group = groups.get(place.ref.name)
             if group is None:
                 group = groups[place.ref.name] = _Group(place)
-                if place.has_runtime:
-                    self._bring_up_to_date(place)
+                self._up_to_date(place)
             counted = place.quota.pods.get(pod.key)
             if counted is not None and counted.is_assigned:
                 continue
@@ -297,8 +296,7 @@ class QuotaChecks:
             below = [each for each in groups if any(one is ancestor for one in each.place.ancestors)]
             together: Nanos = {}
             for each in below:
-                for name, number in masked(each.request, each.place.quota.max).items():
-                    together[name] = together.get(name, 0) + number
+                accumulate_in_place(together, masked(each.request, each.place.quota.max))
             decision = admission.admit_above(
                 amounts_of(together),
                 ancestor if isinstance(ancestor, str) else self._standing_of(ancestor),
@@ -346,12 +344,7 @@ class _Group:
 
     def add(self, pod: PodInfo, request: Nanos) -> None:
         self.count += 1
-        self._sum_up(self.request, request)
+        accumulate_in_place(self.request, request)
         if quota_labels.is_pod_non_preemptible(pod.pod.metadata.labels):
             self.fixed_count += 1
-            self._sum_up(self.fixed, request)
-
-    @staticmethod
-    def _sum_up(total: Nanos, request: Nanos) -> None:
-        for name, number in request.items():
-            total[name] = total.get(name, 0) + number
+            accumulate_in_place(self.fixed, request)

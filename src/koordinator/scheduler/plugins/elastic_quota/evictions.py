@@ -137,32 +137,6 @@ def choose_victims(
     return VictimChoice(Code.SUCCESS, tuple(victims), violations)
 
 
-class OveruseReason(enum.Enum):
-    """The result of checking a quota."""
-
-    WITHIN = "the quota is within its runtime"
-    WAITING = "above its runtime, but not for long enough"
-    EVICT = "above its runtime for longer than delayEvictTime"
-
-
-class OveruseCheck(msgspec.Struct, frozen=True):
-    """The finding, and since when the quota counts as above its runtime for the next check."""
-
-    reason: OveruseReason
-    last_under_s: float
-
-
-def check_overuse(last_under_s: float, now_s: float, is_above: bool, delay_s: float) -> OveruseCheck:
-    """Return whether it is time to evict; after that the delay begins anew. `is_above`: the quota uses more than
-    its runtime now.
-    """
-    if not is_above:
-        return OveruseCheck(OveruseReason.WITHIN, now_s)
-    if now_s - last_under_s > delay_s:
-        return OveruseCheck(OveruseReason.EVICT, now_s)
-    return OveruseCheck(OveruseReason.WAITING, last_under_s)
-
-
 class OveruseTimer:
     """Since when quotas are above their runtime. `delay_s`: how long they may be before pods are evicted."""
 
@@ -181,15 +155,15 @@ class OveruseTimer:
         self._under_s.clear()
 
     def is_due(self, name: str, now_s: float, seen_s: float, *, is_above: bool) -> bool:
-        """Return whether it is time to evict from a quota; `seen_s`: when it was last seen within its runtime, if
-        nothing is known of it.
-        """
-        check = check_overuse(self._under_s.get(name, seen_s), now_s, is_above, self._delay_s)
-        if check.reason is OveruseReason.WITHIN:
+        """Return whether it is time to evict from a quota, which begins the delay anew; `seen_s`: when it was last
+        seen within its runtime, if nothing is known of it. `is_above`: it uses more than its runtime now."""
+        if not is_above:
             self._under_s.pop(name, None)
-        else:
-            self._under_s[name] = check.last_under_s
-        return check.reason is OveruseReason.EVICT
+            return False
+        under_s = self._under_s.get(name, seen_s)
+        is_due = now_s - under_s > self._delay_s
+        self._under_s[name] = now_s if is_due else under_s
+        return is_due
 
 
 class RevokeReason(enum.Enum):

@@ -3,13 +3,13 @@ pod belongs to. Source: behaviour/elastic-quota 9 and 10.
 """
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, QuotaPodRequest, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.quota import QuotaPodRequest, QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 
@@ -30,14 +30,6 @@ def is_ignored(
     return policy is TerminatingPolicy.IMMEDIATE or now_s > deleted_s + (grace_s or 0)
 
 
-class Binding(msgspec.Struct, frozen=True):
-    """An ElasticQuota as a target of pods: where it lives, and namespaces that are bound to it."""
-
-    namespace: str
-    name: str
-    namespaces: tuple[str, ...] = ()
-
-
 class QuotaRef(msgspec.Struct, frozen=True):
     """A quota and its tree. An empty name: the pod is in no quota."""
 
@@ -46,36 +38,6 @@ class QuotaRef(msgspec.Struct, frozen=True):
 
 
 NO_QUOTA = QuotaRef("")
-
-
-def resolve(
-    label: str,
-    namespace: str,
-    quotas: Iterable[Binding],
-    trees: Mapping[str, str],
-    *,
-    has_default: bool = True,
-) -> QuotaRef:
-    """Return the quota of a pod: by its label, by the name of its namespace, by a binding of its namespace, and the
-    default quota where nothing applies or the quota is not known.
-
-    `trees` has the tree id of each known quota. Without a default quota (gate `DisableDefaultQuota`) only
-    the label counts.
-    """
-    name = label or (_by_namespace(namespace, quotas) if has_default else "")
-    if name and name in trees:
-        return QuotaRef(name, trees[name])
-    return QuotaRef(DEFAULT) if has_default else NO_QUOTA
-
-
-def _by_namespace(namespace: str, quotas: Iterable[Binding]) -> str:
-    bound = ""
-    for quota in quotas:
-        if quota.namespace == quota.name == namespace:
-            return quota.name
-        if not bound and namespace in quota.namespaces:
-            bound = quota.name
-    return bound
 
 
 DEFAULT_TREE = ""

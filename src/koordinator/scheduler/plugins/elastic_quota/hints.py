@@ -23,15 +23,8 @@ from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
-class QueueingHint(enum.Enum):
-    """The treatment of the waiting pod."""
-
-    QUEUE = "Queue"
-    SKIP = "Skip"
-
-
 class QueueingHintReason(enum.Enum):
-    """The reason; the value tells the hint."""
+    """The reason to queue the waiting pod, or to skip it."""
 
     UNREADABLE = "an object of the event cannot be read"
     NO_SNAPSHOT = "the quotas are not known yet"
@@ -44,25 +37,11 @@ class QueueingHintReason(enum.Enum):
     NOT_ASSIGNED = "the deleted pod used nothing"
     OTHER_QUOTA = "a quota that the pod does not depend on"
 
-
-_QUEUE = frozenset(
-    (
-        QueueingHintReason.UNREADABLE,
-        QueueingHintReason.NO_SNAPSHOT,
-        QueueingHintReason.SAME_QUOTA,
-        QueueingHintReason.ANCESTOR,
-    )
-)
-
-
-class QueueingHintDecision(msgspec.Struct, frozen=True):
-    """The hint's reason."""
-
-    reason: QueueingHintReason
-
     @property
-    def hint(self) -> QueueingHint:
-        return QueueingHint.QUEUE if self.reason in _QUEUE else QueueingHint.SKIP
+    def queues(self) -> bool:
+        """Return whether the pod is worth another look."""
+        cls = type(self)
+        return self in (cls.UNREADABLE, cls.NO_SNAPSHOT, cls.SAME_QUOTA, cls.ANCESTOR)
 
 
 class TreeSnapshot(msgspec.Struct, frozen=True):
@@ -95,11 +74,6 @@ class TreeSnapshot(msgspec.Struct, frozen=True):
         return False
 
 
-def is_relevant(old: QuotaSpec, new: QuotaSpec) -> bool:
-    """Return whether an update changes anything that shares are computed from."""
-    return old != new
-
-
 def on_quota_update(
     waiting: QuotaRef,
     old: QuotaSpec | None,
@@ -110,20 +84,20 @@ def on_quota_update(
     is_tree_known: bool = True,
     checks_ancestors: bool = False,
     hooks_see_change: bool = False,
-) -> QueueingHintDecision:
+) -> QueueingHintReason:
     """A quota changed from `old` to `new` (None: could not be read) in tree `tree_id`."""
     if old is None or new is None:
-        return QueueingHintDecision(QueueingHintReason.UNREADABLE)
+        return QueueingHintReason.UNREADABLE
     if not waiting.name:
-        return QueueingHintDecision(QueueingHintReason.NO_QUOTA)
+        return QueueingHintReason.NO_QUOTA
     if waiting.tree_id != tree_id:
-        return QueueingHintDecision(QueueingHintReason.OTHER_TREE)
+        return QueueingHintReason.OTHER_TREE
     if not is_tree_known:
-        return QueueingHintDecision(QueueingHintReason.NO_TREE)
-    if not (is_relevant(old, new) or hooks_see_change):
-        return QueueingHintDecision(QueueingHintReason.UNCHANGED)
+        return QueueingHintReason.NO_TREE
+    if old == new and not hooks_see_change:
+        return QueueingHintReason.UNCHANGED
     if waiting.name == new.name:
-        return QueueingHintDecision(QueueingHintReason.SAME_QUOTA)
+        return QueueingHintReason.SAME_QUOTA
     return _by_ancestry(waiting, new.name, snapshot, checks_ancestors=checks_ancestors)
 
 
@@ -134,33 +108,33 @@ def on_pod_delete(
     snapshot: TreeSnapshot | None,
     *,
     checks_ancestors: bool = False,
-) -> QueueingHintDecision:
+) -> QueueingHintReason:
     """A pod of quota `deleted` (None: could not be read) is gone."""
     if deleted is None:
-        return QueueingHintDecision(QueueingHintReason.UNREADABLE)
+        return QueueingHintReason.UNREADABLE
     if not (waiting.name and deleted.name):
-        return QueueingHintDecision(QueueingHintReason.NO_QUOTA)
+        return QueueingHintReason.NO_QUOTA
     if waiting.tree_id != deleted.tree_id:
-        return QueueingHintDecision(QueueingHintReason.OTHER_TREE)
+        return QueueingHintReason.OTHER_TREE
     if snapshot is None:
-        return QueueingHintDecision(QueueingHintReason.NO_SNAPSHOT)
+        return QueueingHintReason.NO_SNAPSHOT
     if deleted.name in snapshot.parents and deleted_key not in snapshot.assigned.get(deleted.name, ()):
-        return QueueingHintDecision(QueueingHintReason.NOT_ASSIGNED)
+        return QueueingHintReason.NOT_ASSIGNED
     if waiting.name == deleted.name:
-        return QueueingHintDecision(QueueingHintReason.SAME_QUOTA)
+        return QueueingHintReason.SAME_QUOTA
     return _by_ancestry(waiting, deleted.name, snapshot, checks_ancestors=checks_ancestors)
 
 
 def _by_ancestry(
     waiting: QuotaRef, other: str, snapshot: TreeSnapshot | None, *, checks_ancestors: bool
-) -> QueueingHintDecision:
+) -> QueueingHintReason:
     """A quota that is not the pod's own matters only where ancestors are checked, and if it is one."""
     if not checks_ancestors:
-        return QueueingHintDecision(QueueingHintReason.OTHER_QUOTA)
+        return QueueingHintReason.OTHER_QUOTA
     if snapshot is None:
-        return QueueingHintDecision(QueueingHintReason.NO_SNAPSHOT)
+        return QueueingHintReason.NO_SNAPSHOT
     is_above = snapshot.is_above(other, waiting.name)
-    return QueueingHintDecision(QueueingHintReason.ANCESTOR if is_above else QueueingHintReason.OTHER_QUOTA)
+    return QueueingHintReason.ANCESTOR if is_above else QueueingHintReason.OTHER_QUOTA
 
 
 class QuotaUpdate(msgspec.Struct, frozen=True):
@@ -198,7 +172,7 @@ class QuotaQueueingHints:
                 checks_ancestors=self._checks_ancestors,
                 hooks_see_change=subject.hooks_see_change,
             )
-            return decision.hint is QueueingHint.QUEUE
+            return decision.queues
         if event.kind is ClusterEvent.ASSIGNED_POD_DELETED:
             return self._deleted(event.old, waiting)
         return True
@@ -209,8 +183,7 @@ class QuotaQueueingHints:
         key = gone.key if isinstance(gone, PodInfo) else ""
         if snapshot is not None and deleted is not None and key not in self._known[waiting.tree_id]:
             snapshot = TreeSnapshot(snapshot.parents, {deleted.name: frozenset((key,))})
-        decision = on_pod_delete(waiting, deleted, key, snapshot, checks_ancestors=self._checks_ancestors)
-        return decision.hint is QueueingHint.QUEUE
+        return on_pod_delete(waiting, deleted, key, snapshot, checks_ancestors=self._checks_ancestors).queues
 
     def _snapshot(self, tree_id: str) -> TreeSnapshot | None:
         now_s = self._clock.now()

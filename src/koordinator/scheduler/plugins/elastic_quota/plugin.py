@@ -4,9 +4,9 @@ Source: behaviour/elastic-quota.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from koordinator.api import labels, quota_labels, resource_list
@@ -223,20 +223,16 @@ class QuotaRefusals:
         return {name: number - used.get(name, 0) for name, number in self._checks.limit_of(quota).items()}
 
 
-class QuotaState(msgspec.Struct, frozen=True):
-    """The answer of PreFilter about pods of a class, as things stand."""
-
-    status: Status
-
-
 class ElasticQuota(
-    PreFilterPlugin[QuotaState],
-    PostFilterPlugin[QuotaState],
-    ReservePlugin[QuotaState],
-    ControllerProvider[QuotaState],
-    ApiProvider[QuotaState],
-    JobRoomPlugin[QuotaState],
+    PreFilterPlugin[Status],
+    PostFilterPlugin[Status],
+    ReservePlugin[Status],
+    ControllerProvider[Status],
+    ApiProvider[Status],
+    JobRoomPlugin[Status],
 ):
+    """The state is the answer of PreFilter about pods of a class, as things stand."""
+
     name = "ElasticQuota"
     args = ElasticQuotaArgs
     wakes_on = (
@@ -268,12 +264,8 @@ class ElasticQuota(
         return ()  # no node is another one for a pod of another quota: all that counts is in `live_key`
 
     def sleep_key(self, pod: PodInfo) -> Hashable:
-        own = pod.pod.metadata
-        return (
-            own.labels.get(labels.QUOTA_NAME, ""),
-            own.namespace,
-            quota_labels.is_pod_non_preemptible(own.labels),
-        )
+        own, marks = pod.pod.metadata, pod.pod.metadata.labels
+        return marks.get(labels.QUOTA_NAME, ""), own.namespace, quota_labels.is_pod_non_preemptible(marks)
 
     def tells_apart(self, old: PodInfo, new: PodInfo) -> bool:
         return self.sleep_key(old) != self.sleep_key(new) or old.request_key != new.request_key
@@ -281,11 +273,11 @@ class ElasticQuota(
     def live_key(self, pod: PodInfo) -> Hashable:
         return self._answer(pod)
 
-    def prepare(self, pod: PodInfo) -> QuotaState:
-        return QuotaState(self._answer(pod))
+    def prepare(self, pod: PodInfo) -> Status:
+        return self._answer(pod)
 
-    def pre_filter(self, state: QuotaState) -> PreFilterResult:
-        return PreFilterResult(state.status)
+    def pre_filter(self, state: Status) -> PreFilterResult:
+        return PreFilterResult(state)
 
     def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         if isinstance(event.new, frozenset):
@@ -304,7 +296,8 @@ class ElasticQuota(
             return place
         try:
             if checks.has_room(pod, place):
-                return self._objection(pod, place) if self._has_hooks else SUCCESS
+                text = self._hooks.objection(place.ref.name, pod.pod) if self._has_hooks else ""
+                return unschedulable(text) if text else SUCCESS
             decision = checks.decide(pod.pod, place)
         except (QuantityError, ProtocolError) as problem:
             return error(str(problem))
@@ -315,10 +308,6 @@ class ElasticQuota(
         if not self.handle.table.is_trial:  # else what is used is only supposed
             self._refusals.add(place)
         return unschedulable(decision.message)
-
-    def _objection(self, pod: PodInfo, place: PodQuota) -> Status:
-        text = self._hooks.objection(place.ref.name, pod.pod)
-        return unschedulable(text) if text else SUCCESS
 
     def room_for(self, pods: Iterable[PodInfo]) -> Status:
         status, places = self.checks.room_for(pods)
@@ -348,13 +337,8 @@ class ElasticQuota(
         return self._preemption.outlook(pod, diagnosis)
 
     def controllers(self) -> Sequence[BackgroundController]:
-        return self.accounts.controllers.loops()
+        return self.accounts.loops()
 
     def endpoints(self) -> Sequence[Endpoint]:
-        def one(request: ApiRequest) -> ApiAnswer:
-            return describe_quota(self.book, request)
-
-        def many(request: ApiRequest) -> ApiAnswer:
-            return describe_quotas(self.book, request)
-
-        return (Endpoint("quotas/{name}", one), Endpoint("quotas", many))
+        one, many = partial(describe_quota, self.book), partial(describe_quotas, self.book)
+        return Endpoint("quotas/{name}", one), Endpoint("quotas", many)

@@ -139,9 +139,7 @@ class ChildQuotas:
             return False
         stays_short = is_computed and self.share(row) < min(request, entry.request)
         self._former.setdefault(row, entry)
-        self._replace(
-            row, ChildQuota(weight=entry.weight, request=request, least=entry.least, lends=entry.lends)
-        )
+        self._replace(row, msgspec.structs.replace(entry, request=request))
         return not stays_short
 
     def keep(self, row: int, least: int) -> bool:
@@ -152,9 +150,7 @@ class ChildQuotas:
         if self._shortage is not None:
             self._filling = None  # its floors are scaled ones
         self._former.setdefault(row, entry)
-        self._replace(
-            row, ChildQuota(weight=entry.weight, request=entry.request, least=least, lends=entry.lends)
-        )
+        self._replace(row, msgspec.structs.replace(entry, least=least))
         return True
 
     def _count(self, entry: ChildQuota, sign: int) -> None:
