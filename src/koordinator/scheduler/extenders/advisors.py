@@ -61,12 +61,7 @@ class Advisors:
         if all(client.config.node_cache_capable for client in self._clients):
             return []
         return [
-            Watch(
-                WholeNode,
-                on_add=self._set_node,
-                on_update=lambda _, new: self._set_node(new),
-                on_delete=lambda node: self._nodes.pop(node.metadata.name, None),
-            )
+            Watch.newest(WholeNode, self._set_node, lambda node: self._nodes.pop(node.metadata.name, None))
         ]
 
     def _set_node(self, node: WholeNode) -> None:

@@ -33,6 +33,16 @@ class Watch(msgspec.Struct, Generic[T], frozen=True):
     on_update: Callable[[T, T], Any]
     on_delete: Callable[[T], Any]
 
+    @classmethod
+    def newest(cls, view: type[T], put: Callable[[T], Any], drop: Callable[[T], Any]) -> "Watch[T]":
+        """Watch objects of which only the newest state counts."""
+        return cls(view, put, lambda _, new: put(new), drop)
+
+    @classmethod
+    def changes(cls, view: type[T], changed: Callable[[T | None, T | None], Any]) -> "Watch[T]":
+        """Watch objects as pairs of before and after: None before they came, and after they went."""
+        return cls(view, lambda new: changed(None, new), changed, lambda old: changed(old, None))
+
 
 class RecordKind(enum.StrEnum):
     """The events of a workload that the auditor keeps records of. Source: behaviour/scheduler C13."""

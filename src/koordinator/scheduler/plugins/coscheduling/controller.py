@@ -238,7 +238,7 @@ class PodGroupController:
         self._is_status_apart = False
         """Whether the CRD that is served has a status subresource."""
         self._running: Controller[str] | None = None
-        handle.watch(Watch(PodGroup, self._group_set, lambda _, new: self._group_set(new), self._group_gone))
+        handle.watch(Watch.newest(PodGroup, self._group_set, self._group_gone))
         handle.watch(Watch(Pod, self._pod_added, self._pod_updated, self._pod_deleted))
 
     @classmethod

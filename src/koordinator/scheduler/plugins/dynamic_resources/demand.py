@@ -3,7 +3,6 @@ taints, worked out once per kind of request and device. Words as upstream's.
 """
 
 import abc
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -34,6 +33,7 @@ from koordinator.scheduler.plugins.dynamic_resources.allocator import (
     SubRequest,
 )
 from koordinator.scheduler.plugins.dynamic_resources.inventory import Inventory, SliceDevice
+from koordinator.scheduler.table.recent import Recent
 
 SELECTIONS_MAX = 512
 """Kinds of requests remembered; each has a byte per device."""
@@ -171,27 +171,15 @@ class DeviceSelections:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        self._selections: OrderedDict[SelectionKey, DeviceSelection] = OrderedDict()
-        self._attributes: OrderedDict[str, AttributeColumn] = OrderedDict()
+        self._selections: Recent[DeviceSelection] = Recent(SELECTIONS_MAX)
+        self._attributes: Recent[AttributeColumn] = Recent(COLUMNS_MAX)
 
     def of(self, key: SelectionKey) -> DeviceSelection:
         """Raises: DeviceSelectorError."""
-        found = self._selections.get(key)
-        if found is None:
-            found = self._selections[key] = DeviceSelection(self._inventory, key)
-            if len(self._selections) > SELECTIONS_MAX:
-                self._selections.popitem(last=False)
-        self._selections.move_to_end(key)
-        return found
+        return self._selections.get(key, lambda: DeviceSelection(self._inventory, key))
 
     def attribute(self, name: str) -> AttributeColumn:
-        found = self._attributes.get(name)
-        if found is None:
-            found = self._attributes[name] = AttributeColumn(self._inventory, name)
-            if len(self._attributes) > COLUMNS_MAX:
-                self._attributes.popitem(last=False)
-        self._attributes.move_to_end(name)
-        return found
+        return self._attributes.get(name, lambda: AttributeColumn(self._inventory, name))
 
 
 T = TypeVar("T")

@@ -185,9 +185,9 @@ class DynamicResources(
         self._supply = Supply(self._books.inventory, self._labels, steps_max)
         self._writer = ClaimWriter(handle, self._books, duration.parse(args.binding_timeout))
         if not handle.gates.is_on("DisableDynamicResourceAllocationInformer"):
-            handle.watch(_watch(ResourceClaim, self._claim_set))
-            handle.watch(_watch(DeviceClass, self._class_set))
-            handle.watch(_watch(ResourceSlice, self._slice_set))
+            handle.watch(Watch.changes(ResourceClaim, self._claim_set))
+            handle.watch(Watch.changes(DeviceClass, self._class_set))
+            handle.watch(Watch.changes(ResourceSlice, self._slice_set))
 
     # What comes in
 
@@ -372,12 +372,3 @@ def _would_answer(state: ClaimState, misplaced: ResourceClaim | None) -> PostFil
 
 def _key(claim: ResourceClaim) -> ClaimKey:
     return claim.metadata.namespace, claim.metadata.name
-
-
-def _watch(view: type[Any], told: Any) -> Watch[Any]:
-    return Watch(
-        view,
-        on_add=lambda obj: told(None, obj),
-        on_update=told,
-        on_delete=lambda obj: told(obj, None),
-    )

@@ -81,11 +81,9 @@ class QuotaAccounts(RowKeeper):
         updated = changes.after(timed.of("OnPodUpdate", book.set_pod))
         deleted = changes.after(timed.of("OnPodDelete", book.remove_pod))
         set_node = changes.after(book.set_node)
-        handle.watch(
-            Watch(ElasticQuota, self._quota_set, lambda _, new: self._quota_set(new), self._quota_gone)
-        )
+        handle.watch(Watch.newest(ElasticQuota, self._quota_set, self._quota_gone))
         handle.watch(Watch(Pod, added, lambda _, new: updated(new), deleted))
-        handle.watch(Watch(Node, set_node, lambda _, new: set_node(new), changes.after(book.remove_node)))
+        handle.watch(Watch.newest(Node, set_node, changes.after(book.remove_node)))
         handle.table.add_keeper(self)
 
     @classmethod

@@ -47,14 +47,7 @@ class QuotaPreemption:
         self._budgets = Budgets()
         self._eviction = PreemptionExecutor(handle)
         self._start = 0
-        handle.watch(
-            Watch(
-                PodDisruptionBudget,
-                on_add=self._budgets.set,
-                on_update=lambda _, new: self._budgets.set(new),
-                on_delete=self._budgets.remove,
-            )
-        )
+        handle.watch(Watch.newest(PodDisruptionBudget, self._budgets.set, self._budgets.remove))
 
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
         """Evicts pods of the same quota in the background when that makes room."""

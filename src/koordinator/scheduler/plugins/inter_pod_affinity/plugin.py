@@ -157,14 +157,7 @@ class InterPodAffinity(
         self._counts = PodCounts(table.shared(PodKinds), self.namespaces, self._topology, counts_leaving=True)
         self._index = TermIndex(self.namespaces, self._affinities)
         table.add_keeper(self._index)
-        handle.watch(
-            Watch(
-                Namespace,
-                on_add=self.set_namespace,
-                on_update=lambda _, new: self.set_namespace(new),
-                on_delete=self.namespaces.remove,
-            )
-        )
+        handle.watch(Watch.newest(Namespace, self.set_namespace, self.namespaces.remove))
 
     def set_namespace(self, namespace: Namespace) -> None:
         version = self.namespaces.version

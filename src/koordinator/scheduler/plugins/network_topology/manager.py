@@ -64,12 +64,7 @@ class NetworkTopologyManager:
         self.background = BackgroundController("NetworkTopology", self._run)
         self.watches: tuple[Watch[Any], ...] = (
             Watch(Node, self._node_set, self._node_changed, self._node_gone),
-            Watch(
-                ClusterNetworkTopology,
-                self._object_set,
-                lambda _, new: self._object_set(new),
-                self._object_gone,
-            ),
+            Watch.newest(ClusterNetworkTopology, self._object_set, self._object_gone),
         )
 
     def tree(self) -> TopologyTree | None:

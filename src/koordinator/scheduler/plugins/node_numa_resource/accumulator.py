@@ -16,6 +16,7 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     NodeCPUTopology,
     cpus_of,
     mask_of,
+    union_of,
 )
 
 NOT_ENOUGH = unschedulable("not enough cpus available to satisfy request")
@@ -113,7 +114,7 @@ class _Accumulator:
         if self.request.exclusive != policy:
             return 0
         held = self.topology.mask_of(cpu for cpu, hold in holds.items() if hold.exclusive == policy)
-        return _joined(group for group in groups.values() if group & held)
+        return union_of(group for group in groups.values() if group & held)
 
     def run(self) -> None:
         is_full = self.request.bind_policy == CPUBindPolicy.FULL_PCPUS
@@ -131,11 +132,11 @@ class _Accumulator:
         self.taken |= mask
         self.need -= len(cpus)
         if self.request.exclusive == CPUExclusivePolicy.PCPU_LEVEL:
-            self._blocked_cores |= _joined(
+            self._blocked_cores |= union_of(
                 self.topology.cores[self.topology.places[cpu].core] for cpu in cpus
             )
         elif self.request.exclusive == CPUExclusivePolicy.NUMA_NODE_LEVEL:
-            self._blocked_numa |= _joined(
+            self._blocked_numa |= union_of(
                 self.topology.numa_nodes[self.topology.places[cpu].numa] for cpu in cpus
             )
 
@@ -302,10 +303,3 @@ class _Accumulator:
             by_core.setdefault(self.topology.places[cpu].core, []).append(cpu)
         rounds = max(map(len, by_core.values()), default=0)
         return [of_core[i] for i in range(rounds) for of_core in by_core.values() if i < len(of_core)]
-
-
-def _joined(masks: Iterable[CPUMask]) -> CPUMask:
-    joined = 0
-    for mask in masks:
-        joined |= mask
-    return joined

@@ -165,7 +165,9 @@ def place(
     `reservations` are those that the pod may use, or must; `others` have a say in which NUMA nodes are chosen.
     """
     merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
-    status = _check(plan, facts, node_allocation, usage, merged)
+    status = check_settings(plan, facts, merged)
+    if status.is_success:
+        status = policy.check_node(plan, facts.bind_policy, merged, facts.state(node_allocation), usage)
     if not status.is_success:
         return NUMAPlacement(status=status)
     state = facts.state(node_allocation, strategies.numa.type)
@@ -192,20 +194,6 @@ def place(
     chosen = admission.hint.numa_nodes
     breaks = chosen is not None and not exclusivity.allows(chosen)
     return NUMAPlacement(allocation, binding, merged.policy, admission.hint, breaks_exclusivity=breaks)
-
-
-def _check(
-    plan: PodPlan,
-    facts: NodeTopologyFacts,
-    node_allocation: NodeAllocation,
-    usage: BoundCPUUsage,
-    merged: policy.NUMAPolicyDecision,
-) -> Status:
-    """Return all that can be said before anything is allocated."""
-    status = check_settings(plan, facts, merged)
-    if not status.is_success:
-        return status
-    return policy.check_node(plan, facts.bind_policy, merged, facts.state(node_allocation), usage)
 
 
 def check_settings(plan: PodPlan, facts: NodeTopologyFacts, merged: policy.NUMAPolicyDecision) -> Status:

@@ -27,7 +27,7 @@ from koordinator.api.node_labels import NodeCPUBindPolicy
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.node_numa_resource import holdings, node_view
 from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Topologies
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import TOPOLOGIES_MAX, Topologies
 from koordinator.scheduler.plugins.node_numa_resource.holdings import NO_FACTS, NodeTopologyFacts, facts_of
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     NodeAllocation,
@@ -41,21 +41,13 @@ from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, SMALL_AMOUNT_MAX, NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
-NUMA_POLICIES = {
-    NUMATopologyPolicy.NONE: 0,
-    NUMATopologyPolicy.BEST_EFFORT: 1,
-    NUMATopologyPolicy.RESTRICTED: 2,
-    NUMATopologyPolicy.SINGLE_NUMA_NODE: 3,
-}
+NUMA_POLICIES = {policy: number for number, policy in enumerate(NUMATopologyPolicy)}
 SINGLE_NUMA_NODE = NUMA_POLICIES[NUMATopologyPolicy.SINGLE_NUMA_NODE]
 
-FORCED_KINDS = {
-    NodeCPUBindPolicy.NONE: 0,
-    NodeCPUBindPolicy.FULL_PCPUS_ONLY: 1,
-    NodeCPUBindPolicy.SPREAD_BY_PCPUS: 2,
-}
+FORCED_KINDS = {policy: kind for kind, policy in enumerate(NodeCPUBindPolicy)}
+"""As `KINDS`: none, whole cores, one CPU of each core."""
 
-STATUSES = {NUMAStatus.IDLE: 0, NUMAStatus.SINGLE: 1, NUMAStatus.SHARED: 2}
+STATUSES = {status: number for number, status in enumerate(NUMAStatus)}
 SHARED = STATUSES[NUMAStatus.SHARED]
 
 _SLOTS_INITIAL = 2
@@ -308,7 +300,7 @@ class NUMAAllocations(RowKeeper):
 
     def __init__(self, table: NodeTable) -> None:
         self.columns = NUMAColumns(table.capacity)
-        self.topologies = Topologies()
+        self.topologies = Topologies(TOPOLOGIES_MAX)
         self.special_count = 0
         """Nodes that ordinary pods have to be checked against."""
         self._table = table

@@ -6,14 +6,14 @@ Source: behaviour/numa-cpu 3.1.
 """
 
 import itertools
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from koordinator.api import amplification, resource_vector
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.quantity import RawQuantity
+from koordinator.scheduler.table.recent import Recent
 
 Amounts = dict[str, int]
 """Resource → amount: cpu in milli-cores, others in base units."""
@@ -211,7 +211,7 @@ def topology_of(rows: Iterable[tuple[int, int, int, int]]) -> NodeCPUTopology:
         all=mask_of(places),
         socket_of_numa={places[cpu].numa: places[cpu].socket for cpu in sorted(places, reverse=True)},
         thread_distance=distance,
-        first_threads=_joined(core & -core for core in by_core.values()),
+        first_threads=union_of(core & -core for core in by_core.values()),
     )
 
 
@@ -225,7 +225,8 @@ def _thread_distance(cores: Iterable[CPUMask]) -> int:
     return steps.pop() if len(steps) == 1 else 0
 
 
-def _joined(masks: Iterable[CPUMask]) -> CPUMask:
+def union_of(masks: Iterable[CPUMask]) -> CPUMask:
+    """Return the CPUs that are in any of the masks."""
     joined = 0
     for mask in masks:
         joined |= mask
@@ -261,20 +262,5 @@ NO_TOPOLOGY = topology_of(())
 TOPOLOGIES_MAX = 1_024
 """Kinds of machines remembered; clusters have few, and each takes some 100 KiB."""
 
-
-class Topologies:
-    """Machines by the text that reported them: nodes of one kind share one, which is read once."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[str, NodeCPUTopology] = OrderedDict()
-
-    def of(self, text: str, read: Callable[[], NodeCPUTopology]) -> NodeCPUTopology:
-        """Return the machine that the text tells of, from `read` when it is new."""
-        found = self._known.get(text)
-        if found is None:
-            found = self._known[text] = read()
-            if len(self._known) > TOPOLOGIES_MAX:
-                self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(text)
-        return found
+Topologies = Recent[NodeCPUTopology]
+"""Machines by the text that reported them: nodes of one kind share one, which is read once."""

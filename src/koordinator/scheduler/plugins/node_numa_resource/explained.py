@@ -15,7 +15,6 @@ from koordinator.api.core import Pod
 from koordinator.scheduler.plugin.framework import Relief
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import admission, allocate, holdings, policy
-from koordinator.scheduler.plugins.node_numa_resource import node_allocation as node_allocations
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
 from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, OtherHints
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
@@ -23,7 +22,7 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     FreeForPod,
     NUMANodeState,
 )
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Zones, cpus_of, mask_of
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUPlace, Zones, cpus_of, mask_of
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHint
 from koordinator.scheduler.plugins.node_numa_resource.holdings import NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
@@ -87,9 +86,7 @@ def _is_free(state: NUMANodeState, chosen: PodHolding) -> Status:
     free = allocate.free_cpus(state, NOTHING_GIVEN_BACK).cpus
     if any(not free >> cpu & 1 for cpu in chosen.cpus):
         return NOT_ENOUGH
-    zones = node_allocations.free_zones(
-        state.node_allocation, state.options.cpus, state.zones, {}, state.cpu_ratio
-    )
+    zones = allocate.free_zones(state, NOTHING_GIVEN_BACK)
     short = {
         name
         for numa, amounts in chosen.numa.items()
@@ -233,15 +230,7 @@ def _options(facts: NodeTopologyFacts) -> Json:
             "numCores": cpus.core_count,
             "numNodes": cpus.numa_node_count,
             "numSockets": cpus.socket_count,
-            "cpuDetails": {
-                str(cpu): {
-                    "cpuID": cpu,
-                    "coreID": place.core,
-                    "nodeID": place.numa,
-                    "socketID": place.socket,
-                }
-                for cpu, place in sorted(cpus.places.items())
-            },
+            "cpuDetails": {str(cpu): _place(cpu, place) for cpu, place in sorted(cpus.places.items())},
         },
         "reservedCPUs": cpuset.text_of(options.reserved),
         "maxRefCount": options.ref_count_max,
@@ -253,18 +242,19 @@ def _options(facts: NodeTopologyFacts) -> Json:
 
 
 def _allocated_cpus(facts: NodeTopologyFacts, node_allocation: NodeAllocation) -> Json:
-    found: Json = {}
-    for cpu, hold in sorted(node_allocation.holds.items()):
-        place = facts.options.cpus.places.get(cpu)
-        found[str(cpu)] = {
-            "cpuID": cpu,
-            "coreID": place.core if place else -1,
-            "nodeID": place.numa if place else -1,
-            "socketID": place.socket if place else -1,
+    places, nowhere = facts.options.cpus.places, CPUPlace(-1, -1, -1, -1)
+    return {
+        str(cpu): {
+            **_place(cpu, places.get(cpu, nowhere)),
             "refCount": hold.ref_count,
             "exclusivePolicy": hold.exclusive,
         }
-    return found
+        for cpu, hold in sorted(node_allocation.holds.items())
+    }
+
+
+def _place(cpu: int, place: CPUPlace) -> Json:
+    return {"cpuID": cpu, "coreID": place.core, "nodeID": place.numa, "socketID": place.socket}
 
 
 def _zones(zones: Zones) -> list[Json]:

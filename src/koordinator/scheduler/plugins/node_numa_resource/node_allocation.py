@@ -15,6 +15,7 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     Zones,
     cpus_of,
     mask_of,
+    total,
 )
 
 
@@ -72,9 +73,7 @@ class NodeAllocation:
             held = self.holds.get(cpu)
             self.holds[cpu] = CPUHold(held.ref_count + 1 if held else 1, holding.exclusive)
         for numa, amounts in holding.numa.items():
-            summed = self.numa.setdefault(numa, {})
-            for name, amount in amounts.items():
-                summed[name] = summed.get(name, 0) + amount
+            self.numa[numa] = total((self.numa.get(numa, {}), amounts))
 
     def remove(self, uid: str) -> None:
         """Forgets a pod; nothing when it is not known."""
@@ -83,12 +82,9 @@ class NodeAllocation:
             return
         self._masks.pop(uid, None)
         for cpu in holding.cpus:
-            held = self.holds[cpu]
-            if held.ref_count == 1:
-                del self.holds[cpu]
+            _let_go(self.holds, cpu)
+            if cpu not in self.holds:
                 self.mask &= ~(1 << cpu)
-            else:
-                self.holds[cpu] = CPUHold(held.ref_count - 1, held.exclusive)
         for numa in holding.numa:
             self._sum_zone(numa)
 
@@ -99,13 +95,9 @@ class NodeAllocation:
 
     def _sum_zone(self, numa: int) -> None:
         # Summed anew: subtracting would need a floor, and a floor would hide a lost update.
-        summed: dict[str, int] = {}
         holders = [h.numa[numa] for h in self.holdings.values() if numa in h.numa]
-        for amounts in holders:
-            for name, amount in amounts.items():
-                summed[name] = summed.get(name, 0) + amount
         if holders:
-            self.numa[numa] = summed
+            self.numa[numa] = total(holders)
         else:
             self.numa.pop(numa, None)
 

@@ -16,7 +16,6 @@ from koordinator.api.qos import QoSClass
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import allocate, cpu_topology
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
-    Allocation,
     AllocationRequest,
     NUMANodeState,
 )
@@ -238,7 +237,7 @@ def check_node(
             return status
     status = check_binding(plan, binding, node.options.cpus)
     if status.is_success and binding.is_required and not numa_policy.policy:
-        return try_node(plan, binding, node).status
+        return allocate.allocate(node, request_of(plan, binding), None).status
     return status
 
 
@@ -254,25 +253,16 @@ def check_binding(plan: PodPlan, binding: BindDecision, cpus: NodeCPUTopology) -
     return BROKEN_CORES if is_full and plan.cpu_count % cpus.cpus_per_core else SUCCESS
 
 
-def try_node(plan: PodPlan, binding: BindDecision, node: NUMANodeState) -> Allocation:
-    """Return what the pod would get on the node, with no NUMA policy in force."""
-    return allocate.allocate(node, request_of(plan, binding), None)
-
-
 # What is written back
 
 
 def completed_spec(spec: ResourceSpec, binding: BindDecision) -> ResourceSpec:
     """Return the pod's `resource-spec` with the bind policy that was used, for the node agent and for people."""
-    required, preferred, policy = (
-        spec.required_cpu_bind_policy,
-        spec.preferred_cpu_bind_policy,
-        binding.policy,
-    )
+    required, preferred = spec.required_cpu_bind_policy, spec.preferred_cpu_bind_policy
     if binding.is_required and required in ("", CPUBindPolicy.DEFAULT):
-        required = policy
+        required = binding.policy
     if preferred == CPUBindPolicy.DEFAULT or not (required or preferred):
-        preferred = policy
+        preferred = binding.policy
     return msgspec.structs.replace(
         spec, required_cpu_bind_policy=required, preferred_cpu_bind_policy=preferred
     )

@@ -25,7 +25,9 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     CPUMask,
     NodeCPUTopology,
     Zones,
+    less,
     total,
+    union_of,
 )
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import PodHolding
 
@@ -103,7 +105,7 @@ class RestoreState(msgspec.Struct, frozen=True):
         shared = self.node_path()
         zones = _summed((shared.zones, reservation.remained))
         if reservation.policy is not AllocatePolicy.RESTRICTED or not is_real:
-            preferred = _joined(each.cpus for each in self.matched) | reservation.remained_cpus
+            preferred = union_of(each.cpus for each in self.matched) | reservation.remained_cpus
             return GivenBack(zones=zones, preferred_cpus=preferred)
         preemptible = 0
         required = reservation.remained
@@ -119,15 +121,14 @@ class RestoreState(msgspec.Struct, frozen=True):
 
     def hint_path(self) -> GivenBack:
         """For the ranking of NUMA nodes: matched reservations count as free, whatever policy they have."""
-        shared = self.node_path()
-        zones = _summed([shared.zones, *(each.remained for each in self.matched)])
-        return GivenBack(zones=zones, preferred_cpus=_joined(each.remained_cpus for each in self.matched))
+        return self._freed(union_of(each.remained_cpus for each in self.matched))
 
     def ignored_path(self) -> GivenBack:
         """For a pod that takes no notice of reservations: all that is left of them is its own."""
-        shared = self.node_path()
-        zones = _summed([shared.zones, *(each.remained for each in self.matched)])
-        preferred = _joined(each.cpus | each.remained_cpus for each in self.matched)
+        return self._freed(union_of(each.cpus | each.remained_cpus for each in self.matched))
+
+    def _freed(self, preferred: CPUMask) -> GivenBack:
+        zones = _summed([self.node_path().zones, *(each.remained for each in self.matched)])
         return GivenBack(zones=zones, preferred_cpus=preferred)
 
 
@@ -211,11 +212,9 @@ def allocate_nominated(
     """Return what Reserve books: of the nominated reservation ("" is none) if it holds anything of ours, else of
     the node.
     """
-    if not nominated:
-        if requires_reservation:
-            return Allocation(status=NO_NOMINATION)
-        return allocate.allocate(node, request, numa_nodes, state.node_path())
-    reservation = next((each for each in state.matched if each.uid == nominated), None)
+    if not nominated and requires_reservation:
+        return Allocation(status=NO_NOMINATION)
+    reservation = next((each for each in state.matched if nominated and each.uid == nominated), None)
     if reservation is None:
         return allocate.allocate(node, request, numa_nodes, state.node_path())
     allocation = allocate_from(node, request, numa_nodes, state, reservation)
@@ -236,13 +235,4 @@ def _less(zones: Zones, others: Zones) -> Zones:
 
 
 def _floored(zones: Zones) -> Zones:
-    return {
-        numa: {name: max(0, amount) for name, amount in amounts.items()} for numa, amounts in zones.items()
-    }
-
-
-def _joined(masks: Iterable[CPUMask]) -> CPUMask:
-    joined = 0
-    for mask in masks:
-        joined |= mask
-    return joined
+    return {numa: less(amounts, {}) for numa, amounts in zones.items()}

@@ -20,7 +20,6 @@ from koordinator.scheduler.plugins.node_numa_resource import cpu_topology
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     CPU_MILLI,
     NO_TOPOLOGY,
-    Amounts,
     CPUMask,
     NodeCPUTopology,
     Topologies,
@@ -65,8 +64,10 @@ class TopologyOptions(msgspec.Struct, frozen=True):
     def amplified_zones(self, node_ratios: Mapping[str, float]) -> Zones:
         """Return what the zones offer in amplified amounts, by the node's ratios unless the report is amplified."""
         ratios = node_ratios if self.ratios is None else {}
+        # A zone that loses more CPU to reserved CPUs than it has offers none, not less than none.
         return {
-            numa: cpu_topology.amplified(_floored(amounts), ratios) for numa, amounts in self.zones.items()
+            numa: cpu_topology.amplified(cpu_topology.less(amounts, {}), ratios)
+            for numa, amounts in self.zones.items()
         }
 
 
@@ -80,9 +81,8 @@ def options_of(report: NodeResourceTopology, topologies: Topologies | None = Non
     problems: list[KoordinatorError] = []
     cpus, kubelet, ratios = NO_TOPOLOGY, None, None
     try:
-        cpus = (topologies or Topologies()).of(
-            annotations.get(topology.CPU_TOPOLOGY.key, ""), lambda: _cpus(annotations, obj)
-        )
+        known = topologies if topologies is not None else Topologies(1)
+        cpus = known.get(annotations.get(topology.CPU_TOPOLOGY.key, ""), lambda: _cpus(annotations, obj))
     except KoordinatorError as error:
         problems.append(error)
     try:
@@ -182,16 +182,7 @@ def _without_reserved(found: Zones, cpus: NodeCPUTopology, reserved: CPUSet) -> 
     mask = cpus.mask_of(reserved)
     left: Zones = {}
     for numa, amounts in found.items():
-        lost = CPU_MILLI * (cpus.numa_nodes.get(numa, 0) & mask).bit_count()
-        left[numa] = _less_cpu(amounts, lost)
+        lost_milli = CPU_MILLI * (cpus.numa_nodes.get(numa, 0) & mask).bit_count()
+        cpu = amounts.get(resources.CPU)
+        left[numa] = {**amounts, resources.CPU: cpu - lost_milli} if cpu else amounts
     return left
-
-
-def _less_cpu(amounts: Amounts, lost_milli: int) -> Amounts:
-    cpu = amounts.get(resources.CPU)
-    return {**amounts, resources.CPU: cpu - lost_milli} if cpu else amounts
-
-
-def _floored(amounts: Amounts) -> Amounts:
-    """Return a zone that loses more CPU to reserved CPUs than it has offers none, not less than none."""
-    return {name: max(0, amount) for name, amount in amounts.items()}

@@ -62,14 +62,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
         self._attempt_count = 0
         self._eviction = PreemptionExecutor(handle)
         self._reviewer: PreemptionReviewer | None = None
-        handle.watch(
-            Watch(
-                PodDisruptionBudget,
-                on_add=self.budgets.set,
-                on_update=lambda _, new: self.budgets.set(new),
-                on_delete=self.budgets.remove,
-            )
-        )
+        handle.watch(Watch.newest(PodDisruptionBudget, self.budgets.set, self.budgets.remove))
 
     # Gate
 

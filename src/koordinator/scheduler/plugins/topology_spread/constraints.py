@@ -321,7 +321,7 @@ class OwnerSelectors:
     def watches(self) -> Iterable[Watch[Any]]:
         yield Watch(Service, on_add=self._add, on_update=self._update, on_delete=self._remove)
         for view in _OWNERS:
-            yield Watch(view, on_add=self.set, on_update=lambda _, new: self.set(new), on_delete=self.remove)
+            yield Watch.newest(view, self.set, self.remove)
 
     def version(self, namespace: str) -> int:
         """Changes with any selector of the namespace."""

@@ -57,14 +57,7 @@ class VolumeCatalog:
         self._free: dict[str, dict[str, PersistentVolume]] = {}
         self._meant: dict[ClaimKey, dict[str, PersistentVolume]] = {}
         for view in self._objects:
-            handle.watch(
-                Watch(
-                    view,
-                    on_add=lambda obj: self._set(None, obj),
-                    on_update=self._set,
-                    on_delete=lambda obj: self._set(obj, None),
-                )
-            )
+            handle.watch(Watch.changes(view, self._set))
 
     def all(self, view: type[T]) -> Iterable[T]:
         """Return all objects of a kind, in order of arrival."""
