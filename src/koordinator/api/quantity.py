@@ -239,12 +239,16 @@ def canonical(raw: RawQuantity) -> str:
 
 def text_of_value(value: int, family: Family = Family.DECIMAL) -> str:
     """Canonical text of a whole amount, e.g. bytes with `Family.BINARY`."""
-    return Quantity(value * NANO, family).text
+    if family is Family.BINARY and not -1024 < value < 1024:
+        return _binary_text(value)
+    return (
+        str(value) if value % 1000 and family is not Family.EXPONENT else Quantity(value * NANO, family).text
+    )
 
 
 def text_of_milli(milli: int) -> str:
     """Canonical text of thousandths, e.g. milli-cores of CPU."""
-    return Quantity(milli * (NANO // 1000)).text
+    return f"{milli}m" if milli % 1000 else text_of_value(milli // 1000)
 
 
 @lru_cache(_CACHE_MAX, typed=True)
@@ -278,6 +282,8 @@ def _milli_of_raw(raw: RawQuantity) -> int:
             return int(raw) * 1000
         if raw[-1:] == "m" and raw[:-1].isdigit():
             return int(raw[:-1])
+        if raw[:-2].isdigit() and (shift := _BINARY.get(raw[-2:])):
+            return min(int(raw[:-2]) << shift, INT64_MAX) * 1000
     return _of_raw(raw).milli
 
 
@@ -303,9 +309,6 @@ def _decimal_text(nanos: int, exponent_style: bool) -> str:
 
 
 def _binary_text(whole: int) -> str:
-    """Whole amount with the largest suffix that divides it."""
-    shift = 0
-    while shift < 60 and whole % 1024 == 0:
-        whole //= 1024
-        shift += 10
-    return f"{whole}{_BINARY_SUFFIX.get(shift, '')}"
+    """Whole amount, not 0, with the largest suffix that divides it."""
+    shift = min(((whole & -whole).bit_length() - 1) // 10 * 10, 60)
+    return f"{whole >> shift}{_BINARY_SUFFIX.get(shift, '')}"

@@ -34,12 +34,14 @@ CPU_COLUMN = FIRST_RESOURCES.index(resources.CPU)
 MEMORY_COLUMN = FIRST_RESOURCES.index(resources.MEMORY)
 
 
+@lru_cache(_CACHE_MAX, typed=True)
 def amount(name: str, raw: RawQuantity) -> int:
     """Return the integer that stands for `raw` in the column of resource `name`.
 
     Raises: QuantityError.
     """
-    return _amount(name, raw)
+    number = quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
+    return max(-AMOUNT_MAX, min(number, AMOUNT_MAX))
 
 
 def amount_text(name: str, number: int) -> str:
@@ -106,7 +108,7 @@ class ResourceRegistry:
 
         Raises: QuantityError.
         """
-        cells = [(self.column(name), _amount(name, raw)) for name, raw in amounts.items()]
+        cells = [(self.column(name), amount(name, raw)) for name, raw in amounts.items()]
         vector = np.zeros(len(self._names), np.int64)
         for column, number in cells:
             vector[column] = number
@@ -128,9 +130,3 @@ class ResourceRegistry:
     def to_wire(self, vector: I64) -> ResourceList:
         """Return the entries of `vector` (columns,) that are not zero as quantity texts."""
         return {name: amount_text(name, number) for name, number in self.amounts(vector).items()}
-
-
-@lru_cache(_CACHE_MAX, typed=True)
-def _amount(name: str, raw: RawQuantity) -> int:
-    number = quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
-    return max(-AMOUNT_MAX, min(number, AMOUNT_MAX))

@@ -91,8 +91,13 @@ def aggregated(values: NDArray[np.float64], how: Aggregation) -> NDArray[np.floa
     """
     if how is Aggregation.AVG:
         return np.asarray(values.mean(axis=0))
-    index = max(int(len(values) * float(how.value)) - 1, 0)
+    index = rank(len(values), how)
     return np.asarray(np.partition(values, index, axis=0)[index])
+
+
+def rank(count: int, how: Aggregation) -> int:
+    """Return which of so many points in order is this percentile."""
+    return max(int(count * float(how.value)) - 1, 0)
 
 
 _EMPTY = Points(np.empty(0, np.int64), np.empty(0, np.float64))

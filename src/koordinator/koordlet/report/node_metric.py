@@ -31,7 +31,7 @@ from koordinator.api.quantity import Family
 from koordinator.api.scalars import ScalarError
 from koordinator.api.slo import HostApplicationSpec
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.predict.reclaimable import Prediction, ReclaimableAmount
+from koordinator.koordlet.predict.reclaimable import Prediction
 from koordinator.koordlet.series import NO_PROPERTIES, Aggregation, SeriesStore
 
 REPORT_INTERVAL_S_MIN = 30
@@ -41,6 +41,7 @@ WITH_HOT_PAGE_CACHE = "usageWithHotPageCache"
 
 _COVERED_SHARE_MIN = 0.5  # of a window, below which percentiles would mislead
 AGGREGATIONS = (Aggregation.AVG, Aggregation.P50, Aggregation.P90, Aggregation.P95, Aggregation.P99)
+_USAGE_KEYS = {how: how.name.lower() for how in AGGREGATIONS}
 
 
 class CollectPolicy(msgspec.Struct, frozen=True):
@@ -125,10 +126,13 @@ def status_of(
 
 def with_prediction(status: NodeMetricStatus, prediction: Prediction) -> NodeMetricStatus:
     """Return the same report with what prod pods leave."""
+    free, peak = (
+        _amount_map(each.cpu_milli, each.memory_bytes) for each in (prediction.reclaimable, prediction.peak)
+    )
     return msgspec.structs.replace(
         status,
-        prod_reclaimable_metric=ReclaimableMetric(resource=_amount_map(prediction.reclaimable)),
-        prod_peak_metric=PeakMetric(resource=_amount_map(prediction.peak)),
+        prod_reclaimable_metric=ReclaimableMetric(resource=free),
+        prod_peak_metric=PeakMetric(resource=peak),
     )
 
 
@@ -164,14 +168,14 @@ def aggregated_usage(
     `span_ms` is the time between the oldest and the newest one, None without any.
     """
     is_covered = span_ms is not None and span_ms >= window_ms * _COVERED_SHARE_MIN
-    usage = {how.name.lower(): usages[how] if is_covered else ResourceMap() for how in AGGREGATIONS}
+    usage = {key: usages[how] if is_covered else ResourceMap() for how, key in _USAGE_KEYS.items()}
     return AggregatedUsage(usage=usage, duration=duration.text_of(window_ms / 1000))
 
 
 def usage_maps(cores: NDArray[np.float64], memory_bytes: NDArray[np.float64]) -> list[ResourceMap]:
     """Return the map of each usage, both (n,), cut to milli-cores and bytes."""
     milli, whole_bytes = (cores * 1000).astype(np.int64).tolist(), memory_bytes.astype(np.int64).tolist()
-    return [_amount_map(ReclaimableAmount(*each)) for each in zip(milli, whole_bytes, strict=True)]
+    return list(map(_amount_map, milli, whole_bytes))
 
 
 class _Report:
@@ -309,11 +313,11 @@ def _memory_kinds(policy: str, has_cold_pages: bool) -> _MemoryKinds:
     return _PAGE_CACHE if policy == WITH_PAGE_CACHE else _PLAIN
 
 
-def _amount_map(amount: ReclaimableAmount) -> ResourceMap:
+def _amount_map(cpu_milli: int, memory_bytes: int) -> ResourceMap:
     return ResourceMap(
         resources={
-            resources.CPU: quantity.text_of_milli(amount.cpu_milli),
-            resources.MEMORY: quantity.text_of_value(amount.memory_bytes, Family.BINARY),
+            resources.CPU: quantity.text_of_milli(cpu_milli),
+            resources.MEMORY: quantity.text_of_value(memory_bytes, Family.BINARY),
         }
     )
 

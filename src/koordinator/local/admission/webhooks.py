@@ -24,7 +24,7 @@ from koordinator.local.admission.rules import CompiledWebhook
 from koordinator.local.admission.services import EndpointResolver, Resolver, ServiceResolver
 from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.patches import json_patch
-from koordinator.local.store import ObjectStore
+from koordinator.local.store import ObjectStore, Table
 
 log = logging.getLogger(__name__)
 
@@ -60,20 +60,34 @@ class StoredBackend(Backend, Protocol):
         ...
 
 
+class _WholeTable:
+    """All objects of a table, gathered again only when one of them has changed."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._position = -1
+        self._records: Sequence[ObjectRecord] = ()
+
+    def records(self) -> Sequence[ObjectRecord]:
+        if self._position != self._table.position:
+            self._position, self._records = self._table.position, tuple(self._table.records())
+        return self._records
+
+
 class BackendSource:
     """Reads from a backend, its configurations straight from the store: this is asked at every write."""
 
     def __init__(self, backend: StoredBackend) -> None:
         self._backend = backend
-        self._mutating = backend.store.table(f"mutatingwebhookconfigurations.{_GROUP}")
-        self._validating = backend.store.table(f"validatingwebhookconfigurations.{_GROUP}")
+        self._mutating = _WholeTable(backend.store.table(f"mutatingwebhookconfigurations.{_GROUP}"))
+        self._validating = _WholeTable(backend.store.table(f"validatingwebhookconfigurations.{_GROUP}"))
         self._namespaces = backend.resolve("", "v1", "namespaces")
 
     def mutating(self) -> Sequence[ObjectRecord]:
-        return list(self._mutating.records()) if len(self._mutating) else ()
+        return self._mutating.records()
 
     def validating(self) -> Sequence[ObjectRecord]:
-        return list(self._validating.records()) if len(self._validating) else ()
+        return self._validating.records()
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str]:
         try:
@@ -182,13 +196,13 @@ class WebhookAdmission:
             self._webhooks = rules.in_order(_compiled(mutating, True)) + rules.in_order(
                 _compiled(validating, False)
             )
-            self._records = (list(mutating), list(validating))
+            self._records = (tuple(mutating), tuple(validating))
             self._asked.clear()
         return self._webhooks
 
 
 def _same(new: Sequence[ObjectRecord], known: Sequence[ObjectRecord]) -> bool:
-    return len(new) == len(known) and all(a is b for a, b in zip(new, known, strict=True))
+    return new is known or (len(new) == len(known) and all(a is b for a, b in zip(new, known, strict=True)))
 
 
 def _compiled(records: Sequence[ObjectRecord], mutating: bool) -> list[CompiledWebhook]:

@@ -20,6 +20,7 @@ from koordinator.api.slo import (
     CPUBurstStrategy,
     ResourceThresholdStrategy,
 )
+from koordinator.koordlet import series
 from koordinator.koordlet.config import PredictConfig, QoSConfig
 from koordinator.koordlet.hooks import batch_resource
 from koordinator.koordlet.hooks.batch_resource import BatchRule
@@ -413,9 +414,7 @@ class HollowFleet:
         nodes, best_effort = self.capacity.size, self.is_best_effort[pods]
         return NodeSample(
             at_ms=int(time_s * 1000),
-            cores=self.used / 1000,
-            memory_bytes=self.used_bytes,
-            system_cores=self.system / 1000,
+            usage=np.stack((self.used / 1000, self.used_bytes, self.system / 1000)),
             system_bytes=self.policy.system_memory_bytes,
             best_effort_cores=per_node(node, self.granted[pods] * best_effort, nodes) / 1000,
             best_effort_limit_cores=self.suppression.limit_milli() / 1000,
@@ -442,9 +441,8 @@ class HollowFleet:
             memory_bytes=self.memory[measured],
             is_class=tuple(mask[measured] for mask in has_class),
         )
-        node_cores, node_bytes = (
-            samples.aggregated(np.stack([getattr(point, name) for point in points]), Aggregation.P90)
-            for name in ("cores", "memory_bytes")
+        node_cores, node_bytes = series.aggregated(
+            np.stack([point.usage[:2] for point in points]), Aggregation.P90
         )
         runs = np.bincount(self.node[self.active()], minlength=nodes) > 0
         self.peaks.learn(used, node_cores, node_bytes, tuple(has_pods), runs, time_s)

@@ -24,26 +24,25 @@ from koordinator.koordlet.report.node_metric import CollectPolicy
 from koordinator.koordlet.series import Aggregation
 from koordinator.local.nodes import samples
 from koordinator.local.nodes.fleet import HollowFleet
-from koordinator.local.nodes.samples import NodeSample
 from koordinator.local.nodes.usage import Index
 
 
 def statuses(fleet: HollowFleet, rows: Index, policy: CollectPolicy, now_s: float) -> list[NodeMetricStatus]:
     """Return the `status` of the NodeMetric of each row, (n,). All rows follow the same policy."""
     now_ms, updated = int(now_s * 1000), clock.rfc3339(now_s)
-    points = fleet.samples.of_nodes(now_ms, policy.aggregate_duration_s)
-    nodes, systems = _usages(points, rows, Aggregation.AVG)
-    windows = [_windows(fleet, rows, text, now_ms) for text in policy.durations]
+    seconds = [duration.parse(text) for text in policy.durations]
+    windows = {each: _Window(fleet, rows, now_ms, each) for each in (policy.aggregate_duration_s, *seconds)}
+    average = windows[policy.aggregate_duration_s].usages[Aggregation.AVG]
     pods = _pods(fleet, rows, policy, now_ms)
     measured = [[slot for slot, _ in of_row] for of_row in pods]
-    known, predictions = fleet.peaks.knows(rows), predict(fleet, rows, measured, now_s)
+    known, predictions = fleet.peaks.knows(rows).tolist(), predict(fleet, rows, measured, now_s)
     found = []
     for i in range(rows.size):
         info = NodeMetricInfo(
-            node_usage=nodes[i],
-            system_usage=systems[i],
-            aggregated_node_usages=[node for node, _ in (window[i] for window in windows)],
-            aggregated_system_usages=[system for _, system in (window[i] for window in windows)],
+            node_usage=average[0][i],
+            system_usage=average[1][i],
+            aggregated_node_usages=[windows[each].aggregated(0, i) for each in seconds],
+            aggregated_system_usages=[windows[each].aggregated(1, i) for each in seconds],
         )
         status = NodeMetricStatus(
             update_time=updated,
@@ -53,6 +52,36 @@ def statuses(fleet: HollowFleet, rows: Index, policy: CollectPolicy, now_s: floa
         )
         found.append(node_metric.with_prediction(status, predictions.of(i)) if known[i] else status)
     return found
+
+
+class _Window:
+    """The usage of nodes over the last seconds: `usages` has, by aggregation, the maps of each row for the node (0) and
+    its system (1); empty maps without any points."""
+
+    def __init__(self, fleet: HollowFleet, rows: Index, now_ms: int, seconds: float) -> None:
+        points = fleet.samples.of_nodes(now_ms, seconds)
+        self._window_ms, self._span_ms = int(seconds * 1000), samples.span_ms(points)
+        self.usages: dict[Aggregation, tuple[list[ResourceMap], list[ResourceMap]]]
+        if not points:
+            nothing = [ResourceMap()] * rows.size
+            self.usages = dict.fromkeys(node_metric.AGGREGATIONS, (nothing, nothing))
+            return
+        stacked = np.stack([point.usage[:, rows] for point in points])
+        system_bytes = np.full(rows.size, points[-1].system_bytes)
+        by_how = zip(
+            node_metric.AGGREGATIONS,
+            samples.aggregations(stacked, node_metric.AGGREGATIONS),
+            strict=True,
+        )
+        self.usages = {
+            how: (node_metric.usage_maps(cores, memory), node_metric.usage_maps(system, system_bytes))
+            for how, (cores, memory, system) in by_how
+        }
+
+    def aggregated(self, whose: int, i: int) -> AggregatedUsage:
+        """Return the window of a row in `aggregatedNodeUsages` (0) or `aggregatedSystemUsages` (1)."""
+        usages = {how: maps[whose][i] for how, maps in self.usages.items()}
+        return node_metric.aggregated_usage(self._window_ms, self._span_ms, usages)
 
 
 def predict(fleet: HollowFleet, rows: Index, measured: Sequence[Sequence[int]], now_s: float) -> Predictions:
@@ -71,37 +100,6 @@ def predict(fleet: HollowFleet, rows: Index, measured: Sequence[Sequence[int]], 
         is_finished=fleet.is_finished[slots],
     )
     return fleet.peaks.predict(rows, fleet.allocatable[rows], pods, slots)
-
-
-def _usages(
-    points: list[NodeSample], rows: Index, how: Aggregation
-) -> tuple[list[ResourceMap], list[ResourceMap]]:
-    """Node and system of each row over these points; empty maps without any."""
-    if not points:
-        return [ResourceMap()] * rows.size, [ResourceMap()] * rows.size
-    cores, memory, system = (
-        samples.aggregated(np.stack([getattr(point, name)[rows] for point in points]), how)
-        for name in ("cores", "memory_bytes", "system_cores")
-    )
-    system_bytes = np.full(rows.size, points[-1].system_bytes)
-    return node_metric.usage_maps(cores, memory), node_metric.usage_maps(system, system_bytes)
-
-
-def _windows(
-    fleet: HollowFleet, rows: Index, text: str, now_ms: int
-) -> list[tuple[AggregatedUsage, AggregatedUsage]]:
-    """Return one window of `aggregatedNodeUsages` and `aggregatedSystemUsages` per row."""
-    seconds = duration.parse(text)
-    points = fleet.samples.of_nodes(now_ms, seconds)
-    window_ms, span_ms = int(seconds * 1000), samples.span_ms(points)
-    by_how = {how: _usages(points, rows, how) for how in node_metric.AGGREGATIONS}
-    return [
-        (
-            node_metric.aggregated_usage(window_ms, span_ms, {how: by_how[how][0][i] for how in by_how}),
-            node_metric.aggregated_usage(window_ms, span_ms, {how: by_how[how][1][i] for how in by_how}),
-        )
-        for i in range(rows.size)
-    ]
 
 
 def _pods(

@@ -3,7 +3,7 @@ them.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -14,17 +14,22 @@ from koordinator.local.nodes.usage import F64, Index
 
 
 class NodeSample(msgspec.Struct, frozen=True):
-    """A point of each node's series, all (nodes,): cores, bytes, and what best-effort pods could use in cores."""
+    """A point of each node's series, all (nodes,): what best-effort pods could use in cores, and `usage`."""
 
     at_ms: int
-    cores: F64
-    memory_bytes: F64
-    system_cores: F64
+    usage: F64
+    """(3, nodes): cores and bytes of the node, cores of its system."""
     system_bytes: float
     """The same on all nodes."""
     best_effort_cores: F64
     best_effort_limit_cores: F64
     best_effort_request_cores: F64
+
+    @property
+    def cores(self) -> F64:
+        """The CPU of each node, (nodes,)."""
+        cores: F64 = self.usage[0]
+        return cores
 
 
 class PodSample(msgspec.Struct):
@@ -81,6 +86,15 @@ def span_ms(samples: Iterable[NodeSample]) -> int | None:
     """Return the time between the first and the last of them, None when there are none."""
     times = [each.at_ms for each in samples]
     return times[-1] - times[0] if times else None
+
+
+def aggregations(points: F64, ways: Sequence[Aggregation]) -> list[F64]:
+    """Return `series.aggregated` of `points` (points, …) for each of `ways`, of points that all are there: (…) each."""
+    in_order = np.sort(points, axis=0)
+    return [
+        series.aggregated(points, how) if how is Aggregation.AVG else in_order[series.rank(len(points), how)]
+        for how in ways
+    ]
 
 
 def aggregated(points: F64, how: Aggregation) -> F64:

@@ -5,7 +5,7 @@ core until it is summed: a sum that is rounded once loses less than a thousandth
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -13,7 +13,7 @@ from koordinator.api import labels, node_reservation, pod_resources, priority, q
 from koordinator.api.annotations import placement
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.node_metric import NodeMetricStatus
+from koordinator.api.node_metric import NodeMetricStatus, PodMetricInfo
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import RawQuantity
@@ -173,19 +173,28 @@ def report_of(status: NodeMetricStatus) -> MetricFigures:
     used = info.node_usage.resources if info is not None else {}
     predicted = status.prod_reclaimable_metric
     return MetricFigures(
-        pods={
-            f"{metric.namespace}/{metric.name}": (
-                *_used(metric.pod_usage.resources),
-                metric.priority not in _LENT_TO,
-            )
-            for metric in status.pods_metric
-        },
+        pods=_pod_usages(status.pods_metric),
         system_usage=bounded(batch_system),
         prod_system_usage=bounded(rounded_down(mid_system)),
         node_usage=_node_usage(used),
         reclaimable=ZERO if predicted is None else _reclaimable(predicted.resource.resources),
         has_node=info is not None,
     )
+
+
+def _pod_usages(metrics: Sequence[PodMetricInfo]) -> dict[str, PodUsage]:
+    """Return what each pod used by namespace/name: written out, as a report has many."""
+    found: dict[str, PodUsage] = {}
+    cpu_of, memory_of = quantity.nanos_once, quantity.milli_once
+    for metric in metrics:
+        amounts = metric.pod_usage.resources
+        cpu, memory = amounts.get(resources.CPU), amounts.get(resources.MEMORY)
+        found[f"{metric.namespace}/{metric.name}"] = (
+            cpu_of(cpu) if cpu is not None else 0,
+            memory_of(memory) if memory is not None else 0,
+            metric.priority not in _LENT_TO,
+        )
+    return found
 
 
 def _node_usage(amounts: Mapping[str, RawQuantity]) -> Amount | None:
