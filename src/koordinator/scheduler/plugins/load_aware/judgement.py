@@ -90,7 +90,8 @@ class NodeLoadRulesTable:
         annotations = node.metadata.annotations
         if labels.USAGE_THRESHOLDS in annotations or labels.NODE_RAW_ALLOCATABLE in annotations:
             return rules_of(node, self._policy)
-        key = tuple(node.status.allocatable.items())
+        # What is lent changes often, and no rule is about it.
+        key = tuple(map(node.status.allocatable.get, self._policy.names))
         return self._plain.get(key, lambda: rules_of(node, self._policy))
 
 
