@@ -11,7 +11,7 @@ from koordinator.manager.metrics import ManagerMetrics
 from koordinator.prometheus import MetricFamily, MetricsRegistry
 from koordinator.scheduler.auditor.auditor import AuditOptions
 from koordinator.scheduler.scheduler import Scheduler
-from koordinator.scheduler.serve.gauges import ResourceMetrics, add_gauges
+from koordinator.scheduler.serve.http import ResourceMetrics, add_gauges
 from tests.scheduler.fake_cluster import FakeCluster
 
 

@@ -46,7 +46,7 @@ from koordinator.scheduler.config.plugin_args import (
     ElasticQuotaArgs,
     ReservationArgs,
 )
-from koordinator.scheduler.loop.sync_barrier import BarrierOptions
+from koordinator.scheduler.loop.caches import BarrierOptions
 from koordinator.scheduler.observe.debugging import DumpOptions
 from koordinator.scheduler.observe.observer import MonitorOptions
 from koordinator.scheduler.plugins.coscheduling.config import GangDefaults

@@ -16,7 +16,7 @@ from koordinator.cluster.leader import LeaseLost
 from koordinator.scheduler.config import config
 from koordinator.scheduler.config.config import SchedulerConfigError
 from koordinator.scheduler.engine.registry import installed
-from koordinator.scheduler.plugin.controllers import ControllerFilter, ControllerFilterError
+from koordinator.scheduler.plugin.capabilities import ControllerFilter, ControllerFilterError
 from koordinator.scheduler.plugins import built_in
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"

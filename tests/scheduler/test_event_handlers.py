@@ -11,8 +11,8 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.loop.binding import WaitingPods
 from koordinator.scheduler.loop.event_handlers import EventHandlers
-from koordinator.scheduler.loop.waiting import WaitingPods
 from koordinator.scheduler.plugin.events import QueueingEvent
 from koordinator.scheduler.plugin.status import SUCCESS, error, unschedulable
 from koordinator.scheduler.plugins.built_in import installed_plugins

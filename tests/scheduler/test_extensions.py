@@ -19,10 +19,11 @@ from koordinator.scheduler.plugin.capabilities import (
     ApiProvider,
     ApiRequest,
     BackgroundController,
+    ControllerFilter,
+    ControllerFilterError,
     ControllerProvider,
     Endpoint,
 )
-from koordinator.scheduler.plugin.controllers import ControllerFilter, ControllerFilterError
 from koordinator.scheduler.plugin.framework import (
     PermitPlugin,
     PermitResult,

@@ -6,13 +6,13 @@ import pytest
 
 from koordinator.scheduler.plugin.capabilities import NextPodPlugin
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
-from koordinator.scheduler.plugin.failures import Handling, SchedulingFailure, nomination_after
 from koordinator.scheduler.plugin.framework import (
     PermitPlugin,
     PermitResult,
     PreFilterPlugin,
     PreFilterResult,
 )
+from koordinator.scheduler.plugin.handle import Handling, SchedulingFailure, nomination_after
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unschedulable
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.extending import with_plugins

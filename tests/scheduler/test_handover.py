@@ -14,7 +14,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.leader import ElectionConfig, LeaderElector, LeaseLost
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local.registry import in_memory
-from koordinator.scheduler.loop import sync_barrier
+from koordinator.scheduler.loop import caches
 from koordinator.scheduler.scheduler import Scheduler
 from tests.cluster import virtual_loop
 from tests.scheduler.world import EPOCH_S, node, pod
@@ -129,7 +129,7 @@ def test_the_other_takes_over_and_every_pod_is_bound_once(stop: str) -> None:
     [("9", "10", False), ("10", "9", True), ("10", "10", True), ("", "1", False), ("19", "21", False)],
 )
 def test_versions_compare_by_length_then_text(version: str, wanted: str, reached: bool) -> None:
-    assert sync_barrier.is_reached(version, wanted) is reached
+    assert caches.is_reached(version, wanted) is reached
 
 
 def test_the_barrier_waits_until_our_own_write_has_come_back() -> None:
@@ -138,22 +138,22 @@ def test_the_barrier_waits_until_our_own_write_has_come_back() -> None:
         registry = in_memory(LoopClock(loop, EPOCH_S), checks=False)
         admin = MemoryCluster(registry)
         scheduler = Scheduler(MemoryCluster(registry))
-        options = sync_barrier.BarrierOptions(timeout_s=5)
+        options = caches.BarrierOptions(timeout_s=5)
         async with scheduler.following():
             await admin.create(Node, node("n-1"))
             await admin.create(Pod, pod("running", nodeName="n-1"), "default")
-            skipped = await sync_barrier.pass_barrier(admin, scheduler.caches, scheduler.table, options)
+            skipped = await caches.pass_barrier(admin, scheduler.caches, scheduler.table, options)
             barrier = pod(options.name)
             barrier["metadata"]["namespace"] = options.namespace
             await admin.create(Pod, barrier, options.namespace)
-            passed = await sync_barrier.pass_barrier(admin, scheduler.caches, scheduler.table, options)
+            passed = await caches.pass_barrier(admin, scheduler.caches, scheduler.table, options)
             written = scheduler.caches.pods.get(options.name, options.namespace)
         assert (skipped, passed) == (False, True)
         assert written is not None
         assert written.metadata.annotations["scheduling.koordinator.sh/sync-barrier-koord-scheduler"]
         started_s = loop.time()
         # The caches are not followed any more: our write cannot come back.
-        stale = await sync_barrier.pass_barrier(admin, scheduler.caches, scheduler.table, options)
+        stale = await caches.pass_barrier(admin, scheduler.caches, scheduler.table, options)
         assert (stale, loop.time() - started_s) == (False, pytest.approx(5))
 
     virtual_loop.run(story())

@@ -19,7 +19,7 @@ from koordinator.scheduler.plugin.framework import ReservePlugin
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.scheduler import Scheduler
-from koordinator.scheduler.serve import gauges, http
+from koordinator.scheduler.serve import http
 from koordinator.scheduler.serve.http import HttpOptions
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.fake_cluster import FakeCluster
@@ -187,7 +187,7 @@ def test_metrics_tell_what_was_scheduled_and_what_waits() -> None:
         world.api.put("Pod", pod("fits"))
         world.api.put("Pod", pod("huge", cpu="64"))
         await world.settle(0.1)
-        gauges.add_gauges(world.scheduler)
+        http.add_gauges(world.scheduler)
         text = world.scheduler.metrics.text()
         asked = "scheduler_plugin_evaluation_total"
 
@@ -219,7 +219,7 @@ def test_resource_metrics_tell_requests_and_limits_of_each_pod() -> None:
     body["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "2"}
     ended = {**pod("ended"), "status": {"phase": "Succeeded"}}
 
-    found = gauges.ResourceMetrics()
+    found = http.ResourceMetrics()
     for each in (body, ended):
         found.add(from_builtins(each, Pod))
     lines = found.text().splitlines()

@@ -12,8 +12,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.table.changes import RECENT_MAX, ChangeLog, NodeAspect, RowChange
-from koordinator.scheduler.table.columns import ColumnSpec, at
+from koordinator.scheduler.table.columns import RECENT_MAX, ChangeLog, ColumnSpec, NodeAspect, RowChange, at
 from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import trial_of

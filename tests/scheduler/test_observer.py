@@ -10,8 +10,14 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.config import config
 from koordinator.scheduler.observe.debugging import DebugOptions, DiagnosisDump, DumpOptions, PodDiagnosis
-from koordinator.scheduler.observe.observer import Attempt, Monitor, MonitorOptions, ObserverOptions, Overdue
-from koordinator.scheduler.observe.probe import HINTS_EVERY
+from koordinator.scheduler.observe.observer import (
+    HINTS_EVERY,
+    Attempt,
+    Monitor,
+    MonitorOptions,
+    ObserverOptions,
+    Overdue,
+)
 from koordinator.scheduler.plugin.capabilities import PreFilterTransformer
 from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugin.framework import PreFilterPlugin, PreFilterResult

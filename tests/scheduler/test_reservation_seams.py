@@ -22,7 +22,6 @@ from koordinator.scheduler.plugin.capabilities import (
     ReservationScorePlugin,
     ReservePodProvider,
 )
-from koordinator.scheduler.plugin.failures import Handling, SchedulingFailure
 from koordinator.scheduler.plugin.framework import (
     BindPlugin,
     FilterPlugin,
@@ -33,6 +32,7 @@ from koordinator.scheduler.plugin.framework import (
     ReservePlugin,
     Watch,
 )
+from koordinator.scheduler.plugin.handle import Handling, SchedulingFailure
 from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, unschedulable
 from koordinator.scheduler.table.columns import Rows

@@ -7,7 +7,6 @@ import pytest
 
 from koordinator.scheduler.explain.decide import explain
 from koordinator.scheduler.observe.debugging import diagnose
-from koordinator.scheduler.plugin.diagnosis import Suggestion, SuggestionType
 from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     Outlook,
@@ -15,7 +14,14 @@ from koordinator.scheduler.plugin.framework import (
     PostFilterPlugin,
     PostFilterResult,
 )
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import (
+    SKIP,
+    SUCCESS,
+    Suggestion,
+    SuggestionType,
+    unresolvable,
+    unschedulable,
+)
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.extending import Desk
 from tests.scheduler.world import pod

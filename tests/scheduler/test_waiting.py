@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.loop.waiting import STALE_MIN, WaitingPod, WaitingPods
+from koordinator.scheduler.loop.binding import STALE_MIN, WaitingPod, WaitingPods
 from koordinator.scheduler.plugin.framework import PermitPlugin, PermitResult
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.table.pod_info import PodInfo

@@ -26,10 +26,10 @@ from koordinator.scheduler.auditor.history import AuditLimits
 from koordinator.scheduler.config import config, default_plugins, plugin_args
 from koordinator.scheduler.config.config import SchedulerConfig, SchedulerConfigError
 from koordinator.scheduler.engine.registry import PluginRegistry
-from koordinator.scheduler.loop import sync_barrier
+from koordinator.scheduler.loop import caches
 from koordinator.scheduler.observe.debugging import DebugOptions, DumpOptions
 from koordinator.scheduler.observe.observer import MonitorOptions, ObserverOptions
-from koordinator.scheduler.plugin.controllers import ControllerFilter
+from koordinator.scheduler.plugin.capabilities import ControllerFilter
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve import http
@@ -213,7 +213,7 @@ async def serve_and_schedule(
     """Serve HTTP, fill the caches, wait to lead if that is asked for, schedule."""
     elected = scheduler.config.leader_election
     lease = elected.resource_name
-    barrier = sync_barrier.BarrierOptions(
+    barrier = caches.BarrierOptions(
         namespace=flags.sync_barrier_pod_namespace,
         name=flags.sync_barrier_pod_name,
         lease=lease,
@@ -224,7 +224,7 @@ async def serve_and_schedule(
         scheduler.metrics.master.set(1, lease)
         try:
             if gates.is_on("SyncBarrier"):
-                await sync_barrier.pass_barrier(cluster, scheduler.caches, scheduler.table, barrier)
+                await caches.pass_barrier(cluster, scheduler.caches, scheduler.table, barrier)
             await scheduler.schedule()
         finally:
             scheduler.metrics.master.set(0, lease)

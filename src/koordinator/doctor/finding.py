@@ -30,7 +30,7 @@ About = Object | str | tuple[str, Iterable[str]]
 
 
 class Details(TypedDict, total=False):
-    """What a finding may say besides: why it matters, the next steps, names of objects."""
+    """The optional parts of a finding: why it matters, the next steps, names of objects."""
 
     why: str
     do: Sequence[str]

@@ -1,5 +1,5 @@
-"""What only a running cluster can answer: may components do what they need to (all that an installation grants them),
-are webhook servers trusted, and are the pod webhooks really asked?
+"""Ask what only a running cluster can answer: may components do what they need to (what an installation grants), are
+webhook servers trusted, and are the pod webhooks really asked?
 
 Only webhooks with a URL can be tried from outside of the cluster; services are reached by the API server only. Pods
 are created for trial only (`dryRun=All`), one that must pass and come back changed, one that must be refused: nothing

@@ -27,7 +27,6 @@ from koordinator.scheduler.plugin.capabilities import (
     PreFilterTransformer,
     ResizePodPlugin,
 )
-from koordinator.scheduler.plugin.diagnosis import SuggestionType
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     SCORE_MAX,
@@ -62,12 +61,12 @@ from koordinator.scheduler.plugin.status import (
     SUCCESS,
     Reason,
     Status,
+    SuggestionType,
     error,
     unresolvable,
     unschedulable,
 )
-from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.columns import ColumnSpec, Rows
+from koordinator.scheduler.table.columns import ColumnSpec, RowChange, Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 

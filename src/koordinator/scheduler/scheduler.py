@@ -27,15 +27,13 @@ from koordinator.scheduler.engine.results import ExtenderAdvice, PendingPod, Pla
 from koordinator.scheduler.explain.objects import ExplanationObjects
 from koordinator.scheduler.extenders.advisors import Advisors, ExtenderVoice, connect
 from koordinator.scheduler.loop.actions import RunningActions, RunningParts, StatusWriter
-from koordinator.scheduler.loop.binding import Binder, BindingCycle, BindingRules
+from koordinator.scheduler.loop.binding import Binder, BindingCycle, BindingRules, WaitingPods
 from koordinator.scheduler.loop.caches import Caches
 from koordinator.scheduler.loop.event_handlers import EventHandlers
 from koordinator.scheduler.loop.outcomes import Outcomes
-from koordinator.scheduler.loop.waiting import WaitingPods
 from koordinator.scheduler.observe.observer import Observer, ObserverOptions
-from koordinator.scheduler.plugin import controllers, status
-from koordinator.scheduler.plugin.capabilities import NextPodPlugin
-from koordinator.scheduler.plugin.controllers import ControllerFilter
+from koordinator.scheduler.plugin import capabilities, status
+from koordinator.scheduler.plugin.capabilities import ControllerFilter, NextPodPlugin
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Plugin
 from koordinator.scheduler.plugin.metrics import SchedulerMetrics
@@ -82,7 +80,7 @@ class Scheduler:
         plugins: Mapping[str, PluginType] | None = None,
         gates: FeatureGates | None = None,
         classes_max: int = CLASSES_MAX,
-        controller_filter: ControllerFilter = controllers.ALL_CONTROLLERS,
+        controller_filter: ControllerFilter = capabilities.ALL_CONTROLLERS,
         observing: ObserverOptions | None = None,
         auditing: AuditOptions | None = None,
         unschedulable_s_max: float = UNSCHEDULABLE_S_MAX,
@@ -288,14 +286,14 @@ class Scheduler:
             self._binder.open(group)
             self._is_scheduling = True
             loops = [
-                group.create_task(controllers.run_for_ever(each, self._new_rng()), name=each.name)
+                group.create_task(capabilities.run_for_ever(each, self._new_rng()), name=each.name)
                 for each in self.engine.controllers(self._controller_filter)
             ]
             loops.append(group.create_task(self.observer.run(), name="observer"))
             if self.network is not None:
-                follow = controllers.run_for_ever(self.network.background, self._new_rng())
+                follow = capabilities.run_for_ever(self.network.background, self._new_rng())
                 loops.append(group.create_task(follow, name=self.network.background.name))
-            answers = controllers.run_for_ever(self._explanations.background, self._new_rng())
+            answers = capabilities.run_for_ever(self._explanations.background, self._new_rng())
             loops.append(group.create_task(answers, name=self._explanations.background.name))
             try:
                 await self._schedule()

@@ -23,7 +23,7 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
-from koordinator.scheduler.plugin.failures import JOB_PLUGINS
+from koordinator.scheduler.plugin.handle import JOB_PLUGINS
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod, QueuePolicy, SchedulingQueue

@@ -12,7 +12,7 @@ from koordinator.scheduler.explain import gang_group, gang_rehearsal
 from koordinator.scheduler.explain.answer import GangAnswer, PodVerdict
 from koordinator.scheduler.explain.gang_group import group_of
 from koordinator.scheduler.explain.gangs import explain_group
-from koordinator.scheduler.explain.slices import Steps, finish, in_turns
+from koordinator.scheduler.explain.survey import Steps, finish, in_turns
 from koordinator.scheduler.explain.tries import spread
 from koordinator.scheduler.plugins.network_topology import slots
 from koordinator.scheduler.table.trial import rehearsal_of

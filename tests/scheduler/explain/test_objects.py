@@ -11,7 +11,7 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.schedule_explanation import ScheduleExplanation
 from koordinator.clock import rfc3339
-from koordinator.scheduler.explain import group, objects
+from koordinator.scheduler.explain import objects
 from tests.scheduler import world
 from tests.scheduler.explain.builders import Bench, stock_config
 from tests.scheduler.world import World, node, play, pod
@@ -144,7 +144,7 @@ def test_a_job_is_found_by_its_label_and_its_pods_are_placed_beside_each_other()
     bench = Bench(stock_config()).node("n-0", cpu="4").node("n-1", cpu="2")
     members = [bench.info(f"m-{number}", cpu="2") for number in range(4)]
 
-    found = group.explain_domain(bench.engine, members)
+    found = objects.explain_domain(bench.engine, members)
 
     assert found.schedule_explanation is not None
     placed = found.schedule_explanation.feasible_scheduling_result
@@ -158,7 +158,7 @@ def test_evictions_that_would_help_are_listed() -> None:
     bench = Bench(stock_config()).node("n-0", cpu="4")
     bench.running("batch", "n-0", cpu="4", priority=1)
 
-    found = group.explain_domain(bench.engine, [bench.info("urgent", cpu="2", priority=9)])
+    found = objects.explain_domain(bench.engine, [bench.info("urgent", cpu="2", priority=9)])
 
     assert (found.schedulable, found.schedulable_after_preemption) == (False, True)
     [victims] = found.node_possible_victims

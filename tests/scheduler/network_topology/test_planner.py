@@ -15,7 +15,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.explain.slices import finish
+from koordinator.scheduler.explain.survey import finish
 from koordinator.scheduler.plugin.topology_tree import TopologyTree, build
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.network_topology import slots

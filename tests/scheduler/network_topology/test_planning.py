@@ -16,8 +16,7 @@ from koordinator.scheduler.observe.observer import ObserverOptions
 from koordinator.scheduler.plugin.framework import FilterPlugin, ReasonCodes
 from koordinator.scheduler.plugin.status import SUCCESS, Reason, unschedulable
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import RowChange, Rows
 from tests.scheduler.coscheduling.test_plugin import member
 from tests.scheduler.network_topology.test_manager import rack, topology
 from tests.scheduler.world import World, play, pod

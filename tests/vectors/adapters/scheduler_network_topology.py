@@ -9,7 +9,7 @@ import numpy as np
 from koordinator.api import labels
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.network_topology import NetworkTopologySpec
-from koordinator.scheduler.plugin.diagnosis import fit_error
+from koordinator.scheduler.plugin.status import fit_error
 from koordinator.scheduler.plugin.topology_tree import (
     TopologySpecError,
     TopologyTree,

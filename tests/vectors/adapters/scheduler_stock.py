@@ -10,7 +10,6 @@ from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config.config import decode_args
 from koordinator.scheduler.engine import pick
-from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
@@ -20,7 +19,7 @@ from koordinator.scheduler.plugin.framework import (
     ScorePlugin,
     default_normalize,
 )
-from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.plugin.status import SUCCESS, Status, fit_error
 from koordinator.scheduler.plugins import built_in, scorers
 from koordinator.scheduler.plugins.inter_pod_affinity.plugin import normalized as pod_affinity_scores
 from koordinator.scheduler.plugins.node_resources_fit import piecewise_linear
@@ -155,9 +154,7 @@ def _basic_backoff(case: Case) -> Any:
 
 
 def _basic_fit_error(case: Case) -> Any:
-    message = diagnosis.fit_error(
-        case["nodes"], case["reasons"], case["preFilterMessage"], case["postFilterMessage"]
-    )
+    message = fit_error(case["nodes"], case["reasons"], case["preFilterMessage"], case["postFilterMessage"])
     return {"message": message}
 
 

@@ -24,8 +24,7 @@ from koordinator.scheduler.auditor.history import (
     step,
 )
 from koordinator.scheduler.engine.results import Unplaced
-from koordinator.scheduler.plugin.failures import JOB_PLUGINS
-from koordinator.scheduler.plugin.handle import RecordKind
+from koordinator.scheduler.plugin.handle import JOB_PLUGINS, RecordKind
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo

@@ -12,7 +12,6 @@ from koordinator.scheduler.engine import pick
 from koordinator.scheduler.engine.lookahead import Lookahead
 from koordinator.scheduler.engine.pick import Totals
 from koordinator.scheduler.engine.profile import Participation, Profile
-from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Mask,
@@ -21,7 +20,7 @@ from koordinator.scheduler.plugin.framework import (
     ScorePlugin,
     Scores,
 )
-from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable
+from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, count_reasons, fit_error, unresolvable
 from koordinator.scheduler.table.columns import LEFT_OUT, NO_NODE, RefusedBy, Rows, at, put
 from koordinator.scheduler.table.nodes import NodeTable
 
@@ -292,15 +291,15 @@ class Answers:
     def reason_counts(self) -> dict[str, int]:
         """Nodes per reason, to be read only; empty when the pod as a whole was refused."""
         if self._fit_error is None:
-            self._fit_error = diagnosis.count_reasons(self.refusals()) if self.status.is_success else {}
+            self._fit_error = count_reasons(self.refusals()) if self.status.is_success else {}
         return self._fit_error
 
     def fit_error(self, post_filter_message: str = "", more: Iterable[Status] = ()) -> str:
         """Return the message when no row is feasible, or those that are were refused for reasons of their own."""
         reasons = self.reason_counts
-        if further := diagnosis.count_reasons((status, 1) for status in more):
+        if further := count_reasons((status, 1) for status in more):
             reasons = dict(Counter(reasons) + Counter(further))
-        return diagnosis.fit_error(self._table.node_count, reasons, self.status.message, post_filter_message)
+        return fit_error(self._table.node_count, reasons, self.status.message, post_filter_message)
 
     def unresolvable_rows(self) -> Mask:
         """(capacity,): rows that no eviction can help."""

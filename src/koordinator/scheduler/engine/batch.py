@@ -19,8 +19,7 @@ import msgspec
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.post_filter import KeptFree
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.results import PendingPod, Placed, Unplaced
-from koordinator.scheduler.engine.steering import FREE, Steering, steer
+from koordinator.scheduler.engine.results import FREE, PendingPod, Placed, Steering, Unplaced, steer
 from koordinator.scheduler.plugin.capabilities import PlacementPlan
 from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.status import Code, Status, unresolvable

@@ -15,16 +15,23 @@ from koordinator.scheduler.engine.evaluation_cache import EvaluationCache
 from koordinator.scheduler.engine.pick import ZoneOrder
 from koordinator.scheduler.engine.post_filter import Answered, CycleDiagnosis, KeptFree
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.results import ExtenderAdvice, PendingPod, along, pending_by, with_job
+from koordinator.scheduler.engine.results import (
+    FREE,
+    ExtenderAdvice,
+    PendingPod,
+    Steering,
+    along,
+    pending_by,
+    steer,
+    with_job,
+)
 from koordinator.scheduler.engine.results import Placed as Placed
 from koordinator.scheduler.engine.results import Unplaced as Unplaced
 from koordinator.scheduler.engine.results import refused as refused
-from koordinator.scheduler.engine.steering import FREE, Steering, steer
 from koordinator.scheduler.engine.view import View
-from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugin.capabilities import JobRefusal, PlacementPlan, SharedFailure
 from koordinator.scheduler.plugin.framework import Later
-from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import NO_NODES, SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.table.columns import NOT_FEASIBLE, Rows
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.nominations import Nominations
@@ -87,7 +94,7 @@ class Cycle:
         for timed in profile.refreshers:
             timed.refresh(now_s)
         if self._table.node_count == 0:
-            return Unplaced(pod, unresolvable(diagnosis.NO_NODES), frozenset())
+            return Unplaced(pod, unresolvable(NO_NODES), frozenset())
         objection = profile.extensions.begin_attempt(pod) if profile.extensions.attempts else SUCCESS
         if isinstance(objection, SharedFailure):
             return along(pod, objection, self._table.node_count)

@@ -20,19 +20,20 @@ from koordinator.scheduler.engine.batch import BatchWatch
 from koordinator.scheduler.engine.cycle import Cycle
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX, EvaluationCache
 from koordinator.scheduler.engine.profile import Profile, build_profiles, missing_plugins
-from koordinator.scheduler.engine.prospects import Prospects, ProspectsSource
 from koordinator.scheduler.engine.registry import PluginType
+from koordinator.scheduler.engine.view import Prospects, ProspectsSource
 from koordinator.scheduler.plugin.capabilities import (
+    ALL_CONTROLLERS,
     ApiProvider,
     BackgroundController,
+    ControllerFilter,
     ControllerProvider,
     Endpoint,
     NextPodPlugin,
 )
-from koordinator.scheduler.plugin.controllers import ALL_CONTROLLERS, ControllerFilter
 from koordinator.scheduler.plugin.events import QueueingEvent
-from koordinator.scheduler.plugin.failures import FailureHandlers
 from koordinator.scheduler.plugin.framework import Actions, Handle, Plugin
+from koordinator.scheduler.plugin.handle import FailureHandlers
 from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.topology_tree import TopologyTree
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper

@@ -26,8 +26,7 @@ from koordinator.scheduler.engine.lookahead import LocalFilter, LocalScorer, Loo
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.plugin.framework import Plugin, ScorePlugin, Scores, is_pass
 from koordinator.scheduler.plugin.status import SUCCESS, unresolvable
-from koordinator.scheduler.table.changes import Changes
-from koordinator.scheduler.table.columns import LEFT_OUT, NOT_FEASIBLE, Rows, at, put
+from koordinator.scheduler.table.columns import LEFT_OUT, NOT_FEASIBLE, Changes, Rows, at, put
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 

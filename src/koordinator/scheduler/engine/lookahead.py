@@ -14,8 +14,7 @@ import numpy.typing as npt
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.engine.pick import Top, Totals
 from koordinator.scheduler.plugin.framework import FilterPlugin, ScorePlugin, Scores, is_pass
-from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.columns import NOT_FEASIBLE, Rows
+from koordinator.scheduler.table.columns import NOT_FEASIBLE, RowChange, Rows
 
 STATES_MAX = 8_192
 """Rows × pods foreseen at once: as much as a block of a full scan."""

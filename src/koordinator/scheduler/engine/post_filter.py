@@ -12,12 +12,20 @@ import numpy as np
 from koordinator.scheduler.engine.answers import left_out_reason
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.steering import FREE, Steering
+from koordinator.scheduler.engine.results import FREE, Steering
 from koordinator.scheduler.engine.view import View
-from koordinator.scheduler.plugin import diagnosis
-from koordinator.scheduler.plugin.diagnosis import Suggestion, SuggestionType
 from koordinator.scheduler.plugin.framework import FilterPlugin, Later, Mask
-from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import (
+    SUCCESS,
+    Code,
+    Status,
+    Suggestion,
+    SuggestionType,
+    count_reasons,
+    fit_error,
+    unresolvable,
+    unschedulable,
+)
 from koordinator.scheduler.table.pod_info import PodInfo
 
 KeptFree = dict[int, Status]
@@ -74,7 +82,7 @@ class CycleDiagnosis:
         steering = self._steering
         count = self._view.node_count
         if not steering.status.is_success:
-            return diagnosis.fit_error(count, {}, steering.status.message, post_filter_message)
+            return fit_error(count, {}, steering.status.message, post_filter_message)
         if not steering.planned or not self._evaluation.status.is_success:
             return self._evaluation.fit_error(post_filter_message, self._kept_free.values())
         left_out = unresolvable(left_out_reason((steering.planned_by,)))
@@ -82,8 +90,8 @@ class CycleDiagnosis:
         refusals = [(left_out, count - (row is not None))]
         if row is not None:
             refusals.append((self.status_of(row), 1))
-        reasons = diagnosis.count_reasons(pair for pair in refusals if pair[1])
-        return diagnosis.fit_error(count, reasons, "", post_filter_message)
+        reasons = count_reasons(pair for pair in refusals if pair[1])
+        return fit_error(count, reasons, "", post_filter_message)
 
     def wake_by(self, plugin_name: str) -> None:
         self.rejected_by |= {plugin_name}

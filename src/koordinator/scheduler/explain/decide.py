@@ -11,7 +11,7 @@ from koordinator.scheduler.engine import pick
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.steering import FREE, Steering, steer
+from koordinator.scheduler.engine.results import FREE, Steering, steer
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import (
@@ -27,9 +27,8 @@ from koordinator.scheduler.explain.gangs import GangExplanation, explain_group
 from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.quotas import remedies as quota_remedies
 from koordinator.scheduler.explain.remedies import preemption_of, remedies, wanted_amounts
-from koordinator.scheduler.explain.slices import Steps, finish
-from koordinator.scheduler.explain.survey import Survey
-from koordinator.scheduler.plugin import diagnosis
+from koordinator.scheduler.explain.survey import Steps, Survey, finish
+from koordinator.scheduler.plugin.status import NO_NODES
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -148,9 +147,7 @@ def _pending(
             return msgspec.structs.replace(answer, message=status.message, rejected_by=[gate.name])
     if engine.table.node_count == 0:
         sentence = f"Pod {pod.key} is pending: the cluster has no nodes."
-        return msgspec.structs.replace(
-            _with(base, PodVerdict.UNSCHEDULABLE, sentence), message=diagnosis.NO_NODES
-        )
+        return msgspec.structs.replace(_with(base, PodVerdict.UNSCHEDULABLE, sentence), message=NO_NODES)
     base = msgspec.structs.replace(base, quota=explain_quota(profile, pod))
     if group is not None:
         return _with_gang(engine, profile, pod, question, base, gang or _told(engine, group, question))

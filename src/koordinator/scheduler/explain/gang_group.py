@@ -12,7 +12,7 @@ from koordinator.api.core import Pod
 from koordinator.api.gang_labels import GangMode
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain.quotas import plugin_of
-from koordinator.scheduler.explain.slices import Steps
+from koordinator.scheduler.explain.survey import Steps
 from koordinator.scheduler.explain.tries import can_count
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.events import is_on_its_own

@@ -24,8 +24,7 @@ from koordinator.scheduler.explain.gang_group import (
 from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.quotas import remedies as quota_remedies
 from koordinator.scheduler.explain.remedies import room, wanted_amounts
-from koordinator.scheduler.explain.slices import Steps
-from koordinator.scheduler.explain.survey import Survey, reasons
+from koordinator.scheduler.explain.survey import Steps, Survey, reasons
 from koordinator.scheduler.explain.tries import Tries, count
 from koordinator.scheduler.plugin.framework import ReservePlugin
 from koordinator.scheduler.plugin.status import Status

@@ -29,8 +29,7 @@ from koordinator.scheduler.explain.remedies import (
     victims,
     wanted_amounts,
 )
-from koordinator.scheduler.explain.slices import Steps
-from koordinator.scheduler.explain.survey import Survey
+from koordinator.scheduler.explain.survey import Steps, Survey
 from koordinator.scheduler.explain.tries import Tries
 from koordinator.scheduler.explain.variants import Variant, for_requests
 from koordinator.scheduler.plugin.framework import PreemptionOffer

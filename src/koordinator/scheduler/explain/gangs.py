@@ -25,7 +25,7 @@ from koordinator.scheduler.explain.answer import (
 )
 from koordinator.scheduler.explain.gang_group import GangSet, PendingMembers, group_of, job_of
 from koordinator.scheduler.explain.gang_rehearsal import RehearsalOptions, RehearsalResult, rehearse
-from koordinator.scheduler.explain.slices import Steps, finish
+from koordinator.scheduler.explain.survey import Steps, finish
 from koordinator.scheduler.plugins.coscheduling.config import GangSource
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
 from koordinator.scheduler.plugins.coscheduling.planning import GangPlanning

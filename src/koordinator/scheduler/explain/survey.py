@@ -1,7 +1,13 @@
-"""Ask every filter about every node: the cycle's evaluation without stopping at the first refusal."""
+"""Ask every filter about every node: the cycle's evaluation without stopping at the first refusal. Long answers come
+in slices, between which the scheduler goes on with its work.
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+A question is a generator. Up to each `yield` it takes one look at the tables as they stand, at most some 10 ms; a
+trial or a rehearsal never stays open across one, as the scheduler would take what is supposed for what is.
+"""
+
+import asyncio
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,6 +24,8 @@ from koordinator.scheduler.plugin.framework import FilterPlugin, ReasonCodes
 from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
+
+T = TypeVar("T")
 
 EXAMPLES_MAX = 3
 FITS, REFUSES, NO_PART = "fits", "refuses", "takes no part"
@@ -272,3 +280,29 @@ def scores(found: Survey, rows: Rows, best_max: int, also: Iterable[int] = ()) -
         )
         for i in shown
     ]
+
+
+Steps = Generator[None, None, T]
+
+
+def finish(steps: Steps[T]) -> T:
+    """Return the answer in one piece, where nobody waits for the loop."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+
+
+async def in_turns(steps: Steps[T], engine: Engine) -> T:
+    """Return the answer; after each slice everybody else has a turn."""
+    async with engine.explaining:
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                answer: T = end.value
+                return answer
+            assert not engine.table.is_trial, "a trial is open across slices"
+            await asyncio.sleep(0)

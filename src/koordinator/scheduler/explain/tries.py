@@ -16,7 +16,7 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.evaluation_cache import EvaluationCache
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.steering import steer
+from koordinator.scheduler.engine.results import steer
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain.quotas import room_in_quota
 from koordinator.scheduler.plugin.framework import Mask, ReservePlugin

@@ -18,8 +18,8 @@ from koordinator.cluster.events import EventRecorder, EventSeverity
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.auditor.auditor import Auditor
+from koordinator.scheduler.loop.binding import WaitingPods
 from koordinator.scheduler.loop.event_handlers import EventHandlers
-from koordinator.scheduler.loop.waiting import WaitingPods
 from koordinator.scheduler.plugin.events import SCHEDULING, QueueingEvent
 from koordinator.scheduler.plugin.framework import Actions
 from koordinator.scheduler.plugin.handle import RecordKind

@@ -9,13 +9,13 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.loop.binding import WaitingPods
 from koordinator.scheduler.loop.caches import Caches
-from koordinator.scheduler.loop.waiting import WaitingPods
-from koordinator.scheduler.observe.probe import CycleProbe
-from koordinator.scheduler.plugin import diagnosis
+from koordinator.scheduler.observe.observer import CycleProbe
 from koordinator.scheduler.plugin.events import SCHEDULING, ClusterEvent, QueueingEvent
+from koordinator.scheduler.plugin.status import event_note
 from koordinator.scheduler.queue.scheduling_queue import SchedulingQueue, is_another_question
-from koordinator.scheduler.table.changes import NodeAspect
+from koordinator.scheduler.table.columns import NodeAspect
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class EventHandlers:
         log.warning("pod not schedulable: %s", error, extra={"pod": pod.key})
         recorder = self._recorders.get(pod.spec.scheduler_name)
         if recorder is not None and not pod.spec.node_name:
-            note = diagnosis.event_note(str(error))
+            note = event_note(str(error))
             recorder.warning(pod, "FailedScheduling", note, action=SCHEDULING)
 
     def _assigned(self, info: PodInfo) -> None:

@@ -14,10 +14,10 @@ from koordinator.scheduler.loop.actions import RunningParts
 from koordinator.scheduler.loop.binding import BindingCycle
 from koordinator.scheduler.loop.caches import Caches
 from koordinator.scheduler.observe.observer import Observer
-from koordinator.scheduler.plugin import diagnosis, failures, status
+from koordinator.scheduler.plugin import handle, status
 from koordinator.scheduler.plugin.events import BINDING, SCHEDULING, ClusterEvent, QueueingEvent
-from koordinator.scheduler.plugin.failures import Handling, SchedulingFailure
-from koordinator.scheduler.plugin.status import Status
+from koordinator.scheduler.plugin.handle import Handling, SchedulingFailure
+from koordinator.scheduler.plugin.status import Status, event_note
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -98,7 +98,7 @@ class Outcomes:
         if job.in_batch:
             # The others of its plan are on their way: it must not wait for an event.
             self._queue.activate((pod.uid,), self._clock.now())
-        if outcome.plugin not in failures.JOB_PLUGINS:
+        if outcome.plugin not in handle.JOB_PLUGINS:
             # Places that a job held for the length of its round are as free as before it: nobody who sleeps was
             # refused because of them, and two jobs would wake each other for ever.
             self._handlers.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
@@ -140,7 +140,7 @@ class Outcomes:
 
     def _retry(self, entry: QueuedPod, result: Unplaced, node_name: str = "") -> None:
         """Queue the pod again and tell the user, unless a plugin does; `node_name` is where the pod was."""
-        nominated = failures.nomination_after(result.status, node_name, result.nominated_node)
+        nominated = handle.nomination_after(result.status, node_name, result.nominated_node)
         if nominated != result.nominated_node:
             result = msgspec.structs.replace(result, nominated_node=nominated)
         if self.auditor is not None:
@@ -167,11 +167,11 @@ class Outcomes:
         message = result.status.message
         reason = "Unschedulable" if result.status.is_rejected else "SchedulerError"
         recorder = self._recorders[entry.profile_name]
-        recorder.warning(live, "FailedScheduling", diagnosis.event_note(message), action=SCHEDULING)
+        recorder.warning(live, "FailedScheduling", event_note(message), action=SCHEDULING)
         if labels.RESERVATION_AFFINITY in live.metadata.annotations:
             about_reservations = event_message(message)
             if about_reservations is not None:
-                note = diagnosis.event_note(about_reservations)
+                note = event_note(about_reservations)
                 recorder.warning(live, "FailedScheduling-Reservation", note, action=SCHEDULING)
         self._status_writer.write(live, actions.PodStatusUpdate(reason, message, result.nominated_node))
 

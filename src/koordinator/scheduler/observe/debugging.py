@@ -20,8 +20,7 @@ from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugin.capabilities import JobVerdict
-from koordinator.scheduler.plugin.diagnosis import Suggestion
-from koordinator.scheduler.plugin.status import Code, Status
+from koordinator.scheduler.plugin.status import Code, Status, Suggestion
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 

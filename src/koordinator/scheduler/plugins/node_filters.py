@@ -32,8 +32,7 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 from koordinator.scheduler.table import pod_info
-from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.columns import ColumnSpec, Rows, at
+from koordinator.scheduler.table.columns import ColumnSpec, RowChange, Rows, at
 from koordinator.scheduler.table.label_columns import NAME_FIELD, LabelColumns
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import HOST_PORTS, NODE_NAME, HostPort, PodInfo

@@ -27,8 +27,7 @@ from koordinator.scheduler.plugin.framework import (
 from koordinator.scheduler.plugin.percent import floor_percent, weighted_mean
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, error
 from koordinator.scheduler.plugins.fit_index import FitIndex
-from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.columns import RowChange, Rows, at
 from koordinator.scheduler.table.nodes import F64, NodeTable
 from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo
 

@@ -23,8 +23,7 @@ from koordinator.scheduler.plugins.node_resources_fit import (
     most_allocated,
 )
 from koordinator.scheduler.table import pod_info
-from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.columns import RowChange, Rows, at
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo
 

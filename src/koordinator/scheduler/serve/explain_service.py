@@ -14,7 +14,7 @@ from koordinator.scheduler.explain.answer import BEST_NODES, ConditionLine, Gang
 from koordinator.scheduler.explain.decide import PodQuestion, every_node, explain
 from koordinator.scheduler.explain.gang_group import GangSet, gang_keys, group_of, group_of_pod
 from koordinator.scheduler.explain.gangs import GangExplanation, explain_group
-from koordinator.scheduler.explain.slices import in_turns
+from koordinator.scheduler.explain.survey import in_turns
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.table.pod_info import PodInfo
 

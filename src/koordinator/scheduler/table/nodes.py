@@ -18,8 +18,16 @@ from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_vector import I64, ResourceRegistry
-from koordinator.scheduler.table.changes import ChangeLog, NodeAspect, RowChange, aspects_of
-from koordinator.scheduler.table.columns import AnswerPatterns, ColumnSpec, Rows, TableColumn
+from koordinator.scheduler.table.columns import (
+    AnswerPatterns,
+    ChangeLog,
+    ColumnSpec,
+    NodeAspect,
+    RowChange,
+    Rows,
+    TableColumn,
+    aspects_of,
+)
 from koordinator.scheduler.table.pod_info import PodInfo
 
 SMALL_AMOUNT_MAX = 1 << 46

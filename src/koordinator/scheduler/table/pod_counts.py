@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Protocol, TypeVar
 
 from koordinator.api.core import Pod
-from koordinator.scheduler.table.changes import RowChange
+from koordinator.scheduler.table.columns import RowChange
 from koordinator.scheduler.table.domain_counts import Tally, Topology
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo

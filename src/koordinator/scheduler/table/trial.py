@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from koordinator.scheduler.table.changes import ChangeLog
+from koordinator.scheduler.table.columns import ChangeLog
 from koordinator.scheduler.table.nodes import NodeTable, PodLocation
 from koordinator.scheduler.table.pod_info import PodInfo
 

@@ -11,9 +11,8 @@ import msgspec
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugin import diagnosis as words
 from koordinator.scheduler.plugin.framework import Diagnosis, Mask, Plugin
-from koordinator.scheduler.plugin.status import Code, Status
+from koordinator.scheduler.plugin.status import Code, Status, count_reasons, fit_error
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     NO_VICTIMS,
     NOT_HELPFUL,
@@ -454,10 +453,10 @@ class PreemptionDryRun:
             reasons[NOT_HELPFUL] = int((~kind.is_open & ~kind.is_free)[rows].sum())
             reasons[NO_VICTIMS] = int(kind.is_open.sum())
             reasons = +reasons
-            return words.fit_error(self._table.node_count, reasons)
+            return fit_error(self._table.node_count, reasons)
         asked = [(status, 1) for status in self._answers(number)]
-        reasons.update(words.count_reasons([*asked, *self._short(number)]))
-        return words.fit_error(self._table.node_count, reasons)
+        reasons.update(count_reasons([*asked, *self._short(number)]))
+        return fit_error(self._table.node_count, reasons)
 
     def _answers(self, number: int) -> Iterator[Status]:
         for row in {*self._cleared, *self._visited}:

@@ -17,11 +17,10 @@ import numpy as np
 from koordinator.api.core import Pod
 from koordinator.api.gang_labels import GangMode
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.engine.prospects import Prospects, prospects_of
-from koordinator.scheduler.plugin import diagnosis
+from koordinator.scheduler.engine.view import Prospects, prospects_of
 from koordinator.scheduler.plugin.capabilities import JobRefusal, ResizePodPlugin
 from koordinator.scheduler.plugin.framework import Handle, Plugin, PostFilterPlugin, PostFilterResult, Watch
-from koordinator.scheduler.plugin.status import SKIP, Status, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import SKIP, Status, fit_error, listed, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of, uid_of
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import PreemptReason
@@ -202,7 +201,7 @@ class GangShortage(msgspec.Struct, frozen=True, eq=False):
     def refusal_of(self, pod: PodInfo, *, is_for_jobs: bool) -> JobRefusal:
         """For the member that is tried. PostFilter plugins shall make room for it only if they do so for whole jobs
         (`is_for_jobs`)."""
-        message = ", ".join(filter(None, (diagnosis.listed(self.about.slots.reason_counts()), self.text)))
+        message = ", ".join(filter(None, (listed(self.about.slots.reason_counts()), self.text)))
         by = min(self.rejected_by & self.filters, default=min(self.filters, default=""))
         status = unschedulable(message) if is_for_jobs else unresolvable(message)
         about = self.about.members[0]
@@ -369,7 +368,7 @@ class EarlyRefusals:
             open_count = int(is_open.sum())
             reasons = {NO_VICTIMS.message: open_count, NOT_HELPFUL: is_open.size - open_count}
             counts = {reason: count for reason, count in reasons.items() if count}
-            text = diagnosis.fit_error(table.node_count, counts)
+            text = fit_error(table.node_count, counts)
             return PostFilterResult(unresolvable(f"preemption: {text}"), nominated_node="")
         room = without(table, kinds, dict(zip(columns, held, strict=True)), held_pods)
         if lack(demand, room, kinds) is None:

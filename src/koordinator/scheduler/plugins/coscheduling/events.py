@@ -11,7 +11,7 @@ import msgspec
 from koordinator.api.core import Pod
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.api.sigs import PodGroup
-from koordinator.scheduler.plugin.diagnosis import Suggestion
+from koordinator.scheduler.plugin.status import Suggestion
 from koordinator.scheduler.plugins.coscheduling.config import (
     GangDefaults,
     from_pod,

@@ -33,7 +33,6 @@ from koordinator.scheduler.plugin.capabilities import (
     Quorum,
     SharedFailure,
 )
-from koordinator.scheduler.plugin.diagnosis import fit_error
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     Diagnosis,
@@ -54,7 +53,15 @@ from koordinator.scheduler.plugin.framework import (
     Scores,
 )
 from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Code, Status, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import (
+    SKIP,
+    SUCCESS,
+    Code,
+    Status,
+    fit_error,
+    unresolvable,
+    unschedulable,
+)
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.controller import PodGroupController
 from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals
@@ -275,9 +282,7 @@ class Coscheduling(
         selector, is_planned = selector_of(pod.pod), plans and bool(gang_id_of(pod.pod))
         return GangState(selector, is_planned) if selector or is_planned else None
 
-    # The way into the queue, and the start of an attempt
-
-    # Most pods are of no gang: nothing is asked about them.
+    # The way into the queue, and the start of an attempt. Most pods are of no gang: nothing is asked about them.
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
         if not gang_id_of(pod.pod):

@@ -15,7 +15,6 @@ from koordinator.prometheus import Histogram, exponential
 from koordinator.scheduler.config.plugin_args import CoschedulingArgs
 from koordinator.scheduler.plugin.capabilities import JobRoomPlugin
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
-from koordinator.scheduler.plugin.failures import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT
 from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     Handle,
@@ -23,6 +22,7 @@ from koordinator.scheduler.plugin.framework import (
     PostFilterResult,
     PreemptionOffer,
 )
+from koordinator.scheduler.plugin.handle import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun, is_preempted

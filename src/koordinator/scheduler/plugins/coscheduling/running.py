@@ -15,9 +15,8 @@ from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.api.sigs import PodGroup
 from koordinator.prometheus import GaugeReading, Histogram
 from koordinator.scheduler.config.plugin_args import CoschedulingArgs
-from koordinator.scheduler.plugin.failures import JOB_REJECT
 from koordinator.scheduler.plugin.framework import Handle, Watch
-from koordinator.scheduler.plugin.handle import RecordKind
+from koordinator.scheduler.plugin.handle import JOB_REJECT, RecordKind
 from koordinator.scheduler.plugins.coscheduling import config
 from koordinator.scheduler.plugins.coscheduling.config import GangDefaults, GangSource, gang_id_of
 from koordinator.scheduler.plugins.coscheduling.events import (

@@ -33,8 +33,7 @@ from koordinator.scheduler.plugins.inter_pod_affinity.terms import (
     Term,
     TermIndex,
 )
-from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.columns import RowChange, Rows, at
 from koordinator.scheduler.table.domain_counts import DomainCounts, Tally, Topology
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
 from koordinator.scheduler.table.nodes import NodeTable

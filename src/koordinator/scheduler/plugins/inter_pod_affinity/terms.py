@@ -8,12 +8,12 @@ import msgspec
 
 from koordinator.api.affinity import PodAffinity, PodAffinityTerm
 from koordinator.api.core import Pod
+from koordinator.scheduler.table.columns import Recent
 from koordinator.scheduler.table.domain_counts import Tally
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_counts import Terms
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.pod_terms import Anchor, NamespaceLabels, PodTerm, anchors_of
-from koordinator.scheduler.table.recent import Recent
 
 MATCHES_MAX = 4_096
 """Remembered answers to "which terms mean pods with these labels"."""

@@ -19,8 +19,8 @@ from koordinator.scheduler.plugin.framework import Relief
 from koordinator.scheduler.plugins.load_aware import load
 from koordinator.scheduler.plugins.load_aware.args import LoadAwarePolicy, UsageAggregation, vector
 from koordinator.scheduler.plugins.load_aware.load import NodeLoad, PodContribution, Vector
+from koordinator.scheduler.table.columns import Recent
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.recent import Recent
 
 log = logging.getLogger(__name__)
 

@@ -38,11 +38,9 @@ from koordinator.scheduler.plugins.load_aware import judgement, load
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy, vector
 from koordinator.scheduler.plugins.load_aware.judgement import NodeLoadRules, NodeLoadRulesTable
 from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad, estimate, kind_key
-from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.columns import ColumnSpec, Rows, at
+from koordinator.scheduler.table.columns import ColumnSpec, Recent, RowChange, Rows, at
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.recent import Recent
 
 log = logging.getLogger(__name__)
 

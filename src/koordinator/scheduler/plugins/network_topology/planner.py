@@ -12,10 +12,9 @@ import numpy as np
 
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.engine.prospects import Prospects, prospects_of
-from koordinator.scheduler.plugin import diagnosis
+from koordinator.scheduler.engine.view import Prospects, prospects_of
 from koordinator.scheduler.plugin.framework import Handle
-from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.plugin.status import SUCCESS, Status, fit_error
 from koordinator.scheduler.plugin.topology_tree import TopologyTree
 from koordinator.scheduler.plugins.network_topology import placement, slots
 from koordinator.scheduler.plugins.network_topology.placement import (
@@ -70,10 +69,9 @@ class JobPlan(msgspec.Struct, frozen=True, eq=False):
     @property
     def message(self) -> str:
         """Return why there is no place; empty when there is one."""
-        fit_error = (
-            self.kinds[0].slots.fit_error(self.node_count) if self.kinds else diagnosis.fit_error(0, {})
+        return self.plan.message(
+            self.kinds[0].slots.fit_error(self.node_count) if self.kinds else fit_error(0, {})
         )
-        return self.plan.message(fit_error)
 
     @property
     def rejected_by(self) -> frozenset[str]:

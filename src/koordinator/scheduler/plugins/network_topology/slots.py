@@ -15,11 +15,9 @@ from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.engine.evaluation import Evaluation
-from koordinator.scheduler.engine.prospects import Foresight, Prospects
-from koordinator.scheduler.engine.view import View
-from koordinator.scheduler.plugin import diagnosis
+from koordinator.scheduler.engine.view import Foresight, Prospects, View
 from koordinator.scheduler.plugin.framework import Handle, ReasonCodes
-from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.plugin.status import SUCCESS, Status, count_reasons, fit_error
 from koordinator.scheduler.plugin.topology_tree import Indices, TopologyTree
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
@@ -170,11 +168,11 @@ class Slots(msgspec.Struct, frozen=True, eq=False):
         """`0/8 nodes are available: 8 Insufficient cpu.`: what nodes that do not take all members lack."""
         if not self.evaluation.status.is_success:
             return self.evaluation.fit_error()
-        return diagnosis.fit_error(node_count, self.reason_counts())
+        return fit_error(node_count, self.reason_counts())
 
     def reason_counts(self) -> dict[str, int]:
         """Return nodes that do not take all members, by reason."""
-        return diagnosis.count_reasons(self.refusals(self.evaluation.feasible) + self.evaluation.refusals())
+        return count_reasons(self.refusals(self.evaluation.feasible) + self.evaluation.refusals())
 
     def rejected_by(self) -> frozenset[str]:
         """Plugins whose events can mean more slots."""

@@ -36,8 +36,7 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
 )
 from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS, NUMANodeView
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
-from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.columns import RowChange, Rows, at
 from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, SMALL_AMOUNT_MAX, NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 

@@ -61,8 +61,7 @@ from koordinator.scheduler.plugins.node_numa_resource.policy import (
 )
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, NUMAScoringStrategies
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import options_of
-from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import RowChange, Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)

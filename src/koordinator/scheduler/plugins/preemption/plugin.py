@@ -9,7 +9,6 @@ import numpy as np
 
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.scheduler.engine import pick
-from koordinator.scheduler.plugin import diagnosis
 from koordinator.scheduler.plugin.capabilities import PreemptionReviewer, ReviewedPreemption
 from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugin.framework import (
@@ -22,7 +21,7 @@ from koordinator.scheduler.plugin.framework import (
     PreEnqueuePlugin,
     Watch,
 )
-from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, fit_error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.executor import PREEMPTION, PreemptionExecutor, has_condition
 from koordinator.scheduler.plugins.preemption.search import FoundCandidates, Search
@@ -137,7 +136,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
         counted = dict(refusals)
         if hopeless_count:
             counted[NOT_HELPFUL] = hopeless_count
-        return f"preemption: {diagnosis.fit_error(self._table.node_count, counted)}"
+        return f"preemption: {fit_error(self._table.node_count, counted)}"
 
     def objection(self, pod: PodInfo, diagnosis: Diagnosis) -> str:
         """Return why the pod may not preempt; "" when it may."""

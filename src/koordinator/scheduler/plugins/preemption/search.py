@@ -26,8 +26,7 @@ from koordinator.scheduler.plugins.preemption.victims import (
     Residents,
     Victim,
 )
-from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import RowChange, Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.nominations import Nominations
 from koordinator.scheduler.table.pod_info import PodInfo

@@ -15,10 +15,10 @@ from koordinator.api.apps import ReplicaSet, ReplicationController, StatefulSet
 from koordinator.api.core import Pod, Service
 from koordinator.api.meta import Object
 from koordinator.scheduler.plugin.framework import Mask, Watch
+from koordinator.scheduler.table.columns import Recent
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns, TaintColumns
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_terms import PodTerm
-from koordinator.scheduler.table.recent import Recent
 
 INCLUSIONS_MAX = 1_024
 """Sets of nodes kept; one per distinct node selector among pods that spread, 1 byte per node."""

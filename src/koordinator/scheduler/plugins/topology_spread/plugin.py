@@ -33,14 +33,12 @@ from koordinator.scheduler.plugins.topology_spread.constraints import (
     SpreadArgs,
     placement_key,
 )
-from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.columns import Recent, RowChange, Rows, at
 from koordinator.scheduler.table.domain_counts import DomainCounts, Topology
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
 from koordinator.scheduler.table.pod_counts import PodCount, PodCounts, PodKinds
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.pod_terms import NamespaceLabels
-from koordinator.scheduler.table.recent import Recent
 
 Ids = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int32] | npt.NDArray[np.int64]

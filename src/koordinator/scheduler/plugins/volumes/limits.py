@@ -38,8 +38,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     helps,
     not_owned,
 )
-from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import RowChange, Rows
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
