@@ -33,7 +33,7 @@ from koordinator.scheduler.plugins.dynamic_resources.allocator import (
     SubRequest,
 )
 from koordinator.scheduler.plugins.dynamic_resources.inventory import Inventory, SliceDevice
-from koordinator.scheduler.table.recent import Recent
+from koordinator.scheduler.table.columns import Recent
 
 SELECTIONS_MAX = 512
 """Kinds of requests remembered; each has a byte per device."""

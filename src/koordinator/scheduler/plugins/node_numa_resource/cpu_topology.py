@@ -13,7 +13,7 @@ import msgspec
 from koordinator.api import amplification, resource_vector
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.quantity import RawQuantity
-from koordinator.scheduler.table.recent import Recent
+from koordinator.scheduler.table.columns import Recent
 
 Amounts = dict[str, int]
 """Resource → amount: cpu in milli-cores, others in base units."""
