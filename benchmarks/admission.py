@@ -33,7 +33,7 @@ from koordinator.api import crd
 from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace
-from koordinator.api.scheduling import PriorityClass
+from koordinator.api.groups import PriorityClass
 from koordinator.clock import SystemClock
 from koordinator.cluster import garbage
 from koordinator.cluster.memory import MemoryCluster

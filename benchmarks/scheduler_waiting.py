@@ -9,7 +9,7 @@ from typing import Any
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.policy import PodDisruptionBudget
+from koordinator.api.groups import PodDisruptionBudget
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.engine.cycle import CycleDiagnosis

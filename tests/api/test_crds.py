@@ -205,7 +205,7 @@ def test_what_the_manager_writes_when_nothing_is_configured() -> None:
     ],
 )
 def test_defaults_by_qos_class(
-    qos: slo.ResourceQOS, identity: int, expeller: bool, cache_end: int, wmarks: tuple[int, int, int]
+    qos: slo_qos.ResourceQOS, identity: int, expeller: bool, cache_end: int, wmarks: tuple[int, int, int]
 ) -> None:
     assert msgspec.to_builtins(qos) == {
         "cpuQOS": {"enable": False, "groupIdentity": identity, "schedIdle": 0, "coreExpeller": expeller},

@@ -4,12 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.api.feature_gate_tables import KOORDLET, FeatureStage
 from koordinator.api.feature_gates import (
+    KOORDLET,
     REGISTRIES,
     Component,
     FeatureGateError,
     FeatureGates,
+    FeatureStage,
     NodeSwitch,
     node_switch,
 )

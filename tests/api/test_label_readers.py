@@ -3,7 +3,7 @@
 import pytest
 
 from koordinator.api import gang_labels, labels, node_labels, pod_labels, qos_priority_rules, quota_labels
-from koordinator.api.annotations import koordlet, node, quota, topology
+from koordinator.api.annotations import koordlet, node, quota
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
@@ -64,7 +64,7 @@ def test_ratio_labels_are_cut_off_to_percent(text: str, percent: int | None) -> 
 
 
 def test_the_kubelet_can_force_whole_cores() -> None:
-    kubelet = topology.KubeletCPUManagerPolicy(policy="static", options={"full-pcpus-only": "true"})
+    kubelet = node.KubeletCPUManagerPolicy(policy="static", options={"full-pcpus-only": "true"})
     spread = {labels.NODE_CPU_BIND_POLICY: "SpreadByPCPUs"}
     assert node_labels.cpu_bind_policy(spread, kubelet) == "FullPCPUsOnly"
     assert node_labels.cpu_bind_policy(spread, None) == "SpreadByPCPUs"

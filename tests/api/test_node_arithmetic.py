@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.api import amplification, node_reservation, resource_list
+from koordinator.api import node_labels, node_reservation, resource_list
 from koordinator.api.annotations.node import NodeReservation
 from koordinator.api.quantity import Quantity
 from koordinator.api.resource_list import Amounts
@@ -34,6 +34,6 @@ def test_a_bad_cpu_list_counts_as_no_reservation() -> None:
 
 @given(st.integers(0, 2**50), st.floats(0.1, 10))
 def test_amplified_amounts_are_rounded_up_and_never_shrink(amount: int, ratio: float) -> None:
-    amplified = amplification.amplify(amount, ratio)
+    amplified = node_labels.amplify(amount, ratio)
     assert amplified >= amount
     assert amplified == (math.ceil(amount * ratio) if ratio > 1 else amount)

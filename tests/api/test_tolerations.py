@@ -3,7 +3,7 @@
 import pytest
 
 from koordinator.api import tolerations
-from koordinator.api.core import Taint, Toleration
+from koordinator.api.affinity import Taint, Toleration
 
 HUGE = str(1 << 63)
 

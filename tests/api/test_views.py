@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from kubernetes import client as stock
 
-from koordinator.api import apps, core, decode, events, kinds, policy
+from koordinator.api import apps, core, decode, groups, kinds
 from koordinator.api.meta import Object, ObjectMeta, metadata_view, to_wire
 from tests.api.walk import structs
 
@@ -68,7 +68,7 @@ def test_unknown_fields_are_ignored() -> None:
 
 @pytest.mark.parametrize("raw", [1, "50%"])
 def test_numbers_and_percentages_are_both_read(raw: int | str) -> None:
-    budget = decode.from_builtins({"spec": {"minAvailable": raw}}, policy.PodDisruptionBudget)
+    budget = decode.from_builtins({"spec": {"minAvailable": raw}}, groups.PodDisruptionBudget)
 
     assert budget.spec.min_available == raw
 
@@ -152,9 +152,9 @@ def test_fields_have_the_names_and_shapes_that_the_stock_client_knows(view: type
 
 
 def test_both_forms_of_an_event_read_the_same_object() -> None:
-    assert core.Event.resource.plural == events.Event.resource.plural
+    assert core.Event.resource.plural == groups.Event.resource.plural
     modern = decode.from_builtins(
-        {"note": "n", "deprecatedCount": 2, "regarding": {"name": "p"}}, events.Event
+        {"note": "n", "deprecatedCount": 2, "regarding": {"name": "p"}}, groups.Event
     )
 
     assert (modern.note, modern.count, modern.regarding.name) == ("n", 2, "p")

@@ -3,8 +3,8 @@
 import pytest
 
 from koordinator.cel import checker
-from koordinator.cel.errors import CompileError
 from koordinator.cel.overloads import DYN, INT, STRING, CELType, list_of, map_of, optional_of
+from koordinator.cel.values import CompileError
 
 POD = CELType("object", fields={"name": STRING, "ports": list_of(INT), "labels": map_of(STRING, STRING)})
 VARIABLES = {

@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
-from koordinator.api.coordination import Lease
 from koordinator.api.core import Node
+from koordinator.api.groups import Lease
 from koordinator.api.node_metric import NodeMetric
 from koordinator.cluster.memory import MemoryCluster
 from tests.manager import doors

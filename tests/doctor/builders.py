@@ -11,10 +11,10 @@ from koordinator import clock
 from koordinator.api import labels, slo_config
 from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from koordinator.api.apps import DaemonSet, Deployment
-from koordinator.api.coordination import Lease
 from koordinator.api.core import ConfigMap, Namespace, Node, Pod, Secret
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.groups import Lease
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.slo import NodeSLO

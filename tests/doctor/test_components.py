@@ -4,9 +4,8 @@ import msgspec
 import pytest
 
 from koordinator.api.apps import DaemonSet, Deployment
-from koordinator.api.coordination import Lease
 from koordinator.api.core import Pod
-from koordinator.api.scheduling import PriorityClass
+from koordinator.api.groups import Lease, PriorityClass
 from koordinator.doctor.checks.all import CHECKS, examine
 from koordinator.doctor.finding import FindingSeverity
 from koordinator.doctor.snapshot import Listing, RawDefinition

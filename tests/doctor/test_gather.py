@@ -12,8 +12,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from koordinator.api.coordination import Lease
 from koordinator.api.core import Node, Secret
+from koordinator.api.groups import Lease
 from koordinator.api.meta import to_wire
 from koordinator.api.node_metric import NodeMetric
 from koordinator.cli.doctor import main

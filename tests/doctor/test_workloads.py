@@ -7,8 +7,8 @@ import pytest
 from koordinator.api.admission import MutatingWebhookConfiguration
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace, Node, Pod
+from koordinator.api.groups import PriorityClass
 from koordinator.api.meta import Object
-from koordinator.api.scheduling import PriorityClass
 from koordinator.api.sigs import ElasticQuota
 from koordinator.doctor.checks.all import examine
 from koordinator.doctor.finding import FindingSeverity

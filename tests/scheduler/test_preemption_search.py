@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.policy import PodDisruptionBudget
+from koordinator.api.groups import PodDisruptionBudget
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine

@@ -2,8 +2,7 @@
 
 from typing import ClassVar
 
-from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, Resource, ViewPart
+from koordinator.api.meta import Condition, Object, Resource, ViewPart
 
 
 class Names(ViewPart, frozen=True, kw_only=True):

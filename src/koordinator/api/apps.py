@@ -6,8 +6,7 @@
 from typing import Any, ClassVar
 
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, Resource, ViewPart
+from koordinator.api.meta import Condition, Object, Resource, ViewPart
 from koordinator.api.schema import IntOrString
 
 

@@ -3,8 +3,7 @@
 from typing import Any, ClassVar
 
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, ObjectReference, Resource, ViewPart
+from koordinator.api.meta import Condition, Object, ObjectReference, Resource, ViewPart
 
 
 class OnExitCodes(ViewPart, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Typed views of the core group: pods, nodes, namespaces, configuration, services, accounts, events.
 
 Free-form parts are `dict[str, Any]`. How pods select nodes and each other is in `api.affinity`, their
-volumes in `api.volumes`; both are importable from here, too.
+volumes in `api.volumes`.
 """
 
 from typing import Any, ClassVar
@@ -10,23 +10,20 @@ import msgspec
 
 from koordinator.api.affinity import (
     Affinity,
-    LabelSelector,
-    LabelSelectorRequirement,
-    NodeAffinity,
-    NodeSelector,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
-    PodAffinity,
-    PodAffinityTerm,
-    PreferredSchedulingTerm,
     Taint,
     Toleration,
     TopologySpreadConstraint,
-    WeightedPodAffinityTerm,
 )
-from koordinator.api.conditions import Condition
-from koordinator.api.meta import LocalObjectReference, Object, ObjectMeta, ObjectReference, Resource, ViewPart
-from koordinator.api.quantity import RawQuantity, ResourceList
+from koordinator.api.meta import (
+    Condition,
+    LocalObjectReference,
+    Object,
+    ObjectMeta,
+    ObjectReference,
+    Resource,
+    ViewPart,
+)
+from koordinator.api.quantity import ResourceList
 from koordinator.api.schema import IntOrString
 from koordinator.api.volumes import Volume, VolumeDevice, VolumeMount
 
@@ -451,45 +448,3 @@ class Event(Object, frozen=True, kw_only=True):
     source: EventSource = EventSource()
     reporting_component: str = ""
     reporting_instance: str = ""
-
-
-__all__ = [
-    "Affinity",
-    "Condition",
-    "ConfigMap",
-    "Container",
-    "ContainerState",
-    "ContainerStatus",
-    "Event",
-    "IntOrString",
-    "LabelSelector",
-    "LabelSelectorRequirement",
-    "LocalObjectReference",
-    "Namespace",
-    "Node",
-    "NodeAffinity",
-    "NodeSelector",
-    "NodeSelectorRequirement",
-    "NodeSelectorTerm",
-    "NodeSpec",
-    "NodeStatus",
-    "ObjectReference",
-    "Pod",
-    "PodAffinity",
-    "PodAffinityTerm",
-    "PodSpec",
-    "PodStatus",
-    "PodTemplateSpec",
-    "PreferredSchedulingTerm",
-    "RawQuantity",
-    "ResourceList",
-    "ResourceRequirements",
-    "Secret",
-    "Service",
-    "ServiceAccount",
-    "Taint",
-    "Toleration",
-    "TopologySpreadConstraint",
-    "Volume",
-    "WeightedPodAffinityTerm",
-]

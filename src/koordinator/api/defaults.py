@@ -8,9 +8,9 @@ from typing import Any
 
 from koordinator.api import labels
 from koordinator.api.core import ConfigMap, Namespace
+from koordinator.api.groups import PriorityClass as PriorityClassObject
 from koordinator.api.meta import ObjectMeta, to_wire
 from koordinator.api.priority import BANDS, PriorityClass
-from koordinator.api.scheduling import PriorityClass as PriorityClassObject
 
 NAMESPACE = "koordinator-system"
 SLO_CONFIG_NAME = "slo-controller-config"

@@ -4,8 +4,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from koordinator.api.conditions import StandardCondition
-from koordinator.api.meta import Object, Resource, ViewPart
+from koordinator.api.meta import Object, Resource, StandardCondition, ViewPart
 from koordinator.api.quantity import ResourceList
 from koordinator.api.schema import INT32, REQUIRED, always, default
 

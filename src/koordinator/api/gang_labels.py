@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from koordinator.api import duration, labels, scalars
 from koordinator.api.annotations.codec import Annotation, Empty
 from koordinator.api.errors import ProtocolError
-from koordinator.api.label_values import parse_int32, parsed, read
+from koordinator.api.labels import parse_int32, parsed, read
 
 NO_INDEX = -1
 """The network-topology index of a pod that has none."""

@@ -8,23 +8,7 @@ namespace clean-up.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from koordinator.api import (
-    admission,
-    apiextensions,
-    apps,
-    autoscaling,
-    batch,
-    coordination,
-    core,
-    discovery,
-    dra,
-    events,
-    policy,
-    rbac,
-    resource_quota,
-    scheduling,
-    storage,
-)
+from koordinator.api import admission, apiextensions, apps, batch, core, dra, groups, storage
 from koordinator.api.crd import DEFINITIONS
 from koordinator.api.meta import Object, Resource, metadata_view
 
@@ -36,8 +20,8 @@ _VIEWS: tuple[type[Object], ...] = (
     core.Secret,
     core.ServiceAccount,
     core.Service,
-    discovery.Endpoints,
-    discovery.EndpointSlice,
+    groups.Endpoints,
+    groups.EndpointSlice,
     core.Event,
     storage.PersistentVolume,
     storage.PersistentVolumeClaim,
@@ -49,12 +33,12 @@ _VIEWS: tuple[type[Object], ...] = (
     apps.ControllerRevision,
     batch.Job,
     batch.CronJob,
-    autoscaling.HorizontalPodAutoscaler,
-    policy.PodDisruptionBudget,
-    coordination.Lease,
-    events.Event,
-    scheduling.PriorityClass,
-    scheduling.RuntimeClass,
+    groups.HorizontalPodAutoscaler,
+    groups.PodDisruptionBudget,
+    groups.Lease,
+    groups.Event,
+    groups.PriorityClass,
+    groups.RuntimeClass,
     storage.StorageClass,
     storage.CSINode,
     storage.CSIDriver,
@@ -67,8 +51,8 @@ _VIEWS: tuple[type[Object], ...] = (
     admission.MutatingWebhookConfiguration,
     admission.ValidatingWebhookConfiguration,
     apiextensions.CustomResourceDefinition,
-    rbac.ClusterRole,
-    resource_quota.ResourceQuota,
+    groups.ClusterRole,
+    groups.ResourceQuota,
 )
 
 

@@ -1,11 +1,16 @@
-"""Plain labels and annotations of nodes. Source: behaviour/api 6.3, 6.4 and 8.3."""
+"""Plain labels and annotations of nodes. Source: behaviour/api 6.3, 6.4 and 8.3.
+
+Selling more than a node physically has (behaviour/api 8.2), by a ratio per resource, is computed in 64-bit binary
+floating point and rounded up, as users' figures are (100 × 1.1 is 111), so that all components write the same amounts.
+"""
 
 import enum
+import math
 from collections.abc import Mapping
 
 from koordinator.api import labels, quantity, scalars
-from koordinator.api.annotations.topology import KubeletCPUManagerPolicy
-from koordinator.api.label_values import parsed
+from koordinator.api.annotations.node import KubeletCPUManagerPolicy
+from koordinator.api.labels import parsed
 from koordinator.api.quantity import Quantity
 from koordinator.api.scalars import ScalarError
 
@@ -107,3 +112,8 @@ def _parse_positive(text: str) -> float:
     if number <= 0:
         raise ScalarError(text, "a positive number")
     return number
+
+
+def amplify(amount: int, ratio: float) -> int:
+    """`amount` × `ratio`, rounded up; unchanged for a ratio not above 1."""
+    return math.ceil(amount * ratio) if ratio > 1 else amount

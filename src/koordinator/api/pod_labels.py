@@ -6,7 +6,7 @@ import msgspec
 
 from koordinator.api import labels, scalars
 from koordinator.api.core import Pod
-from koordinator.api.label_values import parse_int32, parse_plain_int32, read
+from koordinator.api.labels import parse_int32, parse_plain_int32, read
 from koordinator.api.scalars import ScalarError
 
 EVICTION_COST_NEVER = 2**31 - 1

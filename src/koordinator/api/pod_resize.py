@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from koordinator.api import quantity, resources
-from koordinator.api.conditions import Condition
 from koordinator.api.core import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
+from koordinator.api.meta import Condition
 from koordinator.api.quantity import RawQuantity, ResourceList
 
 PENDING = "PodResizePending"

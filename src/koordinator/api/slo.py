@@ -11,34 +11,10 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from koordinator.api.meta import Object, Resource, ViewPart
-from koordinator.api.node_metric import (
-    AggregatedUsage,
-    HostApplicationMetricInfo,
-    MetricCollectPolicy,
-    NodeMetric,
-    NodeMetricInfo,
-    NodeMetricSpec,
-    NodeMetricStatus,
-    PeakMetric,
-    PodMetricInfo,
-    ReclaimableMetric,
-    ResourceMap,
-)
 from koordinator.api.quantity import RawQuantity
 from koordinator.api.schema import INT32, at_least, between
 from koordinator.api.slo_qos import (
-    CPUQOS,
-    DEFAULT_QOS_STRATEGY,
-    NO_QOS,
-    BlkIOQOS,
-    BlockConfig,
-    IOConfig,
-    MemoryQOS,
-    NetworkQOS,
     Percent,
-    QOSPolicies,
-    ResctrlQOS,
-    ResourceQOS,
     ResourceQOSStrategy,
 )
 
@@ -249,49 +225,3 @@ def plain_extensions(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return extensions by key; the reference writes them one level deeper, `{"Object": {...}}`."""
     nested = found.get(_NESTED)
     return dict(nested) if len(found) == 1 and isinstance(nested, dict) else dict(found)
-
-
-__all__ = [
-    "ALLOCATABLE_EVICT_LOWER_PERCENT",
-    "ALLOCATABLE_EVICT_THRESHOLD_PERCENT",
-    "CPUQOS",
-    "CPU_EVICT_LOWER_GAP_PERCENT",
-    "DEFAULT_CPU_BURST_STRATEGY",
-    "DEFAULT_NODE_SLO_SPEC",
-    "DEFAULT_QOS_STRATEGY",
-    "DEFAULT_SYSTEM_STRATEGY",
-    "DEFAULT_THRESHOLD_STRATEGY",
-    "EVICTION",
-    "MEMORY_EVICT_LOWER_GAP_PERCENT",
-    "NO_QOS",
-    "AggregatedUsage",
-    "BlkIOQOS",
-    "BlockConfig",
-    "CPUBurstStrategy",
-    "CgroupPath",
-    "HostApplicationMetricInfo",
-    "HostApplicationSpec",
-    "HostApplicationStrategy",
-    "IOConfig",
-    "MemoryQOS",
-    "MetricCollectPolicy",
-    "NetworkQOS",
-    "NodeMetric",
-    "NodeMetricInfo",
-    "NodeMetricSpec",
-    "NodeMetricStatus",
-    "NodeSLO",
-    "NodeSLOSpec",
-    "NodeSLOStatus",
-    "PeakMetric",
-    "PodMetricInfo",
-    "QOSPolicies",
-    "ReclaimableMetric",
-    "ResctrlQOS",
-    "ResourceMap",
-    "ResourceQOS",
-    "ResourceQOSStrategy",
-    "ResourceThresholdStrategy",
-    "SystemStrategy",
-    "plain_extensions",
-]

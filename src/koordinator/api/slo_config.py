@@ -16,10 +16,10 @@ from koordinator.api.annotations.codec import Annotation, Empty, Payload, Second
 from koordinator.api.slo import (
     CPUBurstStrategy,
     HostApplicationSpec,
-    ResourceQOSStrategy,
     ResourceThresholdStrategy,
     SystemStrategy,
 )
+from koordinator.api.slo_qos import ResourceQOSStrategy
 
 CONFIG_NAMESPACE = "koordinator-system"
 CONFIG_NAME = "slo-controller-config"

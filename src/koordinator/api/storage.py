@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from koordinator.api.affinity import LabelSelector, NodeSelector, TopologySelectorTerm
-from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, ObjectReference, Resource, ViewPart
+from koordinator.api.meta import Condition, Object, ObjectReference, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity, ResourceList
 from koordinator.api.volumes import (
     AWSElasticBlockStoreSource,

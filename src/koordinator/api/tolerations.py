@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from koordinator.api.core import Taint, Toleration
+from koordinator.api.affinity import Taint, Toleration
 
 Tolerations = tuple[Toleration, ...]
 

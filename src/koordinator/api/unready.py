@@ -2,16 +2,87 @@
 
 The one table of it. Admission warns by it, and `koordinator doctor` finds what is there all the same; when a component
 for something lands, its line goes.
+
+Recommendations (group `analysis.koordinator.sh`, behaviour/crds 11) are one of them.
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, ClassVar
 
 from koordinator.api import labels, resources
-from koordinator.api.analysis import Recommendation
+from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
-from koordinator.api.meta import Object
+from koordinator.api.meta import Object, Resource, StandardCondition, ViewPart
 from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.api.quantity import ResourceList
 from koordinator.api.reservation import Reservation
+from koordinator.api.schema import ATOMIC, DATE_TIME, REQUIRED, always
+
+
+class WorkloadReference(ViewPart, frozen=True, kw_only=True):
+    """A workload of the same namespace."""
+
+    kind: Annotated[str, REQUIRED, "Kind of the workload."] = always("")
+    name: Annotated[str, REQUIRED, "Name of the workload."] = always("")
+    api_version: Annotated[str, "API version of the workload."] = ""
+
+
+class RecommendationTarget(ViewPart, frozen=True, kw_only=True):
+    """Pods that the recommendation is for."""
+
+    type: Annotated[str, REQUIRED, "How the pods are named: workload or podSelector."] = always("")
+    workload: Annotated[WorkloadReference | None, "The workload that owns the pods."] = None
+    pod_selector: Annotated[LabelSelector | None, ATOMIC, "Labels of the pods."] = None
+
+
+class RecommendationSpec(ViewPart, frozen=True, kw_only=True):
+    """Pods that the recommendation is for."""
+
+    target: Annotated[RecommendationTarget, REQUIRED, "Pods that the recommendation is for."] = always(
+        RecommendationTarget()
+    )
+
+
+class RecommendedContainer(ViewPart, frozen=True, kw_only=True):
+    """The requests recommended for one container."""
+
+    container_name: Annotated[str, "Name of the container."] = ""
+    resources: Annotated[ResourceList, "Amounts to request."] = {}
+
+
+class RecommendedPod(ViewPart, frozen=True, kw_only=True):
+    """The requests recommended for the containers of a pod."""
+
+    container_statuses: Annotated[list[RecommendedContainer], "Amounts by container."] = []
+
+
+class RecommendationStatus(ViewPart, frozen=True, kw_only=True):
+    """The recommendation."""
+
+    pod_status: Annotated[RecommendedPod | None, "What the containers of a pod should request."] = None
+    update_time: Annotated[str | None, DATE_TIME, "When it was made."] = None
+    conditions: Annotated[
+        list[StandardCondition],
+        "What stands in the way: LowConfidence, NoObjectsMatched, FetchingHistory, ConfigDeprecated, "
+        "ConfigUnsupported.",
+    ] = []
+
+
+class Recommendation(Object, frozen=True, kw_only=True):
+    """The recommended requests of pods, judged by their usage."""
+
+    resource: ClassVar[Resource] = Resource(
+        group="analysis.koordinator.sh",
+        version="v1alpha1",
+        kind="Recommendation",
+        plural="recommendations",
+        short_names=("recom",),
+        subresources=("status",),
+    )
+
+    spec: RecommendationSpec = RecommendationSpec()
+    status: RecommendationStatus = RecommendationStatus()
+
 
 KINDS: Mapping[type[Object], str] = {
     Reservation: "nothing is reserved, and its status stays empty (the scheduler's plugin Reservation)",

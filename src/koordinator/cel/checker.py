@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from koordinator.cel import overloads, patterns, syntax
 from koordinator.cel.compiler import two_names
-from koordinator.cel.errors import CompileError, EvaluationError
 from koordinator.cel.overloads import (
     BOOL,
     DYN,
@@ -21,7 +20,7 @@ from koordinator.cel.overloads import (
     optional_of,
 )
 from koordinator.cel.syntax import Call, Index, ListLiteral, Literal, MapLiteral, Name, Select, SyntaxNode
-from koordinator.cel.values import TYPE_NAMES
+from koordinator.cel.values import TYPE_NAMES, CompileError, EvaluationError
 
 _LOOPS = frozenset(("all", "exists", "exists_one", "existsOne", "map", "filter"))
 _PRIMITIVE = frozenset(("bool", "int", "double", "string", "bytes", "type", "null"))
@@ -284,6 +283,3 @@ def _filled(result: CELType, binds: Mapping[str, CELType]) -> CELType:
 
 def _shown(given: CELType) -> str:
     return "object" if given.fields is not None else str(given)
-
-
-__all__ = ["marked", "type_of"]

@@ -4,10 +4,17 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from koordinator.cel import functions, syntax
-from koordinator.cel.errors import CompileError, EvaluationError, OutOfBudget
 from koordinator.cel.functions import no_overload
 from koordinator.cel.syntax import Call, Index, ListLiteral, Literal, MapLiteral, Name, Select, SyntaxNode
-from koordinator.cel.values import NONE, TYPE_NAMES, OptionalValue, kind_of
+from koordinator.cel.values import (
+    NONE,
+    TYPE_NAMES,
+    CompileError,
+    EvaluationError,
+    OptionalValue,
+    OutOfBudget,
+    kind_of,
+)
 
 Scope = dict[str, Any]
 Step = Callable[[Scope], Any]

@@ -11,10 +11,10 @@ from typing import Any
 from koordinator.api import quantity
 from koordinator.api.quantity import Quantity, QuantityError
 from koordinator.cel import libraries, patterns
-from koordinator.cel.errors import EvaluationError
-from koordinator.cel.lexer import INT_MAX, INT_MIN
+from koordinator.cel.syntax import INT_MAX, INT_MIN
 from koordinator.cel.values import (
     NONE,
+    EvaluationError,
     OptionalValue,
     Semver,
     equal,

@@ -14,8 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from koordinator.cel.errors import EvaluationError
-from koordinator.cel.values import NONE, OptionalValue, TypeName, kind_of
+from koordinator.cel.values import NONE, EvaluationError, OptionalValue, TypeName, kind_of
 
 Function = Callable[..., Any]
 

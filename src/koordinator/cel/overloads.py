@@ -214,24 +214,3 @@ def _split(text: str) -> list[str]:
 def _type(text: str) -> CELType:
     name, bracket, inner = text.partition("(")
     return CELType(name, tuple(_type(part) for part in _split(inner[:-1]))) if bracket else CELType(name)
-
-
-__all__ = [
-    "BOOL",
-    "BYTES",
-    "DOUBLE",
-    "DURATION",
-    "DYN",
-    "INT",
-    "NULL",
-    "STRING",
-    "TIMESTAMP",
-    "TYPE",
-    "CELType",
-    "Overload",
-    "functions",
-    "list_of",
-    "map_of",
-    "methods",
-    "optional_of",
-]  # fmt: skip

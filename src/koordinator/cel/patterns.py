@@ -6,7 +6,7 @@ Used for CEL, and for `pattern` in schemas of custom resources.
 import functools
 from typing import TYPE_CHECKING
 
-from koordinator.cel.errors import EvaluationError
+from koordinator.cel.values import EvaluationError
 
 if TYPE_CHECKING:  # read when the first pattern is
     pass

@@ -1,4 +1,6 @@
-"""Values beyond JSON: optional ones, semantic versions; equality and order as CEL has them."""
+"""Values beyond JSON: optional ones, semantic versions; equality and order as CEL has them; errors of an expression,
+and of its evaluation.
+"""
 
 import datetime
 import ipaddress
@@ -7,8 +9,35 @@ from typing import Any
 
 import msgspec
 
+from koordinator.api.errors import KoordinatorError
 from koordinator.api.quantity import Quantity
-from koordinator.cel.errors import EvaluationError
+
+
+class CompileError(KoordinatorError):
+    """The expression is none, or uses what we do not have; `position` counts characters from 0."""
+
+    def __init__(self, source: str, position: int, reason: str) -> None:
+        super().__init__(source, position, reason)
+        self.source, self.position, self.reason = source, position, reason
+
+    def __str__(self) -> str:
+        return f"{self.reason} at character {self.position + 1} of {self.source!r}"
+
+
+class EvaluationError(KoordinatorError):
+    """The expression has no value for what it was asked about."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class OutOfBudget(EvaluationError):
+    """The evaluation costs more than it may; whatever it would give, it ends."""
+
 
 _IDENTIFIER = r"(?:0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
 _SEMVER = re.compile(

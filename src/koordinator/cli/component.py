@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from aiohttp import web
 
 from koordinator import __version__
-from koordinator.api.feature_gate_tables import FeatureStage
-from koordinator.api.feature_gates import FeatureGates
+from koordinator.api.feature_gates import FeatureGates, FeatureStage
 from koordinator.prometheus import Gauge, GaugeReading, Labels, MetricsRegistry
 
 log = logging.getLogger(__name__)

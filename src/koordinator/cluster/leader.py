@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from koordinator import clock
-from koordinator.api.coordination import Lease, LeaseSpec
 from koordinator.api.errors import KoordinatorError
+from koordinator.api.groups import Lease, LeaseSpec
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster, EventType, WatchEvent
 

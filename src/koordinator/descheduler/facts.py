@@ -4,7 +4,7 @@ from koordinator import clock
 from koordinator.api import labels, pod_labels, quantity, resources
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.label_values import parse_plain_int32, read
+from koordinator.api.labels import parse_plain_int32, read
 from koordinator.api.meta import OwnerReference
 from koordinator.api.quantity import RawQuantity
 

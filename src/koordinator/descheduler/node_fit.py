@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from koordinator.api import node_selector, pod_resources, resource_list, resources
-from koordinator.api.affinity import NodeSelector, NodeSelectorTerm
-from koordinator.api.core import Node, Pod, Taint
+from koordinator.api import pod_resources, resource_list, resources
+from koordinator.api.affinity import NodeSelector, NodeSelectorTerm, Taint, term_holds
+from koordinator.api.core import Node, Pod
 from koordinator.api.resource_list import Amounts
 from koordinator.api.tolerations import is_tolerated, keeps_out
 from koordinator.descheduler import facts
@@ -87,7 +87,7 @@ def selects(pod: Pod, node: Node) -> bool:
 
 def term_matches(term: NodeSelectorTerm, node: Node) -> bool:
     """Return whether all conditions of the term hold on the node."""
-    return node_selector.term_matches(term, node.metadata.labels, node.metadata.name)
+    return term_holds(term, node.metadata.labels, node.metadata.name)
 
 
 def tolerates_all(pod: Pod, taints: Iterable[Taint]) -> bool:

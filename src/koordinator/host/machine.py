@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from koordinator.api.annotations.topology import CPUBasicInfo
+from koordinator.api.annotations.node import CPUBasicInfo
 from koordinator.api.cpuset import CPUSet
 from koordinator.host import procfs, sysfs
 from koordinator.host.errors import ContentError

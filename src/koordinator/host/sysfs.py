@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from koordinator.api import cpuset
-from koordinator.api.annotations.topology import CPUBasicInfo
+from koordinator.api.annotations.node import CPUBasicInfo
 from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.host import procfs
 from koordinator.host.errors import ContentError

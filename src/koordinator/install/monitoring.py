@@ -19,7 +19,7 @@ METRIC_PATHS = {
 """Where a component shows everything that it counts; the scheduler tells what pods request apart."""
 
 
-def objects(values: Values) -> Iterator[Json]:
+def monitoring(values: Values) -> Iterator[Json]:
     """Yield what the values ask for."""
     enabled = {
         MANAGER: values.manager.enabled,

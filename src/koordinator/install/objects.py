@@ -36,7 +36,7 @@ def parts(values: Values) -> list[ObjectGroup]:
         ("scheduler", _scheduler(values)),
         ("koordlet", _koordlet(values)),
         ("device-daemon", workloads.device_daemon(values) if values.device_daemon.enabled else iter(())),
-        ("monitoring", monitoring.objects(values)),
+        ("monitoring", monitoring.monitoring(values)),
     ):
         found.append(ObjectGroup(name, [_labelled(body) for body in bodies]))
     return [part for part in found if part.objects]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from koordinator.api import quantity, resources
-from koordinator.api.annotations.topology import CPUBasicInfo
+from koordinator.api.annotations.node import CPUBasicInfo
 from koordinator.api.core import Node
 from koordinator.api.node_metric import NodeMetricSpec
 from koordinator.api.node_topology import NodeResourceTopology

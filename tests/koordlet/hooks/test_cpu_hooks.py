@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api import labels
-from koordinator.api.annotations.extended_resource import ContainerResources
-from koordinator.api.annotations.topology import CPUSharedPool
+from koordinator.api.annotations.koordlet import ContainerResources
+from koordinator.api.annotations.node import CPUSharedPool
 from koordinator.api.errors import ProtocolError
 from koordinator.api.qos import QoSClass
 from koordinator.api.slo_qos import CPUQOS, QOSPolicies, ResourceQOS, ResourceQOSStrategy

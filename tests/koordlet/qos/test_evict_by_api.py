@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from koordinator.api.core import Event, Namespace, Pod
-from koordinator.api.policy import PodDisruptionBudget
+from koordinator.api.groups import PodDisruptionBudget
 from koordinator.clock import LoopClock
 from koordinator.cluster.config import from_url
 from koordinator.cluster.events import EventRecorder

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.api.slo import IOConfig, SystemStrategy
+from koordinator.api.slo import SystemStrategy
+from koordinator.api.slo_qos import IOConfig
 from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.errors import ContentError

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api import cpuset, labels, quantity
-from koordinator.api.annotations.node import SystemQOSResource
-from koordinator.api.annotations.topology import CPUSharedPool
+from koordinator.api.annotations.node import CPUSharedPool, SystemQOSResource
 from koordinator.api.core import Pod
 from koordinator.api.device import DeviceInfo
 from koordinator.api.errors import ProtocolError

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from koordinator.api import labels
-from koordinator.api.annotations.topology import CPUBasicInfo
+from koordinator.api.annotations.node import CPUBasicInfo
 from koordinator.api.core import Pod
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.clock import FixedClock

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordinator.api.conditions import Condition
 from koordinator.api.core import (
     Container,
     ContainerStatus,
@@ -16,7 +15,7 @@ from koordinator.api.core import (
     PodStatus,
     ResourceRequirements,
 )
-from koordinator.api.meta import ObjectMeta
+from koordinator.api.meta import Condition, ObjectMeta
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Files

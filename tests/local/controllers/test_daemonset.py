@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koordinator.api import node_selector
+from koordinator.api import affinity
 from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint
 from koordinator.api.apps import ControllerRevision, DaemonSet
 from koordinator.api.core import Node, NodeSpec, Pod, PodSpec
@@ -227,7 +227,7 @@ def test_node_affinity_operators(operator: str, values: list[str], expected: boo
     term = NodeSelectorTerm(
         match_expressions=[NodeSelectorRequirement(key="cores", operator=operator, values=values)]
     )
-    assert node_selector.matches([term], {"cores": "5"}, "n") is expected
+    assert affinity.any_term_holds([term], {"cores": "5"}, "n") is expected
 
 
 def test_a_taint_that_only_prefers_keeps_nobody_away() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from koordinator.api.apps import ReplicaSet
 from koordinator.api.core import Pod
-from koordinator.api.policy import PodDisruptionBudget, PodDisruptionBudgetSpec
+from koordinator.api.groups import PodDisruptionBudget, PodDisruptionBudgetSpec
 from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.local.controllers import disruption

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api.core import Node, Pod, Service
-from koordinator.api.discovery import Endpoints, EndpointSlice
+from koordinator.api.groups import Endpoints, EndpointSlice
 from koordinator.cluster.events import EventRecorder
 from koordinator.local.controllers import endpoint_slices, endpoint_subsets, kubernetes_service
 from koordinator.local.controllers.endpoints import EndpointsController

@@ -7,8 +7,8 @@ import pytest
 
 from koordinator import clock
 from koordinator.api.affinity import Taint, Toleration
-from koordinator.api.coordination import Lease
 from koordinator.api.core import Node, Pod
+from koordinator.api.groups import Lease
 from koordinator.cluster.events import EventRecorder
 from koordinator.local.controllers import node_lifecycle, taint_eviction
 from koordinator.local.controllers.node_lifecycle import NodeLifecycleController, NodeMonitor

@@ -7,8 +7,8 @@ from typing import Any
 from koordinator import clock
 from koordinator.api import crd
 from koordinator.api.apps import Deployment
-from koordinator.api.autoscaling import HorizontalPodAutoscaler
 from koordinator.api.core import Event, Pod
+from koordinator.api.groups import HorizontalPodAutoscaler
 from koordinator.api.node_metric import NodeMetric
 from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder

@@ -4,7 +4,7 @@ import asyncio
 
 from koordinator.api.core import Pod
 from koordinator.api.dra import FINALIZER, POD_CLAIM_NAME, ResourceClaim, ResourceClaimTemplate
-from koordinator.api.events import Event
+from koordinator.api.groups import Event
 from koordinator.cluster.events import EventRecorder
 from koordinator.local.controllers.resource_claims import ResourceClaimController
 from tests.local.controllers.world import Runs, World, run

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from koordinator.api.core import Pod
-from koordinator.api.resource_quota import ResourceQuota
+from koordinator.api.groups import ResourceQuota
 from koordinator.local.controllers.resource_quota import RESYNC_S, ResourceQuotaController
 from tests.local.controllers.world import World, run
 

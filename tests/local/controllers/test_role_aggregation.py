@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from koordinator.api import decode
-from koordinator.api.rbac import ClusterRole
+from koordinator.api.groups import ClusterRole
 from koordinator.local.authorization import default_roles
 from koordinator.local.controllers.role_aggregation import RoleAggregationController, aggregated
 from tests.local.controllers.world import World, run

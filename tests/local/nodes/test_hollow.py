@@ -7,8 +7,8 @@ import pytest
 
 from koordinator import clock as clocks
 from koordinator.api import quantity
-from koordinator.api.coordination import Lease
 from koordinator.api.core import Event, Node, Pod
+from koordinator.api.groups import Lease
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import Clock
 from koordinator.cluster import errors

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from koordinator.api.core import Pod
-from koordinator.api.scheduling import PriorityClass
+from koordinator.api.groups import PriorityClass
 from koordinator.clock import SystemClock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import ObjectRecord, WriteOptions

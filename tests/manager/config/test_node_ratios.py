@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api import labels
-from koordinator.api.annotations.topology import CPU_BASIC_INFO, CPUBasicInfo
+from koordinator.api.annotations.node import CPU_BASIC_INFO, CPUBasicInfo
 from koordinator.api.errors import ProtocolError
 from koordinator.manager.config import amplification, cpu_normalization
 

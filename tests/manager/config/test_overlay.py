@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.api.slo import ResourceQOSStrategy, ResourceThresholdStrategy
+from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.api.slo_config import ColocationStrategy
-from koordinator.api.slo_qos import CPUQOS, MemoryQOS, QOSPolicies, ResourceQOS
+from koordinator.api.slo_qos import CPUQOS, MemoryQOS, QOSPolicies, ResourceQOS, ResourceQOSStrategy
 from koordinator.manager.config.node_entries import overlay
 
 SWITCH = st.none() | st.booleans()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from koordinator.api import defaults
-from koordinator.api.coordination import Lease
+from koordinator.api.groups import Lease
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.slo import NodeSLO
 from koordinator.clock import LoopClock

@@ -11,7 +11,7 @@ from koordinator.api import labels, priority
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.scheduling import PriorityClass
+from koordinator.api.groups import PriorityClass
 from koordinator.manager.profiles import colocation_profile, profile_matching
 from koordinator.manager.profiles.colocation_profile import ProfileError, ProfileOutcome
 from koordinator.manager.profiles.profile_matching import CompiledProfile, compile_profile

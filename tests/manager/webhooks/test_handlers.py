@@ -11,8 +11,8 @@ from koordinator.api import crd, labels
 from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import ConfigMap, Namespace, Pod
+from koordinator.api.groups import PriorityClass
 from koordinator.api.quota_group import ElasticQuotaProfile
-from koordinator.api.scheduling import PriorityClass
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry

@@ -15,19 +15,30 @@ from koordinator.api import (
     quota_labels,
     resource_list,
 )
-from koordinator.api.annotations import (
-    device,
-    extended_resource,
-    koordlet,
-    node,
-    placement,
-    quota,
-    reservation,
-    topology,
-)
+from koordinator.api.annotations import device, koordlet, node, placement, quota
 from koordinator.api.annotations.codec import Annotation
+from koordinator.api.annotations.koordlet import EXTENDED_RESOURCE_SPEC, ExtendedResourceSpec
+from koordinator.api.annotations.node import (
+    BE_CPU_SHARED_POOLS,
+    CPU_BASIC_INFO,
+    CPU_SHARED_POOLS,
+    CPU_TOPOLOGY,
+    KUBELET_CPU_MANAGER_POLICY,
+    POD_CPU_ALLOCS,
+    CPUBasicInfo,
+)
 from koordinator.api.meta import ObjectMeta
 from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.api.reservation import (
+    CURRENT_OWNER,
+    EXACT_MATCH_RESERVATION,
+    OWNERS,
+    RESERVATION_AFFINITY,
+    RESERVATION_ALLOCATED,
+    RESTRICTED_OPTIONS,
+    ReservationAllocated,
+    without_allocated,
+)
 from koordinator.koordlet.report import topology as topology_report
 from koordinator.manager.config import amplification
 from koordinator.manager.noderesource import target
@@ -77,7 +88,7 @@ def _network_bandwidth(case: Case) -> str | None:
 
 
 def _cpu_bind_policy(case: Case) -> str:
-    kubelet = topology.KUBELET_CPU_MANAGER_POLICY.read(case["annotations"])
+    kubelet = KUBELET_CPU_MANAGER_POLICY.read(case["annotations"])
     return node_labels.cpu_bind_policy(case.get("labels") or {}, kubelet)
 
 
@@ -116,13 +127,13 @@ POD_READERS: dict[str, Read] = {
     "device-allocate-hint": _plain(device.DEVICE_ALLOCATE_HINT),
     "device-joint-allocate": _plain(device.DEVICE_JOINT_ALLOCATE),
     "gpu-partition-spec": _plain(device.GPU_PARTITION_SPEC),
-    "reservation-affinity": _plain(reservation.RESERVATION_AFFINITY),
-    "reservation-allocated": _plain(reservation.RESERVATION_ALLOCATED),
-    "reservation-restricted-options": _plain(reservation.RESTRICTED_OPTIONS),
-    "exact-match-reservation": _plain(reservation.EXACT_MATCH_RESERVATION),
-    "reservation-owners": _plain(reservation.OWNERS),
-    "reservation-current-owner": _plain(reservation.CURRENT_OWNER),
-    "extended-resource-spec": _plain(extended_resource.EXTENDED_RESOURCE_SPEC),
+    "reservation-affinity": _plain(RESERVATION_AFFINITY),
+    "reservation-allocated": _plain(RESERVATION_ALLOCATED),
+    "reservation-restricted-options": _plain(RESTRICTED_OPTIONS),
+    "exact-match-reservation": _plain(EXACT_MATCH_RESERVATION),
+    "reservation-owners": _plain(OWNERS),
+    "reservation-current-owner": _plain(CURRENT_OWNER),
+    "extended-resource-spec": _plain(EXTENDED_RESOURCE_SPEC),
     "cpu-burst": _plain(koordlet.CPU_BURST),
     "cpu-qos": _plain(koordlet.CPU_QOS),
     "memory-qos": _plain(koordlet.MEMORY_QOS),
@@ -192,12 +203,12 @@ NODE_READERS: dict[str, Read] = {
     "third-party-by-priority": _third_party,
     "reclaim-percent": _reclaim_percent,
     "node-cpu-bind-policy": _cpu_bind_policy,
-    "cpu-topology": _plain(topology.CPU_TOPOLOGY),
-    "cpu-basic-info": _plain(topology.CPU_BASIC_INFO),
-    "cpu-shared-pools": _plain(topology.CPU_SHARED_POOLS),
-    "be-cpu-shared-pools": _plain(topology.BE_CPU_SHARED_POOLS),
-    "pod-cpu-allocs": _plain(topology.POD_CPU_ALLOCS),
-    "kubelet-cpu-manager-policy": _plain(topology.KUBELET_CPU_MANAGER_POLICY),
+    "cpu-topology": _plain(CPU_TOPOLOGY),
+    "cpu-basic-info": _plain(CPU_BASIC_INFO),
+    "cpu-shared-pools": _plain(CPU_SHARED_POOLS),
+    "be-cpu-shared-pools": _plain(BE_CPU_SHARED_POOLS),
+    "pod-cpu-allocs": _plain(POD_CPU_ALLOCS),
+    "kubelet-cpu-manager-policy": _plain(KUBELET_CPU_MANAGER_POLICY),
     "gpu-partitions": _plain(device.GPU_PARTITIONS),
     "gpu-partition-policy": _by_labels(device.node_partition_policy),
 }
@@ -272,12 +283,12 @@ def _set_device_allocated(case: Case) -> Case:
 
 
 def _set_reservation_allocated(case: Case) -> Case:
-    allocated = reservation.ReservationAllocated(name=case["name"], uid=case["uid"])
-    return {"text": reservation.RESERVATION_ALLOCATED.encode(allocated)}
+    allocated = ReservationAllocated(name=case["name"], uid=case["uid"])
+    return {"text": RESERVATION_ALLOCATED.encode(allocated)}
 
 
 def _remove_reservation_allocated(case: Case) -> Case:
-    left = reservation.without_allocated(_annotations(case, labels.RESERVATION_ALLOCATED), case["uid"])
+    left = without_allocated(_annotations(case, labels.RESERVATION_ALLOCATED), case["uid"])
     if left is None:
         return {"text": case["old"], "changed": False}
     return {"text": left.get(labels.RESERVATION_ALLOCATED), "changed": True}
@@ -298,13 +309,13 @@ def _set_third_party_allocation(case: Case) -> Case:
 
 
 def _set_extended_resource_spec(case: Case) -> Case:
-    spec = msgspec.convert({"containers": case["containers"]}, extended_resource.ExtendedResourceSpec)
-    return {"text": extended_resource.EXTENDED_RESOURCE_SPEC.encode(spec)}
+    spec = msgspec.convert({"containers": case["containers"]}, ExtendedResourceSpec)
+    return {"text": EXTENDED_RESOURCE_SPEC.encode(spec)}
 
 
 def _set_cpu_basic_info(case: Case) -> Case:
     key = labels.NODE_CPU_BASIC_INFO
-    info = topology.CPU_BASIC_INFO.encode(msgspec.convert(case["info"], topology.CPUBasicInfo))
+    info = CPU_BASIC_INFO.encode(msgspec.convert(case["info"], CPUBasicInfo))
     old, new = (
         NodeResourceTopology(metadata=ObjectMeta(annotations=annotations))
         for annotations in (_annotations(case, key), {key: info})

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 
 from koordinator.api import (
-    amplification,
     cpuset,
     feature_gates,
     gang_labels,
     labels,
+    node_labels,
     quantity,
     resource_list,
     schedule_explanation,
@@ -145,7 +145,7 @@ def _empty(zone: Zone) -> Zone:
 
 def api_amplification(case: Case) -> Case:
     if case["op"] == "scalar":
-        return {"amount": amplification.amplify(case["amount"], case["ratio"])}
+        return {"amount": node_labels.amplify(case["amount"], case["ratio"])}
     ratios = {name: ratio for name, ratio in case["ratios"].items() if name in (case.get("names") or [name])}
     amplified = cpu_topology.amplified(cpu_topology.amounts_of(case["resources"]), ratios)
     return {"resources": {name: amount_text(name, number) for name, number in amplified.items()}}

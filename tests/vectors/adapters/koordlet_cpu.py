@@ -9,7 +9,8 @@ from koordinator.api import cpuset, labels, qos, quantity
 from koordinator.api.annotations.node import NodeReservation, SystemQOSResource
 from koordinator.api.decode import from_builtins
 from koordinator.api.qos import KubeQoS
-from koordinator.api.slo import CgroupPath, CPUBurstStrategy, HostApplicationSpec, IOConfig, SystemStrategy
+from koordinator.api.slo import CgroupPath, CPUBurstStrategy, HostApplicationSpec, SystemStrategy
+from koordinator.api.slo_qos import IOConfig
 from koordinator.host.sysfs import Processor
 from koordinator.koordlet.qos import blkio, cpu_burst, cpu_suppress, system_config
 from koordinator.koordlet.qos.cpu_burst import (

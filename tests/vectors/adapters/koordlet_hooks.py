@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from koordinator.api import labels, node_labels, qos
-from koordinator.api.annotations.extended_resource import ContainerResources
-from koordinator.api.annotations.topology import CPUSharedPool
+from koordinator.api.annotations.koordlet import ContainerResources
+from koordinator.api.annotations.node import CPUSharedPool
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import KubeQoS

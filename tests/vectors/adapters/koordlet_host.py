@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from koordinator.api import cpuset
-from koordinator.api.annotations.topology import CPU_BASIC_INFO
+from koordinator.api.annotations.node import CPU_BASIC_INFO
 from koordinator.api.decode import from_builtins
 from koordinator.api.qos import KubeQoS
 from koordinator.api.slo import HostApplicationSpec

@@ -5,8 +5,7 @@ from typing import Any
 
 from koordinator.api import cpuset, quantity, resource_list
 from koordinator.api.annotations import node as node_annotations
-from koordinator.api.annotations.node import SystemQOSResource
-from koordinator.api.annotations.topology import POD_CPU_ALLOCS, CPUSharedPool
+from koordinator.api.annotations.node import POD_CPU_ALLOCS, CPUSharedPool, SystemQOSResource
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.meta import ObjectMeta

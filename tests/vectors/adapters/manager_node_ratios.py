@@ -4,11 +4,10 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import amplification as amplifying
 from koordinator.api import labels, node_labels, quantity, slo_config
-from koordinator.api.annotations import topology
+from koordinator.api import node_labels as amplifying
 from koordinator.api.annotations.codec import Annotation
-from koordinator.api.annotations.topology import CPUBasicInfo
+from koordinator.api.annotations.node import CPU_BASIC_INFO, CPUBasicInfo
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
 from koordinator.api.errors import ProtocolError
@@ -46,14 +45,14 @@ def normalization(case: dict[str, Any]) -> Any:
 
 
 def _info(case: dict[str, Any]) -> CPUBasicInfo:
-    found: CPUBasicInfo = _decode(topology.CPU_BASIC_INFO, case["basicInfo"])
+    found: CPUBasicInfo = _decode(CPU_BASIC_INFO, case["basicInfo"])
     return found
 
 
 def _told(case: dict[str, Any]) -> CPUBasicInfo:
-    info = topology.CPU_BASIC_INFO.read(case["topologyAnnotations"] or {})
+    info = CPU_BASIC_INFO.read(case["topologyAnnotations"] or {})
     if info is None:
-        raise ProtocolError("NodeResourceTopology n", topology.CPU_BASIC_INFO.key, "not reported")
+        raise ProtocolError("NodeResourceTopology n", CPU_BASIC_INFO.key, "not reported")
     return info
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from koordinator.api import cpuset, labels, quantity
+from koordinator.api.annotations.node import KubeletCPUManagerPolicy
 from koordinator.api.annotations.placement import NUMATopologyPolicy, ResourceSpec
-from koordinator.api.annotations.topology import KubeletCPUManagerPolicy
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_labels import cpu_bind_policy

@@ -4,7 +4,7 @@ from typing import Any
 
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.policy import PodDisruptionBudget
+from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import rfc3339
 from koordinator.scheduler.config import config

@@ -8,7 +8,7 @@ from koordinator.api import labels, resource_list
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.api.policy import PodDisruptionBudget
+from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.api.sigs import ElasticQuota
 from koordinator.clock import FixedClock

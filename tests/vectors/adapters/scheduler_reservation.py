@@ -5,10 +5,15 @@ from typing import Any
 import msgspec
 
 from koordinator.api import pod_resources, resource_list
-from koordinator.api.annotations.reservation import RESERVATION_AFFINITY
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.reservation import Reservation, ReservationCondition, ReservationOwner, ReservationStatus
+from koordinator.api.reservation import (
+    RESERVATION_AFFINITY,
+    Reservation,
+    ReservationCondition,
+    ReservationOwner,
+    ReservationStatus,
+)
 from koordinator.clock import parse_rfc3339
 from koordinator.scheduler.loop.outcomes import event_message
 from koordinator.scheduler.plugins.reservation import (

@@ -7,7 +7,25 @@ import msgspec
 from koordinator.api import labels, quantity, scalars
 from koordinator.api.annotations.codec import Annotation, Empty, Payload, Time
 from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import ResourceList
 from koordinator.api.slo_qos import CPUQOS, BlockConfig, MemoryQOS
+
+
+class ContainerResources(Payload, frozen=True, kw_only=True):
+    """Batch requests and limits of one container."""
+
+    limits: ResourceList = {}
+    requests: ResourceList = {}
+
+
+class ExtendedResourceSpec(Payload, frozen=True, kw_only=True):
+    """Container name → its batch amounts."""
+
+    containers: dict[str, ContainerResources] = {}
+
+
+EXTENDED_RESOURCE_SPEC = Annotation(labels.EXTENDED_RESOURCE_SPEC, ExtendedResourceSpec)
+
 
 GROUP_IDENTITY_MIN, GROUP_IDENTITY_MAX = -1, 2
 OOM_SCORE_ADJ_MIN, OOM_SCORE_ADJ_MAX = -1000, 1000

@@ -1,4 +1,6 @@
-"""Payloads on nodes: reservation, system QoS, amplification, thresholds, third parties."""
+"""Payloads on nodes: reservation, system QoS, amplification, thresholds, third parties; and the node agent's report
+about CPUs on a NodeResourceTopology.
+"""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from koordinator.api import labels, resource_list
-from koordinator.api.annotations.codec import Annotation, Empty, Payload, Seconds
+from koordinator.api.annotations.codec import Annotation, Empty, Int32, Payload, Seconds
 from koordinator.api.quantity import ResourceList
 from koordinator.api.resource_list import Amounts
 
@@ -103,3 +105,67 @@ def third_party_by_priority(annotations: Mapping[str, str], priority: str, obj: 
     return resource_list.sum_of(
         resource_list.of(each.resources) for each in found.allocations if each.priority == priority
     )
+
+
+class CPUInfo(Payload, frozen=True, kw_only=True):
+    """The place of a logical CPU."""
+
+    id: Int32
+    core: Int32
+    socket: Int32
+    node: Int32
+
+
+class CPUTopology(Payload, frozen=True, kw_only=True):
+    """All CPUs of a node."""
+
+    detail: list[CPUInfo] = []
+
+
+class CPUBasicInfo(Payload, frozen=True, kw_only=True):
+    """The model and the features of a node's CPUs."""
+
+    cpu_model: str = ""
+    hyper_thread_enabled: bool = False
+    turbo_enabled: bool = False
+    cat_l3_cbm_mask: str = msgspec.field(name="catL3CbmMask", default="")
+    vendor_id: str = msgspec.field(name="vendorID", default="")
+
+
+class CPUSharedPool(Payload, frozen=True, kw_only=True):
+    """CPUs of one NUMA node that unbound pods share; `cpuset` is a CPU list."""
+
+    socket: Int32
+    node: Int32
+    cpuset: str = ""
+
+
+class PodCPUAlloc(Payload, frozen=True, kw_only=True):
+    """CPUs that the kubelet bound for a pod."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    cpuset: str = ""
+    managed_by_kubelet: bool = False
+
+
+class KubeletCPUManagerPolicy(Payload, frozen=True, kw_only=True):
+    """`policy` is static or none; `options` as in the kubelet's configuration."""
+
+    policy: str = ""
+    options: dict[str, str] = {}
+    reserved_cpus: str = msgspec.field(name="reservedCPUs", default="")
+
+    @property
+    def is_full_pcpus_only(self) -> bool:
+        """Return whether the kubelet binds whole physical cores only."""
+        return self.policy == "static" and self.options.get("full-pcpus-only") == "true"
+
+
+CPU_TOPOLOGY = Annotation(labels.NODE_CPU_TOPOLOGY, CPUTopology)
+CPU_BASIC_INFO = Annotation(labels.NODE_CPU_BASIC_INFO, CPUBasicInfo)
+CPU_SHARED_POOLS = Annotation(labels.NODE_CPU_SHARED_POOLS, list[CPUSharedPool])
+BE_CPU_SHARED_POOLS = Annotation(labels.NODE_BE_CPU_SHARED_POOLS, list[CPUSharedPool])
+POD_CPU_ALLOCS = Annotation(labels.NODE_POD_CPU_ALLOCS, list[PodCPUAlloc])
+KUBELET_CPU_MANAGER_POLICY = Annotation(labels.KUBELET_CPU_MANAGER_POLICY, KubeletCPUManagerPolicy)

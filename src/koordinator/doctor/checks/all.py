@@ -7,13 +7,12 @@ import msgspec
 from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from koordinator.api.apps import Deployment
 from koordinator.api.config_group import ClusterColocationProfile
-from koordinator.api.coordination import Lease
 from koordinator.api.core import ConfigMap, Node, Pod
 from koordinator.api.errors import KoordinatorError
+from koordinator.api.groups import Lease, PriorityClass
 from koordinator.api.meta import Object
 from koordinator.api.network_topology import ClusterNetworkTopology
 from koordinator.api.node_metric import NodeMetric
-from koordinator.api.scheduling import PriorityClass
 from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.doctor.checks import (
     admission,

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from koordinator import __version__
 from koordinator.api.apps import DaemonSet, Deployment
-from koordinator.api.coordination import Lease
 from koordinator.api.core import Pod
+from koordinator.api.groups import Lease
 from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.installation import ComponentName, ComponentWorkload, Installation
 from koordinator.doctor.snapshot import ClusterSnapshot, seconds

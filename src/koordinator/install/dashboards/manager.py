@@ -1,6 +1,6 @@
 """Webhooks: how fast, what they refuse; controllers: what fails; and the manager itself."""
 
-from koordinator.install.dashboards import processes
+from koordinator.install.dashboards import panels
 from koordinator.install.dashboards.panels import (
     CORES,
     COUNT,
@@ -11,8 +11,10 @@ from koordinator.install.dashboards.panels import (
     PanelRow,
     Query,
     dashboard,
+    per_second,
+    quantile,
+    ten_most,
 )
-from koordinator.install.dashboards.processes import per_second, quantile, ten_most
 
 _DURATION = "koord_manager_webhook_webhook_duration_milliseconds"
 _RECONCILES = (
@@ -149,7 +151,7 @@ DASHBOARD = dashboard(
                     unit=PER_SECOND,
                     queries=(per_second("workqueue_retries_total", "name"),),
                 ),
-                processes.api_requests("koord-manager"),
+                panels.api_requests("koord-manager"),
             ),
         ),
         PanelRow(
@@ -172,8 +174,8 @@ DASHBOARD = dashboard(
                     width=6,
                     queries=(Query("count(koordinator_manager_is_leader)"),),
                 ),
-                processes.cpu("koord-manager"),
-                processes.memory("koord-manager"),
+                panels.cpu("koord-manager"),
+                panels.memory("koord-manager"),
             ),
         ),
     ],

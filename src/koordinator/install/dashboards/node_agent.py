@@ -1,6 +1,6 @@
 """Draw what the node agents do to protect services: suppression, bursts, evictions; and what that costs."""
 
-from koordinator.install.dashboards import processes
+from koordinator.install.dashboards import panels
 from koordinator.install.dashboards.panels import (
     CORES,
     COUNT,
@@ -11,8 +11,8 @@ from koordinator.install.dashboards.panels import (
     Query,
     Variable,
     dashboard,
+    per_second,
 )
-from koordinator.install.dashboards.processes import per_second
 
 _NODE = 'node=~"$node"'
 
@@ -168,8 +168,8 @@ DASHBOARD = dashboard(
                         ),
                     ),
                 ),
-                processes.cpu("koordlet", "CPU of the agents", "Cores, per agent."),
-                processes.memory("koordlet", "Memory of the agents", "Resident, per agent."),
+                panels.cpu("koordlet", "CPU of the agents", "Cores, per agent."),
+                panels.memory("koordlet", "Memory of the agents", "Resident, per agent."),
             ),
         ),
     ],

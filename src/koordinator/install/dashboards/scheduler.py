@@ -1,6 +1,6 @@
 """Draw how fast the scheduler places pods, what waits, and why."""
 
-from koordinator.install.dashboards import processes
+from koordinator.install.dashboards import panels
 from koordinator.install.dashboards.panels import (
     COUNT,
     PER_SECOND,
@@ -9,8 +9,10 @@ from koordinator.install.dashboards.panels import (
     PanelRow,
     Query,
     dashboard,
+    per_second,
+    quantile,
+    ten_most,
 )
-from koordinator.install.dashboards.processes import per_second, quantile, ten_most
 
 
 def _median_and_p99(metric: str, *by: str) -> tuple[Query, ...]:
@@ -111,7 +113,7 @@ DASHBOARD = dashboard(
                         ),
                     ),
                 ),
-                processes.api_requests("koord-scheduler"),
+                panels.api_requests("koord-scheduler"),
                 Panel(
                     title="Nodes and pods known",
                     what="As the leading scheduler sees them.",
@@ -124,8 +126,8 @@ DASHBOARD = dashboard(
                     unit=COUNT,
                     queries=(Query('leader_election_master_status{job="koord-scheduler"}', "{{instance}}"),),
                 ),
-                processes.cpu("koord-scheduler", what="Cores, per instance. Placing happens on one."),
-                processes.memory("koord-scheduler"),
+                panels.cpu("koord-scheduler", what="Cores, per instance. Placing happens on one."),
+                panels.memory("koord-scheduler"),
             ),
         ),
     ],

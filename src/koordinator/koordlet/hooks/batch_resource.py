@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api import qos, quantity, resources
-from koordinator.api.annotations.extended_resource import ContainerResources
+from koordinator.api.annotations.koordlet import ContainerResources
 from koordinator.api.node_labels import NO_RATIO
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import ResourceList

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from koordinator.api.annotations.extended_resource import ContainerResources
+from koordinator.api.annotations.koordlet import ContainerResources
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.host.cgroup_knobs import Knob
 

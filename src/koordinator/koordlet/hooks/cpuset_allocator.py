@@ -10,10 +10,14 @@ from typing import Any
 import msgspec
 
 from koordinator.api import cpuset, qos, quantity, resources
-from koordinator.api.annotations import topology
-from koordinator.api.annotations.node import SYSTEM_QOS_RESOURCE
+from koordinator.api.annotations.node import (
+    BE_CPU_SHARED_POOLS,
+    CPU_SHARED_POOLS,
+    KUBELET_CPU_MANAGER_POLICY,
+    SYSTEM_QOS_RESOURCE,
+    CPUSharedPool,
+)
 from koordinator.api.annotations.placement import RESOURCE_STATUS, NUMANodeResource, ResourceStatus
-from koordinator.api.annotations.topology import CPUSharedPool
 from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.api.errors import ProtocolError
 from koordinator.api.qos import KubeQoS, QoSClass
@@ -212,11 +216,11 @@ class CPUSetAllocator(Hook):
         if found is None:
             return None
         annotations, obj = found.metadata.annotations, f"NodeResourceTopology {found.metadata.name}"
-        policy = topology.KUBELET_CPU_MANAGER_POLICY.read(annotations, obj)
+        policy = KUBELET_CPU_MANAGER_POLICY.read(annotations, obj)
         system = SYSTEM_QOS_RESOURCE.read(annotations, obj)
         return NodeCPUPools(
-            shared=tuple(topology.CPU_SHARED_POOLS.read(annotations, obj) or ()),
-            best_effort=tuple(topology.BE_CPU_SHARED_POOLS.read(annotations, obj) or ()),
+            shared=tuple(CPU_SHARED_POOLS.read(annotations, obj) or ()),
+            best_effort=tuple(BE_CPU_SHARED_POOLS.read(annotations, obj) or ()),
             kubelet_policy=policy.policy if policy is not None else "",
             system_cpus=system.cpuset if system is not None else "",
         )

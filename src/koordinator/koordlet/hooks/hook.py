@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
-from koordinator.api.feature_gate_tables import FeatureGate
+from koordinator.api.feature_gates import FeatureGate
 from koordinator.api.qos import KubeQoS
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
@@ -133,7 +133,7 @@ class Hook(abc.ABC):
     """Its feature gate."""
 
     new_gate: ClassVar[FeatureGate | None] = None
-    """The gate where the reference has none of that name (`api.feature_gate_tables` has the others)."""
+    """The gate where the reference has none of that name (`api.feature_gates` has the others)."""
 
     waits: ClassVar[bool] = False
     """It has work of its own in `follow`."""

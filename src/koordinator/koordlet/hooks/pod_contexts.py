@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from koordinator.api import resources
-from koordinator.api.annotations.extended_resource import EXTENDED_RESOURCE_SPEC, ContainerResources
+from koordinator.api.annotations.koordlet import EXTENDED_RESOURCE_SPEC, ContainerResources
 from koordinator.api.core import Container, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import ResourceList, milli, value

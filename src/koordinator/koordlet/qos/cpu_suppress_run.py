@@ -9,9 +9,8 @@ from collections.abc import Iterable
 import msgspec
 
 from koordinator.api import cpuset, node_reservation, quantity, resources
-from koordinator.api.annotations.node import NODE_RESERVATION, SYSTEM_QOS_RESOURCE
+from koordinator.api.annotations.node import KUBELET_CPU_MANAGER_POLICY, NODE_RESERVATION, SYSTEM_QOS_RESOURCE
 from koordinator.api.annotations.placement import RESOURCE_STATUS
-from koordinator.api.annotations.topology import KUBELET_CPU_MANAGER_POLICY
 from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.api.errors import ProtocolError
 from koordinator.api.node_topology import NodeResourceTopology

@@ -14,7 +14,7 @@ import msgspec
 
 from koordinator.api import decode, slo
 from koordinator.api.core import Pod
-from koordinator.api.feature_gate_tables import FeatureGate
+from koordinator.api.feature_gates import FeatureGate
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.koordlet.config import QoSConfig
 from koordinator.koordlet.parts import Shared
@@ -73,7 +73,7 @@ class EvictionStrategy(abc.ABC):
     gates: tuple[str, ...]
     """Its features: the feature gates that a user sets and a pod names in its eviction policy."""
     new_gates: Mapping[str, FeatureGate] = {}
-    """Those of the gates that the reference does not have (`api.feature_gate_tables` has the others)."""
+    """Those of the gates that the reference does not have (`api.feature_gates` has the others)."""
     interval: Flag
     cool_down: Flag
     rests_first = False

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from koordinator.api import resources
 from koordinator.api.core import Pod
-from koordinator.api.feature_gate_tables import FeatureGate, FeatureStage
+from koordinator.api.feature_gates import FeatureGate, FeatureStage
 from koordinator.api.meta import ViewPart
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.host import cgroup_layout

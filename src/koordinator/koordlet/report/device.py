@@ -6,8 +6,8 @@ import msgspec
 
 from koordinator.api import labels, quantity, resources, scalars
 from koordinator.api.annotations.device import DeviceType, GPUPartition, NodePartitionPolicy
-from koordinator.api.conditions import StandardCondition
 from koordinator.api.device import DeviceInfo, DeviceTopology, VirtualFunction, VirtualFunctionGroup
+from koordinator.api.meta import StandardCondition
 from koordinator.api.quantity import QuantityError, ResourceList
 from koordinator.koordlet.report.xpu import XPUDevice
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from koordinator.api import cpuset, qos
+from koordinator.api.annotations.node import PodCPUAlloc
 from koordinator.api.annotations.placement import RESOURCE_STATUS
-from koordinator.api.annotations.topology import PodCPUAlloc
 from koordinator.api.core import Pod
 from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.api.errors import ProtocolError

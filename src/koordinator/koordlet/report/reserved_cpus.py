@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from koordinator.api import cpuset, node_reservation, qos, quantity
-from koordinator.api.annotations.node import NodeReservation, SystemQOSResource
-from koordinator.api.annotations.topology import CPUSharedPool
+from koordinator.api.annotations.node import CPUSharedPool, NodeReservation, SystemQOSResource
 from koordinator.api.core import Pod
 from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.api.meta import ViewPart

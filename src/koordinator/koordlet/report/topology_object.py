@@ -8,19 +8,21 @@ from collections.abc import Mapping
 import msgspec
 
 from koordinator.api import cpuset, labels, resource_list
-from koordinator.api.annotations.node import NODE_RESERVATION, SYSTEM_QOS_RESOURCE, SystemQOSResource
-from koordinator.api.annotations.topology import (
+from koordinator.api.annotations.node import (
     BE_CPU_SHARED_POOLS,
     CPU_BASIC_INFO,
     CPU_SHARED_POOLS,
     CPU_TOPOLOGY,
     KUBELET_CPU_MANAGER_POLICY,
+    NODE_RESERVATION,
     POD_CPU_ALLOCS,
+    SYSTEM_QOS_RESOURCE,
     CPUBasicInfo,
     CPUInfo,
     KubeletCPUManagerPolicy,
+    SystemQOSResource,
 )
-from koordinator.api.annotations.topology import CPUTopology as ReportedCPUs
+from koordinator.api.annotations.node import CPUTopology as ReportedCPUs
 from koordinator.api.core import Node, Pod
 from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.api.errors import ProtocolError

@@ -7,7 +7,6 @@ The policies are its NodeSLO over the defaults, the last good one. Source: behav
 import asyncio
 import logging
 import random
-from collections.abc import Callable
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import msgspec
@@ -40,30 +39,24 @@ NODE_UNITS = {resources.CPU: "core", resources.MEMORY: "byte"}
 V = TypeVar("V", bound=Object)
 
 
+def own_name(shared: Shared) -> str:
+    """Return the field selector of the objects that have the name of our node."""
+    return f"metadata.name={shared.config.node_name}"
+
+
+def own_rng(shared: Shared) -> random.Random:
+    """Return a generator whose numbers nobody else draws."""
+    return random.Random(shared.rng.getrandbits(64))
+
+
 class FollowedState(Generic[V]):
-    """Follows the objects of one kind that concern this node: by default the one of its name."""
+    """Follows the objects of one kind that concern this node; its informer has told nothing yet."""
 
     name: str
     is_required = False
 
-    def __init__(
-        self,
-        shared: Shared,
-        kind: type[V],
-        *,
-        field_selector: str | None = None,
-        transform: Callable[[V], V] | None = None,
-    ) -> None:
-        self._shared = shared
-        self._informer = Informer(
-            shared.cluster,
-            kind,
-            rng=random.Random(shared.rng.getrandbits(64)),
-            field_selector=(
-                f"metadata.name={shared.config.node_name}" if field_selector is None else field_selector
-            ),
-            transform=transform,
-        )
+    def __init__(self, shared: Shared, informer: Informer[V]) -> None:
+        self._shared, self._informer = shared, informer
         self.synced = self._informer.synced
         self._informer.add_handler(self._seen, lambda _, found: self._seen(found), self._deleted)
 
@@ -90,7 +83,11 @@ class NodeState(FollowedState[Node]):
     is_required = True
 
     def __init__(self, shared: Shared) -> None:
-        super().__init__(shared, Node, transform=_without_images)
+        own, rng = own_name(shared), own_rng(shared)
+        super().__init__(
+            shared,
+            Informer(shared.cluster, Node, rng=rng, field_selector=own, transform=_without_images),
+        )
         self.synced = asyncio.Event()  # not before there is a Node
 
     @property
@@ -147,7 +144,8 @@ class NodeMetricState(FollowedState[NodeMetricPolicy]):
     name = "NodeMetric"
 
     def __init__(self, shared: Shared) -> None:
-        super().__init__(shared, NodeMetricPolicy)
+        own, rng = own_name(shared), own_rng(shared)
+        super().__init__(shared, Informer(shared.cluster, NodeMetricPolicy, rng=rng, field_selector=own))
 
     def _seen(self, found: NodeMetricPolicy) -> None:
         self._shared.view.metric_spec = found.spec
@@ -166,7 +164,8 @@ class VolumesState(FollowedState[PersistentVolumeClaim]):
 
     def __init__(self, shared: Shared) -> None:
         shared.view.volumes = self._volumes = dict[str, str]()
-        super().__init__(shared, PersistentVolumeClaim, field_selector="", transform=_binding)
+        rng = own_rng(shared)
+        super().__init__(shared, Informer(shared.cluster, PersistentVolumeClaim, rng=rng, transform=_binding))
 
     def _seen(self, found: PersistentVolumeClaim) -> None:
         if found.spec.volume_name:
@@ -269,7 +268,8 @@ class NodeSLOState(FollowedState[AnyNodeSLO]):
 
     def __init__(self, shared: Shared) -> None:
         self._ending: asyncio.TimerHandle | None = None
-        super().__init__(shared, AnyNodeSLO)
+        own, rng = own_name(shared), own_rng(shared)
+        super().__init__(shared, Informer(shared.cluster, AnyNodeSLO, rng=rng, field_selector=own))
 
     async def run(self) -> NoReturn:
         """Follow the NodeSLO."""

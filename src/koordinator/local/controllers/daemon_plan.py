@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import node_selector
-from koordinator.api.affinity import Taint, Toleration
+from koordinator.api.affinity import NAME_FIELD, Taint, Toleration, any_term_holds
 from koordinator.api.apps import DaemonSet, DaemonSetStatus
 from koordinator.api.core import Node, Pod, PodSpec
 from koordinator.api.tolerations import NO_EXECUTE, NO_SCHEDULE, is_tolerated
@@ -58,10 +57,7 @@ def eligibility(spec: PodSpec) -> Callable[[Node], Eligibility]:
         is_fitting = (
             spec.node_name in ("", node.metadata.name)
             and all(labels.get(key) == value for key, value in spec.node_selector.items())
-            and (
-                required is None
-                or node_selector.matches(required.node_selector_terms, labels, node.metadata.name)
-            )
+            and (required is None or any_term_holds(required.node_selector_terms, labels, node.metadata.name))
         )
         if not is_fitting:
             return Eligibility(False, False)
@@ -117,7 +113,7 @@ def target_node(pod: Pod) -> str:
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
     for term in required.node_selector_terms if required is not None else []:
         for field in term.match_fields:
-            if field.key == node_selector.NAME_FIELD and field.operator == "In" and len(field.values) == 1:
+            if field.key == NAME_FIELD and field.operator == "In" and len(field.values) == 1:
                 return field.values[0]
     return ""
 
@@ -262,7 +258,7 @@ def new_pod(obj: DaemonSet, node: str, revision: str) -> dict[str, Any]:
     present = spec.get("tolerations") or []
     spec["tolerations"] = [*present, *(one for one in added if one not in present)]
     # The node was chosen by the other terms already: only its name is left to say.
-    field = {"key": node_selector.NAME_FIELD, "operator": "In", "values": [node]}
+    field = {"key": NAME_FIELD, "operator": "In", "values": [node]}
     affinity = dict(spec.get("affinity") or {})
     affinity["nodeAffinity"] = {
         **(affinity.get("nodeAffinity") or {}),

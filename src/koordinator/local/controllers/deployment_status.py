@@ -9,7 +9,7 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api.apps import Deployment, DeploymentStatus, ReplicaSet
-from koordinator.api.conditions import Condition
+from koordinator.api.meta import Condition
 from koordinator.local.controllers import rollout
 from koordinator.local.controllers.replicaset import REPLICA_FAILURE
 from koordinator.local.controllers.status_write import find, without_condition

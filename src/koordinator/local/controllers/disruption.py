@@ -13,11 +13,10 @@ import msgspec
 from koordinator import clock
 from koordinator.api import label_selector
 from koordinator.api.apps import Deployment, ReplicaSet, ReplicationController, StatefulSet
-from koordinator.api.conditions import Condition
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
-from koordinator.api.meta import Object, OwnerReference
-from koordinator.api.policy import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
+from koordinator.api.groups import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
+from koordinator.api.meta import Condition, Object, OwnerReference
 from koordinator.api.schema import IntOrString
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller

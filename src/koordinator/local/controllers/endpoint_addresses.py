@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from koordinator.api.core import Container, Pod, Service, ServicePort
-from koordinator.api.discovery import HEADLESS
+from koordinator.api.groups import HEADLESS
 from koordinator.api.pod_resize import is_sidecar
 from koordinator.local.controllers import pod_health
 

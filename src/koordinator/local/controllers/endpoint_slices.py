@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api.core import Pod, Service
-from koordinator.api.discovery import MANAGED_BY, SERVICE_NAME, EndpointSlice
+from koordinator.api.groups import MANAGED_BY, SERVICE_NAME, EndpointSlice
 from koordinator.local.controllers import endpoint_addresses, pod_health
 from koordinator.local.controllers.endpoint_addresses import Json
 

@@ -7,7 +7,7 @@ import functools
 from typing import Any
 
 from koordinator.api.core import Node, Pod, Service
-from koordinator.api.discovery import MANAGED_BY, SERVICE_NAME, Endpoints, EndpointSlice
+from koordinator.api.groups import MANAGED_BY, SERVICE_NAME, Endpoints, EndpointSlice
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller

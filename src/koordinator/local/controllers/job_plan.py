@@ -13,8 +13,8 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api.batch import Job, JobStatus, UncountedTerminatedPods
-from koordinator.api.conditions import Condition
 from koordinator.api.core import Pod
+from koordinator.api.meta import Condition
 from koordinator.local.controllers import job_indexes, job_pods, pod_health, pod_ranking
 from koordinator.local.controllers.job_pods import PodFailureAction
 from koordinator.local.controllers.status_write import find, is_true, with_condition, without_condition

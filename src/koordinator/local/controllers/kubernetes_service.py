@@ -8,7 +8,7 @@ import socket
 from typing import Any
 
 from koordinator.api.core import Service
-from koordinator.api.discovery import SERVICE_NAME, SKIP_MIRROR, Endpoints, EndpointSlice
+from koordinator.api.groups import SERVICE_NAME, SKIP_MIRROR, Endpoints, EndpointSlice
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster

@@ -14,9 +14,9 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api.affinity import Taint
-from koordinator.api.conditions import Condition
-from koordinator.api.coordination import Lease
 from koordinator.api.core import Node
+from koordinator.api.groups import Lease
+from koordinator.api.meta import Condition
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, Rate, TokenBucket
 from koordinator.cluster.events import EventRecorder

@@ -11,16 +11,15 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api import quantity
-from koordinator.api.autoscaling import (
+from koordinator.api.core import Pod
+from koordinator.api.groups import (
     ContainerResourceMetricSource,
     HorizontalPodAutoscaler,
     MetricSpec,
     ResourceMetricSource,
     ScalingRules,
 )
-from koordinator.api.conditions import Condition
-from koordinator.api.core import Pod
-from koordinator.api.meta import Resource
+from koordinator.api.meta import Condition, Resource
 from koordinator.api.node_metric import NodeMetric, ResourceMap
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from koordinator.api.autoscaling import Behavior, ScalingRules
+from koordinator.api.groups import Behavior, ScalingRules
 
 DOWNSCALE_WINDOW_S = 300.0
 KEPT_S = 3_600.0

@@ -11,8 +11,8 @@ import msgspec
 from koordinator import clock
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.apps import ReplicaCounts, ReplicaSet, ReplicationController
-from koordinator.api.conditions import Condition
 from koordinator.api.core import Pod
+from koordinator.api.meta import Condition
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from koordinator.api import kinds
 from koordinator.api.core import Pod
+from koordinator.api.groups import ResourceQuota
 from koordinator.api.meta import Object, Resource
-from koordinator.api.resource_quota import ResourceQuota
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.local.admission.quota import usage

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api import label_selector
-from koordinator.api.rbac import ClusterRole
+from koordinator.api.groups import ClusterRole
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.informer import InformerFactory

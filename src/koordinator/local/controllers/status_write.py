@@ -5,8 +5,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api.conditions import Condition
-from koordinator.api.meta import Object, ViewPart
+from koordinator.api.meta import Condition, Object, ViewPart
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
 

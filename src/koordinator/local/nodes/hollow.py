@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from koordinator.api import duration, pod_resize
-from koordinator.api.coordination import Lease
 from koordinator.api.core import Namespace, Node, Pod
+from koordinator.api.groups import Lease
 from koordinator.api.node_metric import NodeMetric, NodeMetricSpec
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, BackoffPolicy

@@ -7,8 +7,8 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api import pod_resize
-from koordinator.api.conditions import Condition
 from koordinator.api.core import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from koordinator.api.meta import Condition
 from koordinator.api.pod_resize import is_sidecar
 from koordinator.local import release
 from koordinator.local.nodes import resizing

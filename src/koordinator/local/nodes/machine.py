@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api.annotations.topology import CPUBasicInfo
+from koordinator.api.annotations.node import CPUBasicInfo
 from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
 from koordinator.api.meta import ObjectMeta, OwnerReference

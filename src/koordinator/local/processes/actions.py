@@ -8,7 +8,7 @@ from typing import Protocol
 import aiohttp
 import msgspec
 
-from koordinator.api.core import IntOrString
+from koordinator.api.schema import IntOrString
 from koordinator.local import release
 from koordinator.local.processes.groups import GroupError
 from koordinator.local.processes.launch import Process, StartError

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from koordinator.api import core, decode
-from koordinator.api.core import IntOrString
 from koordinator.api.meta import Object, Resource, ViewPart
+from koordinator.api.schema import IntOrString
 from koordinator.local.processes.volume_spec import Volume
 
 

@@ -17,8 +17,8 @@ import aiohttp
 import msgspec
 
 from koordinator.api import pod_resources, resource_list, resources
-from koordinator.api.coordination import Lease
 from koordinator.api.core import Namespace, Node, Pod
+from koordinator.api.groups import Lease
 from koordinator.api.qos import KubeQoS
 from koordinator.api.quantity import ResourceList
 from koordinator.cluster import errors

@@ -7,8 +7,7 @@ annotation `cpu-normalization-ratio` should say, and when that is worth a write.
 from collections.abc import Callable, Mapping
 
 from koordinator.api import node_labels, scalars, slo_config
-from koordinator.api.annotations import topology
-from koordinator.api.annotations.topology import CPUBasicInfo
+from koordinator.api.annotations.node import CPU_BASIC_INFO, CPUBasicInfo
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import CPUNormalizationConfig, CPUNormalizationStrategy, RatioModel
 from koordinator.manager.config import node_entries
@@ -100,11 +99,11 @@ def has_other_cpu(old: Mapping[str, str], new: Mapping[str, str]) -> bool:
     A text that became malformed tells nothing new.
     """
     try:
-        after = topology.CPU_BASIC_INFO.read(new)
+        after = CPU_BASIC_INFO.read(new)
     except ProtocolError:
         return False
     try:
-        before = topology.CPU_BASIC_INFO.read(old)
+        before = CPU_BASIC_INFO.read(old)
     except ProtocolError:
         return True
     if before is None or after is None:

@@ -19,7 +19,6 @@ from koordinator.api.slo import (
     DEFAULT_SYSTEM_STRATEGY,
     DEFAULT_THRESHOLD_STRATEGY,
     NodeSLOSpec,
-    ResourceQOSStrategy,
     SystemStrategy,
 )
 from koordinator.api.slo_config import (
@@ -29,6 +28,7 @@ from koordinator.api.slo_config import (
     SystemConfig,
     ThresholdConfig,
 )
+from koordinator.api.slo_qos import ResourceQOSStrategy
 from koordinator.manager.config.addons import NodeSLOAddon
 from koordinator.manager.config.node_entries import (
     REMEMBERED_MAX,

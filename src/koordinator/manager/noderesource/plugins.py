@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from koordinator.api import labels, node_labels, resources
-from koordinator.api.annotations.topology import CPUBasicInfo
+from koordinator.api.annotations.node import CPUBasicInfo
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import CPUNormalizationConfig, ResourceAmplificationConfig

@@ -6,8 +6,7 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api import labels, quantity, resources
-from koordinator.api.annotations import topology
-from koordinator.api.annotations.topology import CPUBasicInfo
+from koordinator.api.annotations.node import CPU_BASIC_INFO, CPUBasicInfo
 from koordinator.api.core import Node
 from koordinator.api.device import Device
 from koordinator.api.errors import ProtocolError
@@ -193,9 +192,7 @@ class NodeRow(msgspec.Struct):
         except QuantityError as error:
             log.warning("zones left as they are", extra={"node": self.name, "error": str(error)})
         try:
-            self.cpu = topology.CPU_BASIC_INFO.read(
-                found.metadata.annotations, f"NodeResourceTopology {self.name}"
-            )
+            self.cpu = CPU_BASIC_INFO.read(found.metadata.annotations, f"NodeResourceTopology {self.name}")
         except ProtocolError as error:
             self.cpu = error
 

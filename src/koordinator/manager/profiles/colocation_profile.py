@@ -18,8 +18,8 @@ from koordinator.api import decode, labels, priority, qos
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
+from koordinator.api.groups import PriorityClass
 from koordinator.api.qos import QoSClass
-from koordinator.api.scheduling import PriorityClass
 from koordinator.cluster.errors import ApiError
 from koordinator.manager.profiles import extended_resources, profile_matching
 from koordinator.manager.profiles.profile_matching import PROBABILITY_ALWAYS, CompiledProfile

@@ -30,12 +30,13 @@ from koordinator.api import (
     resources,
     slo_config,
 )
-from koordinator.api.annotations import device, extended_resource, koordlet, node, placement, reservation
+from koordinator.api.annotations import device, koordlet, node, placement
 from koordinator.api.annotations.codec import Annotation, Empty, Payload
 from koordinator.api.core import ConfigMap, Container, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.qos import QoSClass
 from koordinator.api.qos_priority_rules import FORBIDDEN_PRIORITIES
+from koordinator.api.reservation import EXACT_MATCH_RESERVATION, RESERVATION_AFFINITY
 from koordinator.api.resource_list import Amounts
 from koordinator.cluster.errors import ApiError, NotFound
 from koordinator.manager.parts import ManagerContext
@@ -357,10 +358,10 @@ def _by_key(*codecs: Annotation[Any]) -> dict[str, Read]:
 
 _POD_ANNOTATIONS: Mapping[str, Read] = {
     **_by_key(device.DEVICE_ALLOCATE_HINT, device.DEVICE_JOINT_ALLOCATE, device.GPU_PARTITION_SPEC),
-    **_by_key(extended_resource.EXTENDED_RESOURCE_SPEC, koordlet.CPU_BURST, koordlet.CPU_QOS),
+    **_by_key(koordlet.EXTENDED_RESOURCE_SPEC, koordlet.CPU_BURST, koordlet.CPU_QOS),
     **_by_key(koordlet.MEMORY_QOS, koordlet.BLKIO_QOS, koordlet.RESCTRL, koordlet.SOFT_EVICTION),
     **_by_key(placement.RESOURCE_SPEC, placement.NUMA_TOPOLOGY_SPEC, placement.NETWORK_TOPOLOGY_SPEC),
-    **_by_key(reservation.RESERVATION_AFFINITY, reservation.EXACT_MATCH_RESERVATION),
+    **_by_key(RESERVATION_AFFINITY, EXACT_MATCH_RESERVATION),
     labels.NETWORK_QOS: koordlet.network_limits,
     labels.OOM_SCORE_ADJ: lambda found: koordlet.oom_score_adj(found, ""),
     labels.SCHEDULING_HINT: placement.scheduling_hint,

@@ -13,8 +13,8 @@ import msgspec
 
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace
+from koordinator.api.groups import PriorityClass
 from koordinator.api.meta import Object
-from koordinator.api.scheduling import PriorityClass
 from koordinator.cluster.errors import ApiError, NotFound
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.protocol import Cluster

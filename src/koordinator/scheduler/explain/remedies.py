@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api import resource_vector, resources, tolerations
-from koordinator.api.core import Taint
+from koordinator.api.affinity import Taint
 from koordinator.api.errors import KoordinatorError
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis, is_over, texts_with

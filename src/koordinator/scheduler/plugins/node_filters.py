@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from koordinator.api import tolerations
 from koordinator.api.affinity import NodeAffinity as NodeAffinityTerms
-from koordinator.api.affinity import NodeSelectorTerm, PreferredSchedulingTerm
-from koordinator.api.core import Node, Taint
+from koordinator.api.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Taint
+from koordinator.api.core import Node
 from koordinator.api.resource_vector import I64
 from koordinator.api.tolerations import Tolerations
 from koordinator.scheduler.plugin.events import ClusterEvent

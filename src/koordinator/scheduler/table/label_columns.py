@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api import tolerations
-from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm
-from koordinator.api.core import Node, Taint
+from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint
+from koordinator.api.core import Node
 from koordinator.api.scalars import ScalarError, parse_int
 from koordinator.api.tolerations import Tolerations
 from koordinator.scheduler.table.columns import Rows, at

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from koordinator.api import tolerations
-from koordinator.api.core import Node, Pod, Taint
+from koordinator.api.affinity import Taint
+from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.descheduler import facts, node_fit
 from koordinator.descheduler.plugins.stock import common

@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 
 from koordinator import clock
-from koordinator.api.conditions import Condition
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import ViewPart
+from koordinator.api.meta import Condition, ViewPart
 from koordinator.descheduler import facts, pod_filter
 from koordinator.descheduler.plugins.stock import common
 from koordinator.descheduler.plugins.stock.common import MayEvict

@@ -11,10 +11,9 @@ import msgspec
 
 from koordinator import cel
 from koordinator.cel import checker, syntax
-from koordinator.cel.errors import CompileError
 from koordinator.cel.overloads import CELType, optional_of
 from koordinator.cel.syntax import Name, SyntaxNode
-from koordinator.cel.values import NONE, OptionalValue
+from koordinator.cel.values import NONE, CompileError, OptionalValue
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors
 from koordinator.local.schema.custom.cel_values import Adapt, adapter, type_of

@@ -18,8 +18,7 @@ from koordinator.api.affinity import NodeSelector
 from koordinator.api.core import Node
 from koordinator.api.dra import Device, DeviceAttribute, ResourceSlice
 from koordinator.api.quantity import QuantityError
-from koordinator.cel.errors import EvaluationError
-from koordinator.cel.values import Semver
+from koordinator.cel.values import EvaluationError, Semver
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 
 DeviceKey = tuple[str, str, str]

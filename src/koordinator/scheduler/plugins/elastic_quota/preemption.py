@@ -7,7 +7,7 @@ trials of the node table, in which the quota's books follow.
 from collections.abc import Callable, Iterator, Sequence
 
 from koordinator.api import quota_labels
-from koordinator.api.policy import PodDisruptionBudget
+from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugin.framework import (

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from koordinator.api import amplification, resource_vector
+from koordinator.api import node_labels, resource_vector
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.quantity import RawQuantity
 from koordinator.scheduler.table.columns import Recent
@@ -35,7 +35,7 @@ def amounts_of(wire: Mapping[str, RawQuantity]) -> Amounts:
 
 def amplified(amounts: Mapping[str, int], ratios: Mapping[str, float]) -> Amounts:
     """Return the amounts with those that have a ratio above 1 multiplied by it, rounded up."""
-    return {name: amplification.amplify(amount, ratios.get(name, 1.0)) for name, amount in amounts.items()}
+    return {name: node_labels.amplify(amount, ratios.get(name, 1.0)) for name, amount in amounts.items()}
 
 
 def total(lists: Iterable[Mapping[str, int]]) -> Amounts:

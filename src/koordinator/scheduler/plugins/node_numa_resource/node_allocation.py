@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import amplification, resources
+from koordinator.api import node_labels, resources
 from koordinator.api.cpuset import CPUSet
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import CPUHold, FreeCPUs
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
@@ -175,7 +175,7 @@ def free_zones(
         used = dict(node_allocation.numa[numa])
         if cpu_ratio > 1:
             pinned_milli = CPU_MILLI * (topology.numa_nodes.get(numa, 0) & pinned).bit_count()
-            more_milli = amplification.amplify(pinned_milli, cpu_ratio) - pinned_milli
+            more_milli = node_labels.amplify(pinned_milli, cpu_ratio) - pinned_milli
             if more_milli:
                 used[resources.CPU] = used.get(resources.CPU, 0) + more_milli
         back = reusable.get(numa, {})

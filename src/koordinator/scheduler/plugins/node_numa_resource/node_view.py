@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordinator.api import amplification, resources
+from koordinator.api import node_labels, resources
 from koordinator.api.annotations.placement import CPUBindPolicy, NUMANodeExclusive, NUMATopologyPolicy
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.node_numa_resource import admission, allocate, policy, score
@@ -62,7 +62,7 @@ class NUMANodeView(msgspec.Struct, frozen=True, eq=False):
             usable_counts=tuple(tuple((cpus & numa).bit_count() for numa in inside) for cpus in usable),
             statuses=node_allocation.numa_status(topology) if pinned_count else {},
             pinned_count=pinned_count,
-            pinned_milli=amplification.amplify(CPU_MILLI * pinned_count, facts.cpu_ratio),
+            pinned_milli=node_labels.amplify(CPU_MILLI * pinned_count, facts.cpu_ratio),
         )
 
 

@@ -5,12 +5,12 @@ from typing import Literal
 
 import msgspec
 
-from koordinator.api import amplification, labels, pod_resources, priority, qos, resource_list, resources
+from koordinator.api import labels, pod_resources, priority, qos, resource_list, resources
 from koordinator.api.annotations import placement
 from koordinator.api.annotations.placement import CPUBindPolicy, NUMATopologyPolicy, ResourceSpec
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.node_labels import NodeCPUBindPolicy
+from koordinator.api.node_labels import NodeCPUBindPolicy, amplify
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
@@ -208,10 +208,10 @@ def check_amplified(cpu_milli: int, binds_cpus: bool, node: BoundCPUUsage, ratio
     """Return whether the CPU fits on a node whose CPU is amplified; bound CPUs count amplified, new and old."""
     if ratio <= 1 or cpu_milli <= 0:
         return SUCCESS
-    need_milli = amplification.amplify(cpu_milli, ratio) if binds_cpus else cpu_milli
+    need_milli = amplify(cpu_milli, ratio) if binds_cpus else cpu_milli
     pinned_milli, used_milli = CPU_MILLI * node.pinned_cpu_count, node.requested_milli
     if used_milli >= pinned_milli > 0:
-        used_milli += amplification.amplify(pinned_milli, ratio) - pinned_milli
+        used_milli += amplify(pinned_milli, ratio) - pinned_milli
     return SUCCESS if need_milli <= node.allocatable_milli - used_milli else AMPLIFIED_SHORT
 
 

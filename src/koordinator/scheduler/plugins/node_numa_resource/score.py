@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from koordinator.api import amplification, resources
+from koordinator.api import node_labels, resources
 from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     CPU_MILLI,
@@ -56,7 +56,7 @@ class NodeUsage(msgspec.Struct, frozen=True):
     @property
     def pinned_milli(self) -> int:
         """CPU that bound CPUs take of the amplified capacity."""
-        return amplification.amplify(CPU_MILLI * self.pinned_cpu_count, self.cpu_ratio)
+        return node_labels.amplify(CPU_MILLI * self.pinned_cpu_count, self.cpu_ratio)
 
 
 def score(

@@ -9,9 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from koordinator.api import cpuset, resources, scalars
-from koordinator.api.annotations import node, topology
+from koordinator.api.annotations import node
+from koordinator.api.annotations.node import (
+    CPU_TOPOLOGY,
+    KUBELET_CPU_MANAGER_POLICY,
+    POD_CPU_ALLOCS,
+    KubeletCPUManagerPolicy,
+)
 from koordinator.api.annotations.placement import NUMATopologyPolicy
-from koordinator.api.annotations.topology import KubeletCPUManagerPolicy
 from koordinator.api.cpuset import CPUSet
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.node_topology import NodeResourceTopology, Zone
@@ -82,11 +87,11 @@ def options_of(report: NodeResourceTopology, topologies: Topologies | None = Non
     cpus, kubelet, ratios = NO_TOPOLOGY, None, None
     try:
         known = topologies if topologies is not None else Topologies(1)
-        cpus = known.get(annotations.get(topology.CPU_TOPOLOGY.key, ""), lambda: _cpus(annotations, obj))
+        cpus = known.get(annotations.get(CPU_TOPOLOGY.key, ""), lambda: _cpus(annotations, obj))
     except KoordinatorError as error:
         problems.append(error)
     try:
-        kubelet = topology.KUBELET_CPU_MANAGER_POLICY.read(annotations, obj)
+        kubelet = KUBELET_CPU_MANAGER_POLICY.read(annotations, obj)
     except KoordinatorError as error:
         problems.append(error)
     try:
@@ -114,7 +119,7 @@ def options_of(report: NodeResourceTopology, topologies: Topologies | None = Non
 
 
 def _cpus(annotations: Mapping[str, str], obj: str) -> NodeCPUTopology:
-    found = topology.CPU_TOPOLOGY.read(annotations, obj)
+    found = CPU_TOPOLOGY.read(annotations, obj)
     if found is None:
         return NO_TOPOLOGY
     return topology_of((cpu.socket, cpu.node, cpu.core, cpu.id) for cpu in found.detail)
@@ -126,7 +131,7 @@ def _cpus(annotations: Mapping[str, str], obj: str) -> NodeCPUTopology:
 def _by_kubelet(annotations: Mapping[str, str], obj: str) -> CPUSet:
     """Return CPUs that the kubelet bound to pods; a pod whose list is malformed is left out."""
     cpus: set[int] = set()
-    for pod in topology.POD_CPU_ALLOCS.read(annotations, obj) or ():
+    for pod in POD_CPU_ALLOCS.read(annotations, obj) or ():
         if not (pod.managed_by_kubelet and pod.uid and pod.cpuset):
             continue
         try:
@@ -137,7 +142,7 @@ def _by_kubelet(annotations: Mapping[str, str], obj: str) -> CPUSet:
 
 
 def _of_kubelet(annotations: Mapping[str, str], obj: str) -> CPUSet:
-    kubelet = topology.KUBELET_CPU_MANAGER_POLICY.read(annotations, obj)
+    kubelet = KUBELET_CPU_MANAGER_POLICY.read(annotations, obj)
     return cpuset.parse(kubelet.reserved_cpus) if kubelet is not None else frozenset()
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from koordinator.api.policy import PodDisruptionBudget
+from koordinator.api.groups import PodDisruptionBudget
 from koordinator.scheduler.engine import pick
 from koordinator.scheduler.plugin.capabilities import PreemptionReviewer, ReviewedPreemption
 from koordinator.scheduler.plugin.events import ClusterEvent

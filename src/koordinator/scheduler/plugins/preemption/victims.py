@@ -15,8 +15,8 @@ from koordinator.api import label_selector
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
+from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.label_selector import Predicate
-from koordinator.api.policy import PodDisruptionBudget
 from koordinator.api.resource_vector import I64
 from koordinator.clock import parse_rfc3339
 from koordinator.scheduler.table.columns import Rows

@@ -8,10 +8,14 @@ from collections.abc import Sequence
 import msgspec
 
 from koordinator.api import duration, quantity, resource_list
-from koordinator.api.annotations.reservation import RESIZE_ALLOCATABLE
 from koordinator.api.errors import KoordinatorError, ProtocolError
 from koordinator.api.meta import ObjectReference
-from koordinator.api.reservation import Reservation, ReservationCondition, ReservationStatus
+from koordinator.api.reservation import (
+    RESIZE_ALLOCATABLE,
+    Reservation,
+    ReservationCondition,
+    ReservationStatus,
+)
 from koordinator.api.resource_list import Amounts
 from koordinator.api.scalars import ScalarError
 from koordinator.clock import parse_rfc3339, rfc3339

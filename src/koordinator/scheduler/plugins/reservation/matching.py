@@ -6,19 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import label_selector, labels, node_selector, pod_labels
-from koordinator.api.affinity import NodeSelectorTerm, Taint
-from koordinator.api.annotations.reservation import (
-    EXACT_MATCH_RESERVATION,
-    OWNERS,
-    RESERVATION_AFFINITY,
-    ReservationAffinity,
-)
+from koordinator.api import label_selector, labels, pod_labels
+from koordinator.api.affinity import NodeSelectorTerm, Taint, any_term_holds
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.label_selector import Predicate
 from koordinator.api.meta import ObjectReference, OwnerReference
-from koordinator.api.reservation import Reservation, ReservationController, ReservationOwner
+from koordinator.api.reservation import (
+    EXACT_MATCH_RESERVATION,
+    OWNERS,
+    RESERVATION_AFFINITY,
+    Reservation,
+    ReservationAffinity,
+    ReservationController,
+    ReservationOwner,
+)
 from koordinator.api.resource_list import Amounts
 from koordinator.api.tolerations import NO_EXECUTE, NO_SCHEDULE, is_tolerated
 from koordinator.scheduler.plugins.reservation import objects
@@ -209,7 +211,7 @@ def _is_selected(
     if any(found.get(key) != value for key, value in affinity.reservation_selector.items()):
         return False
     required = affinity.required_during_scheduling_ignored_during_execution
-    return required is None or node_selector.matches(
+    return required is None or any_term_holds(
         required.reservation_selector_terms, found, reservation.metadata.name
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from koordinator.api import labels, pod_resources, resource_list
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.label_values import parse_int32
+from koordinator.api.labels import parse_int32
 from koordinator.api.reservation import Reservation
 from koordinator.api.resource_list import Amounts
 from koordinator.api.scalars import ScalarError

@@ -3,8 +3,8 @@
 from typing import Any
 
 from koordinator.cel import checker
-from koordinator.cel.errors import CompileError
 from koordinator.cel.overloads import DYN, CELType
+from koordinator.cel.values import CompileError
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors
 from koordinator.local.schema.builtin.checks.common import check_label_selector
