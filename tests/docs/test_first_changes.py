@@ -1,7 +1,13 @@
-"""Strategy and hook of docs/first-changes.md are one file and a line each: their text runs in a node agent as it is."""
+"""The changes of docs/first-changes.md touch the files that it names and no others: their text runs as it is.
+
+Strategy and hook are one file and a line each, a score plugin is one file and an entry point.
+"""
 
 import re
+import sys
+import tomllib
 import types
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -15,11 +21,15 @@ from koordinator.koordlet.hooks.hook import Hook
 from koordinator.koordlet.qos import all as qos
 from koordinator.koordlet.qos import evictions
 from koordinator.koordlet.qos.eviction_strategy import EvictionStrategy
+from koordinator.scheduler.engine.registry import read_entries
+from koordinator.scheduler.plugin.framework import ENTRY_POINTS, ScorePlugin
+from koordinator.scheduler.plugins.built_in import PLUGINS
 from tests.cluster import virtual_loop
 from tests.koordlet.hooks.hook_node import HookNode, native, pod
 from tests.koordlet.qos.acting_node import ActingNode, make_pod
 
-PAGE = Path(__file__).parents[2] / "docs/first-changes.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "first-changes.md"
 GATE = "BECountEvict"
 
 
@@ -90,3 +100,31 @@ def test_one_file_and_one_line_make_a_runtime_hook(tmp_path: Path, monkeypatch: 
     off = node.restarted()
     off.hooks.start()
     assert off.says(Knob.MEMORY_LOW, off.view.pods["asking"].group) == "0"
+
+
+def test_one_file_of_ones_own_makes_a_score_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (DOCS / "write-a-plugin.md").read_text()
+    files = dict(re.findall(r"`([a-z_]+\.[a-z]+)`:\n```[a-z]+\n(.*?)```", page, re.S))
+    sources = [name for name in files if name.endswith(".py") and not name.startswith("test_")]
+    (source,) = sources
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    (own_test,) = (name for name in files if name.startswith("test_"))
+    for name in (source, own_test):
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+
+    offered = tomllib.loads(files["pyproject.toml"])["project"]["entry-points"][ENTRY_POINTS]
+    plugins = read_entries(PLUGINS, [EntryPoint(name, at, ENTRY_POINTS) for name, at in offered.items()])
+
+    assert plugins.unusable == {}
+    (added,) = (plugin for name, plugin in plugins.items() if name not in PLUGINS)
+    assert issubclass(added, ScorePlugin) and added.__module__ == source.removesuffix(".py")
+    tests = types.ModuleType("tests_of_the_page")
+    tests.__file__ = str(tmp_path / own_test)
+    exec(files[own_test], tests.__dict__)
+    monkeypatch.setitem(tests.__dict__, "installed_plugins", lambda: plugins)
+    ran = [run() for name, run in vars(tests).copy().items() if name.startswith("test_")]
+    assert len(ran) == 2
+    for name in (source, own_test):
+        sys.modules.pop(name.removesuffix(".py"), None)

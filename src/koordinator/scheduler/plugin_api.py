@@ -3,137 +3,68 @@
 These names keep their meaning between versions. See docs/write-a-plugin.md.
 """
 
-from koordinator.api.core import Node, Pod
-from koordinator.api.errors import ProtocolError
-from koordinator.scheduler.config.config import SchedulerConfig
-from koordinator.scheduler.plugin.capabilities import (
-    ApiAnswer,
-    ApiProvider,
-    ApiRequest,
-    AttemptPlugin,
-    BackgroundController,
-    ControllerProvider,
-    Endpoint,
-    FilterTransformer,
-    FindOneNodePlugin,
-    FoundNode,
-    JobRoomPlugin,
-    NextPodPlugin,
-    PlacementPlan,
-    PostFilterTransformer,
-    PreBindExtension,
-    PreferNodesPlugin,
-    PreferredNodes,
-    PreFilterTransformer,
-    ResizePodPlugin,
-)
-from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
-from koordinator.scheduler.plugin.framework import (
-    SCORE_MAX,
-    BindPlugin,
-    Diagnosis,
-    FilterPlugin,
-    Handle,
-    NoArgs,
-    PermitPlugin,
-    PermitResult,
-    Plugin,
-    PostBindPlugin,
-    PostFilterPlugin,
-    PostFilterResult,
-    PreBindPlugin,
-    PreEnqueuePlugin,
-    PreFilterPlugin,
-    PreFilterResult,
-    PreScorePlugin,
-    QueueSortPlugin,
-    ReasonCodes,
-    Relief,
-    ReservePlugin,
-    ScorePlugin,
-    Scores,
-    Watch,
-    default_normalize,
-)
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import (
-    SKIP,
-    SUCCESS,
-    Reason,
-    Status,
-    SuggestionType,
-    error,
-    unresolvable,
-    unschedulable,
-)
-from koordinator.scheduler.table.columns import ColumnSpec, RowChange, Rows
-from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
-from koordinator.scheduler.table.pod_info import PodInfo
-
-__all__ = [
-    "SCORE_MAX",
-    "SKIP",
-    "SUCCESS",
-    "ApiAnswer",
-    "ApiProvider",
-    "ApiRequest",
-    "AttemptPlugin",
-    "BackgroundController",
-    "BindPlugin",
-    "ClusterEvent",
-    "ColumnSpec",
-    "ControllerProvider",
-    "Diagnosis",
-    "Endpoint",
-    "FilterPlugin",
-    "FilterTransformer",
-    "FindOneNodePlugin",
-    "FoundNode",
-    "Handle",
-    "JobRoomPlugin",
-    "NextPodPlugin",
-    "NoArgs",
-    "Node",
-    "NodeTable",
-    "PermitPlugin",
-    "PermitResult",
-    "PlacementPlan",
-    "Plugin",
-    "Pod",
-    "PodInfo",
-    "PodPatch",
-    "PostBindPlugin",
-    "PostFilterPlugin",
-    "PostFilterResult",
-    "PostFilterTransformer",
-    "PreBindExtension",
-    "PreBindPlugin",
-    "PreEnqueuePlugin",
-    "PreFilterPlugin",
-    "PreFilterResult",
-    "PreFilterTransformer",
-    "PreScorePlugin",
-    "PreferNodesPlugin",
-    "PreferredNodes",
-    "ProtocolError",
-    "QueueSortPlugin",
-    "QueueingEvent",
-    "Reason",
-    "ReasonCodes",
-    "Relief",
-    "ReservePlugin",
-    "ResizePodPlugin",
-    "RowChange",
-    "RowKeeper",
-    "Rows",
-    "SchedulerConfig",
-    "ScorePlugin",
-    "Scores",
-    "Status",
-    "SuggestionType",
-    "Watch",
-    "default_normalize",
-    "error",
-    "unresolvable",
-    "unschedulable",
-]
+from koordinator.api.core import Node as Node
+from koordinator.api.core import Pod as Pod
+from koordinator.api.errors import ProtocolError as ProtocolError
+from koordinator.scheduler.config.config import SchedulerConfig as SchedulerConfig
+from koordinator.scheduler.plugin.capabilities import ApiAnswer as ApiAnswer
+from koordinator.scheduler.plugin.capabilities import ApiProvider as ApiProvider
+from koordinator.scheduler.plugin.capabilities import ApiRequest as ApiRequest
+from koordinator.scheduler.plugin.capabilities import AttemptPlugin as AttemptPlugin
+from koordinator.scheduler.plugin.capabilities import BackgroundController as BackgroundController
+from koordinator.scheduler.plugin.capabilities import ControllerProvider as ControllerProvider
+from koordinator.scheduler.plugin.capabilities import Endpoint as Endpoint
+from koordinator.scheduler.plugin.capabilities import FilterTransformer as FilterTransformer
+from koordinator.scheduler.plugin.capabilities import FindOneNodePlugin as FindOneNodePlugin
+from koordinator.scheduler.plugin.capabilities import FoundNode as FoundNode
+from koordinator.scheduler.plugin.capabilities import JobRoomPlugin as JobRoomPlugin
+from koordinator.scheduler.plugin.capabilities import NextPodPlugin as NextPodPlugin
+from koordinator.scheduler.plugin.capabilities import PlacementPlan as PlacementPlan
+from koordinator.scheduler.plugin.capabilities import PostFilterTransformer as PostFilterTransformer
+from koordinator.scheduler.plugin.capabilities import PreBindExtension as PreBindExtension
+from koordinator.scheduler.plugin.capabilities import PreferNodesPlugin as PreferNodesPlugin
+from koordinator.scheduler.plugin.capabilities import PreferredNodes as PreferredNodes
+from koordinator.scheduler.plugin.capabilities import PreFilterTransformer as PreFilterTransformer
+from koordinator.scheduler.plugin.capabilities import ResizePodPlugin as ResizePodPlugin
+from koordinator.scheduler.plugin.events import ClusterEvent as ClusterEvent
+from koordinator.scheduler.plugin.events import QueueingEvent as QueueingEvent
+from koordinator.scheduler.plugin.framework import SCORE_MAX as SCORE_MAX
+from koordinator.scheduler.plugin.framework import BindPlugin as BindPlugin
+from koordinator.scheduler.plugin.framework import Diagnosis as Diagnosis
+from koordinator.scheduler.plugin.framework import FilterPlugin as FilterPlugin
+from koordinator.scheduler.plugin.framework import Handle as Handle
+from koordinator.scheduler.plugin.framework import NoArgs as NoArgs
+from koordinator.scheduler.plugin.framework import PermitPlugin as PermitPlugin
+from koordinator.scheduler.plugin.framework import PermitResult as PermitResult
+from koordinator.scheduler.plugin.framework import Plugin as Plugin
+from koordinator.scheduler.plugin.framework import PostBindPlugin as PostBindPlugin
+from koordinator.scheduler.plugin.framework import PostFilterPlugin as PostFilterPlugin
+from koordinator.scheduler.plugin.framework import PostFilterResult as PostFilterResult
+from koordinator.scheduler.plugin.framework import PreBindPlugin as PreBindPlugin
+from koordinator.scheduler.plugin.framework import PreEnqueuePlugin as PreEnqueuePlugin
+from koordinator.scheduler.plugin.framework import PreFilterPlugin as PreFilterPlugin
+from koordinator.scheduler.plugin.framework import PreFilterResult as PreFilterResult
+from koordinator.scheduler.plugin.framework import PreScorePlugin as PreScorePlugin
+from koordinator.scheduler.plugin.framework import QueueSortPlugin as QueueSortPlugin
+from koordinator.scheduler.plugin.framework import ReasonCodes as ReasonCodes
+from koordinator.scheduler.plugin.framework import Relief as Relief
+from koordinator.scheduler.plugin.framework import ReservePlugin as ReservePlugin
+from koordinator.scheduler.plugin.framework import ScorePlugin as ScorePlugin
+from koordinator.scheduler.plugin.framework import Scores as Scores
+from koordinator.scheduler.plugin.framework import Watch as Watch
+from koordinator.scheduler.plugin.framework import default_normalize as default_normalize
+from koordinator.scheduler.plugin.pod_patch import PodPatch as PodPatch
+from koordinator.scheduler.plugin.status import SKIP as SKIP
+from koordinator.scheduler.plugin.status import SUCCESS as SUCCESS
+from koordinator.scheduler.plugin.status import Reason as Reason
+from koordinator.scheduler.plugin.status import Status as Status
+from koordinator.scheduler.plugin.status import SuggestionType as SuggestionType
+from koordinator.scheduler.plugin.status import error as error
+from koordinator.scheduler.plugin.status import unresolvable as unresolvable
+from koordinator.scheduler.plugin.status import unschedulable as unschedulable
+from koordinator.scheduler.table.columns import ColumnSpec as ColumnSpec
+from koordinator.scheduler.table.columns import RowChange as RowChange
+from koordinator.scheduler.table.columns import Rows as Rows
+from koordinator.scheduler.table.nodes import NodeTable as NodeTable
+from koordinator.scheduler.table.nodes import RowKeeper as RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo as PodInfo
