@@ -219,6 +219,30 @@ DEFAULT_NODE_SLO_SPEC = NodeSLOSpec(
 EVICTION = "eviction"
 """Key of `extensions`: settings of eviction strategies that the reference does not have, by feature gate."""
 _NESTED = "Object"
+PSI = "PSIEvict"
+_PSIPercent = Annotated[int, msgspec.Meta(ge=1, le=100)]
+
+
+class PSISettings(ViewPart, frozen=True, kw_only=True):
+    """NodeSLO's `extensions.eviction.PSIEvict`. Pressure is the share of time in which tasks stand still."""
+
+    enable: bool = False
+    memory_full_avg10_percent: _PSIPercent = 60
+    """All tasks of all pods wait for memory, mean of the last 10 s: it goes on …"""
+    memory_full_avg60_percent: _PSIPercent = 25
+    """… and of the last minute: it lasts."""
+    memory_used_percent: _PSIPercent = 80
+    """Only while so much of the node's memory is used: evicting does not help a pod that stalls at its own limit."""
+    cpu_some_avg10_percent: _PSIPercent | None = None
+    """Tasks of a service wait for CPU, for longer than its own limit makes them; not looked at when absent."""
+    cpu_duration_seconds: Annotated[int, msgspec.Meta(ge=0)] = 30
+    """For so long without a pause."""
+    release_percent: _PSIPercent = 5
+    """A round is enough when victims give back this share of the node's memory (CPU)."""
+
+
+EVICTION_SETTINGS: Mapping[str, type[ViewPart]] = {PSI: PSISettings}
+"""What `extensions.eviction` holds, by feature gate."""
 
 
 def plain_extensions(found: Mapping[str, Any]) -> dict[str, Any]:

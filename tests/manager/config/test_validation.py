@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from koordinator.api import defaults, slo_config
 from koordinator.api.affinity import LabelSelector, LabelSelectorRequirement
 from koordinator.manager.config import validation, validation_rules
-from koordinator.manager.config import validation as selectors
 from koordinator.manager.config.validation import ValidationOptions, ValidationReason
 
 OPTIONS = ValidationOptions()
@@ -67,6 +66,21 @@ def test_the_config_map_that_is_shipped_is_accepted() -> None:
             "nodeStrategies[0].nodeSelector is missing or empty",
             id="an entry without selector",
         ),
+        pytest.param(
+            {"eviction_config": {"clusterStrategy": {"PSIEvict": {"memoryUsedPercent": 101}}}},
+            "clusterStrategy.PSIEvict.memoryUsedPercent: Expected `int` <= 100",
+            id="settings of an eviction strategy out of range",
+        ),
+        pytest.param(
+            {"eviction_config": {"nodeStrategies": [{**entry("a", x="1"), "PSIEvict": {"enable": 1}}]}},
+            "nodeStrategies[0].PSIEvict.enable: Expected `bool`, got `int`",
+            id="settings of an eviction strategy of another type",
+        ),
+        pytest.param(
+            {"eviction_config": {"nodeStrategies": [{"name": "a", "PSIEvict": {}}]}},
+            "nodeStrategies[0].nodeSelector is missing",
+            id="an entry of eviction strategies without selector",
+        ),
     ],
 )
 def test_a_bad_value_is_named_with_its_key_member_and_rule(data: dict[str, Any], said: str) -> None:
@@ -91,6 +105,16 @@ def test_the_controller_takes_what_the_webhook_accepts(values: dict[str, int]) -
 
     if not validation_rules.colocation(strategy):
         assert slo_config.colocation_problems(strategy) == []
+
+
+def test_settings_of_eviction_strategies_of_packages_pass_and_text_that_is_no_json_does_not() -> None:
+    entries = [{**entry(name, x="1"), "PSIEvict": {"enable": True}} for name in ("a", "b")]
+
+    assert validate(
+        {"eviction_config": {"clusterStrategy": {"Theirs": 7}, "nodeStrategies": entries}}
+    ).allowed
+    refused = validate({"eviction_config": "{"})
+    assert refused.reason is ValidationReason.PARSE and "eviction-config" in refused.message
 
 
 def test_only_changed_keys_are_checked() -> None:
@@ -135,7 +159,7 @@ def test_a_selector_with_countless_combinations_is_answered_in_bounded_time() ->
     many = slo_config.NodeCPUBurst(name="a", node_selector=LabelSelector(match_expressions=expressions))
     other = slo_config.NodeCPUBurst(name="b", node_selector=LabelSelector(match_labels={"x": "1"}))
 
-    assert not selectors.overlap([many, other])
+    assert not validation.overlap([many, other])
 
 
 LABELS = st.dictionaries(st.sampled_from("xyz"), st.sampled_from("12"), max_size=3)
@@ -152,7 +176,7 @@ def test_a_conflict_is_exactly_a_node_with_two_entries(
     ]
     named = {f"n{index}": own for index, own in enumerate(nodes)}
 
-    found = selectors.conflict(given_entries, named)
+    found = validation.conflict(given_entries, named)
 
     matches = [sum(match.items() <= own.items() for match in entries) for own in nodes]
     assert bool(found) is any(count > 1 for count in matches)
@@ -165,7 +189,7 @@ def test_entries_that_overlap_do_so_in_any_order(entries: list[dict[str, str]]) 
         for index, match in enumerate(entries)
     ]
 
-    assert bool(selectors.overlap(given_entries)) is bool(selectors.overlap(given_entries[::-1]))
+    assert bool(validation.overlap(given_entries)) is bool(validation.overlap(given_entries[::-1]))
 
 
 def network(*requests: Any, total: str | None = None) -> list[str]:

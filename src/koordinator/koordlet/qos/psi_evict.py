@@ -8,16 +8,14 @@ are systemd-oomd's: 60 % for half a minute, which is then some 25 % of the last 
 import functools
 import logging
 from collections.abc import Sequence
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from koordinator.api import resources
 from koordinator.api.core import Pod
 from koordinator.api.feature_gates import FeatureGate, FeatureStage
-from koordinator.api.meta import ViewPart
 from koordinator.api.qos import KubeQoS, QoSClass
+from koordinator.api.slo import PSI, PSISettings
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroup_values import Pressure, PressureStall
@@ -36,28 +34,7 @@ from koordinator.koordlet.qos.eviction_strategy import (
 
 log = logging.getLogger(__name__)
 
-PSI = "PSIEvict"
 _MILLI = 1_000
-
-Percent = Annotated[int, Meta(ge=1, le=100)]
-
-
-class PSISettings(ViewPart, frozen=True, kw_only=True):
-    """NodeSLO's `extensions.eviction.PSIEvict`. Pressure is the share of time in which tasks stand still."""
-
-    enable: bool = False
-    memory_full_avg10_percent: Percent = 60
-    """All tasks of all pods wait for memory, mean of the last 10 s: it goes on …"""
-    memory_full_avg60_percent: Percent = 25
-    """… and of the last minute: it lasts."""
-    memory_used_percent: Percent = 80
-    """Only while so much of the node's memory is used: evicting does not help a pod that stalls at its own limit."""
-    cpu_some_avg10_percent: Percent | None = None
-    """Tasks of a service wait for CPU, for longer than its own limit makes them; not looked at when absent."""
-    cpu_duration_seconds: Annotated[int, Meta(ge=0)] = 30
-    """For so long without a pause."""
-    release_percent: Percent = 5
-    """A round is enough when victims give back this share of the node's memory (CPU)."""
 
 
 class PSIState(msgspec.Struct, frozen=True):

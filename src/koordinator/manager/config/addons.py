@@ -98,12 +98,19 @@ class _LayeredConfig(Payload, frozen=True, kw_only=True):
     node_strategies: list[dict[str, Any]] = []
 
 
-class _Entry(msgspec.Struct, frozen=True):
-    """A node strategy, laid over the cluster's."""
+class LayeredEntry(msgspec.Struct, frozen=True):
+    """A node strategy: as it is written, or laid over the cluster's."""
 
     name: str
     node_selector: LabelSelector | None
     strategy: dict[str, Any]
+
+
+class LayeredStrategies(msgspec.Struct, frozen=True):
+    """The layers of a configuration as they are written."""
+
+    cluster_strategy: dict[str, Any]
+    node_strategies: list[LayeredEntry]
 
 
 class _Profile(Payload, frozen=True, kw_only=True):
@@ -114,7 +121,7 @@ class _Profile(Payload, frozen=True, kw_only=True):
 class LayeredPolicy:
     """A parsed configuration: the cluster's strategy, and entries for some nodes."""
 
-    def __init__(self, cluster: dict[str, Any], entries: list[_Entry]) -> None:
+    def __init__(self, cluster: dict[str, Any], entries: list[LayeredEntry]) -> None:
         self.cluster = cluster
         self._entries = entries
         self._table = EntryTable(entries)
@@ -152,18 +159,28 @@ class LayeredAddon:
         text = data.get(self.key)
         if text is None:
             return None
-        parsed = self._codec.decode(text, "ConfigMap")
-        cluster = laid_over(self._default, parsed.cluster_strategy)
-        return LayeredPolicy(cluster, [self._entry(cluster, body) for body in parsed.node_strategies])
+        found = self.decode(text, "ConfigMap")
+        cluster = laid_over(self._default, found.cluster_strategy)
+        entries = [
+            msgspec.structs.replace(entry, strategy=laid_over(cluster, entry.strategy))
+            for entry in found.node_strategies
+        ]
+        return LayeredPolicy(cluster, entries)
+
+    def decode(self, text: str, obj: str = "") -> LayeredStrategies:
+        """Return the layers that a text has. Raises: ProtocolError."""
+        parsed = self._codec.decode(text, obj)
+        entries = [self._entry(body, obj) for body in parsed.node_strategies]
+        return LayeredStrategies(parsed.cluster_strategy, entries)
 
     def of_node(self, config: LayeredPolicy | None, node: Node) -> dict[str, Any] | None:
         """None without the key."""
         return None if config is None else config.of(node)
 
-    def _entry(self, cluster: Mapping[str, Any], body: Mapping[str, Any]) -> _Entry:
-        profile = self._profiles.decode(msgspec.json.encode(body).decode(), "ConfigMap")
+    def _entry(self, body: Mapping[str, Any], obj: str) -> LayeredEntry:
+        profile = self._profiles.decode(msgspec.json.encode(body).decode(), obj)
         own = {name: value for name, value in body.items() if name not in ("name", "nodeSelector")}
-        return _Entry(profile.name, profile.node_selector, laid_over(cluster, own))
+        return LayeredEntry(profile.name, profile.node_selector, own)
 
 
 def laid_over(base: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:

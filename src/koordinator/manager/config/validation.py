@@ -26,8 +26,9 @@ from koordinator.api.slo_config import (
     ResourceQOSConfig,
     SystemConfig,
 )
-from koordinator.manager.config import validation_rules as network
+from koordinator.manager.config import addons
 from koordinator.manager.config import validation_rules as rules
+from koordinator.manager.config.addons import LayeredAddon
 from koordinator.manager.config.node_entries import EntryTable, NodeEntry
 
 SAMPLES_MAX = 4_096  # label sets tried per selector; more would let one ConfigMap stall the webhook
@@ -174,7 +175,7 @@ class _Section(msgspec.Struct, frozen=True):
     `is_exclusive`: every entry needs a selector, and no two may match the same node.
     """
 
-    codec: Annotation[Any]
+    codec: Annotation[Any] | LayeredAddon
     rule: Callable[[Any], list[str]]
     is_exclusive: bool = True
 
@@ -191,8 +192,9 @@ _MORE_SECTIONS = (
     _Section(slo_config.HOST_APPLICATION, rules.host_applications, is_exclusive=False),
     _Section(slo_config.CPU_NORMALIZATION, rules.normalization, is_exclusive=False),
     _Section(slo_config.RESOURCE_AMPLIFICATION, rules.amplification, is_exclusive=False),
+    _Section(addons.EVICTION, rules.eviction, is_exclusive=False),
 )
-"""The reference lets these pass unseen. Their entries may overlap, since configurations that do work there."""
+"""The reference lets these pass unseen (the last one is ours). Entries may overlap, as in configurations in use."""
 _BY_KEY = {section.codec.key: section for section in (*_SECTIONS, *_MORE_SECTIONS)}
 
 
@@ -232,8 +234,10 @@ def _bandwidth(old: Data, new: Data) -> ConfigVerdict:
         qos = slo_config.RESOURCE_QOS.decode(qos_text)
     except ProtocolError:
         return ALLOWED  # it was so before
-    before = network.problems(qos, _decoded_system(old))
-    problems = [each for each in network.problems(qos, slo_config.SYSTEM.decode(text)) if each not in before]
+    before = rules.bandwidth_problems(qos, _decoded_system(old))
+    problems = [
+        each for each in rules.bandwidth_problems(qos, slo_config.SYSTEM.decode(text)) if each not in before
+    ]
     if problems:
         return ConfigVerdict(ValidationReason.PARAMETER, f"{system_key}: {qos_key}: {'; '.join(problems)}")
     return ALLOWED
@@ -278,7 +282,7 @@ def content_problems(key: str, config: Any, system: SystemConfig) -> list[str]:
         for problem in _BY_KEY[key].rule(layer)
     ]
     if isinstance(config, ResourceQOSConfig):
-        problems += network.problems(config, system)
+        problems += rules.bandwidth_problems(config, system)
     return problems
 
 

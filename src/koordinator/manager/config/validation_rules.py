@@ -9,14 +9,15 @@ quantity in bits per second. The reference mixes both up when it adds requests (
 refused, and percents are compared with bandwidths as plain numbers); here the two are added and compared apart.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import msgspec
 
-from koordinator.api import quantity
+from koordinator.api import quantity, slo
 from koordinator.api.affinity import LabelSelector
+from koordinator.api.decode import from_builtins
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import NANO, RawQuantity
@@ -37,6 +38,7 @@ from koordinator.api.slo_config import (
     SystemConfig,
 )
 from koordinator.api.slo_qos import NetworkQOS, ResourceQOS, ResourceQOSStrategy
+from koordinator.manager.config.addons import LayeredEntry
 
 INT_MAX = 2**63 - 1
 PRIORITY_MAX = 7999
@@ -240,6 +242,20 @@ def _qos_class(settings: ResourceQOS) -> Iterator[str]:
             yield from _prefixed(f"blkioQOS.blocks[{index}].ioCfg", _out_of_bounds(block.io_cfg, _IO))
 
 
+def eviction(layer: Mapping[str, Any] | LayeredEntry) -> list[str]:
+    """Return what the node agent could not use of settings of eviction strategies; unknown ones may be of packages."""
+    strategy = layer if isinstance(layer, Mapping) else layer.strategy
+    problems = []
+    for name, view in slo.EVICTION_SETTINGS.items():
+        try:
+            if (raw := strategy.get(name)) is not None:
+                from_builtins(raw, view)
+        except msgspec.ValidationError as error:
+            reason, _, field = str(error).rpartition(" - at ")
+            problems.append(f"{name}{field.strip('`').removeprefix('$')}: {reason or error}")
+    return problems
+
+
 def _prefixed(path: str, problems: Iterator[str]) -> Iterator[str]:
     return (f"{path}.{problem}" for problem in problems)
 
@@ -292,7 +308,7 @@ class _Requests(msgspec.Struct):
     amount: Fraction = Fraction(0)
 
 
-def problems(config: ResourceQOSConfig, system: SystemConfig) -> list[str]:
+def bandwidth_problems(config: ResourceQOSConfig, system: SystemConfig) -> list[str]:
     """Return what is wrong with the bandwidths of all layers, in words; empty when they are valid."""
     found: list[str] = []
     cluster = config.cluster_strategy
