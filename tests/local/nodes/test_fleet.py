@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from koordinator.api.core import Pod
-from koordinator.api.node_metric import ResourceMap
+from koordinator.api.node_metric import NodeMetricStatus, ResourceMap
 from koordinator.koordlet.report.node_metric import CollectPolicy
 from koordinator.local.nodes import behaviour, pod_shape, reports
 from koordinator.local.nodes.behaviour import Behaviour
@@ -139,7 +139,7 @@ def test_percentile_windows_stay_empty_until_half_of_them_was_seen() -> None:
     policy = CollectPolicy(60, 300, ("5m",), "usageWithoutPageCache")
 
     def window(now_s: float) -> ResourceMap:
-        [status] = reports.statuses(f, ROWS, policy, now_s)
+        [status] = msgspec.convert(reports.statuses(f, ROWS, policy, now_s), list[NodeMetricStatus])
         assert status.node_metric is not None
         return status.node_metric.aggregated_node_usages[0].usage["p95"]
 

@@ -18,7 +18,7 @@ from koordinator.api import quantity, resources
 from koordinator.api.annotations.node import NodeReservation
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.node_metric import NodeMetricSpec
+from koordinator.api.node_metric import NodeMetricSpec, NodeMetricStatus
 from koordinator.api.slo import CPUBurstStrategy, ResourceThresholdStrategy
 from koordinator.clock import FixedClock
 from koordinator.cluster.memory import MemoryCluster
@@ -398,7 +398,7 @@ def _lent_like_agents(seed: int, root: Path) -> int:
             if step % 2 == 0:
                 trainer.run()
     policy, _ = node_metric.readable_windows(node_metric.collect_policy(spec))
-    found = reports.statuses(fleet, np.arange(NODES), policy, now_s)
+    found = msgspec.convert(reports.statuses(fleet, np.arange(NODES), policy, now_s), list[NodeMetricStatus])
     for (_, _, reporter), status in zip(agents, found, strict=True):
         assert status == reporter.status()
     amounts = [each.prod_reclaimable_metric for each in found]

@@ -398,7 +398,7 @@ class HollowNodes:
             statuses = reports.statuses(self.fleet, talking, policy, now_s)
             for row, status in zip(talking.tolist(), statuses, strict=True):
                 name = self.fleet.shapes[row].name
-                patch = [{"op": "add", "path": "/status", "value": msgspec.to_builtins(status)}]
+                patch = [{"op": "add", "path": "/status", "value": status}]
                 await self._attempt(
                     self._cluster.patch(
                         NodeMetric, name, patch, patch_type=PatchType.JSON, subresource="status"

@@ -10,7 +10,7 @@ from koordinator.api import pod_resources, priority, qos, quantity, resources
 from koordinator.api.annotations.koordlet import CPU_BURST
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.node_metric import PodMetricInfo, ResourceMap
+from koordinator.api.node_metric import ResourceMap
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.api.resource_list import Amounts
@@ -37,8 +37,8 @@ class HollowPodShape(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     uid: str
-    info: PodMetricInfo
-    """Its entry in reports, but for the usage."""
+    entry: dict[str, str]
+    """Its entry in reports as JSON, but for the usage."""
     qos: QoSClass
     """As labelled."""
     priority: PriorityClass
@@ -130,7 +130,7 @@ def _shape(pod: Pod, wanted: Behaviour, rule: BatchRule, burst: CPUBurstStrategy
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
         uid=pod.metadata.uid,
-        info=node_metric.pod_info(pod, ResourceMap()),
+        entry=msgspec.to_builtins(node_metric.pod_info(pod, ResourceMap())),
         qos=qos.raw(pod),
         priority=priority.default(pod),
         is_best_effort=is_best_effort,

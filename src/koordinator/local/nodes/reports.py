@@ -3,21 +3,23 @@
 Source: behaviour/koordlet-observe 8 and 11.4.
 """
 
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from koordinator import clock
-from koordinator.api import duration
+from koordinator.api import duration, quantity, resources
 from koordinator.api.node_metric import (
     AggregatedUsage,
     NodeMetricInfo,
     NodeMetricStatus,
-    PodMetricInfo,
     ReclaimableMetric,
     ResourceMap,
 )
+from koordinator.api.quantity import Family
 from koordinator.koordlet.predict.reclaimable import Predictions, ProdPods
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric import CollectPolicy
@@ -27,14 +29,13 @@ from koordinator.local.nodes.fleet import HollowFleet
 from koordinator.local.nodes.usage import Index
 
 
-def statuses(fleet: HollowFleet, rows: Index, policy: CollectPolicy, now_s: float) -> list[NodeMetricStatus]:
-    """Return the `status` of the NodeMetric of each row, (n,). All rows follow the same policy."""
+def statuses(fleet: HollowFleet, rows: Index, policy: CollectPolicy, now_s: float) -> list[dict[str, Any]]:
+    """Return the `status` of the NodeMetric of each row, (n,), as JSON. All rows follow the same policy."""
     now_ms, updated = int(now_s * 1000), clock.rfc3339(now_s)
     seconds = [duration.parse(text) for text in policy.durations]
     windows = {each: _Window(fleet, rows, now_ms, each) for each in (policy.aggregate_duration_s, *seconds)}
     average = windows[policy.aggregate_duration_s].usages[Aggregation.AVG]
-    pods = _pods(fleet, rows, policy, now_ms)
-    measured = [[slot for slot, _ in of_row] for of_row in pods]
+    measured, entries = _pods(fleet, rows, policy, now_ms)
     known, predictions = fleet.peaks.knows(rows).tolist(), predict(fleet, rows, measured, now_s)
     found = []
     for i in range(rows.size):
@@ -45,12 +46,14 @@ def statuses(fleet: HollowFleet, rows: Index, policy: CollectPolicy, now_s: floa
             aggregated_system_usages=[windows[each].aggregated(1, i) for each in seconds],
         )
         status = NodeMetricStatus(
-            update_time=updated,
-            node_metric=info,
-            pods_metric=[entry for _, entry in pods[i]],
-            prod_reclaimable_metric=ReclaimableMetric(),
+            update_time=updated, node_metric=info, prod_reclaimable_metric=ReclaimableMetric()
         )
-        found.append(node_metric.with_prediction(status, predictions.of(i)) if known[i] else status)
+        wire: dict[str, Any] = msgspec.to_builtins(
+            node_metric.with_prediction(status, predictions.of(i)) if known[i] else status
+        )
+        if entries[i]:
+            wire["podsMetric"] = entries[i]
+        found.append(wire)
     return found
 
 
@@ -104,20 +107,37 @@ def predict(fleet: HollowFleet, rows: Index, measured: Sequence[Sequence[int]], 
 
 def _pods(
     fleet: HollowFleet, rows: Index, policy: CollectPolicy, now_ms: int
-) -> list[list[tuple[int, PodMetricInfo]]]:
-    """Return pods of each row that were measured, as slots and entries, by namespace and name."""
+) -> tuple[list[list[int]], list[list[dict[str, Any]]]]:
+    """Return pods of each row that were measured, by namespace and name: their slots, and their entries.
+
+    Entries are written as JSON at once: they are most of a report, and differ from pod to pod in two texts.
+    """
     on_rows = [fleet.sorted_pods(row) for row in rows.tolist()]
     slots = np.array([slot for of_row in on_rows for slot in of_row], np.int64)
     points = fleet.samples.of_pods(now_ms, policy.aggregate_duration_s, slots)
     cores = samples.aggregated(points, Aggregation.AVG)
-    maps = iter(node_metric.usage_maps(np.nan_to_num(cores), fleet.memory[slots]))
+    milli = iter((np.nan_to_num(cores) * 1000).astype(np.int64).tolist())
+    memory = iter(fleet.memory[slots].astype(np.int64).tolist())
     has_any = iter((~np.isnan(cores)).tolist())
-    found = []
+    shape_of, cpu_text = fleet.shape_of, quantity.text_of_milli
+    measured, entries = [], []
     for of_row in on_rows:
-        entries = []
-        for slot in of_row:
-            usage = next(maps)
-            if next(has_any):
-                entries.append((slot, msgspec.structs.replace(fleet.shape_of[slot].info, pod_usage=usage)))
-        found.append(entries)
-    return found
+        known = [each for each in zip(of_row, milli, memory, has_any, strict=False) if each[3]]  # of all rows
+        measured.append([slot for slot, *_ in known])
+        entries.append(
+            [
+                {
+                    **shape_of[slot].entry,
+                    "podUsage": {
+                        "resources": {resources.CPU: cpu_text(cpu), resources.MEMORY: _bytes_text(count)}
+                    },
+                }
+                for slot, cpu, count, _ in known
+            ]
+        )
+    return measured, entries
+
+
+@functools.lru_cache(1 << 14)  # pods use a constant amount
+def _bytes_text(count: int) -> str:
+    return quantity.text_of_value(count, Family.BINARY)

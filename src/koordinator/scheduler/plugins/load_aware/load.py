@@ -121,8 +121,9 @@ def share_of(pod: AssignedPod, report: NodeMetricReport, zeros: Vector) -> PodCo
     A pod that is not reported, was placed less than a report interval before the report, or has a deadline after
     it, counts with the excess of its estimate over its reported usage. A contribution of nothing is `zeros` itself.
     """
-    usage = report.pod_usages.get(pod.name)
-    is_active_prod = pod.is_prod and pod.name in report.prod_pods
+    name, is_prod = pod.name, pod.is_prod
+    usage = report.pod_usages.get(name)
+    is_active_prod = is_prod and name in report.prod_pods
     prod_usage = usage if is_active_prod and usage is not None else zeros
     if not any(pod.estimate):
         return PodContribution(zeros, prod_usage, zeros, zeros)
@@ -181,6 +182,11 @@ def _condition_s(pod: Pod, kind: str) -> float | None:
     return None
 
 
+def _sums(start: list[int], parts: Sequence[Vector], zeros: Vector) -> list[int]:
+    """Return the sum of all vectors; those that are `zeros` itself are not looked at."""
+    return list(map(sum, zip(start, *[part for part in parts if part is not zeros], strict=True)))
+
+
 class NodeLoad:
     """The bookkeeping of one node; sums change with each pod, and are made anew with each report."""
 
@@ -218,8 +224,14 @@ class NodeLoad:
             return
         if include_system:
             self.prod_usage = list(report.system_usage)
-        for uid, pod in self._pods.items():
-            self._add(uid, share_of(pod, report, self._zeros))
+        zeros = self._zeros
+        self._shares = {uid: share_of(pod, report, zeros) for uid, pod in self._pods.items()}
+        # Per sum and not per pod: of most pods, most parts are nothing.
+        shares = self._shares.values()
+        self.node_delta = _sums(self.node_delta, [each.node_delta for each in shares], zeros)
+        self.prod_usage = _sums(self.prod_usage, [each.prod_usage for each in shares], zeros)
+        self.prod_delta = _sums(self.prod_delta, [each.prod_delta for each in shares], zeros)
+        self.node_estimated = _sums(self.node_estimated, [each.estimated for each in shares], zeros)
 
     def set_pod(self, uid: str, pod: AssignedPod) -> bool:
         """Count a pod, or its new state; whether the sums changed."""
