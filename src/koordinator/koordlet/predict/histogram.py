@@ -232,7 +232,10 @@ class HistogramTable:
 
     def _weights_of_a_sample(self, rows: Rows, at_s: float) -> NDArray[np.float64]:
         """By row (n,): the factor of Python's own power, as NumPy's may differ in the last bit."""
-        references_s, positions = np.unique(self._references_s[rows], return_inverse=True)
+        references_s = self._references_s[rows]
+        if references_s.size and (references_s == references_s[0]).all():
+            return np.full(rows.size, 2.0 ** (float(at_s - references_s[0]) / self._half_life_s))
+        references_s, positions = np.unique(references_s, return_inverse=True)
         ages = (at_s - references_s) / self._half_life_s
         return np.array([2.0 ** float(age) for age in ages])[positions]
 

@@ -76,19 +76,18 @@ class Peaks:
         )
         is_measured = np.bincount(pods.node, minlength=nodes) > 0
         system = np.maximum(node_cores - in_pods, 0.0), np.maximum(node_bytes - in_pods_bytes, 0.0)
-        self._learn(_SYSTEM, is_measured | ~runs, *system, now_s)
+        learnt = [(is_measured | ~runs, *system)]
         for number, (of_class, is_there) in enumerate(zip(pods.is_class, has_pods, strict=True), start=1):
             node = pods.node[of_class]
             cores, memory = (
                 per_node(node, each[of_class], nodes) for each in (pods.cores, pods.memory_bytes)
             )
             is_learnt = (np.bincount(node, minlength=nodes) > 0) | (~is_there & self._knows_node[number])
-            self._learn(number, is_learnt, cores, memory, now_s)
-
-    def _learn(self, model: int, learns: Mask, cores: F64, memory_bytes: F64, now_s: float) -> None:
-        nodes = np.flatnonzero(learns)
-        self._of_nodes.learn(model * self._nodes + nodes, cores[nodes], memory_bytes[nodes], now_s)
-        self._knows_node[model, nodes] = True
+            learnt.append((is_learnt, cores, memory))
+        learns, all_cores, all_bytes = (np.concatenate(each) for each in zip(*learnt, strict=True))
+        models = np.flatnonzero(learns)  # of all nodes, one class after the other, as their rows are
+        self._of_nodes.learn(models, all_cores[models], all_bytes[models], now_s)
+        self._knows_node.reshape(-1)[models] = True
 
     def knows(self, rows: Index) -> Mask:
         """Return whether anything can be predicted of each of these nodes, (n,)."""
@@ -102,11 +101,8 @@ class Peaks:
         where the pod is old enough to need it.
         """
         shares = CPU_PEAK_SHARE, MEMORY_PEAK_SHARE
-        models = range(1 + len(CLASSES))
-        common = sum(
-            (self._of_nodes.peaks(model * self._nodes + rows, *shares) for model in models),
-            np.zeros((rows.size, 2), np.int64),
-        )
+        models = np.arange(1 + len(CLASSES))[:, None] * self._nodes + rows
+        common = self._of_nodes.peaks(models.reshape(-1), *shares).reshape(*models.shape, 2).sum(axis=0)
         config = self._config
         needs_peak = self._knows_pod[slots] & (pods.age_s > config.cold_start_s)
         peak = np.zeros((slots.size, 2), np.int64)
