@@ -92,6 +92,17 @@ def test_nothing_is_written_while_the_kernels_switch_is_off_and_nobody_wants_it(
     assert node.says(Knob.CPU_BVT, BURSTABLE) == "2"
 
 
+def test_no_identity_is_written_before_the_policy_is_known(tmp_path: Path) -> None:
+    node = HookNode(tmp_path)
+    node.group(WEB)
+    for group in (BURSTABLE, WEB):
+        node.host.files.write(node.host.cgroups.path(Knob.CPU_BVT, group), "2")
+    node.hooks.start()
+    node.run_pods(pod("web"))
+
+    assert {node.says(Knob.CPU_BVT, each) for each in (BURSTABLE, WEB)} == {"2"}
+
+
 @pytest.mark.parametrize("text", ["", "on"])
 def test_a_switch_that_cannot_be_read_stops_everything(tmp_path: Path, text: str) -> None:
     host_tree.write(tmp_path, {IDENTITY: text})

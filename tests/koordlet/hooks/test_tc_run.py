@@ -114,6 +114,69 @@ async def test_only_changes_cause_commands_and_now_and_then_a_look(tmp_path: Pat
     assert asked < node.net.asked <= asked + 10
 
 
+async def test_the_look_is_due_after_a_minute_and_when_the_clock_was_put_back(tmp_path: Path) -> None:
+    node = await started(tmp_path)
+    asked = node.net.asked
+    for seconds in (59.5, 0.5):
+        node.clock.now_s += seconds
+        await node.settle()
+        assert node.net.asked == asked
+    node.clock.now_s += 0.5
+    await node.settle()
+    assert node.net.asked > asked
+
+    asked = node.net.asked
+    node.clock.now_s -= 1
+    await node.settle()
+    assert node.net.asked > asked
+
+
+async def test_no_command_runs_before_policy_and_pods_are_known(tmp_path: Path) -> None:
+    node = NetNode(tmp_path, FakeNetwork())
+    node.hooks.start()
+    node.policy(network())
+    await node.settle()
+    assert node.net.asked == 0
+
+
+async def test_what_a_former_run_made_stays_until_the_policy_is_known(tmp_path: Path) -> None:
+    node = await started(tmp_path)
+    again = NetNode(tmp_path, node.net)
+    again.hooks.start()
+    again.view.pods, again.view.has_pods = node.view.pods, True
+    again.refresh()
+    await again.settle()
+    assert node.net.roots == {"eth0"}
+    assert len(node.net.classes["eth0"]) == 5
+
+
+async def test_a_policy_that_comes_back_is_carried_out_at_once(tmp_path: Path) -> None:
+    node = await started(tmp_path)
+    node.policy(slo())
+    await node.settle()
+    assert node.net.roots == set()
+
+    node.policy(network())
+    await node.settle()
+    assert len(node.net.classes["eth0"]) == 5
+
+
+async def test_pods_keep_the_number_of_their_class_as_long_as_they_live(tmp_path: Path) -> None:
+    node = await started(tmp_path, vendor=False)
+    (own,) = set(node.net.classes["eth0"]) - {"1:1", "1:2", "1:3", "1:4"}
+    mine = pod("own", ip="10.0.0.3", annotations={labels.NETWORK_QOS: '{"egressLimit":"80M"}'})
+    limited = {labels.NETWORK_QOS: '{"egressLimit":"8M"}'}
+    node.run_pods(mine, *(pod(f"more{n}", ip=f"10.0.1.{n}", annotations=limited) for n in range(3)))
+    await node.settle()
+    numbers = dict(node.hook._minors)  # type: ignore[attr-defined]
+    assert f"1:{numbers['own']:x}" == own
+
+    node.run_pods(mine, pod("web", ip="10.0.0.1"))
+    await node.settle()
+    assert node.hook._minors == {"own": numbers["own"]}  # type: ignore[attr-defined]
+    assert set(node.net.classes["eth0"]) == {"1:1", "1:2", "1:3", "1:4", own}
+
+
 async def test_what_somebody_removed_is_made_again(tmp_path: Path) -> None:
     node = await started(tmp_path)
     before = node.net.classes["eth0"], set(node.net.sets)
@@ -227,14 +290,14 @@ async def test_a_missing_tool_is_told_once_and_tried_again_later(
     (net.broken if missing == "htb" else net.missing).add(missing)
     node = await started(tmp_path, net)
     asked = net.asked
-    for _ in range(5):
-        node.clock.now_s += 10
+    for seconds in (10, 10, 10, 10, 10, 9.5, 0.5):
+        node.clock.now_s += seconds
         await node.settle()
     assert net.asked == asked
 
     net.missing.clear()
     net.broken.clear()
-    node.clock.now_s += 20
+    node.clock.now_s += 0.5
     await node.settle()
 
     told = [each for each in caplog.records if each.getMessage() == "network QoS not carried out"]

@@ -92,9 +92,8 @@ class TCNetworkQoS(Hook):
             if self._cards():
                 await self.close()
             return
-        if wanted == self._done and 0 <= self._next_look_s - now_s <= CHECK_S:
-            return
-        if self._done is None and self._problem and 0 <= self._next_look_s - now_s <= CHECK_S:
+        is_early = 0 <= self._next_look_s - now_s <= CHECK_S
+        if is_early and (wanted == self._done or self._problem):
             return
         self._next_look_s = now_s + CHECK_S
         try:
