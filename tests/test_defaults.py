@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from koordinator.api import kinds
-from koordinator.descheduler.config.custom_priority import CustomPriorityArgs
-from koordinator.descheduler.config.fragmentation_aware import FragmentationAwareArgs
+from koordinator.descheduler.config.checks import MovingArgs
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs
 from koordinator.descheduler.config.migration import ArbitrationArgs, MigrationControllerArgs
-from koordinator.descheduler.plugins.stock.failed_pods import RemoveFailedPodsArgs
+from koordinator.descheduler.config.node_plugins import FragmentationAwareArgs
+from koordinator.descheduler.plugins.stock.pod_state import RemoveFailedPodsArgs
 from koordinator.koordlet.config import (
     AgentConfig,
     AuditConfig,
@@ -62,13 +62,9 @@ from koordinator.scheduler.queue.scheduling_queue import QueuePolicy
 from tests.api.walk import structs
 
 DEFAULTS: dict[type[msgspec.Struct], dict[str, Any]] = {
-    CustomPriorityArgs: {"node_fit": True},
-    FragmentationAwareArgs: {
-        "node_fit": True,
-        "imbalance_threshold": 0.15,
-        "min_improvement_threshold": 0.02,
-    },
-    LowNodeLoadArgs: {"node_metric_expiration_seconds": 180, "node_fit": True},
+    MovingArgs: {"node_fit": True},
+    FragmentationAwareArgs: {"imbalance_threshold": 0.15, "min_improvement_threshold": 0.02},
+    LowNodeLoadArgs: {"node_metric_expiration_seconds": 180},
     ArbitrationArgs: {"enabled": True},
     MigrationControllerArgs: {
         "max_concurrent_reconciles": 1,

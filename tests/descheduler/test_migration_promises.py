@@ -10,10 +10,10 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.descheduler import config
-from koordinator.descheduler.cycle_limits import CycleLimiter, CycleLimits
+from koordinator.descheduler.actions import CycleLimiter, CycleLimits
 from koordinator.descheduler.migration import arbitration, gates, jobs, object_limiter, state
 from koordinator.descheduler.migration.arbitration import WaitingJob
-from koordinator.descheduler.plugins.stock import topology_balance
+from koordinator.descheduler.plugins.stock import placement
 from tests.descheduler.builders import NOW_S, job, pod
 
 
@@ -118,7 +118,7 @@ def test_a_ttl_that_is_no_duration_names_the_job() -> None:
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(1, 8))
 def test_balancing_domains_keeps_every_pod_and_never_widens_the_skew(sizes: list[int], max_skew: int) -> None:
-    found = topology_balance.balance(sizes, max_skew)
+    found = placement.balance(sizes, max_skew)
     assert sum(found.sizes) == sum(sizes)
     assert max(found.sizes) - min(found.sizes) <= max(max(sizes) - min(sizes), max_skew)
     assert all(moved <= size for moved, size in zip(found.moved, sizes, strict=True))

@@ -7,7 +7,7 @@ import pytest
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.descheduler.config.scale_down_bin_pack import ScaleDownBinPackArgs, complete
+from koordinator.descheduler.config.node_plugins import ScaleDownBinPackArgs, complete_scale_down_bin_pack
 from koordinator.descheduler.plugins import scale_down_bin_pack
 from koordinator.descheduler.plugins.scale_down_bin_pack import SKIPPED_COST, ScaleDownBinPack
 from tests.descheduler.builders import node, pod
@@ -15,7 +15,7 @@ from tests.vectors.adapters.descheduler_plugins import drive
 
 
 def plugin(**args: Any) -> ScaleDownBinPack:
-    decoded = complete(from_builtins(args, ScaleDownBinPackArgs))
+    decoded = complete_scale_down_bin_pack(from_builtins(args, ScaleDownBinPackArgs))
     return ScaleDownBinPack(decoded, lambda each: not each.metadata.name.startswith("stays"))
 
 

@@ -10,13 +10,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.descheduler import node_fit
-from koordinator.descheduler.plugins.stock import (
-    duplicates,
-    inter_pod_anti_affinity,
-    node_affinity,
-    pod_life_time,
-    too_many_restarts,
-)
+from koordinator.descheduler.plugins.stock import placement, pod_state
 from koordinator.descheduler.plugins.stock.common import CommonArgs
 from tests.descheduler.builders import node, pod
 from tests.vectors.adapters.descheduler_plugins import drive
@@ -45,7 +39,7 @@ def test_of_two_pods_that_exclude_each_other_the_less_important_goes() -> None:
     low = labelled(pod("low", "n1", affinity=away_from("web"), priority=1), "web")
     high = labelled(pod("high", "n2", affinity=away_from("web"), priority=2), "web")
     far = labelled(pod("far", "n3", affinity=away_from("web")), "web")
-    steps = inter_pod_anti_affinity.evictions(
+    steps = placement.anti_affinity_evictions(
         CommonArgs(), nodes, {"n1": [low], "n2": [high], "n3": [far]}, any_pod
     )
     assert [one.pod.metadata.name for one in drive(steps, lambda _: True)] == ["low"]
@@ -54,7 +48,7 @@ def test_of_two_pods_that_exclude_each_other_the_less_important_goes() -> None:
 def test_a_refused_eviction_leaves_the_pair_and_tries_the_other() -> None:
     nodes = [in_zone("n1", "a")]
     pods = [labelled(pod(name, "n1", affinity=away_from("web")), "web") for name in ("a", "b")]
-    steps = inter_pod_anti_affinity.evictions(CommonArgs(), nodes, {"n1": pods}, any_pod)
+    steps = placement.anti_affinity_evictions(CommonArgs(), nodes, {"n1": pods}, any_pod)
     evicted = drive(steps, lambda one: one.pod.metadata.name == "b")
     assert [one.pod.metadata.name for one in evicted] == ["b"]
 
@@ -62,42 +56,42 @@ def test_a_refused_eviction_leaves_the_pair_and_tries_the_other() -> None:
 def zone_affinity(kind: str, zone: str) -> Affinity:
     match = {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}
     terms = {
-        node_affinity.REQUIRED: {"nodeSelectorTerms": [match]},
-        node_affinity.PREFERRED: [{"weight": 5, "preference": match}],
+        placement.REQUIRED: {"nodeSelectorTerms": [match]},
+        placement.PREFERRED: [{"weight": 5, "preference": match}],
     }
     return from_builtins({"nodeAffinity": {kind: terms[kind]}}, Affinity)
 
 
-@pytest.mark.parametrize("kind", [node_affinity.REQUIRED, node_affinity.PREFERRED])
+@pytest.mark.parametrize("kind", [placement.REQUIRED, placement.PREFERRED])
 def test_a_pod_leaves_a_node_only_if_one_that_it_wants_fits(kind: str) -> None:
     nodes = [in_zone("n1", "a"), in_zone("n2", "b")]
     one = pod("p", "n1", affinity=msgspec.to_builtins(zone_affinity(kind, "b")))
-    args = node_affinity.NodeAffinityArgs(node_affinity_type=[kind])
+    args = placement.NodeAffinityArgs(node_affinity_type=[kind])
 
     def fits_b(candidate: Pod, there: Node) -> bool:
         return there.metadata.name == "n2" and node_fit.selects(candidate, there)
 
-    assert node_affinity.victims(args, nodes[0], [one], nodes, fits_b, any_pod) == [one]
-    assert not node_affinity.victims(args, nodes[0], [one], nodes, lambda *_: False, any_pod)
-    assert not node_affinity.victims(args, nodes[1], [one], nodes, fits_b, any_pod)
+    assert placement.misplaced_by_affinity(args, nodes[0], [one], nodes, fits_b, any_pod) == [one]
+    assert not placement.misplaced_by_affinity(args, nodes[0], [one], nodes, lambda *_: False, any_pod)
+    assert not placement.misplaced_by_affinity(args, nodes[1], [one], nodes, fits_b, any_pod)
 
 
 def test_duplicates_beyond_an_even_share_go_and_the_first_stays() -> None:
     nodes = [node("n1"), node("n2")]
     crowd = [pod(f"p{i}", "n1") for i in range(4)]
-    args = duplicates.RemoveDuplicatesArgs()
-    found = duplicates.victims(args, nodes, {"n1": crowd}, any_pod)
+    args = placement.RemoveDuplicatesArgs()
+    found = placement.duplicates(args, nodes, {"n1": crowd}, any_pod)
     assert [one.metadata.name for one in found] == ["p2", "p3"]
-    spared = duplicates.RemoveDuplicatesArgs(exclude_owner_kinds=["ReplicaSet"])
-    assert not duplicates.victims(spared, nodes, {"n1": crowd}, any_pod)
+    spared = placement.RemoveDuplicatesArgs(exclude_owner_kinds=["ReplicaSet"])
+    assert not placement.duplicates(spared, nodes, {"n1": crowd}, any_pod)
     cramped = [node("n1"), node("n2", taints=[{"key": "k", "effect": "NoSchedule"}])]
-    assert not duplicates.victims(args, cramped, {"n1": crowd}, any_pod)
+    assert not placement.duplicates(args, cramped, {"n1": crowd}, any_pod)
 
 
 def test_arguments_that_ask_for_nothing_are_refused() -> None:
     with pytest.raises(ProtocolError, match="maxPodLifeTimeSeconds"):
-        pod_life_time.check(pod_life_time.PodLifeTimeArgs())
+        pod_state.check_pod_life_time(pod_state.PodLifeTimeArgs())
     with pytest.raises(ProtocolError, match="podRestartThreshold"):
-        too_many_restarts.check(too_many_restarts.TooManyRestartsArgs())
+        pod_state.check_too_many_restarts(pod_state.TooManyRestartsArgs())
     with pytest.raises(ProtocolError, match="nodeAffinityType"):
-        node_affinity.check(node_affinity.NodeAffinityArgs(node_affinity_type=["sometimes"]))
+        placement.check_node_affinity(placement.NodeAffinityArgs(node_affinity_type=["sometimes"]))

@@ -9,9 +9,8 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
 from koordinator.descheduler import config
-from koordinator.descheduler.actions import EvictAction
+from koordinator.descheduler.actions import CycleLimiter, CycleLimits, EvictAction
 from koordinator.descheduler.config.low_node_load import AnomalyCondition, NodePool
-from koordinator.descheduler.cycle_limits import CycleLimiter, CycleLimits
 from koordinator.descheduler.plugins.low_node_load import thresholds, usage
 from koordinator.descheduler.plugins.low_node_load.classify import Classified, NodeClass, classify
 from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad, Observation, PoolReport

@@ -10,7 +10,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import PodMigrationJob
-from koordinator.descheduler import config, cycle_limits, evictable, facts, node_fit, plugin_sets, pod_order
+from koordinator.descheduler import actions, config, evictable, facts, node_fit, plugin_sets
 from koordinator.descheduler.config.low_node_load import pools
 from koordinator.descheduler.evictable import EvictableOptions
 from koordinator.descheduler.migration import arbitration, gates, jobs, object_limiter
@@ -82,8 +82,8 @@ def is_evictable(case: dict[str, Any]) -> Any:
 
 def limiter(case: dict[str, Any]) -> Any:
     given = case["limits"]
-    counter = cycle_limits.CycleLimiter(
-        cycle_limits.CycleLimits(
+    counter = actions.CycleLimiter(
+        actions.CycleLimits(
             per_node=given.get("perNode"),
             per_namespace=given.get("perNamespace"),
             total=given.get("total"),
@@ -114,10 +114,10 @@ def sort_pods(case: dict[str, Any]) -> Any:
 
     def key(pod: Pod) -> Any:
         if not case["use_usage_key"]:
-            return pod_order.arbitration_key(pod)
+            return facts.arbitration_key(pod)
         own = usage.get(pod.key)
         score = None if own is None else evict.pod_score(amounts(own), excess, case["weights"])
-        return pod_order.usage_key(pod, score)
+        return facts.usage_key(pod, score)
 
     return {"order": [pod.key for pod in sorted(pods_of(case["pods"]), key=key)]}
 

@@ -4,14 +4,7 @@ from typing import Any
 
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.descheduler.plugins.stock import (
-    duplicates,
-    failed_pods,
-    node_taints,
-    pod_life_time,
-    too_many_restarts,
-    topology_balance,
-)
+from koordinator.descheduler.plugins.stock import placement, pod_state
 from tests.vectors.adapters.descheduler_small import ORIGIN_S, nodes_of, on_node, pods_of
 
 
@@ -28,7 +21,7 @@ def names(pods: list[Pod]) -> list[str]:
 
 
 def spread(case: dict[str, Any]) -> Any:
-    found = topology_balance.balance(case["domain_sizes"], case["max_skew"])
+    found = placement.balance(case["domain_sizes"], case["max_skew"])
     return {
         "evicted_total": sum(found.moved),
         "sizes_after": found.sizes,
@@ -39,36 +32,36 @@ def spread(case: dict[str, Any]) -> Any:
 def crowded(case: dict[str, Any]) -> Any:
     counts = case["identical_pods_per_node"]
     total, feasible = sum(counts), case["feasible_nodes"]
-    return {"evicted_per_node": [duplicates.surplus(count, total, feasible) for count in counts]}
+    return {"evicted_per_node": [placement.surplus(count, total, feasible) for count in counts]}
 
 
 def life_time(case: dict[str, Any]) -> Any:
-    args = from_builtins(case["args"], pod_life_time.PodLifeTimeArgs)
-    pod_life_time.check(args)
-    found = pod_life_time.victims(args, pods_of(case["pods"]), any_pod, ORIGIN_S + case["now"])
+    args = from_builtins(case["args"], pod_state.PodLifeTimeArgs)
+    pod_state.check_pod_life_time(args)
+    found = pod_state.old_pods(args, pods_of(case["pods"]), any_pod, ORIGIN_S + case["now"])
     return {"evicted_in_order": names(found)}
 
 
 def failed(case: dict[str, Any]) -> Any:
-    args = from_builtins(case["args"], failed_pods.RemoveFailedPodsArgs)
-    found = failed_pods.victims(args, pods_of(case["pods"]), any_pod, ORIGIN_S + case["now"])
+    args = from_builtins(case["args"], pod_state.RemoveFailedPodsArgs)
+    found = pod_state.failed_pods(args, pods_of(case["pods"]), any_pod, ORIGIN_S + case["now"])
     return {"evicted": sorted(names(found))}
 
 
 def restarts(case: dict[str, Any]) -> Any:
-    args = from_builtins(case["args"], too_many_restarts.TooManyRestartsArgs)
-    too_many_restarts.check(args)
-    return {"evicted_in_order": names(too_many_restarts.victims(args, pods_of(case["pods"]), any_pod))}
+    args = from_builtins(case["args"], pod_state.TooManyRestartsArgs)
+    pod_state.check_too_many_restarts(args)
+    return {"evicted_in_order": names(pod_state.restarting_pods(args, pods_of(case["pods"]), any_pod))}
 
 
 def taints(case: dict[str, Any]) -> Any:
-    args = from_builtins(case["args"], node_taints.NodeTaintsArgs)
-    node_taints.check(args)
+    args = from_builtins(case["args"], placement.NodeTaintsArgs)
+    placement.check_node_taints(args)
     pods = pods_of(case["pods"])
     found = [
         pod
         for node in nodes_of(case["nodes"])
-        for pod in node_taints.victims(args, node, on_node(node, pods), any_pod)
+        for pod in placement.misplaced_by_taints(args, node, on_node(node, pods), any_pod)
     ]
     return {"evicted": sorted(names(found))}
 

@@ -9,42 +9,34 @@ from typing import Any
 import msgspec
 
 from koordinator.api.errors import ProtocolError
-from koordinator.descheduler.config import (
-    custom_priority,
-    fragmentation_aware,
-    low_node_load,
-    migration,
-    scale_down_bin_pack,
-)
+from koordinator.descheduler.config import low_node_load, migration, node_plugins
 
 API_VERSION = "descheduler/v1alpha2"
 
 
 class PluginArgsKind(msgspec.Struct, frozen=True):
-    """Arguments of one plugin: their view, how absent members are filled in, what they must satisfy."""
+    """Arguments of one plugin: their view, what they must satisfy, how absent members are filled in."""
 
     view: type[Any]
-    complete: Callable[[Any], Any]
     check: Callable[[Any], None]
+    complete: Callable[[Any], Any] = lambda args: args
 
 
 KINDS: dict[str, PluginArgsKind] = {
     "MigrationController": PluginArgsKind(
-        migration.MigrationControllerArgs, migration.complete, migration.check
+        migration.MigrationControllerArgs, migration.check, migration.complete
     ),
-    "LowNodeLoad": PluginArgsKind(low_node_load.LowNodeLoadArgs, low_node_load.complete, low_node_load.check),
-    "CustomPriority": PluginArgsKind(
-        custom_priority.CustomPriorityArgs, custom_priority.complete, custom_priority.check
-    ),
+    "LowNodeLoad": PluginArgsKind(low_node_load.LowNodeLoadArgs, low_node_load.check, low_node_load.complete),
+    "CustomPriority": PluginArgsKind(node_plugins.CustomPriorityArgs, node_plugins.check_custom_priority),
     "FragmentationAware": PluginArgsKind(
-        fragmentation_aware.FragmentationAwareArgs,
-        fragmentation_aware.complete,
-        fragmentation_aware.check,
+        node_plugins.FragmentationAwareArgs,
+        node_plugins.check_fragmentation_aware,
+        node_plugins.complete_fragmentation_aware,
     ),
     "ScaleDownBinPack": PluginArgsKind(
-        scale_down_bin_pack.ScaleDownBinPackArgs,
-        scale_down_bin_pack.complete,
-        scale_down_bin_pack.check,
+        node_plugins.ScaleDownBinPackArgs,
+        node_plugins.check_scale_down_bin_pack,
+        node_plugins.complete_scale_down_bin_pack,
     ),
 }
 

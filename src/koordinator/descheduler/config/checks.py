@@ -1,4 +1,4 @@
-"""Checks that several argument kinds share; each raises ProtocolError naming the field."""
+"""Members and checks that several argument kinds share; each check raises ProtocolError naming the field."""
 
 from collections.abc import Iterable
 
@@ -6,8 +6,32 @@ from koordinator.api import duration
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.errors import ProtocolError
 from koordinator.api.label_selector import compile_selector
+from koordinator.api.meta import ViewPart
 from koordinator.api.scalars import ScalarError
-from koordinator.descheduler.pod_filter import PodSelector
+from koordinator.descheduler.pod_filter import Namespaces, PodSelector, check_namespaces
+
+
+class NodePluginArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The nodes and pods that a plugin looks at."""
+
+    paused: bool = False
+    node_selector: LabelSelector | None = None
+    pod_selectors: list[PodSelector] = []
+    evictable_namespaces: Namespaces | None = None
+
+
+class MovingArgs(NodePluginArgs, frozen=True, kw_only=True):
+    """The same, for a plugin that moves pods to other nodes."""
+
+    dry_run: bool = False
+    node_fit: bool = True
+
+
+def check_selected(args: NodePluginArgs) -> None:
+    """Raises: ProtocolError for what cannot be read of nodes and pods."""
+    check_namespaces(args.evictable_namespaces, "evictableNamespaces")
+    pod_selectors(args.pod_selectors)
+    selector(args.node_selector, "nodeSelector")
 
 
 def require(holds: bool, field: str, reason: str) -> None:

@@ -6,7 +6,7 @@ from koordinator.api import duration, resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.meta import ViewPart
 from koordinator.descheduler.config import checks
-from koordinator.descheduler.pod_filter import Namespaces, PodSelector, check_namespaces
+from koordinator.descheduler.pod_filter import check_namespaces
 
 DEFAULT_POOL = "__default_node_pool__"
 ANOMALY_TIMEOUT_S = 60.0
@@ -45,17 +45,11 @@ class NodePool(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     anomaly_condition: AnomalyCondition | None = None
 
 
-class LowNodeLoadArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LowNodeLoadArgs(checks.MovingArgs, frozen=True, kw_only=True):
     """The options that say when nodes are hot or cold, and which pods may move."""
 
-    paused: bool = False
-    dry_run: bool = False
     number_of_nodes: int = 0
     node_metric_expiration_seconds: int = 180
-    evictable_namespaces: Namespaces | None = None
-    pod_selectors: list[PodSelector] = []
-    node_selector: LabelSelector | None = None
-    node_fit: bool = True
     use_deviation_thresholds: bool = False
     low_thresholds: Thresholds | None = None
     high_thresholds: Thresholds | None = None

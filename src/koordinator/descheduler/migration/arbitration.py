@@ -9,7 +9,7 @@ from koordinator import clock
 from koordinator.api.core import Pod
 from koordinator.api.meta import OwnerReference
 from koordinator.api.pod_migration import PodMigrationJob
-from koordinator.descheduler import facts, pod_order
+from koordinator.descheduler import facts
 from koordinator.descheduler.migration import jobs
 
 Refusal = Callable[[Pod], str]
@@ -84,8 +84,8 @@ def _created_s(job: PodMigrationJob) -> float:
     return clock.parse_rfc3339(text) if text else 0.0
 
 
-def _pod_rank(one: WaitingJob) -> tuple[bool, tuple[pod_order.Importance, float] | tuple[()]]:
-    return (one.pod is not None, pod_order.arbitration_key(one.pod) if one.pod is not None else ())
+def _pod_rank(one: WaitingJob) -> tuple[bool, tuple[facts.Importance, float] | tuple[()]]:
+    return (one.pod is not None, facts.arbitration_key(one.pod) if one.pod is not None else ())
 
 
 def _batch_owner(pod: Pod | None) -> OwnerReference | None:

@@ -15,7 +15,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import node_fit, pod_filter
 from koordinator.descheduler.actions import Actions, EvictAction, Evictions, SetCordon
-from koordinator.descheduler.config.custom_priority import DRAIN_NODE, CustomPriorityArgs
+from koordinator.descheduler.config.node_plugins import DRAIN_NODE, CustomPriorityArgs
 from koordinator.descheduler.node_fit import NodeFree
 
 MISSES_MAX = 5

@@ -12,7 +12,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import node_fit, pod_filter
 from koordinator.descheduler.actions import EvictAction, Evictions
-from koordinator.descheduler.config.fragmentation_aware import FragmentationAwareArgs
+from koordinator.descheduler.config.node_plugins import FragmentationAwareArgs
 from koordinator.descheduler.node_fit import NodeFree
 
 Floats = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import facts, pod_filter
 from koordinator.descheduler.actions import EvictAction, Evictions
-from koordinator.descheduler.config.scale_down_bin_pack import EVICT_DIRECTLY, ScaleDownBinPackArgs
+from koordinator.descheduler.config.node_plugins import EVICT_DIRECTLY, ScaleDownBinPackArgs
 
 SKIPPED_COST = pod_labels.EVICTION_COST_NEVER
 REASON = "scale-down binpack"

@@ -13,7 +13,7 @@ import numpy as np
 
 from koordinator.api.core import Pod
 from koordinator.api.quantity import NANO
-from koordinator.descheduler import node_fit, pod_order
+from koordinator.descheduler import facts, node_fit
 from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.low_node_load import Thresholds
 from koordinator.descheduler.node_fit import NodeFree
@@ -185,7 +185,7 @@ class Balance:
             whole = {name: usage.rounded_up(name, nanos) for name, nanos in own.items()}
             return pod_score(whole, whole_excess, self._options.weights)
 
-        return sorted(pods, key=lambda pod: pod_order.usage_key(pod, score(pod)))
+        return sorted(pods, key=lambda pod: facts.usage_key(pod, score(pod)))
 
     def _hottest_first(self, rows: list[int], counted: Columns, exact: Sequence[Nanos]) -> list[int]:
         """By score over all resources of the node's usage, ties by name."""

@@ -7,8 +7,8 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import ContainerStatus, Pod
 from koordinator.api.meta import ViewPart
 from koordinator.descheduler import facts, pod_filter
+from koordinator.descheduler.facts import KUBE_QOS_RANK
 from koordinator.descheduler.pod_filter import Namespaces
-from koordinator.descheduler.pod_order import KUBE_QOS_RANK
 
 PREFER_NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
 

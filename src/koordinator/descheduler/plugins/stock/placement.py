@@ -1,0 +1,302 @@
+"""Strategies that go by where pods are. Pure. Source: behaviour/descheduler 12.
+
+RemovePodsViolatingNodeAffinity evicts pods that would be placed elsewhere now, RemovePodsViolatingNodeTaints those that
+no longer bear their node, RemovePodsViolatingInterPodAntiAffinity those next to pods that they want to be away from
+(only a pod's own required terms count), RemoveDuplicates those of one owner that crowd a node; `balance` is the core of
+RemovePodsViolatingTopologySpreadConstraint: how many pods each topology domain gives up.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from koordinator.api import tolerations
+from koordinator.api.affinity import PodAffinityTerm, Taint
+from koordinator.api.core import Node, Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.label_selector import compile_selector
+from koordinator.descheduler import facts, node_fit, pod_filter
+from koordinator.descheduler.actions import EvictAction, Evictions
+from koordinator.descheduler.plugins.stock import common
+from koordinator.descheduler.plugins.stock.common import CommonArgs, MayEvict
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+Fits = Callable[[Pod, Node], bool]
+
+
+class NodeAffinityArgs(common.CommonArgs, frozen=True, kw_only=True):
+    """The options that say which kinds of affinity count."""
+
+    node_affinity_type: list[str] = []
+
+
+def check_node_affinity(args: NodeAffinityArgs) -> None:
+    """Raises: ProtocolError."""
+    name = "RemovePodsViolatingNodeAffinity"
+    if not args.node_affinity_type:
+        raise ProtocolError(name, "nodeAffinityType", "is empty")
+    if unknown := [kind for kind in args.node_affinity_type if kind not in (REQUIRED, PREFERRED)]:
+        raise ProtocolError(name, "nodeAffinityType", f"{unknown[0]!r} is unknown")
+
+
+def misplaced_by_affinity(
+    args: NodeAffinityArgs,
+    node: Node,
+    pods: Sequence[Pod],
+    nodes: Sequence[Node],
+    fits: Fits,
+    may_evict: MayEvict,
+) -> list[Pod]:
+    """Return the active pods of `node` to evict; `fits`: the node fit of the stock strategies. `args` are checked."""
+    selected = common.selection(args, may_evict)
+
+    def violates(pod: Pod) -> bool:
+        required = REQUIRED in args.node_affinity_type and _violates_required(pod, node)
+        preferred = PREFERRED in args.node_affinity_type and _prefers_other(pod, node, nodes)
+        return required or preferred
+
+    return [
+        pod
+        for pod in pods
+        if facts.is_active(pod)
+        and violates(pod)
+        and any(fits(pod, other) for other in nodes)
+        and selected(pod)
+    ]
+
+
+def preference(pod: Pod, node: Node) -> int:
+    """Sum of the weights of the preferred terms that the node matches."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    terms = affinity.preferred_during_scheduling_ignored_during_execution if affinity is not None else []
+    return sum(term.weight for term in terms if node_fit.term_matches(term.preference, node))
+
+
+def _violates_required(pod: Pod, node: Node) -> bool:
+    return node_fit.required_affinity(pod) is not None and not node_fit.selects(pod, node)
+
+
+def _prefers_other(pod: Pod, node: Node, nodes: Sequence[Node]) -> bool:
+    return max((preference(pod, other) for other in nodes), default=0) > preference(pod, node)
+
+
+class NodeTaintsArgs(common.CommonArgs, frozen=True, kw_only=True):
+    """Taints are told as `key` or `key=value`; only one of the two lists may be set."""
+
+    include_prefer_no_schedule: bool = False
+    excluded_taints: list[str] = []
+    included_taints: list[str] = []
+
+
+def check_node_taints(args: NodeTaintsArgs) -> None:
+    """Raises: ProtocolError."""
+    if args.excluded_taints and args.included_taints:
+        name = "RemovePodsViolatingNodeTaints"
+        raise ProtocolError(name, "includedTaints", "cannot be set together with excludedTaints")
+
+
+def misplaced_by_taints(
+    args: NodeTaintsArgs, node: Node, pods: Iterable[Pod], may_evict: MayEvict
+) -> list[Pod]:
+    """Return the active pods of the node to evict. `args` are checked."""
+    selected = common.selection(args, may_evict)
+    taints = [taint for taint in node.spec.taints if _counts(args, taint)]
+    return [
+        pod
+        for pod in pods
+        if facts.is_active(pod) and not node_fit.tolerates_all(pod, taints) and selected(pod)
+    ]
+
+
+def _counts(args: NodeTaintsArgs, taint: Taint) -> bool:
+    effects = [tolerations.NO_SCHEDULE]
+    if args.include_prefer_no_schedule:
+        effects.append(tolerations.PREFER_NO_SCHEDULE)
+    names = {taint.key, f"{taint.key}={taint.value}"}
+    is_excluded = not names.isdisjoint(args.excluded_taints)
+    is_included = not args.included_taints or not names.isdisjoint(args.included_taints)
+    return taint.effect in effects and not is_excluded and is_included
+
+
+def required_terms(pod: Pod) -> list[PodAffinityTerm]:
+    """Return what the pod insists on being away from."""
+    affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
+    return affinity.required_during_scheduling_ignored_during_execution if affinity is not None else []
+
+
+def anti_affinity_evictions(
+    args: CommonArgs,
+    nodes: Sequence[Node],
+    pods_of: Mapping[str, Sequence[Pod]],
+    may_evict: MayEvict,
+) -> Evictions[list[EvictAction]]:
+    """Evict violating pods; one that is gone no longer counts, so one of a pair stays.
+
+    Raises: ProtocolError for a selector that cannot be read.
+    """
+    selected = common.selection(args, lambda _: True)
+    by_name = {node.metadata.name: node for node in nodes}
+    present: dict[str, Pod] = {
+        pod.key: pod
+        for name in by_name
+        for pod in pods_of.get(name, ())
+        if facts.is_active(pod) and selected(pod)
+    }
+    evicted: list[EvictAction] = []
+    for name in by_name:
+        own = [pod for pod in pods_of.get(name, ()) if pod.key in present and required_terms(pod)]
+        for pod in sorted(own, key=common.priority_key):
+            wanted = EvictAction(pod)
+            if violates(pod, present.values(), by_name) and may_evict(pod) and (yield wanted):
+                del present[pod.key]
+                evicted.append(wanted)
+    return evicted
+
+
+def violates(pod: Pod, others: Iterable[Pod], nodes: Mapping[str, Node]) -> bool:
+    """Return whether a term of the pod matches another pod in the same topology domain. Raises: ProtocolError."""
+    here = nodes[pod.spec.node_name].metadata.labels
+    checks = [
+        (_matcher(pod, term), term.topology_key) for term in required_terms(pod) if term.topology_key in here
+    ]
+    for other in others:
+        node = nodes.get(other.spec.node_name)
+        if node is None or other.metadata.name == pod.metadata.name:
+            continue
+        there = node.metadata.labels
+        if any(there.get(key) == here[key] and matches(other) for matches, key in checks):
+            return True
+    return False
+
+
+def _matcher(pod: Pod, term: PodAffinityTerm) -> Callable[[Pod], bool]:
+    """Without namespaces the pod's own is meant; without a selector nothing is."""
+    if term.label_selector is None:
+        return lambda _: False
+    matches = compile_selector(term.label_selector)
+    namespaces = frozenset(term.namespaces or [pod.metadata.namespace])
+    return lambda other: other.metadata.namespace in namespaces and matches(other.metadata.labels)
+
+
+OwnerKey = tuple[str, ...]
+
+
+class RemoveDuplicatesArgs(common.CommonArgs, frozen=True, kw_only=True):
+    """Pods with an owner of an excluded kind are left alone."""
+
+    exclude_owner_kinds: list[str] = []
+
+
+def surplus(count: int, pods: int, feasible_nodes: int) -> int:
+    """Return how many of the `count` pods of one owner on a node to evict, when the owner has `pods` in all."""
+    if feasible_nodes < 2:
+        return 0
+    limit = -(-pods // feasible_nodes)
+    return max(count - limit, 0)
+
+
+def duplicates(
+    args: RemoveDuplicatesArgs,
+    nodes: Sequence[Node],
+    pods_of: Mapping[str, Sequence[Pod]],
+    may_evict: MayEvict,
+) -> list[Pod]:
+    """Return the pods to evict, by node. Raises: ProtocolError for namespaces both included and excluded."""
+    pod_filter.check_namespaces(args.namespaces, "namespaces")
+    selected = common.selection(args, may_evict)
+    groups: list[defaultdict[OwnerKey, list[Pod]]] = []
+    for node in nodes:
+        group: defaultdict[OwnerKey, list[Pod]] = defaultdict(list)
+        for pod in pods_of.get(node.metadata.name, ()):
+            kinds = {owner.kind for owner in pod.metadata.owner_references}
+            if (
+                kinds
+                and kinds.isdisjoint(args.exclude_owner_kinds)
+                and facts.is_active(pod)
+                and selected(pod)
+            ):
+                group[_owner_key(pod)].append(pod)
+        groups.append(group)
+    total: defaultdict[OwnerKey, list[Pod]] = defaultdict(list)
+    for group in groups:
+        for key, pods in group.items():
+            total[key] += pods
+    feasible = {key: feasible_nodes(pods, nodes) for key, pods in total.items()}
+    found: list[Pod] = []
+    for group in groups:
+        for key, pods in group.items():
+            count = surplus(len(pods), len(total[key]), feasible[key])
+            found += pods[len(pods) - count :]
+    return found
+
+
+def feasible_nodes(pods: Iterable[Pod], nodes: Sequence[Node]) -> int:
+    """Return nodes that some shape of the pods may be on; a shape with only one adds none."""
+    found: set[str] = set()
+    shapes = {
+        (
+            tuple(pod.spec.tolerations),
+            repr(pod.spec.node_selector),
+            repr(node_fit.required_affinity(pod)),
+        ): pod
+        for pod in pods
+    }
+    for pod in shapes.values():
+        own = {
+            node.metadata.name
+            for node in nodes
+            if node_fit.bears_taints(pod, node) and node_fit.selects(pod, node)
+        }
+        if len(own) > 1:
+            found |= own
+    return len(found)
+
+
+def _owner_key(pod: Pod) -> OwnerKey:
+    """Sorted namespace/kind/name/image entries: equal for pods that stand in for each other."""
+    images = [container.image for container in pod.spec.containers]
+    return tuple(
+        sorted(
+            f"{pod.metadata.namespace}/{owner.kind}/{owner.name}/{image}"
+            for owner in pod.metadata.owner_references
+            for image in images
+        )
+    )
+
+
+class Balanced(msgspec.Struct, frozen=True):
+    """Per domain, in the order given: how many pods it holds afterwards, and how many it gave up."""
+
+    sizes: list[int]
+    moved: list[int]
+
+
+def balance(sizes: Sequence[int], max_skew: int) -> Balanced:
+    """Move pods from large to small domains until sizes differ by at most `max_skew`.
+
+    `moved` counts what each domain gave up. A domain above the average never gets any, so what was moved
+    once is not moved again.
+    """
+    after, moved = list(sizes), [0] * len(sizes)
+    if not sizes or max(sizes) - min(sizes) <= max_skew:
+        return Balanced(after, moved)
+    total, count = sum(sizes), len(sizes)
+    order = sorted(range(count), key=after.__getitem__)
+    small, large = 0, count - 1
+    while small < large:
+        if after[order[large]] * count <= total:
+            large -= 1
+        low, high = order[small], order[large]
+        skew = after[high] - after[low]
+        above, below = after[high] * count - total, total - after[low] * count
+        move = min(-(-above // count), -(-below // count), -(-(skew - max_skew) // 2))
+        if skew <= max_skew or move <= 0:
+            small += 1
+            continue
+        after[high] -= move
+        after[low] += move
+        moved[high] += move
+    return Balanced(after, moved)
