@@ -20,7 +20,7 @@ from koordinator.cluster.protocol import PatchType
 from koordinator.local import registry
 from koordinator.local.patches import merge_patch
 from koordinator.local.registry import ObjectRegistry
-from koordinator.local.registry.selection import INDEXES
+from koordinator.local.registry.reading import INDEXES
 from koordinator.local.store import ObjectStore, Table
 
 SIZES = (1_000, 10_000, 100_000)

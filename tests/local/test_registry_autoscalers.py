@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from koordinator.clock import FixedClock
 from koordinator.cluster.backend import ListOptions
 from koordinator.local import registry
-from koordinator.local.registry.autoscalers import to_v1, to_v2
+from koordinator.local.registry.conversion import to_v1, to_v2
 from tests.local.registry_builders import NOW_S, create
 
 PLURAL = "horizontalpodautoscalers"

@@ -10,7 +10,7 @@ from koordinator.api.meta import Resource
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.local.apiserver import ApiServer
 from koordinator.local.apiserver.discovery import Documents, Served
-from koordinator.local.apiserver.usage import UsageSample
+from koordinator.local.apiserver.extras import UsageSample
 from tests.local.apiserver.fake import WIDGETS, FakeBackend
 from tests.local.apiserver.requests import send
 

@@ -8,7 +8,7 @@ import pytest
 
 from koordinator.cluster.backend import ObjectRecord
 from koordinator.local.apiserver import ApiServer
-from koordinator.local.apiserver.logs import LogOptions
+from koordinator.local.apiserver.pod_streams import LogOptions
 from tests.local.apiserver.fake import FakeBackend
 from tests.local.apiserver.requests import POD, PODS_PATH, pod, send
 

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 
 from koordinator.clock import rfc3339
-from koordinator.local.apiserver import jsonpath, printers
+from koordinator.local.apiserver import printers, tables
 from koordinator.local.apiserver.printers import column, pods
 from koordinator.local.apiserver.tables import custom_printer
 from tests.local.apiserver.requests import PODS_PATH, pod, send
@@ -165,13 +165,13 @@ OBJECT = {
     ],
 )  # fmt: skip
 def test_paths_find_what_they_name(path: str, found: list[Any]) -> None:
-    assert jsonpath.find(jsonpath.compile(path), OBJECT) == found
+    assert tables.find(tables.compile(path), OBJECT) == found
 
 
 @pytest.mark.parametrize("path", [".spec.[", ".a[?(@.b==c)]", ".a[?(", "[x]"])
 def test_paths_that_cannot_be_read_say_so(path: str) -> None:
-    with pytest.raises(jsonpath.JsonPathError):
-        jsonpath.compile(path)
+    with pytest.raises(tables.JsonPathError):
+        tables.compile(path)
 
 
 def test_columns_of_a_custom_resource_are_typed() -> None:

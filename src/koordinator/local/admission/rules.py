@@ -13,7 +13,7 @@ from koordinator import cel
 from koordinator.api import label_selector
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.meta import Resource
-from koordinator.local.schema.builtin.checks.webhooks import CONDITION_VARIABLES
+from koordinator.local.schema.builtin.checks.policies import CONDITION_VARIABLES
 
 Json = dict[str, Any]
 Predicate = label_selector.Predicate

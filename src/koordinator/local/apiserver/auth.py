@@ -1,15 +1,17 @@
-"""Decide who may talk to the server: bearer tokens, or loopback without authentication.
+"""Decide who may talk to the server (bearer tokens, or loopback without authentication), and whether a request is
+allowed.
 
-Without tokens only the local machine can connect, but so could a web page in a local browser: by a name that
-resolves to 127.0.0.1 (DNS rebinding) or by a cross-site request. So the `Host` must be ours, and a request
-that a page of another origin made is refused.
+Without tokens only the local machine can connect, but so could a web page in a local browser: by a name that resolves
+to 127.0.0.1 (DNS rebinding) or by a cross-site request. So the `Host` must be ours, and a request that a page of
+another origin made is refused.
 """
 
 import contextlib
 import csv
 import hmac
 import logging
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +20,14 @@ from multidict import CIMultiDictProxy
 from koordinator.api import user_files
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster import errors
-from koordinator.local.apiserver.query import User
+from koordinator.cluster.backend import Backend
+from koordinator.cluster.protocol import PatchType
+from koordinator.local.apiserver import calls, query
+from koordinator.local.apiserver.query import ResourcePath, User
+from koordinator.local.apiserver.short_requests import AnyRequest
+from koordinator.local.authorization import impersonation
+from koordinator.local.authorization.rbac import MASTERS, Authorizer
+from koordinator.local.authorization.rules import AccessRequest
 from koordinator.local.service_account_tokens import BadToken, ServiceAccountTokens, looks_like_a_token
 
 log = logging.getLogger(__name__)
@@ -136,3 +145,90 @@ def host_name(host: str) -> str:
 def is_health(path: str) -> bool:
     """Return whether a path is one that load balancers and scripts may ask without a token."""
     return path.startswith("/") and path[1:].partition("/")[0] in _HEALTH_NAMES
+
+
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+_ONE_NAME = re.compile(r"(?:^|,)metadata\.name==?([^,!=]+)(?:,|$)")
+
+
+class Access:
+    """Decides about whole requests."""
+
+    def __init__(self, authenticator: Authenticator, authorizer: Authorizer, backend: Backend) -> None:
+        self.authorizer = authorizer
+        self._authenticator = authenticator
+        self._backend = backend
+
+    def user_of(self, request: AnyRequest, path: str, target: ResourcePath | None) -> User:
+        """Return the user who asks (whom an administrator acts as), if they may do this.
+
+        Raises: Unauthorized, Forbidden; BadRequest for impersonation without a user.
+        """
+        user = self._authenticator.user_of(request.headers)
+        acting = impersonation.wanted(request.headers)
+        if acting is not None:
+            self._check(user, acting.needs)
+            user = User(acting.user, acting.groups, acting.uid)
+        if MASTERS not in user.groups:
+            self._check(user, self._needs(request, path, target))
+        return user
+
+    def _check(self, user: User, needs: Sequence[AccessRequest]) -> None:
+        for need in needs:
+            decision = self.authorizer.decide(user.name, user.groups, need)
+            if not decision.allowed:
+                raise impersonation.forbidden(user.name, need, decision.reason)
+
+    def _needs(self, request: AnyRequest, path: str, target: ResourcePath | None) -> list[AccessRequest]:
+        if target is None:
+            return [AccessRequest(verb=request.method.lower(), path=path)]
+        asked = _asked(request, target)
+        if asked.verb == "patch" and self._would_create(request, target):
+            return [asked, _with_verb(asked, "create")]
+        return [asked]
+
+    def _would_create(self, request: AnyRequest, target: ResourcePath) -> bool:
+        """Return whether server-side apply would make the object that it speaks of."""
+        media = calls.body_type(request.headers.get("Content-Type", ""))
+        if media != PatchType.APPLY.value or target.subresource:
+            return False
+        try:
+            resource = self._backend.resolve(target.group, target.version, target.plural)
+            self._backend.get(resource, target.namespace, target.name)
+        except errors.NotFound:
+            return True
+        return False
+
+
+def _with_verb(asked: AccessRequest, verb: str) -> AccessRequest:
+    return AccessRequest(
+        verb=verb,
+        group=asked.group,
+        resource=asked.resource,
+        namespace=asked.namespace,
+        name=asked.name,
+    )
+
+
+def _asked(request: AnyRequest, target: ResourcePath) -> AccessRequest:
+    """Return the verb and the object of a request, as rules of roles name them."""
+    params = request.query
+    name, verb = target.name, _VERBS.get(request.method, "")
+    if request.method in ("GET", "HEAD"):
+        is_watch = target.watch or bool(query.boolean(params, "watch"))
+        verb = "watch" if is_watch else "get" if name else "list"
+    elif request.method == "DELETE":
+        verb = "delete" if name else "deletecollection"
+    if not name and verb in ("list", "watch", "deletecollection"):
+        one = _ONE_NAME.search(params.get("fieldSelector", ""))
+        name = one[1] if one is not None else ""
+    # A namespace is in itself, so that roles in it can allow reading it.
+    is_namespace = target.plural == "namespaces" and not target.group
+    return AccessRequest(
+        verb=verb or request.method.lower(),
+        group=target.group,
+        resource=target.plural,
+        subresource=target.subresource,
+        namespace=name if is_namespace else target.namespace,
+        name=name,
+    )

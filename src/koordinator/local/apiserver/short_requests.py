@@ -19,7 +19,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from koordinator.clock import Clock
-from koordinator.local.apiserver import paths
+from koordinator.local.apiserver.query import parse_path
 
 BODY_BYTES_MAX = 64 << 10
 HEAD_BYTES_MAX = 8 << 10
@@ -347,11 +347,11 @@ class _Connection(asyncio.Protocol):
         self._timer = loop.call_later(max(left_s, LOOK_S_MIN), self._watch_idleness)
 
 
-def _is_watch(path: bytes, query: bytes | None) -> bool:
+def _is_watch(path: bytes, params: bytes | None) -> bool:
     """Return whether it is a watch of objects: logs and streams of pods are not for here."""
-    if query is None or not _WATCH.search(query):
+    if params is None or not _WATCH.search(params):
         return False
-    target = paths.parse(path.decode())
+    target = parse_path(path.decode())
     return target is not None and not target.subresource
 
 

@@ -11,9 +11,8 @@ from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend, ObjectRecord
 from koordinator.cluster.protocol import PatchType
-from koordinator.local.apiserver import bodies, calls, negotiation, protobuf, query, tables
-from koordinator.local.apiserver.calls import ResourceCall
-from koordinator.local.apiserver.negotiation import MediaForm
+from koordinator.local.apiserver import bodies, calls, protobuf, query, tables
+from koordinator.local.apiserver.calls import MediaForm, ResourceCall
 
 log = logging.getLogger(__name__)
 
@@ -90,10 +89,10 @@ class Verbs:
 
     async def patch(self, call: ResourceCall) -> web.Response:
         target = call.target
-        media = negotiation.body_type(call.request.headers.get("Content-Type", ""))
+        media = calls.body_type(call.request.headers.get("Content-Type", ""))
         patch_type = _PATCH_TYPES.get(media)
         if patch_type is None:
-            raise negotiation.unsupported(tuple(_PATCH_TYPES))
+            raise calls.unsupported(tuple(_PATCH_TYPES))
         query.check_apply(call.params, apply=patch_type is PatchType.APPLY)
         options = call.write_options("PatchOptions")
         body = await calls.read_body(call.request)
@@ -331,7 +330,7 @@ async def _read_value(
     body = await calls.read_body(call.request)
     if may_be_empty and not body.strip():
         return body, None, []
-    media = negotiation.body_type(call.request.headers.get("Content-Type", ""))
+    media = calls.body_type(call.request.headers.get("Content-Type", ""))
     try:
         if media == "application/json":
             return body, bodies.decode_json(body), []
@@ -343,7 +342,7 @@ async def _read_value(
         raise bodies.unrecognised(kind, body, error) from None
     except protobuf.JsonOnly as error:
         log.info("protobuf refused", extra={"kind": kind, "reason": str(error)})
-    raise negotiation.unsupported(_OBJECT_TYPES)
+    raise calls.unsupported(_OBJECT_TYPES)
 
 
 def _success(resource: Resource, record: ObjectRecord) -> dict[str, Any]:

@@ -21,8 +21,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend, ObjectRecord, RecordEvent, Subscription
 from koordinator.cluster.protocol import EventType
 from koordinator.local.apiserver import protobuf, query, tables, verbs
-from koordinator.local.apiserver.calls import ResourceCall
-from koordinator.local.apiserver.negotiation import MediaForm
+from koordinator.local.apiserver.calls import MediaForm, ResourceCall
 from koordinator.local.apiserver.short_requests import AnyRequest, WatchRequest
 from koordinator.local.schema.known import ByIdentity
 

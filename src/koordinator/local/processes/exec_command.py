@@ -11,7 +11,7 @@ import termios
 from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
-from koordinator.local.apiserver.exec_streams import STDERR, STDOUT, ExecOptions
+from koordinator.local.apiserver.pod_streams import STDERR, STDOUT, ExecOptions
 from koordinator.local.processes import launch
 from koordinator.local.processes.launch import Process
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from koordinator.cluster import errors
 from koordinator.cluster.backend import ObjectRecord
-from koordinator.local.apiserver.exec_streams import Command, ExecOptions, NoCommands
-from koordinator.local.apiserver.logs import LogOptions, NoLogs
+from koordinator.local.apiserver.pod_streams import Command, ExecOptions, LogOptions, NoCommands, NoLogs
 from koordinator.local.processes import log_reading
 from koordinator.local.processes.container import ContainerLife
 from koordinator.local.processes.container_state import ContainerWaiting, Running

@@ -15,7 +15,7 @@ from koordinator.api import quantity
 from koordinator.cluster import errors
 from koordinator.cluster.gatekeeper import MASTERS, certificate_user
 from koordinator.host.cgroup_layout import Driver
-from koordinator.local.apiserver import logs
+from koordinator.local.apiserver import pod_streams
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.processes.node_api import NodeApi
 from koordinator.local.processes.node_object import PODS_MAX, MachineFacts
@@ -105,8 +105,8 @@ class KubeletServer:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         where = request.match_info
-        options = logs.options_of(where["container"], request.query)
-        return await logs.send(request, self._api.open_log(where["namespace"], where["pod"], options))
+        options = pod_streams.options_of(where["container"], request.query)
+        return await pod_streams.send(request, self._api.open_log(where["namespace"], where["pod"], options))
 
 
 def configuration(facts: MachineFacts, driver: Driver, parent: str) -> dict[str, Any]:

@@ -1,20 +1,212 @@
-"""POSTs to subresources that act: `binding` and `eviction` of pods, `token` of ServiceAccounts."""
+"""POSTs to subresources that act: `binding` and `eviction` of pods, `token` of ServiceAccounts.
 
+Source: `BindingREST` and `EvictionREST` (policy/v1) of the API server.
+"""
+
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from koordinator import clock
+from koordinator.api import label_selector
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.errors import KoordinatorError
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteRequest, ObjectRecord, WriteOptions
+from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.local import service_account_tokens
-from koordinator.local.registry import binding, eviction, metadata, refusals
+from koordinator.local.registry import metadata, refusals
 from koordinator.local.registry.kinds import ServedKind
 from koordinator.local.registry.writing import ObjectWriter
 from koordinator.local.schema import errors as fields
 from koordinator.local.schema.catalog import SUBRESOURCE_KINDS
 from koordinator.local.service_account_tokens import Account, Reference
+
+_BINDING = Resource(group="", version="v1", kind="Binding", plural="bindings")
+
+
+def bound(pod: dict[str, Any], resource: Resource, binding: dict[str, Any], now: str) -> dict[str, Any]:
+    """Return the pod on its node, with the labels and annotations of the binding merged in.
+
+    Raises: Invalid (the binding names no node), Conflict (the pod is another one, going away or taken).
+    """
+    node = _target(binding)
+    meta, name = dict(pod["metadata"]), pod["metadata"]["name"]
+    sent = metadata.of(binding)
+    why = _objection(pod, metadata.name_of(sent, "uid"), metadata.name_of(sent, "resourceVersion"))
+    if why:
+        raise refusals.conflict(resource, name, why, "binding")
+    for field in ("labels", "annotations"):
+        if sent.get(field):
+            meta[field] = {**(meta.get(field) or {}), **sent[field]}
+    status = dict(pod.get("status") or {})
+    status["conditions"] = with_condition(
+        status.get("conditions") or [],
+        {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now},
+    )
+    return {**pod, "metadata": meta, "spec": {**pod["spec"], "nodeName": node}, "status": status}
+
+
+def _target(binding: dict[str, Any]) -> str:
+    target = binding.get("target")
+    target = target if isinstance(target, dict) else {}
+    name = metadata.name_of(metadata.of(binding))
+    causes = []
+    if target.get("kind") not in (None, "", "Node"):
+        causes.append(fields.not_supported("target.kind", target["kind"], ("Node", "<empty>")))
+    node = target.get("name")
+    if not isinstance(node, str) or not node:
+        causes.append(fields.required("target.name", ""))
+    if causes:
+        raise fields.invalid_object(_BINDING, name, causes)
+    return str(node)
+
+
+def _objection(pod: dict[str, Any], uid: str, version: str) -> str:
+    meta, spec, name = pod["metadata"], pod.get("spec") or {}, pod["metadata"]["name"]
+    if uid and uid != meta["uid"]:
+        return f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}"
+    if version and version != meta["resourceVersion"]:
+        return (
+            f"Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object "
+            f"meta: {meta['resourceVersion']}"
+        )
+    if "deletionTimestamp" in meta:
+        return f"pod {name} is being deleted, cannot be assigned to a host"
+    if spec.get("nodeName"):
+        return f'pod {name} is already assigned to node "{spec["nodeName"]}"'
+    if spec.get("schedulingGates"):
+        return f"pod {name} has non-empty .spec.schedulingGates"
+    return ""
+
+
+def with_condition(conditions: list[dict[str, Any]], condition: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the conditions with one of them set; its transition time moves only with its status."""
+    kept = [one for one in conditions if one.get("type") != condition["type"]]
+    was = next((one for one in conditions if one.get("type") == condition["type"]), None)
+    if was is not None and was.get("status") == condition["status"] and "lastTransitionTime" in was:
+        condition = {**condition, "lastTransitionTime": was["lastTransitionTime"]}
+    return [*kept, condition]
+
+
+DISRUPTED_PODS_MAX = 2_000
+"""Evictions that a budget's controller has not seen yet; more means that it does not run."""
+
+PROCESSING_RETRY_S = 10
+
+_VIOLATION = "Cannot evict pod as it would violate the pod's disruption budget."
+_FREE_PHASES = ("Succeeded", "Failed", "Pending")
+_BUDGETS = Resource(group="policy", version="v1", kind="PodDisruptionBudget", plural="poddisruptionbudgets")
+
+
+class EvictionApproval(msgspec.Struct, frozen=True):
+    """The pod may go. `budget` is the budget after it paid for that; None when nothing has to pay."""
+
+    budget: dict[str, Any] | None = None
+    reason: str = ""
+
+
+def judge(pod: dict[str, Any], budgets: Iterable[dict[str, Any]], now: str) -> EvictionApproval:
+    """May the pod be evicted? `budgets` are those of its namespace; `now` is the time as text.
+
+    Raises: TooManyRequests (a budget forbids it, or is not counted yet), InternalError (several budgets
+    apply), Forbidden (a budget is out of order).
+    """
+    if "deletionTimestamp" in pod["metadata"] or (pod.get("status") or {}).get("phase") in _FREE_PHASES:
+        return EvictionApproval(reason="the pod serves nobody")
+    matching = [budget for budget in budgets if _covers(budget, pod)]
+    if not matching:
+        return EvictionApproval(reason="no budget covers the pod")
+    if len(matching) > 1:
+        raise errors.InternalError(
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+        )
+    budget = matching[0]
+    if not _is_ready(pod) and _lets_unready_go(budget):
+        return EvictionApproval(reason="the pod is not ready, and its budget does not need it")
+    return EvictionApproval(_paid(budget, pod["metadata"]["name"], now), "the budget allows a disruption")
+
+
+def _covers(budget: dict[str, Any], pod: dict[str, Any]) -> bool:
+    selector = (budget.get("spec") or {}).get("selector")
+    if selector is None:
+        return False
+    try:
+        parsed = msgspec.convert(selector, LabelSelector)
+        return label_selector.matches(parsed, pod["metadata"].get("labels") or {})
+    except (msgspec.ValidationError, KoordinatorError):
+        return False  # a selector that nobody can read covers nothing, as in the API server
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+
+
+def _lets_unready_go(budget: dict[str, Any]) -> bool:
+    if (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
+        return True
+    status = budget.get("status") or {}
+    desired = status.get("desiredHealthy", 0)
+    return bool(desired > 0 and status.get("currentHealthy", 0) >= desired)
+
+
+def _paid(budget: dict[str, Any], pod: str, now: str) -> dict[str, Any]:
+    """Return the budget with one disruption less."""
+    meta, status = budget["metadata"], dict(budget.get("status") or {})
+    name, allowed = meta["name"], status.get("disruptionsAllowed", 0)
+    if status.get("observedGeneration", 0) < meta.get("generation", 0):
+        message = f"The disruption budget {name} is still being processed by the server."
+        raise _too_many(message, PROCESSING_RETRY_S)
+    if allowed < 0:
+        raise refusals.forbidden(_BUDGETS, name, "pdb disruptions allowed is negative")
+    disrupted = dict(status.get("disruptedPods") or {})
+    if len(disrupted) > DISRUPTED_PODS_MAX:
+        why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
+        raise refusals.forbidden(_BUDGETS, name, why)
+    if allowed == 0:
+        message = (
+            f"The disruption budget {name} needs {status.get('desiredHealthy', 0)} healthy pods and has "
+            f"{status.get('currentHealthy', 0)} currently"
+        )
+        raise _too_many(message, 0)
+    status["disruptionsAllowed"] = allowed - 1
+    status["disruptedPods"] = {**disrupted, pod: now}
+    if allowed == 1:
+        condition = {
+            "type": "DisruptionAllowed",
+            "status": "False",
+            "reason": "InsufficientPods",
+            "message": "",
+            "observedGeneration": meta.get("generation", 0),
+            "lastTransitionTime": now,
+        }
+        status["conditions"] = with_condition(status.get("conditions") or [], condition)
+    return {**budget, "metadata": dict(meta), "status": status}
+
+
+def _too_many(message: str, retry_after_s: int) -> errors.TooManyRequests:
+    cause = StatusCause(reason="DisruptionBudget", message=message)
+    return errors.TooManyRequests(
+        _VIOLATION, details=StatusDetails(causes=[cause], retry_after_seconds=retry_after_s)
+    )
+
+
+def doomed(pod: dict[str, Any], now: str) -> dict[str, Any]:
+    """Return the pod with the condition that says why it will go."""
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+        "lastTransitionTime": now,
+    }
+    status = dict(pod.get("status") or {})
+    status["conditions"] = with_condition(status.get("conditions") or [], condition)
+    return {**pod, "metadata": dict(pod["metadata"]), "status": status}
+
 
 BUDGETS = "poddisruptionbudgets.policy"
 
@@ -34,7 +226,7 @@ def bind(
 ) -> dict[str, Any]:
     """Put a pod on a node. Raises: Invalid, Conflict."""
     _check_name("Binding", body, pod)
-    changed = binding.bound(pod.obj, resource, body, writer.now_text())
+    changed = bound(pod.obj, resource, body, writer.now_text())
     if not options.dry_run:
         writer.overwrite(kind, pod, changed)
     return success()
@@ -65,7 +257,7 @@ def evict(
     delete = _delete_options(body, options)
     budgets = writer.store.table(BUDGETS)
     namespace, now = pod.obj["metadata"]["namespace"], writer.now_text()
-    verdict = eviction.judge(pod.obj, [one.obj for one in budgets.in_namespace(namespace)], now)
+    verdict = judge(pod.obj, [one.obj for one in budgets.in_namespace(namespace)], now)
     if delete.dry_run:
         writer.delete(kind, resource, pod, delete)
         return success()
@@ -73,7 +265,7 @@ def evict(
     if verdict.budget is not None:
         budgets.put(namespace, verdict.budget["metadata"]["name"], verdict.budget)
     if "deletionTimestamp" not in pod.obj["metadata"]:
-        pod = writer.overwrite(kind, pod, eviction.doomed(pod.obj, now))
+        pod = writer.overwrite(kind, pod, doomed(pod.obj, now))
         delete = msgspec.structs.replace(delete, resource_version="")  # the condition made a new version
     writer.delete(kind, resource, pod, delete)
     return success()

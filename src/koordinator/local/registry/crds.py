@@ -8,7 +8,7 @@ from typing import Any
 from koordinator.api.kinds import BUILT_IN
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
-from koordinator.local.registry.selection import FieldReader
+from koordinator.local.registry.reading import FieldReader
 from koordinator.local.registry.strategies import RestStrategy, StrategyContext
 from koordinator.local.schema import errors as fields
 from koordinator.local.selectors import text_at

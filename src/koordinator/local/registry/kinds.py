@@ -11,16 +11,19 @@ from koordinator.api.kinds import BUILT_IN
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import ObjectRecord
 from koordinator.local.change_log import Key
-from koordinator.local.registry import builtin, refusals
-from koordinator.local.registry.autoscalers import AUTOSCALERS
-from koordinator.local.registry.builtin import KindFacts
-from koordinator.local.registry.conversion import EVENTS, Converter
+from koordinator.local.registry import refusals, strategies
+from koordinator.local.registry.conversion import AUTOSCALERS, EVENTS, Converter
 from koordinator.local.registry.crds import DefinitionStrategy
 from koordinator.local.registry.pods import PodStrategy
+from koordinator.local.registry.reading import INDEXES, SELECTABLE, FieldReader
 from koordinator.local.registry.scale import BUILTIN_PATHS, Paths
-from koordinator.local.registry.selection import INDEXES, SELECTABLE, FieldReader
-from koordinator.local.registry.special import JobStrategy, NamespaceStrategy, ServiceStrategy
-from koordinator.local.registry.strategies import RestStrategy
+from koordinator.local.registry.strategies import (
+    JobStrategy,
+    KindFacts,
+    NamespaceStrategy,
+    RestStrategy,
+    ServiceStrategy,
+)
 from koordinator.local.store import ObjectStore, Table
 
 _STRATEGIES: dict[str, type[RestStrategy]] = {
@@ -164,8 +167,8 @@ class Kinds:
         kind = ServedKind(
             stored,
             self._store.table(stored.qualified),
-            builtin.CUSTOM,
-            RestStrategy(stored, builtin.CUSTOM, has_status),
+            strategies.CUSTOM,
+            RestStrategy(stored, strategies.CUSTOM, has_status),
             versions=versions,
             converter=Converter(stored),
             selectable=selectable,
@@ -183,7 +186,7 @@ class Kinds:
 
     def _builtin(self, resource: Resource) -> ServedKind:
         name = _EVENTS if resource.qualified == _NEW_EVENTS else resource.qualified
-        facts = builtin.FACTS.get(resource.qualified, builtin.PLAIN)
+        facts = strategies.FACTS.get(resource.qualified, strategies.PLAIN)
         strategy = _STRATEGIES.get(resource.qualified, RestStrategy)
         converter = None
         if resource.qualified == _NEW_EVENTS:

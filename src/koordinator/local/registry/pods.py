@@ -11,10 +11,9 @@ from koordinator.api import core, decode, qos
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.registry import refusals
-from koordinator.local.registry.builtin import KindFacts
-from koordinator.local.registry.strategies import RestStrategy, StrategyContext
+from koordinator.local.registry.strategies import KindFacts, RestStrategy, StrategyContext
 from koordinator.local.schema import errors as fields
-from koordinator.local.schema.builtin.checks import pod_parts
+from koordinator.local.schema.builtin.checks import pod_updates
 from koordinator.local.schema.known import ByIdentity, is_shared, share
 
 PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
@@ -96,10 +95,10 @@ class PodStrategy(RestStrategy):
                 meta[field] = obj["metadata"][field]
         changed = {**old, "metadata": meta}
         if subresource == "ephemeralcontainers":
-            changed["spec"] = pod_parts.with_ephemeral_containers(obj, old)
-            return changed, pod_parts.check_ephemeral_containers(changed["spec"], old["spec"])
-        changed["spec"] = pod_parts.with_resources(obj, old)
-        return changed, pod_parts.check_resize(changed["spec"], old, qos_class(changed))
+            changed["spec"] = pod_updates.with_ephemeral_containers(obj, old)
+            return changed, pod_updates.check_ephemeral_containers(changed["spec"], old["spec"])
+        changed["spec"] = pod_updates.with_resources(obj, old)
+        return changed, pod_updates.check_resize(changed["spec"], old, qos_class(changed))
 
     def grace_s(self, obj: dict[str, Any], asked_s: int | None) -> int | None:
         spec, status = obj.get("spec") or {}, obj.get("status") or {}

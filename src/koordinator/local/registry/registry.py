@@ -25,7 +25,7 @@ from koordinator.cluster.errors import StatusCause
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.authorization.rbac import Rbac
 from koordinator.local.interfaces import Admission, AdmissionAttributes, Patcher, SchemaCatalog, WriteContext
-from koordinator.local.registry import actions, crds, metadata, reading, refusals, scale, selection
+from koordinator.local.registry import actions, crds, metadata, reading, refusals, scale
 from koordinator.local.registry.decoding import Decoder
 from koordinator.local.registry.definitions import CustomDefinitions
 from koordinator.local.registry.kinds import Kinds, ServedKind
@@ -125,8 +125,8 @@ class ObjectRegistry:
     def _find(self, resource: Resource) -> tuple[ServedKind, Resource]:
         return self.kinds.find(resource.group, resource.version, resource.plural)
 
-    def _select(self, kind: ServedKind, namespace: str, options: ListOptions) -> selection.CompiledSelector:
-        return selection.select(
+    def _select(self, kind: ServedKind, namespace: str, options: ListOptions) -> reading.CompiledSelector:
+        return reading.select(
             namespace, options.label_selector, options.field_selector, kind.selectable, kind.indexes
         )
 

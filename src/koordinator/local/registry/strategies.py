@@ -1,16 +1,104 @@
-"""Define how one kind differs from the others when its objects are written. Most kinds do not.
+"""Define how one kind differs from the others when its objects are written. Most kinds do not: tables say the rest.
 
 A strategy changes objects that it was given to keep (`obj` and `obj["metadata"]` are private copies of the
 writer; anything deeper is shared and must be replaced, not changed). Everything here is synchronous.
+
+Source: the strategies of the Kubernetes API server (which kinds have a generation, which accept an update without
+resourceVersion, what a fresh status holds, whose dependents are orphaned by default, what is filled in).
 """
 
 import random
 from typing import Any
 
+import msgspec
+
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
-from koordinator.local.registry.builtin import KindFacts
+from koordinator.local.schema import errors as fields
 from koordinator.local.store import ObjectStore
+
+
+class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules for the life of one kind's objects.
+
+    has_generation: `metadata.generation` counts changes outside metadata and status.
+    blind_update: an update may leave `metadata.resourceVersion` out.
+    keeps_status: a status sent with a create is kept (nodes register with theirs).
+    fresh_status: the status of a new object, when the main resource does not write it.
+    status_writes_labels: labels and annotations sent with a status update are taken.
+    orphans_by_default: a delete that names no policy leaves the dependents alone.
+    immortal: names that cannot be deleted.
+    """
+
+    has_generation: bool = False
+    blind_update: bool = True
+    keeps_status: bool = False
+    fresh_status: dict[str, Any] | None = None
+    status_writes_labels: bool = False
+    orphans_by_default: bool = False
+    immortal: tuple[str, ...] = ()
+
+
+PLAIN = KindFacts()
+_GUARDED = KindFacts(blind_update=False)
+_GUARDED_COUNTED = KindFacts(blind_update=False, has_generation=True)
+_REPLICATED = KindFacts(has_generation=True, fresh_status={"replicas": 0})
+_BUDGET_STATUS = {"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0}
+_DAEMON_STATUS = {
+    "currentNumberScheduled": 0,
+    "desiredNumberScheduled": 0,
+    "numberMisscheduled": 0,
+    "numberReady": 0,
+}
+_PENDING = {"phase": "Pending"}
+
+FACTS: dict[str, KindFacts] = {
+    "pods": KindFacts(has_generation=True, fresh_status=_PENDING, status_writes_labels=True),
+    "nodes": KindFacts(keeps_status=True, status_writes_labels=True),
+    "namespaces": KindFacts(immortal=("default", "kube-system", "kube-public")),
+    "services": KindFacts(fresh_status={"loadBalancer": {}}),
+    "persistentvolumes": KindFacts(fresh_status=_PENDING),
+    "persistentvolumeclaims": KindFacts(fresh_status=_PENDING),
+    "replicationcontrollers": KindFacts(
+        has_generation=True, fresh_status={"replicas": 0}, orphans_by_default=True
+    ),
+    "resourcequotas": KindFacts(fresh_status={}),
+    "deployments.apps": KindFacts(has_generation=True, fresh_status={}),
+    "replicasets.apps": _REPLICATED,
+    "statefulsets.apps": KindFacts(has_generation=True, fresh_status={"availableReplicas": 0, "replicas": 0}),
+    "daemonsets.apps": KindFacts(has_generation=True, fresh_status=_DAEMON_STATUS),
+    "jobs.batch": KindFacts(has_generation=True, fresh_status={}, orphans_by_default=True),
+    "cronjobs.batch": KindFacts(has_generation=True, fresh_status={}),
+    "horizontalpodautoscalers.autoscaling": KindFacts(
+        fresh_status={"currentMetrics": None, "desiredReplicas": 0}
+    ),
+    "poddisruptionbudgets.policy": KindFacts(
+        has_generation=True, blind_update=False, fresh_status=_BUDGET_STATUS
+    ),
+    "ingresses.networking.k8s.io": KindFacts(has_generation=True, fresh_status={"loadBalancer": {}}),
+    "networkpolicies.networking.k8s.io": _GUARDED_COUNTED,
+    "ingressclasses.networking.k8s.io": KindFacts(has_generation=True),
+    "endpointslices.discovery.k8s.io": KindFacts(has_generation=True),
+    "priorityclasses.scheduling.k8s.io": KindFacts(has_generation=True),
+    "runtimeclasses.node.k8s.io": _GUARDED,
+    "leases.coordination.k8s.io": _GUARDED,
+    "csinodes.storage.k8s.io": _GUARDED,
+    "csidrivers.storage.k8s.io": _GUARDED,
+    "volumeattachments.storage.k8s.io": _GUARDED,
+    "mutatingwebhookconfigurations.admissionregistration.k8s.io": _GUARDED_COUNTED,
+    "validatingwebhookconfigurations.admissionregistration.k8s.io": _GUARDED_COUNTED,
+    "customresourcedefinitions.apiextensions.k8s.io": _GUARDED_COUNTED,
+    "apiservices.apiregistration.k8s.io": _GUARDED,
+    "resourceclaims.resource.k8s.io": KindFacts(blind_update=False, fresh_status={}),
+    "resourceclaimtemplates.resource.k8s.io": _GUARDED,
+    "deviceclasses.resource.k8s.io": KindFacts(has_generation=True, blind_update=False),
+    "resourceslices.resource.k8s.io": KindFacts(has_generation=True, blind_update=False),
+    "certificatesigningrequests.certificates.k8s.io": KindFacts(fresh_status={}),
+}
+"""By qualified name; kinds that are not listed are `PLAIN`."""
+
+CUSTOM = KindFacts(has_generation=True, blind_update=False)
+"""Custom resources."""
 
 
 class StrategyContext:
@@ -108,3 +196,129 @@ class RestStrategy:
             if obj.get(key) != old.get(key):
                 return True
         return False
+
+
+NAMESPACE_FINALIZER = "kubernetes"
+NAME_LABEL = "kubernetes.io/metadata.name"
+SERVICE_NETWORK = "10.96"  # the /16 from which services get addresses
+NODE_PORTS = range(30_000, 32_768)
+
+_JOB_UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
+_JOB_NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
+
+
+class NamespaceStrategy(RestStrategy):
+    """Namespaces stay until their controller has emptied them (`spec.finalizers`)."""
+
+    def prepare_create(self, obj: dict[str, Any], around: StrategyContext, now: str) -> list[StatusCause]:
+        meta = obj["metadata"]
+        meta["labels"] = {**(meta.get("labels") or {}), NAME_LABEL: meta["name"]}
+        spec = obj.get("spec") or {}
+        kept = spec.get("finalizers") or []
+        if NAMESPACE_FINALIZER not in kept:
+            kept = [*kept, NAMESPACE_FINALIZER]
+        obj["spec"] = {**spec, "finalizers": kept}
+        obj["status"] = {"phase": "Active"}
+        return []
+
+    def prepare_update(
+        self, obj: dict[str, Any], old: dict[str, Any], around: StrategyContext
+    ) -> list[StatusCause]:
+        meta = obj["metadata"]
+        meta["labels"] = {**(meta.get("labels") or {}), NAME_LABEL: meta["name"]}
+        obj["spec"] = old.get("spec", {})
+        return []
+
+    def is_over(self, obj: dict[str, Any]) -> bool:
+        return not (obj.get("spec") or {}).get("finalizers")
+
+
+class ServiceStrategy(RestStrategy):
+    """Services get an address, and ports on the nodes where they want them."""
+
+    def prepare_create(self, obj: dict[str, Any], around: StrategyContext, now: str) -> list[StatusCause]:
+        spec = dict(obj.get("spec") or {})
+        obj["spec"] = spec
+        return self._allocate(spec, {}, around)
+
+    def prepare_update(
+        self, obj: dict[str, Any], old: dict[str, Any], around: StrategyContext
+    ) -> list[StatusCause]:
+        spec, was = dict(obj.get("spec") or {}), old.get("spec") or {}
+        if spec.get("type") != "ExternalName" and not spec.get("clusterIP") and was.get("clusterIP"):
+            spec["clusterIP"], spec["clusterIPs"] = was["clusterIP"], was.get("clusterIPs", [])
+        obj["spec"] = spec
+        return self._allocate(spec, was, around)
+
+    def _allocate(
+        self, spec: dict[str, Any], was: dict[str, Any], around: StrategyContext
+    ) -> list[StatusCause]:
+        kind = spec.get("type") or "ClusterIP"
+        if kind == "ExternalName":
+            return []
+        spec.setdefault("type", kind)
+        others = [record.obj.get("spec") or {} for record in around.store.table("services").records()]
+        asked = spec.get("clusterIP") or ""
+        taken = {other.get("clusterIP") for other in others}
+        if not asked:
+            asked = _free_address(taken)
+        elif asked not in ("None", was.get("clusterIP")) and asked in taken:
+            why = "failed to allocate IP " + asked + ": provided IP is already allocated"
+            return [fields.invalid("spec.clusterIPs", [asked], why)]
+        spec["clusterIP"], spec["clusterIPs"] = asked, [asked]
+        if kind in ("NodePort", "LoadBalancer") and spec.get("allocateLoadBalancerNodePorts") is not False:
+            return _give_node_ports(spec, was, others)
+        return []
+
+
+def _free_address(taken: set[Any]) -> str:
+    # 10.96.0.1 is the API itself and .10 traditionally the DNS server.
+    for number in range(11, 1 << 16):
+        address = f"{SERVICE_NETWORK}.{number >> 8}.{number & 255}"
+        if address not in taken and number & 255 not in (0, 255):
+            return address
+    raise AssertionError("65,000 services have used up the service network")
+
+
+def _give_node_ports(
+    spec: dict[str, Any], was: dict[str, Any], others: list[dict[str, Any]]
+) -> list[StatusCause]:
+    own = {port.get("nodePort") for port in was.get("ports") or ()}
+    taken = {port.get("nodePort") for other in others for port in other.get("ports") or ()} - own
+    earlier = {
+        (port.get("protocol", "TCP"), port.get("port")): port.get("nodePort")
+        for port in was.get("ports") or ()
+    }
+    ports = []
+    for i, port in enumerate(spec.get("ports") or ()):
+        wanted = port.get("nodePort") or earlier.get((port.get("protocol", "TCP"), port.get("port")))
+        if wanted in taken and wanted:
+            return [fields.invalid(f"spec.ports[{i}].nodePort", wanted, "provided port is already allocated")]
+        if not wanted:
+            wanted = next(number for number in NODE_PORTS if number not in taken and number not in own)
+        taken.add(wanted)
+        ports.append({**port, "nodePort": wanted})
+    spec["ports"] = ports
+    return []
+
+
+class JobStrategy(RestStrategy):
+    """Jobs select their pods by their own uid, unless the user chose a selector."""
+
+    def prepare_create(self, obj: dict[str, Any], around: StrategyContext, now: str) -> list[StatusCause]:
+        spec = dict(obj.get("spec") or {})
+        obj["spec"] = spec
+        if spec.get("manualSelector"):
+            return []
+        meta = obj["metadata"]
+        template = dict(spec.get("template") or {})
+        template_meta = dict(template.get("metadata") or {})
+        labels = dict(template_meta.get("labels") or {})
+        labels.update(dict.fromkeys(_JOB_NAME_LABELS, meta["name"]))
+        labels.update(dict.fromkeys(_JOB_UID_LABELS, meta["uid"]))
+        template_meta["labels"] = labels
+        template["metadata"] = template_meta
+        spec["template"] = template
+        if not spec.get("selector"):
+            spec["selector"] = {"matchLabels": {_JOB_UID_LABELS[0]: meta["uid"]}}
+        return []

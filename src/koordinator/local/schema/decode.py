@@ -16,8 +16,33 @@ from typing import Any
 from koordinator import clock
 from koordinator.api import quantity
 from koordinator.clock import parse_rfc3339
-from koordinator.local.schema import walk
 from koordinator.local.schema.types import SchemaType, WireKind
+
+Step = Callable[[Any, list[str]], Any]
+"""Value and the list that collects the paths of unknown fields → the value as it should be."""
+
+
+def through_list(values: list[Any], step: Step, unknown: list[str], null: Any) -> list[Any]:
+    """Return the list with each item as `step` makes it and `null` for null; `values` itself when nothing changed."""
+    result: list[Any] | None = None
+    mark = len(unknown)
+    for index, item in enumerate(values):
+        new = null if item is None else step(item, unknown)
+        if len(unknown) > mark:
+            put_below(unknown, mark, f"[{index}]")
+            mark = len(unknown)
+        if new is not item:
+            result = list(values) if result is None else result
+            result[index] = new
+    return values if result is None else result
+
+
+def put_below(unknown: list[str], mark: int, key: str) -> None:
+    """Paths from `mark` on were found below `key`, a field's name or `[index]`."""
+    for index in range(mark, len(unknown)):
+        tail = unknown[index]
+        unknown[index] = f"{key}{tail}" if tail.startswith("[") else f"{key}.{tail}"
+
 
 Decoder = Callable[[Any, list[str]], Any]
 """Value and the list that collects the paths of unknown fields → decoded value. Raises `Undecodable`."""
@@ -145,7 +170,7 @@ def _struct(shape: SchemaType) -> Decoder:
                 error.path.insert(0, key)
                 raise
             if len(unknown) > mark:
-                walk.put_below(unknown, mark, key)
+                put_below(unknown, mark, key)
                 mark = len(unknown)
             if new is not item:
                 result = dict(value) if result is None else result
@@ -169,7 +194,7 @@ def _map(shape: SchemaType) -> Decoder:
         for key, item in value.items():
             new = zero if item is None else element(item, unknown)
             if len(unknown) > mark:
-                walk.put_below(unknown, mark, key)
+                put_below(unknown, mark, key)
                 mark = len(unknown)
             if new is not item:
                 result = dict(value) if result is None else result
@@ -188,7 +213,7 @@ def _list(shape: SchemaType) -> Decoder:
     def decode(value: Any, unknown: list[str]) -> Any:
         if not isinstance(value, list):
             raise Undecodable(word_of(value), type_text)
-        return walk.through_list(value, element, unknown, zero)
+        return through_list(value, element, unknown, zero)
 
     return decode
 
@@ -322,6 +347,3 @@ def _seconds(text: str) -> float:
     if not _TIME_FORM.fullmatch(text):
         raise ValueError(text)
     return parse_rfc3339(text)
-
-
-__all__ = ["Decoder", "Undecodable", "decoder_of", "go_type", "word_of"]

@@ -1,25 +1,12 @@
 """Columns of `kubectl get`: one module per family of kinds, found by group and kind."""
 
-from koordinator.local.apiserver.printers import (
-    column,
-    core,
-    dra,
-    nodes,
-    platform,
-    pods,
-    policy,
-    storage,
-    workloads,
-)
+from koordinator.local.apiserver.printers import column, core, platform, pods, storage, workloads
 from koordinator.local.apiserver.printers.column import AGE, NAME, PrintedColumn, Printer
 
 BUILT_IN: dict[tuple[str, str], Printer] = {
     **core.PRINTERS,
-    **dra.PRINTERS,
-    **nodes.PRINTERS,
-    **platform.PRINTERS,
     **pods.PRINTERS,
-    **policy.PRINTERS,
+    **platform.PRINTERS,
     **storage.PRINTERS,
     **workloads.PRINTERS,
 }

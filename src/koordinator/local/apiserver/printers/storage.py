@@ -1,4 +1,4 @@
-"""Rows of volumes, claims, storage classes and CSI objects."""
+"""Rows of volumes, claims, storage classes and CSI objects; of claims for devices, templates, classes and slices."""
 
 from typing import Any
 
@@ -18,6 +18,40 @@ from koordinator.local.apiserver.printers.column import (
     text,
     wide,
 )
+
+GROUP = "resource.k8s.io"
+
+
+def claim_state(claim: Json) -> str:
+    """`pending`, or `allocated,reserved`, with `deleted` in front while it is going."""
+    is_going = "deletionTimestamp" in claim["metadata"]
+    states = ["deleted"] if is_going else []
+    if field(claim, "status", "allocation"):
+        states.append("allocated")
+        if field(claim, "status", "reservedFor"):
+            states.append("reserved")
+    elif not is_going:
+        states.append("pending")
+    return ",".join(states)
+
+
+def device_claim_row(obj: Json, now_s: float) -> list[Any]:
+    return [name_of(obj), claim_state(obj), age(obj, now_s)]
+
+
+def slice_row(obj: Json, now_s: float) -> list[Any]:
+    return [
+        name_of(obj),
+        text(obj, "spec", "nodeName"),
+        text(obj, "spec", "driver"),
+        text(obj, "spec", "pool", "name"),
+        age(obj, now_s),
+    ]
+
+
+def plain_row(obj: Json, now_s: float) -> list[Any]:
+    return [name_of(obj), age(obj, now_s)]
+
 
 _MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -82,6 +116,12 @@ def _access_modes(modes: list[str]) -> str:
 
 
 PRINTERS = {
+    (GROUP, "ResourceClaim"): Printer((NAME, PrintedColumn("State"), AGE), device_claim_row),
+    (GROUP, "ResourceClaimTemplate"): Printer((NAME, AGE), plain_row),
+    (GROUP, "DeviceClass"): Printer((NAME, AGE), plain_row),
+    (GROUP, "ResourceSlice"): Printer(
+        (NAME, PrintedColumn("Node"), PrintedColumn("Driver"), PrintedColumn("Pool"), AGE), slice_row
+    ),
     ("", "PersistentVolume"): Printer(
         (
             NAME,

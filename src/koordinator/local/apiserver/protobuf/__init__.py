@@ -8,12 +8,12 @@ from koordinator.api.meta import Resource
 from koordinator.host.protobuf import field
 from koordinator.local.apiserver.protobuf.decoding import decode
 from koordinator.local.apiserver.protobuf.encoding import encode, message_of, message_writer
-from koordinator.local.apiserver.protobuf.facts import facts
 from koordinator.local.apiserver.protobuf.wire import (
     MEDIA_TYPE,
     WATCH_TYPE,
     JsonOnly,
     Malformed,
+    facts,
     wrapped,
 )
 

@@ -16,8 +16,7 @@ from koordinator import clock
 from koordinator.api import duration
 from koordinator.local.apiserver import bodies
 from koordinator.local.apiserver.protobuf import wire
-from koordinator.local.apiserver.protobuf.facts import MessageField, facts
-from koordinator.local.apiserver.protobuf.wire import JsonOnly, Malformed
+from koordinator.local.apiserver.protobuf.wire import JsonOnly, Malformed, MessageField, facts
 
 _EPOCH_S_MIN, _EPOCH_S_MAX = -62_135_596_800, 253_402_300_799  # the years 1 to 9999
 _ZEROS: tuple[Any, ...] = ("", 0, False)

@@ -15,8 +15,7 @@ from koordinator import clock
 from koordinator.api import duration
 from koordinator.host.protobuf import field
 from koordinator.local.apiserver.protobuf import wire
-from koordinator.local.apiserver.protobuf.facts import MessageField, facts
-from koordinator.local.apiserver.protobuf.wire import JsonOnly, integer, size_of, tag
+from koordinator.local.apiserver.protobuf.wire import JsonOnly, MessageField, facts, integer, size_of, tag
 
 Content = Callable[[Any], bytes]
 """A value → the content of its field, without tag and length."""

@@ -6,7 +6,7 @@ import base64
 from typing import Any
 
 from koordinator.local.schema.builtin import pod_defaults
-from koordinator.local.schema.builtin.fill import Default, Json, change, change_each, fill
+from koordinator.local.schema.builtin.pod_defaults import Default, Json, change, change_each, fill
 
 _RBAC = "rbac.authorization.k8s.io"
 

@@ -1,6 +1,38 @@
-"""Defaults of pods and pod templates. Source: the field documentation of PodSpec and Container."""
+"""Defaults of pods and pod templates, copied on write: an object that lacks nothing is returned as it is.
 
-from koordinator.local.schema.builtin.fill import Json, change, change_each, fill
+Source: the field documentation of PodSpec and Container.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+Json = dict[str, Any]
+Default = Callable[[Json], Json]
+
+
+def fill(value: Json, **defaults: Any) -> Json:
+    """`value` with the members that it lacks."""
+    missing = {key: default for key, default in defaults.items() if key not in value}
+    return {**value, **missing} if missing else value
+
+
+def change(value: Json, key: str, default: Default) -> Json:
+    """`value` with an object member run through `default`; a missing member stays missing."""
+    old = value.get(key)
+    if not isinstance(old, dict):
+        return value
+    new = default(old)
+    return value if new is old else {**value, key: new}
+
+
+def change_each(value: Json, key: str, default: Default) -> Json:
+    """`value` with every element of a list member run through `default`."""
+    old = value.get(key)
+    if not old:
+        return value
+    new = [default(item) for item in old]
+    return value if all(a is b for a, b in zip(new, old, strict=True)) else {**value, key: new}
+
 
 DEFAULT_MODE = 0o644
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
@@ -122,6 +154,3 @@ def _told(value: Json) -> Json:
 def _projection(value: Json) -> Json:
     value = change(value, "downwardAPI", _told)
     return change(value, "serviceAccountToken", lambda token: fill(token, expirationSeconds=3600))
-
-
-__all__ = ["pod", "pull_policy", "spec", "template"]

@@ -1,16 +1,228 @@
-"""Checks of CustomResourceDefinitions, and the resources that they serve."""
+"""Checks of CustomResourceDefinitions, and the resources that they serve: among others, whether an `openAPIV3Schema`
+is structural and uses only what the API server accepts.
+"""
 
 from typing import Any
 from urllib.parse import urlsplit
 
 from koordinator.api.meta import Resource
+from koordinator.cel import EvaluationError, patterns
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin import models
-from koordinator.local.schema.custom import rules, structural
+from koordinator.local.schema.custom import prune, rules, validate
 from koordinator.local.schema.decode import Undecodable, decoder_of
 
 Json = dict[str, Any]
+
+_TYPES = ("array", "boolean", "integer", "number", "object", "string")
+_FORBIDDEN = {
+    "$ref": "$ref is not supported",
+    "definitions": "definitions is not supported",
+    "dependencies": "dependencies is not supported",
+    "patternProperties": "patternProperties is not supported",
+    "additionalItems": "additionalItems is not supported",
+    "id": "id is not supported",
+}
+_OUTSIDE_ONLY = (
+    "description",
+    "type",
+    "default",
+    "additionalProperties",
+    "nullable",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-embedded-resource",
+    "x-kubernetes-list-type",
+    "x-kubernetes-map-type",
+    "x-kubernetes-list-map-keys",
+)
+_INT_OR_STRING_TYPES = ({"integer"}, {"string"})
+
+
+def check_structural(schema: Json, field: str) -> list[StatusCause]:
+    """Return why a schema cannot be served; `field` is its path in the definition."""
+    causes: list[StatusCause] = []
+    if schema.get("type") != "object":
+        if not schema.get("type"):
+            causes.append(errors.required(f"{field}.type", "must not be empty at the root"))
+        else:
+            causes.append(errors.invalid(f"{field}.type", schema["type"], "must be object at the root"))
+    if schema.get("nullable"):
+        causes.append(errors.forbidden(f"{field}.nullable", "nullable cannot be true at the root"))
+    meta = (schema.get("properties") or {}).get("metadata")
+    if isinstance(meta, dict):
+        allowed = {"type", "properties", "description"}
+        inner = set(meta.get("properties") or ())
+        if set(meta) - allowed or inner - {"name", "generateName"}:
+            detail = "must not specify anything other than name and generateName, but metadata is implicitly specified"
+            causes.append(errors.forbidden(f"{field}.properties[metadata]", detail))
+    return causes + _node(schema, field, "root")
+
+
+def _node(schema: Any, field: str, role: str) -> list[StatusCause]:
+    """One node outside of logical junctors; `role` says where it stands."""
+    if not isinstance(schema, dict):
+        return [errors.invalid(field, schema, "must be a schema")]
+    causes = _check_common(schema, field)
+    open_type = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
+    if not schema.get("type") and not open_type and role != "root":
+        what = "array items" if role == "items" else "object fields"
+        causes.append(errors.required(f"{field}.type", f"must not be empty for specified {what}"))
+    if schema.get("type") and schema.get("x-kubernetes-int-or-string"):
+        detail = "must be empty if x-kubernetes-int-or-string is true"
+        causes.append(errors.invalid(f"{field}.type", schema["type"], detail))
+    if schema.get("x-kubernetes-embedded-resource") and schema.get("type") != "object":
+        detail = "must be object if x-kubernetes-embedded-resource is true"
+        causes.append(errors.invalid(f"{field}.type", schema.get("type", ""), detail))
+    if schema.get("x-kubernetes-preserve-unknown-fields") is False:
+        detail = "must be true or undefined"
+        causes.append(errors.invalid(f"{field}.x-kubernetes-preserve-unknown-fields", False, detail))
+    causes += _check_list(schema, field)
+    for name, inner in (schema.get("properties") or {}).items():
+        causes += _node(inner, f"{field}.properties[{name}]", "property")
+    more = schema.get("additionalProperties")
+    if more is False:
+        causes.append(
+            errors.forbidden(f"{field}.additionalProperties", "additionalProperties cannot be set to false")
+        )
+    elif more is not None:
+        if schema.get("properties"):
+            detail = "additionalProperties and properties are mutual exclusive"
+            causes.append(errors.forbidden(f"{field}.additionalProperties", detail))
+        if isinstance(more, dict):
+            causes += _node(more, f"{field}.additionalProperties", "property")
+        elif more is not True:
+            causes.append(errors.invalid(f"{field}.additionalProperties", more, "must be a schema or true"))
+    if "items" in schema:
+        causes += _node(schema["items"], f"{field}.items", "items")
+    elif schema.get("type") == "array":
+        causes.append(errors.required(f"{field}.items", "must be specified"))
+    causes += _check_junctors(schema, field)
+    if not causes:
+        causes += _check_default(schema, field)
+    return causes
+
+
+def _check_common(schema: Json, field: str) -> list[StatusCause]:
+    """Check what holds inside and outside of junctors."""
+    causes = [
+        errors.forbidden(f"{field}.{name}", text) for name, text in _FORBIDDEN.items() if schema.get(name)
+    ]
+    kind = schema.get("type")
+    if kind and kind not in _TYPES:
+        causes.append(errors.not_supported(f"{field}.type", kind, _TYPES))
+    if schema.get("uniqueItems"):
+        detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
+        causes.append(errors.forbidden(f"{field}.uniqueItems", detail))
+    pattern = schema.get("pattern")
+    if pattern:
+        try:
+            patterns.of(pattern)
+        except EvaluationError as error:
+            detail = f"must be a valid regular expression, but isn't: {error}"
+            causes.append(errors.invalid(f"{field}.pattern", pattern, detail))
+    return causes
+
+
+def _check_list(schema: Json, field: str) -> list[StatusCause]:
+    """List and map types and keys."""
+    causes: list[StatusCause] = []
+    kind, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys") or []
+    where = f"{field}.x-kubernetes-list-type"
+    if kind is not None and kind not in {"atomic", "set", "map"}:
+        return [errors.not_supported(where, kind, ["atomic", "set", "map"])]
+    if kind is not None and schema.get("type") != "array":
+        detail = "must be array if x-kubernetes-list-type is specified"
+        causes.append(errors.invalid(f"{field}.type", schema.get("type", ""), detail))
+    map_type = schema.get("x-kubernetes-map-type")
+    if map_type is not None and map_type not in {"atomic", "granular"}:
+        causes.append(
+            errors.not_supported(f"{field}.x-kubernetes-map-type", map_type, ["atomic", "granular"])
+        )
+    if keys and kind != "map":
+        detail = "must be map if x-kubernetes-list-map-keys is non-empty"
+        causes.append(errors.invalid(where, kind, detail))
+    if kind != "map":
+        return causes
+    if not keys:
+        detail = "must not be empty if x-kubernetes-list-type is map"
+        causes.append(errors.required(f"{field}.x-kubernetes-list-map-keys", detail))
+    items = schema.get("items")
+    if not isinstance(items, dict):
+        detail = "must have a schema if x-kubernetes-list-type is map"
+        return [*causes, errors.required(f"{field}.items", detail)]
+    if items.get("type") != "object":
+        detail = "must be object if parent array's x-kubernetes-list-type is map"
+        causes.append(errors.invalid(f"{field}.items.type", items.get("type", ""), detail))
+    properties = items.get("properties") or {}
+    for index, key in enumerate(keys):
+        inner = properties.get(key)
+        if not isinstance(inner, dict):
+            detail = "entries must all be names of item properties"
+            causes.append(errors.invalid(f"{field}.x-kubernetes-list-map-keys[{index}]", key, detail))
+        elif key not in (items.get("required") or ()) and "default" not in inner:
+            detail = (
+                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required "
+                "property"
+            )
+            causes.append(errors.required(f"{field}.items.properties[{key}].default", detail))
+    if len(set(keys)) < len(keys):
+        causes.append(errors.duplicate(f"{field}.x-kubernetes-list-map-keys", keys))
+    return causes
+
+
+def _check_junctors(schema: Json, field: str) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    for name in ("allOf", "anyOf", "oneOf"):
+        for index, inner in enumerate(schema.get(name) or ()):
+            causes += _inside(inner, schema, f"{field}.{name}[{index}]", name)
+    if "not" in schema:
+        causes += _inside(schema["not"], schema, f"{field}.not", "not")
+    return causes
+
+
+def _inside(inner: Any, outer: Any, field: str, junctor: str) -> list[StatusCause]:
+    """A schema inside a junctor: values only, and only of fields that the outside names."""
+    if not isinstance(inner, dict):
+        return [errors.invalid(field, inner, "must be a schema")]
+    causes = _check_common(inner, field)
+    outer = outer if isinstance(outer, dict) else {}
+    for name in _OUTSIDE_ONLY:
+        if name not in inner:
+            continue
+        by_type = name == "type" and outer.get("x-kubernetes-int-or-string")
+        if by_type and {inner["type"]} in _INT_OR_STRING_TYPES:
+            continue  # the one pattern in which a type inside is allowed
+        causes.append(errors.forbidden(f"{field}.{name}", "must be empty to be structural"))
+    known = outer.get("properties") or {}
+    for name, below in (inner.get("properties") or {}).items():
+        if name not in known and not isinstance(outer.get("additionalProperties"), dict):
+            where = f"{field.split('.' + junctor)[0]}.properties[{name}]"
+            causes.append(errors.required(where, f"because it is defined in {field}.properties[{name}]"))
+            continue
+        causes += _inside(below, known.get(name), f"{field}.properties[{name}]", junctor)
+    if "items" in inner:
+        causes += _inside(inner["items"], outer.get("items"), f"{field}.items", junctor)
+    for name in ("allOf", "anyOf", "oneOf"):
+        for index, below in enumerate(inner.get(name) or ()):
+            causes += _inside(below, outer, f"{field}.{name}[{index}]", name)
+    if "not" in inner:
+        causes += _inside(inner["not"], outer, f"{field}.not", "not")
+    return causes
+
+
+def _check_default(schema: Json, field: str) -> list[StatusCause]:
+    """A default must be a good value without unknown fields."""
+    if "default" not in schema:
+        return []
+    value = schema["default"]
+    causes = validate.causes_of(validate.compile_schema(schema), value, f"{field}.default")
+    unknown: list[str] = []
+    prune.compile_pruner(schema)(value, unknown)
+    return causes + [
+        errors.invalid(f"{field}.default", value, f"must not have unknown fields: {path}") for path in unknown
+    ]
+
 
 APPROVAL = "api-approved.kubernetes.io"
 _PROTECTED = ("k8s.io", "kubernetes.io")
@@ -124,7 +336,7 @@ def _check_version(version: Json, field: str) -> list[StatusCause]:
     if schema is None:
         causes.append(errors.required(where, "schemas are required"))
     else:
-        causes += _readable(schema, where) or structural.check(schema, where) or rules.check(schema, where)
+        causes += _readable(schema, where) or check_structural(schema, where) or rules.check(schema, where)
     scale = (version.get("subresources") or {}).get("scale")
     if scale is not None:
         for part, root in (("specReplicasPath", ".spec"), ("statusReplicasPath", ".status")):
@@ -187,6 +399,3 @@ def resources_of(crd: Json) -> list[tuple[Resource, Json]]:
         )
         found.append((resource, (version.get("schema") or {}).get("openAPIV3Schema") or {}))
     return found
-
-
-__all__ = ["APPROVAL", "check", "resources_of"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from koordinator.local.schema import walk
+from koordinator.local.schema import decode
 
 Json = dict[str, Any]
 Pruner = Callable[[Any, list[str]], Any]
@@ -66,7 +66,7 @@ def _prune_object(properties: Mapping[str, Pruner], other: Pruner | None) -> Pru
                 continue
             new = inner(item, unknown)
             if len(unknown) > mark:
-                walk.put_below(unknown, mark, key)
+                decode.put_below(unknown, mark, key)
                 mark = len(unknown)
             if new is not item:
                 result = dict(value) if result is None else result
@@ -81,7 +81,7 @@ def _prune_items(inner: Pruner) -> Pruner:
         return _keep
 
     def prune(value: Any, unknown: list[str]) -> Any:
-        return walk.through_list(value, inner, unknown, None) if isinstance(value, list) else value
+        return decode.through_list(value, inner, unknown, None) if isinstance(value, list) else value
 
     return prune
 

@@ -7,7 +7,7 @@ import msgspec
 
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
-from koordinator.local.schema.builtin.checks import affinity
+from koordinator.local.schema.builtin.checks import pods
 from koordinator.local.schema.builtin.checks.common import (
     check_int_or_percent,
     check_kept,
@@ -186,7 +186,7 @@ def check_volume(obj: Json) -> list[StatusCause]:
     ]
     required = (spec.get("nodeAffinity") or {}).get("required")
     if required is not None:
-        causes += affinity.check_node_selector(required, "spec.nodeAffinity.required")
+        causes += pods.check_node_selector(required, "spec.nodeAffinity.required")
     if "local" in spec and required is None:
         causes.append(errors.required("spec.nodeAffinity", "Local volume requires node affinity"))
     return causes

@@ -1,6 +1,8 @@
-"""Checks of Ingresses, their classes, and NetworkPolicies.
+"""Checks of Services, of Endpoints and EndpointSlices (addresses that something can be reached at), of Ingresses and
+their classes, and of NetworkPolicies.
 
-Source: pkg/apis/networking/validation of kubernetes/kubernetes.
+Source: pkg/apis/core/validation, pkg/apis/discovery/validation and pkg/apis/networking/validation of
+kubernetes/kubernetes.
 """
 
 import ipaddress
@@ -8,9 +10,182 @@ from typing import Any
 
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
-from koordinator.local.schema.builtin.checks.common import check_kept, check_label_selector, check_port
+from koordinator.local.schema.builtin.checks.common import (
+    check_kept,
+    check_label_selector,
+    check_port,
+    check_unique,
+)
 
 Json = dict[str, Any]
+
+_NODE_PORT_RANGE = "provided port is not in the valid range. The range of valid ports is 30000-32767"
+
+
+def check_service(obj: Json) -> list[StatusCause]:
+    """A Service."""
+    spec = obj.get("spec") or {}
+    kind, ports = spec.get("type", "ClusterIP"), spec.get("ports") or []
+    address = spec.get("clusterIP", "")
+    causes: list[StatusCause] = []
+    if not ports and kind != "ExternalName" and address != "None":
+        causes.append(errors.required("spec.ports"))
+    causes += _check_ports(ports, "spec.ports")
+    causes += names.check_labels(spec.get("selector"), "spec.selector")
+    if kind == "ExternalName":
+        if not spec.get("externalName"):
+            causes.append(errors.required("spec.externalName"))
+        if address not in {"", "None"}:
+            causes.append(
+                errors.forbidden("spec.clusterIPs[0]", "may not be set when `type` is 'ExternalName'")
+            )
+    elif address == "None":
+        if kind != "ClusterIP":
+            detail = f"may not be set to 'None' for {kind} services"
+            causes.append(errors.invalid("spec.clusterIPs[0]", address, detail))
+    elif address and not _is_ip(address):
+        detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+        causes.append(errors.invalid("spec.clusterIPs[0]", address, detail))
+    for index, external in enumerate(spec.get("externalIPs") or ()):
+        if not _is_ip(external):
+            detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+            causes.append(errors.invalid(f"spec.externalIPs[{index}]", external, detail))
+    if kind == "ClusterIP":
+        causes += [
+            errors.forbidden(f"spec.ports[{index}].nodePort", "may not be used when `type` is 'ClusterIP'")
+            for index, port in enumerate(ports)
+            if port.get("nodePort")
+        ]
+    return causes
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_ports(ports: list[Json], field: str) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    for index, port in enumerate(ports):
+        where = f"{field}[{index}]"
+        name = port.get("name", "")
+        if not name and len(ports) > 1:
+            causes.append(errors.required(f"{where}.name"))
+        reason = names.label_1123(name) if name else ""
+        if reason:
+            causes.append(errors.invalid(f"{where}.name", name, reason))
+        if "port" not in port:
+            causes.append(errors.invalid(f"{where}.port", 0, "must be between 1 and 65535, inclusive"))
+        target = port.get("targetPort")
+        if isinstance(target, int) and target and not 1 <= target <= 65535:
+            causes.append(
+                errors.invalid(f"{where}.targetPort", target, "must be between 1 and 65535, inclusive")
+            )
+        elif isinstance(target, str) and target:
+            reason = names.port_name(target)
+            if reason:
+                causes.append(errors.invalid(f"{where}.targetPort", target, reason))
+        node_port = port.get("nodePort")
+        if node_port and not 30_000 <= node_port <= 32_767:
+            causes.append(errors.invalid(f"{where}.nodePort", node_port, _NODE_PORT_RANGE))
+    causes += check_unique(
+        (f"{field}[{i}].name", port["name"]) for i, port in enumerate(ports) if port.get("name")
+    )
+    seen: set[tuple[Any, Any]] = set()
+    for index, port in enumerate(ports):
+        key = (port.get("protocol", "TCP"), port.get("port"))
+        if key in seen:
+            causes.append(errors.duplicate(f"{field}[{index}]", {"port": key[1], "protocol": key[0]}))
+        seen.add(key)
+    return causes
+
+
+def check_service_update(obj: Json, old: Json) -> list[StatusCause]:
+    """The cluster IP of a Service stays as long as it has one."""
+    new, before = obj.get("spec") or {}, old.get("spec") or {}
+    if "ExternalName" in {new.get("type"), before.get("type")}:
+        return []
+    address, old_address = new.get("clusterIP", ""), before.get("clusterIP", "")
+    if old_address and address != old_address:
+        detail = "may not change once set"
+        return [errors.invalid("spec.clusterIPs[0]", [address] if address else None, detail)]
+    return []
+
+
+_ENDPOINTS_MAX, _ADDRESSES_MAX = 1000, 100
+_VERSIONS = {"IPv4": 4, "IPv6": 6}
+_NO_ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+
+
+def check_endpoints(endpoints: Json) -> list[StatusCause]:
+    """Endpoints."""
+    causes: list[StatusCause] = []
+    for index, subset in enumerate(endpoints.get("subsets") or ()):
+        field, ports = f"subsets[{index}]", subset.get("ports") or []
+        if not subset.get("addresses") and not subset.get("notReadyAddresses"):
+            causes.append(errors.required(field, "must specify `addresses` or `notReadyAddresses`"))
+        for part in ("addresses", "notReadyAddresses"):
+            for number, address in enumerate(subset.get(part) or ()):
+                causes += _check_address(address.get("ip") or "", f"{field}.{part}[{number}].ip")
+        for number, port in enumerate(ports):
+            where, name = f"{field}.ports[{number}]", port.get("name") or ""
+            reason = names.label_1123(name) if name else ""
+            if reason:
+                causes.append(errors.invalid(f"{where}.name", name, reason))
+            elif not name and len(ports) > 1:
+                causes.append(errors.required(f"{where}.name"))
+            causes += check_port(port.get("port", 0), f"{where}.port")
+    return causes
+
+
+def check_slice(endpoint_slice: Json) -> list[StatusCause]:
+    """An EndpointSlice."""
+    endpoints = endpoint_slice.get("endpoints") or []
+    if len(endpoints) > _ENDPOINTS_MAX:
+        return [errors.too_many("endpoints", len(endpoints), _ENDPOINTS_MAX)]
+    version = _VERSIONS.get(endpoint_slice.get("addressType") or "")
+    causes: list[StatusCause] = []
+    for index, endpoint in enumerate(endpoints):
+        field, addresses = f"endpoints[{index}].addresses", endpoint.get("addresses") or []
+        if len(addresses) > _ADDRESSES_MAX:
+            causes.append(errors.too_many(field, len(addresses), _ADDRESSES_MAX))
+        if version is None:
+            continue
+        for number, address in enumerate(addresses):
+            found = _address(address)
+            if found is not None and found.version != version:
+                causes.append(errors.invalid(field, address, f"must be an IPv{version} address"))
+            causes += _check_address(address, f"{field}[{number}]")
+    return causes
+
+
+def check_slice_update(endpoint_slice: Json, old: Json) -> list[StatusCause]:
+    """A slice keeps the type of its addresses."""
+    new, before = endpoint_slice.get("addressType"), old.get("addressType")
+    return [] if new == before else [errors.invalid("addressType", new, "field is immutable")]
+
+
+def _check_address(text: str, field: str) -> list[StatusCause]:
+    # Unlike Kubernetes, loopback addresses are taken: what serves this cluster (webhooks) runs on this machine.
+    address = _address(text)
+    if address is None:
+        return [errors.invalid(field, text, _NO_ADDRESS)]
+    troubles = (
+        (address.is_unspecified, f"may not be unspecified ({text})"),
+        (address.is_link_local, "may not be in the link-local range (169.254.0.0/16, fe80::/10)"),
+    )
+    return [errors.invalid(field, text, why) for holds, why in troubles if holds]
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
 
 _CLASS_ANNOTATION = "kubernetes.io/ingress.class"
 _BAD_SEQUENCES = ("//", "/./", "/../", "%2f", "%2F")
@@ -244,6 +419,3 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-__all__ = ["check_ingress", "check_ingress_class", "check_ingress_class_update", "check_network_policy"]

@@ -1,4 +1,9 @@
-"""Check what an update of a pod may change: labels, images, a few numbers, more tolerations."""
+"""Check what an update of a pod may change (labels, images, a few numbers, more tolerations), and what its
+subresources `ephemeralcontainers` and `resize` may.
+
+Source: ValidatePodEphemeralContainersUpdate and ValidatePodResize of pkg/apis/core/validation in
+kubernetes/kubernetes.
+"""
 
 from typing import Any
 
@@ -7,6 +12,147 @@ from koordinator.local.schema import errors
 from koordinator.local.schema.builtin.checks.common import tidy
 
 Json = dict[str, Any]
+
+_GROUPS = ("containers", "initContainers")
+_RESIZED = ("resources", "resizePolicy")
+_RESIZABLE = ("cpu", "memory")
+
+
+def with_ephemeral_containers(pod: Json, old: Json) -> Json:
+    """The pod as it is, with the ephemeral containers of another."""
+    spec = {**old["spec"]}
+    spec.pop("ephemeralContainers", None)
+    sent = (pod.get("spec") or {}).get("ephemeralContainers")
+    if sent:
+        spec["ephemeralContainers"] = sent
+    return spec
+
+
+def check_ephemeral_containers(spec: Json, old_spec: Json) -> list[StatusCause]:
+    """Ephemeral containers may be added; those that are there stay as they are."""
+    field = "spec.ephemeralContainers"
+    named = {each.get("name"): each for each in spec.get("ephemeralContainers") or ()}
+    causes: list[StatusCause] = []
+    for old in old_spec.get("ephemeralContainers") or ():
+        name, new = old.get("name"), named.get(old.get("name"))
+        if new is None:
+            why = f"existing ephemeral containers {errors.shown(name)} may not be removed\n"
+            causes.append(errors.forbidden(field, why))
+        elif tidy(new) != tidy(old):
+            changed = ", ".join(
+                sorted(key for key in new.keys() | old.keys() if new.get(key) != old.get(key))
+            )
+            why = f"existing ephemeral containers {errors.shown(name)} may not be changed\nchanged: {changed}"
+            causes.append(errors.forbidden(field, why))
+    return causes
+
+
+def with_resources(pod: Json, old: Json) -> Json:
+    """The pod as it is, with the resources and resize policies of another's containers.
+
+    A spec whose containers are others comes back as it was sent, for `check_resize` to refuse.
+    """
+    sent, spec = pod.get("spec") or {}, old["spec"]
+    for group in _GROUPS:
+        if _names(sent, group) != _names(spec, group):
+            return dict(sent)
+    resized = {
+        group: [
+            _resized(new, was) for new, was in zip(sent.get(group) or (), spec.get(group) or (), strict=True)
+        ]
+        for group in _GROUPS
+        if spec.get(group)
+    }
+    kept = {**spec, **resized}
+    if sent.get("resources"):
+        kept["resources"] = sent["resources"]
+    return kept
+
+
+def _resized(new: Json, was: Json) -> Json:
+    kept = {name: value for name, value in was.items() if name not in _RESIZED}
+    return kept | {name: value for name, value in new.items() if name in _RESIZED}
+
+
+def check_resize(spec: Json, old: Json, qos_class: str) -> list[StatusCause]:
+    """A resize changes CPU and memory of containers and sidecars, never what the pod is. `qos_class` is that of the
+    new spec."""
+    was = old["spec"]
+    causes: list[StatusCause] = []
+    before = (old.get("status") or {}).get("qosClass", "")
+    if before and before != qos_class:
+        why = "Pod QOS Class may not change as a result of resizing"
+        causes.append(errors.invalid("spec", before, why))
+    if not _node_supports_resize(old):
+        causes.append(errors.forbidden("spec", "Pod running on node without support for resize"))
+    if spec.get("resources") or was.get("resources"):
+        why = (
+            "resize of pods with pod-level resources is forbidden when "
+            "InPlacePodLevelResourcesVerticalScalingEnabled feature gate is disabled"
+        )
+        return [*causes, errors.forbidden("", why)]
+    others = [cause for group in _GROUPS for cause in _check_order(spec, was, group)]
+    if others:
+        return causes + others
+    for group in _GROUPS:
+        for index, (new, container) in enumerate(
+            zip(spec.get(group) or (), was.get(group) or (), strict=True)
+        ):
+            is_plain_init = group == "initContainers" and container.get("restartPolicy") != "Always"
+            field = f"spec.{group}[{index}].resources"
+            causes += _check_container(new, container, group, field, is_fixed=is_plain_init)
+    return causes
+
+
+def _node_supports_resize(pod: Json) -> bool:
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        if (status.get("state") or {}).get("running") is not None:
+            return status.get("resources") is not None
+    return True
+
+
+def _names(spec: Json, group: str) -> list[Any]:
+    return [container.get("name") for container in spec.get(group) or ()]
+
+
+def _check_order(spec: Json, was: Json, group: str) -> list[StatusCause]:
+    new, old = _names(spec, group), _names(was, group)
+    if len(new) != len(old):
+        return [errors.forbidden(f"spec.{group}", f"{group} may not be added or removed on resize")]
+    why = f"{group} may not be renamed or reordered on resize"
+    return [
+        errors.forbidden(f"spec.{group}[{index}].name", why)
+        for index, (name, before) in enumerate(zip(new, old, strict=True))
+        if name != before
+    ]
+
+
+def _check_container(new: Json, old: Json, group: str, field: str, *, is_fixed: bool) -> list[StatusCause]:
+    wanted, present = new.get("resources") or {}, old.get("resources") or {}
+    if is_fixed:
+        if tidy(new) != tidy(old):
+            why = "resources for non-sidecar init containers are immutable"
+            return [errors.forbidden("spec", why)]
+        return []
+    causes = [
+        errors.forbidden(f"{field}.{part}", f"resource {part} cannot be removed")
+        for part in ("requests", "limits")
+        if (present.get(part) or {}).keys() - (wanted.get(part) or {}).keys()
+    ]
+    if _fixed_amounts(wanted) != _fixed_amounts(present):
+        whose = "for sidecar containers " if group == "initContainers" else ""
+        causes.append(errors.forbidden("spec", f"only cpu and memory resources {whose}are mutable"))
+    return causes
+
+
+def _fixed_amounts(resources: Json) -> Any:
+    """Return what a resize may not touch: claims, and amounts of other resources."""
+    amounts = {
+        part: {name: amount for name, amount in (resources.get(part) or {}).items() if name not in _RESIZABLE}
+        for part in ("requests", "limits")
+    }
+    return tidy({**amounts, "claims": resources.get("claims")})
+
 
 _ALLOWED = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
@@ -96,6 +242,3 @@ def _check_gates(new: Json, old: Json) -> list[StatusCause]:
         for index, gate in enumerate(new.get("schedulingGates") or ())
         if gate.get("name") not in before
     ]
-
-
-__all__ = ["check_pod"]

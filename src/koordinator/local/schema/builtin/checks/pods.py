@@ -1,4 +1,4 @@
-"""Checks of pods and pod templates."""
+"""Checks of pods and pod templates, with node, pod and anti-affinity."""
 
 import functools
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Any
 from koordinator.api import tolerations
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
-from koordinator.local.schema.builtin.checks import affinity, containers, downward
+from koordinator.local.schema.builtin.checks import containers
 from koordinator.local.schema.builtin.checks.common import (
     check_amounts,
     check_container_resource,
@@ -19,6 +19,97 @@ from koordinator.local.schema.builtin.checks.common import (
 )
 
 Json = dict[str, Any]
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def check(affinity: Json, field: str) -> list[StatusCause]:
+    """An Affinity."""
+    causes: list[StatusCause] = []
+    node = affinity.get("nodeAffinity") or {}
+    if _REQUIRED in node:
+        causes += check_node_selector(node[_REQUIRED], f"{field}.nodeAffinity.{_REQUIRED}")
+    for index, item in enumerate(node.get(_PREFERRED) or ()):
+        where = f"{field}.nodeAffinity.{_PREFERRED}[{index}].preference"
+        causes += _check_node_term(item.get("preference") or {}, where)
+    for name in ("podAffinity", "podAntiAffinity"):
+        rules = affinity.get(name) or {}
+        for index, term in enumerate(rules.get(_REQUIRED) or ()):
+            causes += _check_pod_term(term, f"{field}.{name}.{_REQUIRED}[{index}]")
+        for index, item in enumerate(rules.get(_PREFERRED) or ()):
+            where = f"{field}.{name}.{_PREFERRED}[{index}].podAffinityTerm"
+            causes += _check_pod_term(item.get("podAffinityTerm") or {}, where)
+    return causes
+
+
+def check_node_selector(selector: Json, field: str) -> list[StatusCause]:
+    """A NodeSelector."""
+    terms = selector.get("nodeSelectorTerms") or []
+    if not terms:
+        return [errors.required(f"{field}.nodeSelectorTerms", "must have at least one node selector term")]
+    return [
+        cause
+        for index, term in enumerate(terms)
+        for cause in _check_node_term(term, f"{field}.nodeSelectorTerms[{index}]")
+    ]
+
+
+def _check_node_term(term: Json, field: str) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    for index, item in enumerate(term.get("matchExpressions") or ()):
+        causes += _check_requirement(item, f"{field}.matchExpressions[{index}]")
+    for index, item in enumerate(term.get("matchFields") or ()):
+        where = f"{field}.matchFields[{index}]"
+        if item.get("key") != "metadata.name":
+            causes.append(
+                errors.invalid(f"{where}.key", item.get("key", ""), "not a valid field selector key")
+            )
+        if item.get("operator") not in {"In", "NotIn"}:
+            causes.append(
+                errors.invalid(f"{where}.operator", item.get("operator", ""), "not a valid selector operator")
+            )
+        elif len(item.get("values") or ()) != 1:
+            detail = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+            causes.append(errors.required(f"{where}.values", detail))
+    return causes
+
+
+def _check_requirement(item: Json, field: str) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    operator, values = item.get("operator", ""), item.get("values") or []
+    match operator:
+        case "In" | "NotIn":
+            if not values:
+                detail = "must be specified when `operator` is 'In' or 'NotIn'"
+                causes.append(errors.required(f"{field}.values", detail))
+        case "Exists" | "DoesNotExist":
+            if values:
+                detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+                causes.append(errors.forbidden(f"{field}.values", detail))
+        case "Gt" | "Lt":
+            if len(values) != 1:
+                detail = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+                causes.append(errors.required(f"{field}.values", detail))
+        case _:
+            causes.append(errors.invalid(f"{field}.operator", operator, "not a valid selector operator"))
+    reason = names.qualified_name(item.get("key", ""))
+    if reason:
+        causes.append(errors.invalid(f"{field}.key", item.get("key", ""), reason))
+    return causes
+
+
+def _check_pod_term(term: Json, field: str) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    for name in ("labelSelector", "namespaceSelector"):
+        if term.get(name):
+            causes += check_label_selector(term[name], f"{field}.{name}")
+    key = term.get("topologyKey", "")
+    reason = names.qualified_name(key) if key else ""
+    if reason:
+        causes.append(errors.invalid(f"{field}.topologyKey", key, reason))
+    return causes
+
 
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 
@@ -62,7 +153,7 @@ def check_spec(spec: Json, field: str, more_volumes: Iterable[str] = ()) -> list
     if spec.get("nodeSelector"):
         causes += names.check_labels(spec["nodeSelector"], f"{field}.nodeSelector")
     if spec.get("affinity"):
-        causes += affinity.check(spec["affinity"], f"{field}.affinity")
+        causes += check(spec["affinity"], f"{field}.affinity")
     causes += _check_spread(spec.get("topologySpreadConstraints") or (), f"{field}.topologySpreadConstraints")
     causes += _check_names(spec, field)
     if spec.get("overhead"):
@@ -218,7 +309,7 @@ def _check_env(env: Any, field: str) -> list[StatusCause]:
             causes.append(errors.invalid(where, "", "may not be specified when `value` is not empty"))
         elif len(source) > 1:
             causes.append(errors.invalid(where, "", "may not have more than one field specified at a time"))
-        causes += downward.check_source(source, where)
+        causes += containers.check_source(source, where)
     return causes
 
 
@@ -283,7 +374,7 @@ def _check_volumes(volumes: Any, field: str) -> list[StatusCause]:
         if reason:
             causes.append(errors.invalid(f"{where}.name", name, reason))
         sources = [key for key in volume if key != "name"]
-        causes += downward.check_volume(volume, where)
+        causes += containers.check_volume(volume, where)
         causes += [
             errors.forbidden(f"{where}.{source}", "may not specify more than 1 volume type")
             for source in sources[1:]
@@ -340,6 +431,3 @@ def _check_spread(constraints: Any, field: str) -> list[StatusCause]:
             detail = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {pair[1]}"
             causes.append(errors.invalid(f"{where}.minDomains", item["minDomains"], detail))
     return causes
-
-
-__all__ = ["check_pod", "check_spec", "check_template", "check_toleration"]
