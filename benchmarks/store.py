@@ -18,7 +18,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteRequest, ListOptions, Subscription
 from koordinator.cluster.protocol import PatchType
 from koordinator.local import registry
-from koordinator.local.patches import merge_patch
+from koordinator.local.patches import json_patch
 from koordinator.local.registry import ObjectRegistry
 from koordinator.local.registry.reading import INDEXES
 from koordinator.local.store import ObjectStore, Table
@@ -60,7 +60,7 @@ def run_store(table: Table, rounds: int) -> float:
         table.put("default", name, body)
         record = table.get("default", name)
         assert record is not None
-        patched = merge_patch.merge(record.obj, PATCH)
+        patched = json_patch.merge(record.obj, PATCH)
         table.put("default", name, {**patched, "metadata": dict(patched["metadata"])})
         table.remove("default", name)
     return 4 * rounds / (time.perf_counter() - begin)

@@ -37,7 +37,7 @@ CLEANS_UP = {
     "local/apiserver/kubeconfig.py:write": "no temporary file stays",
     "local/apiserver/short_requests.py:_Connection._serve": "the client must not wait for an answer",
     "local/persistence.py:SqliteJournal._transaction": "rolled back",
-    "local/processes/exec_command.py:ExecCommand.__init__": "descriptors are closed",
+    "local/processes/node_api.py:ExecCommand.__init__": "descriptors are closed",
     "local/processes/launch.py:start": "no process stays at the gate",
     "local/registry/__init__.py:on_disk": "the file is given back",
     "manager/noderesource/writer.py:NodeWriter._carry_out": "counted and queued again",

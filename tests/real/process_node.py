@@ -21,7 +21,7 @@ from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
 from koordinator.host.files import HostRoots
 from koordinator.host.host import open_host
-from koordinator.local.processes.kubelet import ProcessKubelet
+from koordinator.local.processes.server import ProcessKubelet
 
 HOT_FILES = 64
 

@@ -19,7 +19,7 @@ from koordinator.clock import Clock
 from koordinator.host.files import HOST_MODE
 
 if TYPE_CHECKING:
-    from koordinator.local.processes.kubelet import KubeletOptions
+    from koordinator.local.processes.server import KubeletOptions
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]+")
 _NAME_CHARS_MAX = 63
@@ -41,8 +41,8 @@ def options(
 ) -> "KubeletOptions":
     """Return the options of the node. Raises: UsageError (reserved amounts); OSError (certificates)."""
     from koordinator.local.apiserver import tls
-    from koordinator.local.processes.kubelet import KubeletOptions
     from koordinator.local.processes.process_node import ProcessNodeConfig
+    from koordinator.local.processes.server import KubeletOptions
 
     amounts = _reserved(reserved)
     node = ProcessNodeConfig(

@@ -335,6 +335,3 @@ def keep_alive(made: socket.socket) -> None:
     for name, value in KEEPALIVE_OPTIONS:
         if hasattr(socket, name):  # not on every system
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-__all__ = ["ConnectionPool", "HttpResponse", "NoAnswer", "NotReached", "Origin", "keep_alive"]

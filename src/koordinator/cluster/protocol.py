@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from koordinator.api.meta import Object, Resource
+from koordinator.api.meta import Object
 from koordinator.clock import Clock
 
 T = TypeVar("T", bound=Object)
@@ -156,6 +156,3 @@ class Cluster(Protocol):
     ) -> dict[str, Any]:
         """A raw call for what has no typed view (discovery, reviews)."""
         ...
-
-
-__all__ = ["Cluster", "EventType", "Page", "PatchType", "Resource", "WatchEvent"]

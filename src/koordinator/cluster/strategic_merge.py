@@ -234,6 +234,3 @@ def _clean(value: Any) -> Any:
     if isinstance(value, dict):
         return _clean_map(value)
     return _clean_list(value) if isinstance(value, list) else value
-
-
-__all__ = ["merge"]

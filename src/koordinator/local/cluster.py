@@ -35,7 +35,7 @@ from koordinator.local.admission import AdmissionChain
 from koordinator.local.apiserver import ApiServer, documents
 from koordinator.local.apiserver.auth import StaticToken
 from koordinator.local.apiserver.tls import ServerTls
-from koordinator.local.controllers import kubernetes_service, volumes
+from koordinator.local.controllers import service_addresses, volumes
 from koordinator.local.controllers.cronjob import CronJobController
 from koordinator.local.controllers.daemonset import DaemonSetController
 from koordinator.local.controllers.deployment import DeploymentController
@@ -43,25 +43,23 @@ from koordinator.local.controllers.disruption import DisruptionController
 from koordinator.local.controllers.endpoints import EndpointsController
 from koordinator.local.controllers.garbage_collector import GarbageCollector
 from koordinator.local.controllers.job import JobController
-from koordinator.local.controllers.load_balancers import LoadBalancerController
-from koordinator.local.controllers.namespace import NamespaceController
-from koordinator.local.controllers.namespace_contents import NamespaceContentsController
+from koordinator.local.controllers.namespace import NamespaceContentsController, NamespaceController
 from koordinator.local.controllers.node_lifecycle import NodeLifecycleController
 from koordinator.local.controllers.pod_autoscaler import PodAutoscalerController
-from koordinator.local.controllers.pod_gc import PodGarbageCollector
 from koordinator.local.controllers.replicaset import ReplicaSetController
 from koordinator.local.controllers.resource_claims import ResourceClaimController
 from koordinator.local.controllers.resource_quota import ResourceQuotaController
 from koordinator.local.controllers.role_aggregation import RoleAggregationController
+from koordinator.local.controllers.service_addresses import LoadBalancerController
 from koordinator.local.controllers.statefulset import StatefulSetController
-from koordinator.local.controllers.taint_eviction import TaintEvictionController
+from koordinator.local.controllers.taint_eviction import PodGarbageCollector, TaintEvictionController
 from koordinator.local.controllers.volumes import VolumeController
 from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig, HollowNodes
 from koordinator.local.openapi import OpenApi
 from koordinator.local.patches.patcher import ObjectPatcher
-from koordinator.local.processes.kubelet import KubeletOptions, ProcessKubelet
 from koordinator.local.processes.node_api import NodeStreams
+from koordinator.local.processes.server import KubeletOptions, ProcessKubelet
 from koordinator.local.schema.catalog import Catalog
 from koordinator.local.store import SETTLE_S
 from koordinator.manager.manager import Manager
@@ -194,7 +192,7 @@ class LocalCluster:
                 self._start_components(group)
                 self._start(group, self._settling(), "past kept as text")
                 await self.server.start()
-                await kubernetes_service.publish(
+                await service_addresses.publish(
                     self._client("kube-apiserver"), self._options.host, self.server.port
                 )
                 self.ready.set()

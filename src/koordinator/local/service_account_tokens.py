@@ -199,14 +199,3 @@ def _kept_key(path: Path | None) -> "EllipticCurvePrivateKey":
         with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(pem)
     return key
-
-
-__all__ = [
-    "ISSUER",
-    "USER_PREFIX",
-    "Account",
-    "BadToken",
-    "Reference",
-    "ServiceAccountTokens",
-    "looks_like_a_token",
-]

@@ -22,8 +22,8 @@ from koordinator.host.errors import HostError
 from koordinator.local.apiserver import tls
 from koordinator.local.apiserver.auth import StaticToken
 from koordinator.local.cluster import ClusterOptions, LocalCluster
-from koordinator.local.processes.kubelet import KubeletOptions
 from koordinator.local.processes.process_node import ProcessNodeConfig
+from koordinator.local.processes.server import KubeletOptions
 from koordinator.node_demo import manifests, own_groups
 from koordinator.node_demo.agent_process import AgentProcess
 from koordinator.node_demo.commands import DemoCommands

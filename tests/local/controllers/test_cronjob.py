@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from koordinator.api.batch import CronJob, Job
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.local.controllers import cron_schedule
+from koordinator.local.controllers import cronjob
 from koordinator.local.controllers.garbage_collector import GarbageCollector
 from tests.local.controllers.fake_kubelet import Fate
 from tests.local.controllers.workload_world import controllers, edit, events_of, fetch, template
@@ -159,7 +159,7 @@ def at(text: str, zone: str = "UTC") -> float:
 
 
 def times(schedule: str, after: str, count: int, zone: str = "UTC") -> list[str]:
-    next_after = cron_schedule.parse(schedule, zone)
+    next_after = cronjob.parse(schedule, zone)
     found, time_s = [], at(after, zone)
     for _ in range(count):
         following = next_after(time_s)
@@ -207,12 +207,12 @@ def test_a_local_time_that_the_clock_skips_does_not_run_and_a_repeated_one_runs_
 
 
 def test_a_date_that_never_comes_has_no_next_time() -> None:
-    assert cron_schedule.parse("0 0 30 2 *", None)(at("2024-01-01T00:00")) is None
+    assert cronjob.parse("0 0 30 2 *", None)(at("2024-01-01T00:00")) is None
 
 
 def test_an_unknown_time_zone_is_refused() -> None:
     with pytest.raises(ProtocolError, match=r"spec.timeZone: unknown time zone Mars/Olympus"):
-        cron_schedule.parse("* * * * *", "Mars/Olympus")
+        cronjob.parse("* * * * *", "Mars/Olympus")
 
 
 @given(
@@ -224,8 +224,8 @@ def test_an_unknown_time_zone_is_refused() -> None:
 def test_the_latest_time_is_the_same_found_step_by_step_or_at_once(
     schedule: str, zone: str, now_s: int, back_s: int
 ) -> None:
-    next_after = cron_schedule.parse(schedule, zone)
-    found, count = cron_schedule.latest(next_after, now_s - back_s, now_s, 100)
+    next_after = cronjob.parse(schedule, zone)
+    found, count = cronjob.latest(next_after, now_s - back_s, now_s, 100)
     if found is None:
         following = next_after(now_s - back_s)
         assert count == 0 and following is not None and following > now_s

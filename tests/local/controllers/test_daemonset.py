@@ -10,7 +10,7 @@ from koordinator.api import affinity
 from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint
 from koordinator.api.apps import ControllerRevision, DaemonSet
 from koordinator.api.core import Node, NodeSpec, Pod, PodSpec
-from koordinator.local.controllers import daemon_plan, pod_health
+from koordinator.local.controllers import daemonset, pod_health
 from tests.local.controllers.fake_kubelet import Fate
 from tests.local.controllers.workload_world import controllers, edit, events_of, fetch, make, pods, template
 from tests.local.controllers.world import World, run
@@ -232,5 +232,5 @@ def test_node_affinity_operators(operator: str, values: list[str], expected: boo
 
 def test_a_taint_that_only_prefers_keeps_nobody_away() -> None:
     node = Node(spec=NodeSpec(taints=[Taint(key="k", effect="PreferNoSchedule")]))
-    found = daemon_plan.eligibility(PodSpec())(node)
-    assert found == daemon_plan.Eligibility(True, True)
+    found = daemonset.eligibility(PodSpec())(node)
+    assert found == daemonset.Eligibility(True, True)

@@ -6,7 +6,7 @@ from typing import Any
 from koordinator.api.apps import Deployment, DeploymentStatus, ReplicaSet
 from koordinator.api.core import Pod
 from koordinator.cluster import errors
-from koordinator.local.controllers.deployment_revision import template_hash
+from koordinator.local.controllers.revisions import template_hash
 from tests.local.controllers.fake_kubelet import Fate
 from tests.local.controllers.workload_world import (
     controllers,

@@ -8,7 +8,7 @@ import msgspec
 from koordinator.api.core import Node, Pod, Service
 from koordinator.api.groups import Endpoints, EndpointSlice
 from koordinator.cluster.events import EventRecorder
-from koordinator.local.controllers import endpoint_slices, endpoint_subsets, kubernetes_service
+from koordinator.local.controllers import endpoint_slices, endpoint_subsets, service_addresses
 from koordinator.local.controllers.endpoints import EndpointsController
 from tests.local.controllers.world import Runs, World, run
 
@@ -319,8 +319,8 @@ def test_more_than_a_thousand_addresses_are_cut_in_endpoints_and_marked() -> Non
 
 def test_the_api_server_says_where_it_is_also_after_it_moved() -> None:
     async def scenario(world: World) -> None:
-        await kubernetes_service.publish(world.cluster, "127.0.0.1", 1234)
-        await kubernetes_service.publish(world.cluster, "127.0.0.1", 4321)
+        await service_addresses.publish(world.cluster, "127.0.0.1", 1234)
+        await service_addresses.publish(world.cluster, "127.0.0.1", 4321)
 
         [subset] = await subsets(world, "kubernetes")
         assert (subset["addresses"], subset["ports"][0]["port"]) == ([{"ip": "127.0.0.1"}], 4321)

@@ -12,7 +12,7 @@ from koordinator.api.batch import Job
 from koordinator.api.core import Pod
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
-from koordinator.local.controllers import job_indexes, job_pods
+from koordinator.local.controllers import job_pods
 from tests.local.controllers.fake_kubelet import Fate
 from tests.local.controllers.workload_world import controllers, edit, events_of, fetch, pods, template
 from tests.local.controllers.world import World, run
@@ -365,5 +365,5 @@ def test_every_pod_counts_exactly_once_whatever_fails_on_the_way(seed: int, inde
     ],
 )
 def test_index_sets_as_text(indexes: list[int], text: str) -> None:
-    assert job_indexes.to_text(indexes) == text
-    assert job_indexes.parse(text, "") == set(indexes)
+    assert job_pods.to_text(indexes) == text
+    assert job_pods.parse(text, "") == set(indexes)

@@ -5,7 +5,7 @@ from typing import Any
 
 from koordinator.api.core import Event, Service
 from koordinator.cluster.events import EventRecorder
-from koordinator.local.controllers.load_balancers import LoadBalancerController
+from koordinator.local.controllers.service_addresses import LoadBalancerController
 from tests.local.controllers.world import Runs, World, run
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from koordinator.api.core import ConfigMap, Namespace, ServiceAccount
 from koordinator.cluster import errors
-from koordinator.local.controllers.namespace_contents import NamespaceContentsController
+from koordinator.local.controllers.namespace import NamespaceContentsController
 from tests.local.controllers.world import Runs, World, run
 
 CA = "-----BEGIN CERTIFICATE-----"

@@ -12,8 +12,7 @@ from koordinator.api.groups import Lease
 from koordinator.cluster.events import EventRecorder
 from koordinator.local.controllers import node_lifecycle, taint_eviction
 from koordinator.local.controllers.node_lifecycle import NodeLifecycleController, NodeMonitor
-from koordinator.local.controllers.pod_gc import PodGarbageCollector
-from koordinator.local.controllers.taint_eviction import TaintEvictionController
+from koordinator.local.controllers.taint_eviction import PodGarbageCollector, TaintEvictionController
 from tests.local.controllers.world import Runs, World, run
 
 LEASES = node_lifecycle.LEASE_NAMESPACE

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.local.patches import merge_patch
+from koordinator.local.patches import json_patch
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(0, 2) | st.text("ab", max_size=1),
@@ -39,26 +39,26 @@ OBJECTS = st.dictionaries(st.sampled_from("abc"), JSON, max_size=3)
     ],
 )
 def test_the_table_of_the_rfc(current: Any, patch: Any, expected: Any) -> None:
-    assert merge_patch.merge(current, patch) == expected
+    assert json_patch.merge(current, patch) == expected
 
 
 @given(current=JSON, patch=JSON)
 def test_a_merge_patch_is_idempotent_and_leaves_its_input(current: Any, patch: Any) -> None:
     before = deepcopy((current, patch))
 
-    once = merge_patch.merge(current, patch)
+    once = json_patch.merge(current, patch)
 
-    assert merge_patch.merge(once, patch) == once
+    assert json_patch.merge(once, patch) == once
     assert (current, patch) == before
 
 
 @given(current=OBJECTS)
 def test_an_empty_patch_returns_the_very_object(current: Any) -> None:
-    assert merge_patch.merge(current, {}) is current
+    assert json_patch.merge(current, {}) is current
 
 
 @given(current=OBJECTS, patch=OBJECTS)
 def test_members_that_the_patch_does_not_name_are_shared(current: Any, patch: Any) -> None:
-    merged = merge_patch.merge(current, patch)
+    merged = json_patch.merge(current, patch)
 
     assert all(merged[key] is value for key, value in current.items() if key not in patch)

@@ -13,7 +13,7 @@ from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import BadRequest, Conflict, Invalid
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.interfaces import WriteContext
-from koordinator.local.patches.apply import fieldset
+from koordinator.local.patches.apply import managed
 from tests.local.patches.fakes import DEPLOYMENTS, PATCHER, WIDGETS
 
 Json = dict[str, Any]
@@ -56,7 +56,7 @@ def update(
 def owned(obj: Json, manager: str, operation: str = "Apply") -> list[str]:
     for entry in obj["metadata"].get("managedFields", []):
         if (entry["manager"], entry["operation"]) == (manager, operation):
-            return list(fieldset.paths(entry["fieldsV1"]))
+            return list(managed.paths(entry["fieldsV1"]))
     return []
 
 
@@ -321,11 +321,11 @@ NODES = st.recursive(
 @given(left=NODES, right=NODES)
 def test_field_sets_obey_the_laws_of_sets(left: Json, right: Json) -> None:
     def members(node: Json | None) -> set[str]:
-        return set(fieldset.paths(node, "root"))
+        return set(managed.paths(node, "root"))
 
-    assert members(fieldset.union(left, right)) == members(left) | members(right)
-    assert members(fieldset.difference(left, right)) == members(left) - members(right)
-    assert members(fieldset.intersection(left, right)) == members(left) & members(right)
+    assert members(managed.union(left, right)) == members(left) | members(right)
+    assert members(managed.difference(left, right)) == members(left) - members(right)
+    assert members(managed.intersection(left, right)) == members(left) & members(right)
 
 
 def test_custom_resources_without_schema_are_owned_by_field() -> None:

@@ -12,7 +12,7 @@ from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import ApiError, BadRequest, Invalid, UnsupportedMediaType
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.interfaces import WriteContext
-from koordinator.local.patches import merge_patch
+from koordinator.local.patches import json_patch
 from koordinator.local.schema.types import ANY
 from tests.local.patches.fakes import DEPLOYMENTS, PATCHER, PODS, WIDGETS, Shapes
 
@@ -154,7 +154,7 @@ OBJECTS = st.dictionaries(st.sampled_from("abc"), VALUES | st.none(), max_size=3
 
 @given(current=OBJECTS, patch=OBJECTS)
 def test_without_merge_keys_it_is_a_merge_patch(current: Any, patch: Any) -> None:
-    assert strategic_merge.merge(current, patch, ANY) == merge_patch.merge(current, patch)
+    assert strategic_merge.merge(current, patch, ANY) == json_patch.merge(current, patch)
 
 
 WILD = st.recursive(

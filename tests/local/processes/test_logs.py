@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from koordinator.clock import FixedClock
-from koordinator.local.processes import log_reading, output
-from koordinator.local.processes.log_reading import LogLine, LogRange
-from koordinator.local.processes.output import LINE_BYTES_MAX, LogFile, Output
+from koordinator.local.processes import logs
+from koordinator.local.processes.logs import LINE_BYTES_MAX, LogFile, LogLine, LogRange, Output
 
 
 async def logged(tmp_path: Path, *writes: tuple[int, bytes]) -> Path:
@@ -26,7 +25,7 @@ async def logged(tmp_path: Path, *writes: tuple[int, bytes]) -> Path:
 
 async def text(path: Path, **selection: object) -> str:
     chosen = LogRange(**selection)  # type: ignore[arg-type]
-    return b"".join([piece async for piece in log_reading.read(path, chosen, lambda: True)]).decode()
+    return b"".join([piece async for piece in logs.read(path, chosen, lambda: True)]).decode()
 
 
 async def test_lines_are_kept_with_time_and_stream(tmp_path: Path) -> None:
@@ -70,7 +69,7 @@ async def test_following_goes_on_until_the_container_has_ended(tmp_path: Path) -
     log = LogFile(tmp_path / "0.log", FixedClock())
     log.write("stdout", b"one", is_whole=True)
     over = False
-    pieces = log_reading.read(tmp_path / "0.log", LogRange(follow=True), lambda: over)
+    pieces = logs.read(tmp_path / "0.log", LogRange(follow=True), lambda: over)
 
     assert await anext(pieces) == b"one\n"
     log.write("stdout", b"two", is_whole=True)
@@ -82,10 +81,10 @@ async def test_following_goes_on_until_the_container_has_ended(tmp_path: Path) -
 
 
 async def test_following_crosses_to_the_next_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "FILE_BYTES_MAX", 150)
+    monkeypatch.setattr(logs, "FILE_BYTES_MAX", 150)
     log = LogFile(tmp_path / "0.log", FixedClock())
     over = False
-    pieces = log_reading.read(tmp_path / "0.log", LogRange(follow=True), lambda: over)
+    pieces = logs.read(tmp_path / "0.log", LogRange(follow=True), lambda: over)
     seen = b""
     for number in range(6):
         log.write("stdout", b"line %d" % number, is_whole=True)
@@ -115,7 +114,7 @@ async def test_a_flood_is_read_slowly_and_completely(tmp_path: Path) -> None:
 
 
 def test_what_is_no_entry_is_left_out() -> None:
-    assert log_reading.parse(b"2023-11-14T22:13:20Z stdout F ") == LogLine(b"2023-11-14T22:13:20Z", True, b"")
-    assert log_reading.parse(b"2023-11-14T22:13:20Z stdout") is None
-    assert log_reading.parse(b"half a li") is None
-    assert log_reading.parse(b"") is None
+    assert logs.parse(b"2023-11-14T22:13:20Z stdout F ") == LogLine(b"2023-11-14T22:13:20Z", True, b"")
+    assert logs.parse(b"2023-11-14T22:13:20Z stdout") is None
+    assert logs.parse(b"half a li") is None
+    assert logs.parse(b"") is None

@@ -12,7 +12,7 @@ from koordinator.api.core import ConfigMap, Secret
 from koordinator.local.processes import payloads, pod_files
 from koordinator.local.processes.environment import EnvironmentSources
 from koordinator.local.processes.payloads import File, FileOwner, MountError, Payload, VolumeSources
-from koordinator.local.processes.volume_spec import TokenFile
+from koordinator.local.processes.pod_spec import TokenFile
 from tests.local.processes.pods import container, pod
 
 AROUND = EnvironmentSources(

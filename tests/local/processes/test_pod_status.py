@@ -7,16 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api.core import ContainerStatus
-from koordinator.local.processes import container_state, pod_status
+from koordinator.local.processes import container_state
 from koordinator.local.processes.container_state import (
     ContainerRecord,
     ContainerWaiting,
+    PodFailure,
+    PodStatusFacts,
     RestartBackoff,
     Running,
     State,
     Terminated,
 )
-from koordinator.local.processes.pod_status import PodFailure, PodStatusFacts
 from tests.local.processes.pods import container, pod
 
 RUNNING = Running(100.0)
@@ -63,7 +64,7 @@ def facts(policy: str = "Always", **more: Any) -> PodStatusFacts:
     ],
 )
 def test_the_phase(policy: str, states: list[State], phase: str) -> None:
-    assert pod_status.phase(facts(policy), [], [record(state) for state in states]) == phase
+    assert container_state.phase(facts(policy), [], [record(state) for state in states]) == phase
 
 
 @pytest.mark.parametrize(
@@ -80,29 +81,29 @@ def test_the_phase(policy: str, states: list[State], phase: str) -> None:
     ],
 )
 def test_the_phase_with_steps_before(policy: str, steps: list[ContainerRecord], phase: str) -> None:
-    assert pod_status.phase(facts(policy), steps, [record(RUNNING)]) == phase
+    assert container_state.phase(facts(policy), steps, [record(RUNNING)]) == phase
 
 
 def test_a_sidecar_that_runs_keeps_a_finished_job_running() -> None:
     side = record(RUNNING, is_init=True, sidecar=True)
 
-    assert pod_status.phase(facts("Never"), [side], [record(DONE)]) == "Running"
+    assert container_state.phase(facts("Never"), [side], [record(DONE)]) == "Running"
     side.state = FAILED
-    assert pod_status.phase(facts("Never"), [side], [record(DONE)]) == "Succeeded"
+    assert container_state.phase(facts("Never"), [side], [record(DONE)]) == "Succeeded"
 
 
 def test_a_stopped_pod_succeeded_only_if_all_of_it_did() -> None:
     over = facts(is_stopped=True)
 
-    assert pod_status.phase(over, [], [record(DONE)]) == "Succeeded"
-    assert pod_status.phase(over, [], [record(DONE), record(FAILED)]) == "Failed"
-    assert pod_status.phase(over, [], [record(CREATING)]) == "Failed"
+    assert container_state.phase(over, [], [record(DONE)]) == "Succeeded"
+    assert container_state.phase(over, [], [record(DONE), record(FAILED)]) == "Failed"
+    assert container_state.phase(over, [], [record(CREATING)]) == "Failed"
 
 
 def test_a_reason_of_the_kubelet_fails_the_pod_whatever_its_containers_say() -> None:
     refused = facts(failure=PodFailure("OutOfcpu", "no room"))
 
-    status = pod_status.status(refused, [], [record(CREATING)], {}, 200.0)
+    status = container_state.status(refused, [], [record(CREATING)], {}, 200.0)
 
     assert (status["phase"], status["reason"], status["message"]) == ("Failed", "OutOfcpu", "no room")
 
@@ -115,7 +116,7 @@ def test_conditions_of_a_pod_whose_container_is_not_ready() -> None:
     main = record(RUNNING)
     main.is_ready = False
 
-    status = pod_status.status(facts(), [], [main], {}, 200.0)
+    status = container_state.status(facts(), [], [main], {}, 200.0)
 
     assert conditions(status) == {
         "PodReadyToStartContainers": ("True", ""),
@@ -131,17 +132,20 @@ def test_a_readiness_gate_holds_back_ready_but_not_its_containers() -> None:
     gated = facts(readiness_gates=("example.com/open",))
     opened = {"conditions": [{"type": "example.com/open", "status": "True"}]}
 
-    closed = conditions(pod_status.status(gated, [], [record(RUNNING)], {}, 200.0))
+    closed = conditions(container_state.status(gated, [], [record(RUNNING)], {}, 200.0))
     assert (closed["Ready"], closed["ContainersReady"]) == (("False", "ReadinessGatesNotReady"), ("True", ""))
-    assert conditions(pod_status.status(gated, [], [record(RUNNING)], opened, 200.0))["Ready"] == ("True", "")
+    assert conditions(container_state.status(gated, [], [record(RUNNING)], opened, 200.0))["Ready"] == (
+        "True",
+        "",
+    )
 
 
 def test_a_condition_keeps_its_time_until_it_changes() -> None:
     main = record(RUNNING)
-    first = pod_status.status(facts(), [], [main], {}, 200.0)
-    second = pod_status.status(facts(), [], [main], first, 300.0)
+    first = container_state.status(facts(), [], [main], {}, 200.0)
+    second = container_state.status(facts(), [], [main], first, 300.0)
     main.is_ready = False
-    third = pod_status.status(facts(), [], [main], second, 400.0)
+    third = container_state.status(facts(), [], [main], second, 400.0)
 
     assert second == first
     since = {each["type"]: each["lastTransitionTime"] for each in third["conditions"]}

@@ -10,15 +10,14 @@
   configuration is written.
 """
 
-from koordinator.local.admission.chain import AdmissionChain
-from koordinator.local.admission.client import Handler
-from koordinator.local.admission.services import (
+from koordinator.local.admission.client import (
     EndpointResolver,
+    Handler,
     Resolver,
     ServiceResolver,
     UnresolvedService,
 )
-from koordinator.local.admission.webhooks import BackendSource, Source, WebhookAdmission
+from koordinator.local.admission.webhooks import AdmissionChain, BackendSource, Source, WebhookAdmission
 
 __all__ = [
     "AdmissionChain",

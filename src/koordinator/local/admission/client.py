@@ -1,4 +1,9 @@
-"""Calling a webhook: over HTTPS, or a function in this process. The one place of admission that does I/O."""
+"""Call a webhook: over HTTPS, or a function in this process. The one place of admission that does I/O.
+
+A cluster of pods on hollow nodes has no network, so a `clientConfig.service` is looked up in two places: what was
+registered for it (`ServiceResolver.register`: a webhook server running in or beside this process), else the first
+ready address of its EndpointSlices. Document your webhook's address in one of the two.
+"""
 
 import asyncio
 import base64
@@ -6,13 +11,72 @@ import binascii
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
 
+from koordinator.cluster.backend import Backend, ListOptions
+from koordinator.cluster.errors import NotFound
 from koordinator.local.admission.rules import CompiledWebhook
-from koordinator.local.admission.services import Resolver, UnresolvedService
+
+_SERVICE_LABEL = "kubernetes.io/service-name"
+
+
+class UnresolvedService(Exception):
+    """Nothing is known to serve a Service; the text is that of the API server."""
+
+
+class Resolver(Protocol):
+    """Finds the address of a Service."""
+
+    def resolve(self, namespace: str, name: str, port: int) -> tuple[str, int]:
+        """Host and port. Raises: UnresolvedService."""
+        ...
+
+
+class ServiceResolver:
+    """Registered addresses first, then what another resolver knows."""
+
+    def __init__(self, otherwise: Resolver) -> None:
+        self._otherwise = otherwise
+        self._registered: dict[tuple[str, str], tuple[str, int]] = {}
+
+    def register(self, namespace: str, name: str, host: str, port: int) -> None:
+        """Serve a Service from `host:port`, whatever its own port is."""
+        self._registered[namespace, name] = (host, port)
+
+    def resolve(self, namespace: str, name: str, port: int) -> tuple[str, int]:
+        """See `Resolver`."""
+        found = self._registered.get((namespace, name))
+        return self._otherwise.resolve(namespace, name, port) if found is None else found
+
+
+class EndpointResolver:
+    """The first ready address of a Service's EndpointSlices."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def resolve(self, namespace: str, name: str, port: int) -> tuple[str, int]:
+        """See `Resolver`."""
+        backend = self._backend
+        try:
+            backend.get(backend.resolve("", "v1", "services"), namespace, name)
+        except NotFound:
+            raise UnresolvedService(f'service "{name}" not found') from None
+        slices = backend.list(
+            backend.resolve("discovery.k8s.io", "v1", "endpointslices"),
+            namespace,
+            ListOptions(label_selector=f"{_SERVICE_LABEL}={name}"),
+        )
+        for record in slices.records:
+            ports = [item["port"] for item in record.obj.get("ports") or () if item.get("port")]
+            for endpoint in record.obj.get("endpoints") or ():
+                if (endpoint.get("conditions") or {}).get("ready", True) and endpoint.get("addresses"):
+                    return endpoint["addresses"][0], ports[0] if ports else port
+        raise UnresolvedService(f'no endpoints available for service "{name}"')
+
 
 Handler = Callable[[bytes], Awaitable[bytes]]
 """A webhook in this process: AdmissionReview in, AdmissionReview out, as JSON."""
@@ -168,6 +232,3 @@ def describe(error: BaseException, url: str) -> str:
     if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
         return f"remote error: tls: {cause}"
     return str(error) or type(error).__name__
-
-
-__all__ = ["CallFailed", "Caller", "Handler", "describe"]

@@ -102,6 +102,3 @@ def _is_unchanged(obj: Json, old: Json | None) -> bool:
 
 def _aggregates(role: Json) -> bool:
     return bool((role.get("aggregationRule") or {}).get("clusterRoleSelectors"))
-
-
-__all__ = ["GrantedRights"]

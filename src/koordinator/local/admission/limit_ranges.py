@@ -192,6 +192,3 @@ def _stretched(kind: str, name: str, bound: Quantity, requests: Amounts, limits:
     ratio = limits[name].nanos / requests[name].nanos
     is_within = ratio <= bound.nanos / Quantity.of_value(1).nanos
     return "" if is_within else f"{head}, but provided ratio is {ratio:.6f}"
-
-
-__all__ = ["ANNOTATION", "LimitRanges", "violations", "with_defaults"]

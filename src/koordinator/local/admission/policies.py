@@ -16,7 +16,7 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.errors import StatusCause, StatusDetails
-from koordinator.local.admission import review, rules
+from koordinator.local.admission import rules
 from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.schema.builtin.checks.policies import VARIABLES
 from koordinator.local.store import ObjectStore
@@ -306,7 +306,7 @@ def _carried_out(
 
 
 def _scope(asked: AdmissionAttributes, obj: Json | None, namespace: Json | None) -> Json:
-    request = review.request(
+    request = rules.request(
         uid="",
         operation=asked.operation,
         resource=asked.resource,
@@ -374,6 +374,3 @@ def _match(raw: Json) -> _Match:
 
 def _named_rule(raw: Json) -> tuple[rules.WebhookRule, frozenset[str]]:
     return rules.compile_rule(raw), frozenset(raw.get("resourceNames") or ())
-
-
-__all__ = ["ValidatingPolicies"]

@@ -1,4 +1,10 @@
-"""`WebhookAdmission`: asks the webhooks that users configured, first the mutating, then the validating ones."""
+"""Ask the webhooks that users configured, first the mutating, then the validating ones (`WebhookAdmission`), in the
+order of Kubernetes' admission (`AdmissionChain`): what is built in changes the object, then webhooks do; then all of
+them judge what came of it, the webhooks last.
+
+Quotas come after everything else and are charged where the object is stored (`admission.quota`), as they must not
+count what others refuse.
+"""
 
 import asyncio
 import logging
@@ -18,17 +24,25 @@ from koordinator.cluster.errors import (
     NotFound,
     RequestTooLarge,
 )
-from koordinator.local.admission import review, rules
-from koordinator.local.admission.client import QUESTION_BYTES_MAX, Caller, CallFailed, Handler
+from koordinator.local.admission import rules
+from koordinator.local.admission.client import (
+    QUESTION_BYTES_MAX,
+    Caller,
+    CallFailed,
+    EndpointResolver,
+    Handler,
+    Resolver,
+    ServiceResolver,
+)
 from koordinator.local.admission.rules import CompiledWebhook
-from koordinator.local.admission.services import EndpointResolver, Resolver, ServiceResolver
-from koordinator.local.interfaces import AdmissionAttributes
+from koordinator.local.interfaces import AdmissionAttributes, SchemaCatalog
 from koordinator.local.patches import json_patch
 from koordinator.local.store import ObjectStore, Table
 
 log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
+
 
 _GROUP = "admissionregistration.k8s.io"
 Match = tuple[CompiledWebhook, Resource]
@@ -261,7 +275,7 @@ class _Request:
         answer = await self._ask(webhook, asked_as, obj)
         if answer is None or not answer.patch or obj is None:
             return obj
-        shown = review.in_version(obj, asked_as, self._asked.resource)
+        shown = rules.in_version(obj, asked_as, self._asked.resource)
         try:
             patched = json_patch.apply(shown, answer.patch)
         except ApiError as error:
@@ -269,44 +283,44 @@ class _Request:
             return self._failed(webhook, f"applying its patch: {cause}", obj)
         if not isinstance(patched, dict):
             return self._failed(webhook, "its patch leaves no object", obj)
-        return review.in_version(patched, self._asked.resource, asked_as)
+        return rules.in_version(patched, self._asked.resource, asked_as)
 
     async def _ask(
         self, webhook: CompiledWebhook, asked_as: Resource, obj: Json | None
-    ) -> review.WebhookResponse | None:
+    ) -> rules.WebhookResponse | None:
         """Return the answer; None when a failure is ignored. Raises: ApiError for a refusal or a failure."""
         uid = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
-        version = review.version_for(webhook.review_versions)
+        version = rules.version_for(webhook.review_versions)
         request = self._request(uid, asked_as)
-        shown = [review.in_version(each, asked_as, self._asked.resource) for each in (obj, self._asked.old)]
+        shown = [rules.in_version(each, asked_as, self._asked.resource) for each in (obj, self._asked.old)]
         if webhook.conditions and not self._wanted(webhook, request, *shown):
             return None
         if self._asked.options.dry_run and webhook.side_effects not in _NO_SIDE_EFFECTS:
             raise BadRequest(f'admission webhook "{webhook.name}" does not support dry run')
-        body = review.question(version, request, *shown)
+        body = rules.question(version, request, *shown)
         if len(body) > QUESTION_BYTES_MAX:
             raise RequestTooLarge(
                 f"Request entity too large: with its defaults it takes {len(body)} bytes, and webhook "
                 f'"{webhook.name}" may be sent {QUESTION_BYTES_MAX}'
             )
         try:
-            answer = review.read(
+            answer = rules.read(
                 await self._caller.call(webhook, body), uid=uid, version=version, mutating=webhook.mutating
             )
         except CallFailed as error:
             self._failed(webhook, f"failed to call webhook: {error}", None)
             return None
-        except review.BadAnswer as error:
+        except rules.BadAnswer as error:
             self._failed(webhook, f"received invalid webhook response: {error}", None)
             return None
         for warning in answer.warnings:
             self._warn(warning)
         if not answer.allowed:
-            raise review.denial(webhook.name, answer.status)
+            raise rules.denial(webhook.name, answer.status)
         return answer
 
     def _request(self, uid: str, asked_as: Resource) -> Json:
-        return review.request(
+        return rules.request(
             uid=uid,
             operation=self._asked.operation,
             resource=self._asked.resource,
@@ -336,4 +350,57 @@ class _Request:
         return obj
 
 
-__all__ = ["BackendSource", "Source", "WebhookAdmission"]
+class AdmissionPlugin(Protocol):
+    """A judge of writes that is built in. All calls are synchronous and leave objects as they are."""
+
+    def wants(self, resource: Resource, operation: str, subresource: str, namespace: str) -> bool:
+        """Return whether it has anything to say about such writes; asked at every write, so it must be cheap."""
+        ...
+
+    def mutate(self, asked: AdmissionAttributes, obj: Json) -> Json:
+        """Return the object with what the plugin fills in. Raises: ApiError."""
+        ...
+
+    def validate(self, asked: AdmissionAttributes, obj: Json | None) -> None:
+        """Raises: ApiError when the write is refused."""
+        ...
+
+
+class AdmissionChain:
+    """The `Admission` of `local.interfaces`: plugins and webhooks."""
+
+    def __init__(
+        self, webhooks: WebhookAdmission, plugins: Sequence[AdmissionPlugin], schemas: SchemaCatalog
+    ) -> None:
+        self.webhooks = webhooks
+        self._plugins = tuple(plugins)
+        self._asks = tuple(plugin.wants for plugin in plugins)
+        self._schemas = schemas
+
+    def wants(self, resource: Resource, operation: str, subresource: str, namespace: str) -> bool:
+        """See `local.interfaces.Admission`."""
+        if self.webhooks.wants(resource, operation, subresource, namespace):
+            return True
+        # A loop, since a generator would cost every write more than the questions do.
+        for wants in self._asks:  # noqa: SIM110
+            if wants(resource, operation, subresource, namespace):
+                return True
+        return False
+
+    async def admit(self, asked: AdmissionAttributes, obj: Json | None) -> Json | None:
+        """See `local.interfaces.Admission`."""
+        plugins = [
+            each
+            for each in self._plugins
+            if each.wants(asked.resource, asked.operation, asked.subresource, asked.namespace)
+        ]
+        for plugin in plugins:
+            obj = obj if obj is None else plugin.mutate(asked, obj)
+        sent = obj
+        obj = await self.webhooks.mutate(asked, obj)
+        if plugins and obj is not None and obj is not sent:
+            obj = self._schemas.schema_of(asked.resource).default(obj)
+        for plugin in plugins:
+            plugin.validate(asked, obj)
+        await self.webhooks.validate(asked, obj)
+        return obj

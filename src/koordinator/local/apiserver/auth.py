@@ -25,7 +25,7 @@ from koordinator.cluster.protocol import PatchType
 from koordinator.local.apiserver import calls, query
 from koordinator.local.apiserver.query import ResourcePath, User
 from koordinator.local.apiserver.short_requests import AnyRequest
-from koordinator.local.authorization import impersonation
+from koordinator.local.authorization import rules
 from koordinator.local.authorization.rbac import MASTERS, Authorizer
 from koordinator.local.authorization.rules import AccessRequest
 from koordinator.local.service_account_tokens import BadToken, ServiceAccountTokens, looks_like_a_token
@@ -165,7 +165,7 @@ class Access:
         Raises: Unauthorized, Forbidden; BadRequest for impersonation without a user.
         """
         user = self._authenticator.user_of(request.headers)
-        acting = impersonation.wanted(request.headers)
+        acting = rules.wanted(request.headers)
         if acting is not None:
             self._check(user, acting.needs)
             user = User(acting.user, acting.groups, acting.uid)
@@ -177,7 +177,7 @@ class Access:
         for need in needs:
             decision = self.authorizer.decide(user.name, user.groups, need)
             if not decision.allowed:
-                raise impersonation.forbidden(user.name, need, decision.reason)
+                raise rules.forbidden(user.name, need, decision.reason)
 
     def _needs(self, request: AnyRequest, path: str, target: ResourcePath | None) -> list[AccessRequest]:
         if target is None:

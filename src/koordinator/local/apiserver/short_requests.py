@@ -372,6 +372,3 @@ def _headers(text: bytes) -> CIMultiDictProxy[str] | None:
     if "Content-Length" in found or "Host" not in found:
         return None
     return CIMultiDictProxy(found)
-
-
-__all__ = ["AnyRequest", "ShortRequest", "ShortServer", "WatchRequest"]

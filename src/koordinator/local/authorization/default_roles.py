@@ -317,6 +317,3 @@ def _binding(name: str, kind: str, role: str, subjects: Iterable[tuple[str, str]
     }
     named = [{"apiGroup": GROUP, "kind": of, "name": who} for of, who in subjects]
     return {**body, "subjects": named} if named else body
-
-
-__all__ = ["seeds"]

@@ -245,6 +245,3 @@ def _subject(raw: dict[str, Any], namespace: str) -> tuple[Subject, str] | None:
     if kind == "ServiceAccount" and space:
         return ("User", f"system:serviceaccount:{space}:{name}"), f"{kind} {_quoted(f'{name}/{space}')}"
     return None
-
-
-__all__ = ["EVERYTHING", "GROUP", "MASTERS", "Authorizer", "MastersOnly", "RBACDecision", "Rbac"]

@@ -1,25 +1,284 @@
-"""Keeps a pod of a DaemonSet on every node that wants one. Decisions are in `daemon_plan`.
+"""Keep a pod of a DaemonSet on every node that wants one. Pure functions decide which nodes may run it, which pods to
+create and delete, and what the DaemonSet says about itself.
 
-Source: kube-controller-manager's daemon controller.
+Source: kube-controller-manager's daemon controller (node selector, affinity, tolerations; manage, rolling update with
+and without surge).
 """
 
 import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from koordinator.api.affinity import LabelSelector
-from koordinator.api.apps import ControllerRevision, DaemonSet
+from koordinator.api.affinity import NAME_FIELD, LabelSelector, Taint, Toleration, any_term_holds
+from koordinator.api.apps import ControllerRevision, DaemonSet, DaemonSetStatus
 from koordinator.api.core import Node, Pod, PodSpec
+from koordinator.api.tolerations import NO_EXECUTE, NO_SCHEDULE, is_tolerated
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import controller_revision, daemon_plan, pod_control, status_write
-from koordinator.local.controllers.controller_revision import POD_LABEL
-from koordinator.local.controllers.daemon_plan import DaemonPlan, OnNode, PodCriteria
+from koordinator.local.controllers import pod_control, pod_health, revisions, rollout, status_write
 from koordinator.local.controllers.ownership import Children, is_deleting, key_of
 from koordinator.local.controllers.pod_control import PodControl
 from koordinator.local.controllers.replicaset import next_available_s
+from koordinator.local.controllers.revisions import POD_LABEL
+
+BURST_MAX = 250  # pods created or deleted in one go, as upstream
+ON_DELETE = "OnDelete"
+
+
+_ALWAYS_TOLERATED = (
+    ("node.kubernetes.io/not-ready", NO_EXECUTE),
+    ("node.kubernetes.io/unreachable", NO_EXECUTE),
+    ("node.kubernetes.io/disk-pressure", NO_SCHEDULE),
+    ("node.kubernetes.io/memory-pressure", NO_SCHEDULE),
+    ("node.kubernetes.io/pid-pressure", NO_SCHEDULE),
+    ("node.kubernetes.io/unschedulable", NO_SCHEDULE),
+)
+_NETWORK = ("node.kubernetes.io/network-unavailable", NO_SCHEDULE)
+
+
+class Eligibility(msgspec.Struct, frozen=True):
+    """The answer whether a daemon pod should be started on a node, and whether one that is there may stay."""
+
+    starts: bool
+    stays: bool
+
+
+def daemon_tolerations(spec: PodSpec) -> list[Toleration]:
+    """Return the tolerations that every daemon pod has, whatever its template says."""
+    tolerated = [*_ALWAYS_TOLERATED, *([_NETWORK] if spec.host_network else [])]
+    return [Toleration(key=key, operator="Exists", effect=effect) for key, effect in tolerated]
+
+
+def eligibility(spec: PodSpec) -> Callable[[Node], Eligibility]:
+    """Return a function that tells about nodes, for a template's pod spec."""
+    tolerations = [*spec.tolerations, *daemon_tolerations(spec)]
+    affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+
+    def judge(node: Node) -> Eligibility:
+        labels = node.metadata.labels
+        is_fitting = (
+            spec.node_name in ("", node.metadata.name)
+            and all(labels.get(key) == value for key, value in spec.node_selector.items())
+            and (required is None or any_term_holds(required.node_selector_terms, labels, node.metadata.name))
+        )
+        if not is_fitting:
+            return Eligibility(False, False)
+        hard = _untolerated(node.spec.taints, tolerations)
+        return Eligibility(not hard, all(taint.effect != NO_EXECUTE for taint in hard))
+
+    return judge
+
+
+def _untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> list[Taint]:
+    return [
+        taint
+        for taint in taints
+        if taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not is_tolerated(tolerations, taint)
+    ]
+
+
+class OnNode(msgspec.Struct, frozen=True):
+    """A node and the daemon pods on it or meant for it, the oldest first."""
+
+    name: str
+    fit: Eligibility
+    pods: list[Pod]
+
+
+class DaemonPlan(msgspec.Struct, frozen=True):
+    """Nodes that need a pod, pods to delete, and among those the ones that ended by themselves."""
+
+    create: list[str]
+    delete: list[Pod]
+    ended: list[Pod]
+
+
+class PodCriteria(msgspec.Struct, frozen=True):
+    """The measure by which pods are judged: the newest revision, and what makes a pod available."""
+
+    revision: str
+    min_ready_s: int
+    now_s: float
+
+    def is_new(self, pod: Pod) -> bool:
+        return is_updated(pod, self.revision)
+
+    def is_available(self, pod: Pod) -> bool:
+        return pod_health.is_available(pod, self.min_ready_s, self.now_s)
+
+
+def target_node(pod: Pod) -> str:
+    """Return the node that a pod is on, or that its affinity names; empty when it has none."""
+    if pod.spec.node_name:
+        return pod.spec.node_name
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    for term in required.node_selector_terms if required is not None else []:
+        for field in term.match_fields:
+            if field.key == NAME_FIELD and field.operator == "In" and len(field.values) == 1:
+                return field.values[0]
+    return ""
+
+
+def by_node(nodes: Mapping[str, Eligibility], pods: Sequence[Pod]) -> list[OnNode]:
+    """Return the pods by node: all nodes of the cluster, then those that are gone but still have pods."""
+    found: dict[str, list[Pod]] = {name: [] for name in nodes}
+    for pod in sorted(pods, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
+        is_over = pod.status.phase in (pod_health.SUCCEEDED, pod_health.FAILED)
+        if is_deleting(pod) and is_over:
+            continue
+        found.setdefault(target_node(pod), []).append(pod)
+    gone = Eligibility(False, False)
+    return [OnNode(name, nodes.get(name, gone), there) for name, there in found.items()]
+
+
+def is_updated(pod: Pod, revision: str) -> bool:
+    return pod.metadata.labels.get(POD_LABEL) == revision
+
+
+def plan_pods(places: Sequence[OnNode], by: PodCriteria, *, surges: bool) -> DaemonPlan:
+    """Bring one pod to each node that wants one. `surges`: an old and a new pod may share a node."""
+    made = DaemonPlan([], [], [])
+    for place in places:
+        living = [pod for pod in place.pods if not is_deleting(pod)]
+        if not place.fit.stays:
+            made.delete.extend(living)
+            continue
+        over = [pod for pod in living if not pod_health.is_active(pod)]
+        made.ended.extend(over)
+        made.delete.extend(over)
+        running = [pod for pod in living if pod_health.is_active(pod)]
+        made.delete.extend(_surplus(running, by) if surges else running[1:])
+        if place.fit.starts and not place.pods:
+            made.create.append(place.name)
+        elif (
+            place.fit.starts
+            and surges
+            and not running
+            and not over
+            and all(not by.is_new(pod) for pod in place.pods)
+        ):
+            made.create.append(place.name)  # the old pod may stop in its own time
+    return made
+
+
+def _surplus(running: Sequence[Pod], by: PodCriteria) -> list[Pod]:
+    """Return all but the oldest of each template, and the old one once the new one is available."""
+    old = [pod for pod in running if not by.is_new(pod)]
+    new = [pod for pod in running if by.is_new(pod)]
+    surplus = [*old[1:], *new[1:]]
+    if old and new and by.is_available(new[0]):
+        surplus.append(old[0])
+    return surplus
+
+
+def bounds_of(obj: DaemonSet, desired: int) -> rollout.RolloutBounds:
+    """Surge and unavailability in pods, both rounded up; one pod when both are nothing.
+
+    Raises: ProtocolError.
+    """
+    rolling = obj.spec.update_strategy.rolling_update
+    surge = rolling.max_surge if rolling is not None else None
+    unavailable = rolling.max_unavailable if rolling is not None else None
+    field = "spec.updateStrategy.rollingUpdate"
+    found = rollout.RolloutBounds(
+        rollout.resolved(surge or 0, desired, f"{field}.maxSurge", up=True),
+        rollout.resolved(
+            1 if unavailable is None else unavailable, desired, f"{field}.maxUnavailable", up=True
+        ),
+    )
+    return found if found.surge or found.unavailable else rollout.RolloutBounds(0, 1)
+
+
+def plan_update(places: Sequence[OnNode], bounds: rollout.RolloutBounds, by: PodCriteria) -> DaemonPlan:
+    """Return the next step of a rolling update, after `plan` has nothing left to do."""
+    wanted = [place for place in places if place.fit.starts]
+    if bounds.surge:
+        return _surge(wanted, bounds.surge, by)
+    unavailable = 0
+    replaceable: list[Pod] = []
+    candidates: list[Pod] = []
+    for place in wanted:
+        living = [pod for pod in place.pods if not is_deleting(pod)]
+        is_up = any(by.is_available(pod) for pod in living)
+        unavailable += not is_up
+        (candidates if is_up else replaceable).extend(pod for pod in living if not by.is_new(pod))
+    # Old pods that do not work may go at any time; of those that work, as many as may be missing.
+    spare = max(bounds.unavailable - unavailable, 0)
+    return DaemonPlan([], [*replaceable, *candidates[:spare]], [])
+
+
+def _surge(places: Sequence[OnNode], most: int, by: PodCriteria) -> DaemonPlan:
+    surging = 0
+    urgent: list[str] = []
+    candidates: list[str] = []
+    delete: list[Pod] = []
+    for place in places:
+        living = [pod for pod in place.pods if not is_deleting(pod)]
+        old = [pod for pod in living if not by.is_new(pod)]
+        new = [pod for pod in living if by.is_new(pod)]
+        if not old:
+            continue
+        is_up = by.is_available(old[0])
+        if not new:
+            (candidates if is_up else urgent).append(place.name)
+        elif by.is_available(new[0]) or not is_up:
+            delete += old
+        else:
+            surging += 1
+    # A node whose old pod does not work gets the new one at once.
+    spare = max(most - surging - len(urgent), 0)
+    return DaemonPlan([*urgent, *candidates[:spare]], delete, [])
+
+
+def status_of(obj: DaemonSet, places: Sequence[OnNode], revision: str, now_s: float) -> DaemonSetStatus:
+    """The counts that kubectl shows; of several pods on a node the oldest counts."""
+    wanted = [place for place in places if place.fit.starts]
+    first = [place.pods[0] for place in wanted if place.pods]
+    min_ready_s = obj.spec.min_ready_seconds
+    available = sum(pod_health.is_available(pod, min_ready_s, now_s) for pod in first)
+    return msgspec.structs.replace(
+        obj.status,
+        desired_number_scheduled=len(wanted),
+        current_number_scheduled=len(first),
+        number_misscheduled=sum(not place.fit.starts and bool(place.pods) for place in places),
+        number_ready=sum(pod_health.is_ready(pod) for pod in first),
+        updated_number_scheduled=sum(is_updated(pod, revision) for pod in first),
+        number_available=available,
+        number_unavailable=len(wanted) - available,
+        observed_generation=obj.metadata.generation,
+    )
+
+
+def new_pod(obj: DaemonSet, node: str, revision: str) -> dict[str, Any]:
+    """Return the pod to create for a node; the scheduler binds it there, by its affinity."""
+    body = pod_control.pod_from_template(obj.spec.template, obj)
+    body["metadata"]["labels"] = {**body["metadata"].get("labels", {}), POD_LABEL: revision}
+    spec = dict(body["spec"])
+    own = msgspec.convert({"hostNetwork": bool(spec.get("hostNetwork"))}, PodSpec)
+    added = msgspec.to_builtins(daemon_tolerations(own))
+    present = spec.get("tolerations") or []
+    spec["tolerations"] = [*present, *(one for one in added if one not in present)]
+    # The node was chosen by the other terms already: only its name is left to say.
+    field = {"key": NAME_FIELD, "operator": "In", "values": [node]}
+    affinity = dict(spec.get("affinity") or {})
+    affinity["nodeAffinity"] = {
+        **(affinity.get("nodeAffinity") or {}),
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+    }
+    spec["affinity"] = affinity
+    return {**body, "spec": spec}
+
+
+def nodes_of(nodes: Sequence[Node], spec: PodSpec) -> dict[str, Eligibility]:
+    judge = eligibility(spec)
+    return {node.metadata.name: judge(node) for node in nodes}
+
 
 WORKERS = 2
 # A large DaemonSet hears from all its nodes at once; each look costs a pass over the nodes.
@@ -82,22 +341,22 @@ class DaemonSetController:
         obj = self._sets.get(key[1], key[0])
         if obj is None or is_deleting(obj):
             return None
-        revisions = await self._revisions.claim(obj)
-        newest = await controller_revision.ensure(self._cluster, obj, revisions)
-        revision = newest.revision.metadata.labels[controller_revision.HASH_LABEL]
+        history = await self._revisions.claim(obj)
+        newest = await revisions.ensure(self._cluster, obj, history)
+        revision = newest.revision.metadata.labels[revisions.HASH_LABEL]
         waits_s = self._pods.expectations.left_s(obj.metadata.uid, self._cluster.clock.now())
         pods = await self._pods.claim(obj)
         spec = msgspec.convert(obj.spec.template.get("spec") or {}, PodSpec)
-        nodes = daemon_plan.nodes_of(list(self._nodes.objects.values()), spec)
-        places = daemon_plan.by_node(nodes, pods)
+        nodes = nodes_of(list(self._nodes.objects.values()), spec)
+        places = by_node(nodes, pods)
         pause_s = None
         if waits_s is None:
             pause_s = await self._manage(obj, places, revision)
-        live = {one.metadata.name for one in revisions if _is_used(one, pods)}
+        live = {one.metadata.name for one in history if _is_used(one, pods)}
         live.add(newest.revision.metadata.name)
-        await controller_revision.truncate(self._cluster, obj, revisions, live)
+        await revisions.truncate(self._cluster, obj, history, live)
         now_s = self._cluster.clock.now()
-        status = daemon_plan.status_of(obj, places, revision, now_s)
+        status = status_of(obj, places, revision, now_s)
         if newest.collisions:
             status = msgspec.structs.replace(status, collision_count=newest.collisions)
         await status_write.write(self._cluster, obj, obj.status, status, _ALWAYS_WRITTEN)
@@ -107,15 +366,15 @@ class DaemonSetController:
     async def _manage(self, obj: DaemonSet, places: list[OnNode], revision: str) -> float | None:
         """Create and delete pods; seconds until a pod that ended may be replaced."""
         now_s = self._cluster.clock.now()
-        bounds = daemon_plan.bounds_of(obj, sum(place.fit.starts for place in places))
+        bounds = bounds_of(obj, sum(place.fit.starts for place in places))
         by = PodCriteria(revision, obj.spec.min_ready_seconds, now_s)
-        is_rolling = obj.spec.update_strategy.type != daemon_plan.ON_DELETE
-        plan = daemon_plan.plan(places, by, surges=is_rolling and bounds.surge > 0)
+        is_rolling = obj.spec.update_strategy.type != ON_DELETE
+        plan = plan_pods(places, by, surges=is_rolling and bounds.surge > 0)
         pause_s, held = self._held_back(obj, plan, now_s)
         doomed = [pod for pod in plan.delete if pod.metadata.uid not in held]
         nodes = plan.create
         if is_rolling and not nodes and not doomed:
-            update = daemon_plan.plan_update(places, bounds, by)
+            update = plan_update(places, bounds, by)
             nodes, doomed = update.create, update.delete
         await self._act(obj, nodes, doomed, revision)
         return pause_s
@@ -127,7 +386,7 @@ class DaemonSetController:
         held: set[str] = set()
         pauses: list[float] = []
         for pod in plan.ended:
-            place = (obj.metadata.uid, obj.metadata.generation, daemon_plan.target_node(pod))
+            place = (obj.metadata.uid, obj.metadata.generation, target_node(pod))
             count, last_s = self._ended.get(place, (0, 0.0))
             pause_s = min(ENDED_S * 2.0 ** min(count, 16), ENDED_S_MAX) if count else 0.0
             if last_s + pause_s > now_s:
@@ -139,7 +398,7 @@ class DaemonSetController:
         return min(pauses, default=None), held
 
     def _tell_ended(self, obj: DaemonSet, pod: Pod) -> None:
-        where = f"pod {pod.key} on node {daemon_plan.target_node(pod)}, will try to"
+        where = f"pod {pod.key} on node {target_node(pod)}, will try to"
         if pod.status.phase == "Failed":
             self._events.warning(obj, "FailedDaemonPod", f"Found failed daemon {where} kill it")
         else:
@@ -147,11 +406,11 @@ class DaemonSetController:
 
     async def _act(self, obj: DaemonSet, nodes: list[str], doomed: list[Pod], revision: str) -> None:
         async def create(node: str) -> None:
-            await self._control.create(obj, daemon_plan.new_pod(obj, node, revision))
+            await self._control.create(obj, new_pod(obj, node, revision))
 
-        creates = [functools.partial(create, node) for node in nodes[: daemon_plan.BURST_MAX]]
+        creates = [functools.partial(create, node) for node in nodes[:BURST_MAX]]
         refused = await pod_control.slow_start(creates)
-        error = refused or await self._control.delete_all(obj, doomed[: daemon_plan.BURST_MAX])
+        error = refused or await self._control.delete_all(obj, doomed[:BURST_MAX])
         if error is not None:
             raise error
 
@@ -161,5 +420,5 @@ class DaemonSetController:
 
 
 def _is_used(one: ControllerRevision, pods: list[Pod]) -> bool:
-    value = one.metadata.labels.get(controller_revision.HASH_LABEL, "")
+    value = one.metadata.labels.get(revisions.HASH_LABEL, "")
     return any(pod.metadata.labels.get(POD_LABEL) == value for pod in pods)

@@ -1,7 +1,9 @@
-"""Rolls a Deployment's pods from one template to the next by way of ReplicaSets.
+"""Roll a Deployment's pods from one template to the next by way of ReplicaSets, and describe that in its status:
+counts, and whether it is available and progresses.
 
-`rollout`, `deployment_revision` and `deployment_status` decide what to do; this module carries it out.
-Source: kube-controller-manager's deployment controller.
+`rollout` and `revisions` decide what to do; this module carries it out.
+
+Source: kube-controller-manager's deployment controller; reasons and messages are those that kubectl shows.
 """
 
 import logging
@@ -9,16 +11,17 @@ from collections.abc import Sequence
 
 import msgspec
 
+from koordinator import clock
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.apps import Deployment, DeploymentStatus, ReplicaSet
 from koordinator.api.core import Pod
+from koordinator.api.meta import Condition
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import deployment_revision, pod_control, rollout, status_write
-from koordinator.local.controllers import deployment_status as statuses
+from koordinator.local.controllers import pod_control, revisions, rollout, status_write
 from koordinator.local.controllers.ownership import (
     BY_CONTROLLER,
     Children,
@@ -27,6 +30,8 @@ from koordinator.local.controllers.ownership import (
     is_deleting,
     key_of,
 )
+from koordinator.local.controllers.replicaset import REPLICA_FAILURE
+from koordinator.local.controllers.status_write import find, without_condition
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +92,8 @@ class DeploymentController:
             return None
         sets = await self._sets.claim(found)
         now_s = self._cluster.clock.now()
-        deployment = msgspec.structs.replace(found, status=statuses.with_pause(found, now_s))
-        new = deployment_revision.find_new(deployment, sets)
+        deployment = msgspec.structs.replace(found, status=with_pause(found, now_s))
+        new = revisions.find_new(deployment, sets)
         stage = _Stage(deployment, new, [one for one in sets if one is not new])
         if is_deleting(found):
             await self._write_counts(found, stage)
@@ -117,7 +122,7 @@ class DeploymentController:
             return
         if await self._scale(stage, rollout.plan_old(stage.deployment, stage.new, stage.old)):
             return
-        if statuses.is_complete(stage.deployment, stage.deployment.status):
+        if is_complete(stage.deployment, stage.deployment.status):
             await self._clean_up(stage)
 
     async def _recreate(self, stage: _Stage) -> None:
@@ -127,7 +132,7 @@ class DeploymentController:
         if await self._scale(stage, plan) or old_pods_left:
             return
         await self._ensure_new(stage)
-        if statuses.is_complete(stage.deployment, stage.deployment.status):
+        if is_complete(stage.deployment, stage.deployment.status):
             await self._clean_up(stage)
 
     def _has_pods(self, sets: Sequence[ReplicaSet]) -> bool:
@@ -145,10 +150,10 @@ class DeploymentController:
             await self._sync_revision(stage)
             return
         deployment = stage.deployment
-        body = deployment_revision.new_replica_set(deployment, stage.old)
+        body = revisions.new_replica_set(deployment, stage.old)
         name, revision = (
             body["metadata"]["name"],
-            body["metadata"]["annotations"][deployment_revision.REVISION],
+            body["metadata"]["annotations"][revisions.REVISION],
         )
         replicas: int = body["spec"]["replicas"]
         try:
@@ -160,15 +165,13 @@ class DeploymentController:
             if pod_control.is_namespace_ending(error):
                 return
             message = f'Failed to create new replica set "{name}": {error}'
-            self._events.warning(deployment, statuses.SET_CREATE_ERROR, message)
-            raise _NewSetRefused(
-                error, self._noted(stage, "False", statuses.SET_CREATE_ERROR, message)
-            ) from error
+            self._events.warning(deployment, SET_CREATE_ERROR, message)
+            raise _NewSetRefused(error, self._noted(stage, "False", SET_CREATE_ERROR, message)) from error
         stage.new = created
         if replicas > 0:
             self._tell_scaled(deployment, name, 0, replicas)
         message = f'Created new replica set "{name}"'
-        self._note(stage, statuses.NEW_SET_CREATED, message)
+        self._note(stage, NEW_SET_CREATED, message)
         await self._set_revision(stage, revision)
 
     async def _resolve_collision(self, stage: _Stage, name: str) -> None:
@@ -177,7 +180,7 @@ class DeploymentController:
         found = await self._cluster.get(ReplicaSet, name, deployment.metadata.namespace)
         owner = controller_of(found)
         is_ours = owner is not None and owner.uid == deployment.metadata.uid
-        if is_ours and deployment_revision.find_new(deployment, [found]) is not None:
+        if is_ours and revisions.find_new(deployment, [found]) is not None:
             stage.new = found
             return
         collisions = (deployment.status.collision_count or 0) + 1
@@ -191,23 +194,23 @@ class DeploymentController:
         if stage.new is None:
             return
         deployment, new = stage.deployment, stage.new
-        revision = deployment_revision.next_revision(stage.old)
-        missing = deployment_revision.annotations_for(deployment, new.metadata.annotations, revision)
+        revision = revisions.next_revision(stage.old)
+        missing = revisions.annotations_for(deployment, new.metadata.annotations, revision)
         spec = {}
         if new.spec.min_ready_seconds != deployment.spec.min_ready_seconds:
             spec["minReadySeconds"] = deployment.spec.min_ready_seconds
         if missing or spec:
             await self._patch_set(stage, new, missing, spec)
-        if status_write.find(deployment.status.conditions, statuses.PROGRESSING) is None:
-            self._note(stage, statuses.NEW_SET_FOUND, f'Found new replica set "{new.metadata.name}"')
+        if status_write.find(deployment.status.conditions, PROGRESSING) is None:
+            self._note(stage, NEW_SET_FOUND, f'Found new replica set "{new.metadata.name}"')
         assert stage.new is not None
-        await self._set_revision(stage, stage.new.metadata.annotations[deployment_revision.REVISION])
+        await self._set_revision(stage, stage.new.metadata.annotations[revisions.REVISION])
 
     async def _set_revision(self, stage: _Stage, revision: str) -> None:
         meta = stage.deployment.metadata
-        if meta.annotations.get(deployment_revision.REVISION) == revision:
+        if meta.annotations.get(revisions.REVISION) == revision:
             return
-        annotations = {deployment_revision.REVISION: revision}
+        annotations = {revisions.REVISION: revision}
         patch = {"metadata": {"uid": meta.uid, "annotations": annotations}}
         await self._cluster.patch(Deployment, meta.name, patch, meta.namespace)
 
@@ -216,7 +219,7 @@ class DeploymentController:
         changed = False
         for step in plan:
             one, size = step.replica_set, step.replicas
-            wanted = deployment_revision.size_annotations(stage.deployment)
+            wanted = revisions.size_annotations(stage.deployment)
             missing = {k: v for k, v in wanted.items() if one.metadata.annotations.get(k) != v}
             if size == one.spec.replicas:
                 if missing:
@@ -242,7 +245,7 @@ class DeploymentController:
         self._events.normal(deployment, "ScalingReplicaSet", message)
 
     async def _clean_up(self, stage: _Stage) -> None:
-        for one in deployment_revision.outdated(stage.deployment, stage.old):
+        for one in revisions.outdated_sets(stage.deployment, stage.old):
             meta = one.metadata
             try:
                 await self._cluster.delete(ReplicaSet, meta.name, meta.namespace, uid=meta.uid)
@@ -259,21 +262,21 @@ class DeploymentController:
 
     def _noted(self, stage: _Stage, state: str, reason: str, message: str) -> DeploymentStatus:
         status = stage.deployment.status
-        if statuses.deadline_s(stage.deployment) is None:
+        if deadline_s(stage.deployment) is None:
             return status
-        condition = statuses.progressing(state, reason, message, self._cluster.clock.now())
-        conditions = statuses.with_condition(status.conditions, condition)
+        condition = progressing(state, reason, message, self._cluster.clock.now())
+        conditions = with_condition(status.conditions, condition)
         return msgspec.structs.replace(status, conditions=conditions)
 
     async def _write_counts(self, found: Deployment, stage: _Stage) -> None:
-        status = statuses.counts(stage.deployment, stage.new, stage.old, self._cluster.clock.now())
+        status = counts(stage.deployment, stage.new, stage.old, self._cluster.clock.now())
         await status_write.write(self._cluster, found, found.status, status)
 
     async def _write_progress(self, found: Deployment, stage: _Stage) -> float | None:
         now_s = self._cluster.clock.now()
-        status = statuses.rolling(stage.deployment, stage.new, stage.old, now_s)
+        status = rolling(stage.deployment, stage.new, stage.old, now_s)
         await status_write.write(self._cluster, found, found.status, status)
-        left_s = statuses.until_deadline_s(stage.deployment, status, now_s)
+        left_s = until_deadline_s(stage.deployment, status, now_s)
         # A second more, since the deadline must be behind us then.
         return None if left_s is None else max(left_s, 0.0) + 1.0
 
@@ -284,3 +287,188 @@ class _NewSetRefused(Exception):
     def __init__(self, error: errors.ApiError, status: DeploymentStatus) -> None:
         super().__init__(str(error))
         self.error, self.status = error, status
+
+
+AVAILABLE, PROGRESSING = "Available", "Progressing"
+NEW_SET_CREATED, NEW_SET_FOUND, NEW_SET_AVAILABLE = (
+    "NewReplicaSetCreated",
+    "FoundNewReplicaSet",
+    "NewReplicaSetAvailable",
+)
+SET_UPDATED, SET_CREATE_ERROR, TIMED_OUT = (
+    "ReplicaSetUpdated",
+    "ReplicaSetCreateError",
+    "ProgressDeadlineExceeded",
+)
+PAUSED, RESUMED = "DeploymentPaused", "DeploymentResumed"
+
+DEADLINE_DEFAULT_S = 600
+_NO_DEADLINE = 2**31 - 1  # how the API spells "for ever"
+
+
+def deadline_s(deployment: Deployment) -> int | None:
+    """Return seconds without progress after which a rollout is called stuck; None for never."""
+    found = deployment.spec.progress_deadline_seconds
+    if found is None:
+        return DEADLINE_DEFAULT_S
+    return None if found == _NO_DEADLINE else found
+
+
+def progressing(status: str, reason: str, message: str, now_s: float) -> Condition:
+    now = clock.rfc3339(now_s)
+    return Condition(
+        type=PROGRESSING,
+        status=status,
+        reason=reason,
+        message=message,
+        last_update_time=now,
+        last_transition_time=now,
+    )
+
+
+def with_condition(conditions: Sequence[Condition], new: Condition) -> list[Condition]:
+    """Set a condition: unchanged while status and reason stay, and with its old transition time while the
+    status stays."""
+    old = find(conditions, new.type)
+    if old is not None and (old.status, old.reason) == (new.status, new.reason):
+        return list(conditions)
+    if old is not None and old.status == new.status:
+        new = msgspec.structs.replace(new, last_transition_time=old.last_transition_time)
+    return [*without_condition(conditions, new.type), new]
+
+
+def with_pause(deployment: Deployment, now_s: float) -> DeploymentStatus:
+    """The status after a pause or its end was noted (a pause stops the progress deadline)."""
+    status = deployment.status
+    if deadline_s(deployment) is None:
+        return status
+    current = find(status.conditions, PROGRESSING)
+    reason = current.reason if current is not None else ""
+    if reason == TIMED_OUT or deployment.spec.paused == (reason == PAUSED):
+        return status
+    if deployment.spec.paused:
+        new = progressing("Unknown", PAUSED, "Deployment is paused", now_s)
+    else:
+        new = progressing("Unknown", RESUMED, "Deployment is resumed", now_s)
+    return msgspec.structs.replace(status, conditions=with_condition(status.conditions, new))
+
+
+def counts(
+    deployment: Deployment, new: ReplicaSet | None, old: Sequence[ReplicaSet], now_s: float
+) -> DeploymentStatus:
+    """Replica counts and the Available condition."""
+    every = [*old, *([new] if new is not None else [])]
+    available = sum(one.status.available_replicas for one in every)
+    minimum = deployment.spec.replicas - rollout.bounds_of(deployment).unavailable
+    now = clock.rfc3339(now_s)
+    enough = available >= minimum
+    condition = Condition(
+        type=AVAILABLE,
+        status="True" if enough else "False",
+        reason="MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
+        message=f"Deployment {'has' if enough else 'does not have'} minimum availability.",
+        last_update_time=now,
+        last_transition_time=now,
+    )
+    return msgspec.structs.replace(
+        deployment.status,
+        observed_generation=deployment.metadata.generation,
+        replicas=sum(one.status.replicas for one in every),
+        updated_replicas=new.status.replicas if new is not None else 0,
+        ready_replicas=sum(one.status.ready_replicas for one in every),
+        available_replicas=available,
+        unavailable_replicas=max(rollout.wanted(every) - available, 0),
+        conditions=with_condition(deployment.status.conditions, condition),
+    )
+
+
+def rolling(
+    deployment: Deployment, new: ReplicaSet | None, old: Sequence[ReplicaSet], now_s: float
+) -> DeploymentStatus:
+    """Counts, the Progressing condition of the rollout, and failures of the ReplicaSets.
+
+    `deployment.status` is the status before, against which progress is measured.
+    """
+    status = counts(deployment, new, old, now_s)
+    conditions = status.conditions
+    current = find(deployment.status.conditions, PROGRESSING)
+    if deadline_s(deployment) is None:
+        conditions = without_condition(conditions, PROGRESSING)
+    elif not _was_complete(status, current):
+        subject = f'ReplicaSet "{new.metadata.name}"' if new is not None else _name(deployment)
+        if is_complete(deployment, status):
+            done = progressing("True", NEW_SET_AVAILABLE, f"{subject} has successfully progressed.", now_s)
+            conditions = with_condition(conditions, done)
+        elif _has_progressed(deployment.status, status):
+            moving = progressing("True", SET_UPDATED, f"{subject} is progressing.", now_s)
+            if current is not None and current.status == "True":
+                moving = msgspec.structs.replace(moving, last_transition_time=current.last_transition_time)
+            # Set anew even when it says the same: the deadline counts from the last progress.
+            conditions = [*without_condition(conditions, PROGRESSING), moving]
+        elif is_timed_out(deployment, now_s):
+            stuck = progressing("False", TIMED_OUT, f"{subject} has timed out progressing.", now_s)
+            conditions = with_condition(conditions, stuck)
+    failure = _failure(new, old)
+    if failure is None:
+        conditions = without_condition(conditions, REPLICA_FAILURE)
+    else:
+        conditions = with_condition(conditions, failure)
+    return msgspec.structs.replace(status, conditions=conditions)
+
+
+def is_complete(deployment: Deployment, status: DeploymentStatus) -> bool:
+    """Return whether all pods are new and available."""
+    replicas = deployment.spec.replicas
+    return (
+        status.updated_replicas == replicas
+        and status.replicas == replicas
+        and status.available_replicas == replicas
+        and status.observed_generation >= deployment.metadata.generation
+    )
+
+
+def is_timed_out(deployment: Deployment, now_s: float) -> bool:
+    """Return whether the rollout has made no progress for its deadline."""
+    left_s = until_deadline_s(deployment, deployment.status, now_s)
+    current = find(deployment.status.conditions, PROGRESSING)
+    return (left_s is not None and left_s < 0) or (current is not None and current.reason == TIMED_OUT)
+
+
+def until_deadline_s(deployment: Deployment, status: DeploymentStatus, now_s: float) -> float | None:
+    """Return seconds until the rollout counts as stuck (negative: it does); None when that cannot happen."""
+    limit_s, current = deadline_s(deployment), find(status.conditions, PROGRESSING)
+    if limit_s is None or current is None or current.last_update_time is None:
+        return None
+    if current.reason in (NEW_SET_AVAILABLE, TIMED_OUT, PAUSED):
+        return None
+    return clock.parse_rfc3339(current.last_update_time) + limit_s - now_s
+
+
+def _was_complete(status: DeploymentStatus, current: Condition | None) -> bool:
+    return (
+        status.replicas == status.updated_replicas
+        and current is not None
+        and current.reason == NEW_SET_AVAILABLE
+    )
+
+
+def _has_progressed(old: DeploymentStatus, new: DeploymentStatus) -> bool:
+    return (
+        new.updated_replicas > old.updated_replicas
+        or new.replicas - new.updated_replicas < old.replicas - old.updated_replicas
+        or new.ready_replicas > old.ready_replicas
+        or new.available_replicas > old.available_replicas
+    )
+
+
+def _failure(new: ReplicaSet | None, old: Sequence[ReplicaSet]) -> Condition | None:
+    """Return the first failure of a ReplicaSet, the new one asked first."""
+    for one in [*([new] if new is not None else []), *old]:
+        found = find(one.status.conditions, REPLICA_FAILURE)
+        if found is not None:
+            return msgspec.structs.replace(found, last_update_time=found.last_transition_time)
+    return None
+
+
+def _name(deployment: Deployment) -> str:
+    return f'Deployment "{deployment.metadata.name}"'

@@ -15,7 +15,7 @@ from koordinator import clock
 from koordinator.api.batch import Job, JobStatus, UncountedTerminatedPods
 from koordinator.api.core import Pod
 from koordinator.api.meta import Condition
-from koordinator.local.controllers import job_indexes, job_pods, pod_health, pod_ranking
+from koordinator.local.controllers import job_pods, pod_health
 from koordinator.local.controllers.job_pods import PodFailureAction
 from koordinator.local.controllers.status_write import find, is_true, with_condition, without_condition
 
@@ -213,8 +213,8 @@ def _is_terminating(pod: Pod) -> bool:
 def _index_sets(job: Job) -> tuple[set[int], set[int]]:
     if not job_pods.is_indexed(job):
         return set(), set()
-    done = job_indexes.parse(job.status.completed_indexes, "status.completedIndexes")
-    return done, job_indexes.parse(job.status.failed_indexes or "", "status.failedIndexes")
+    done = job_pods.parse(job.status.completed_indexes, "status.completedIndexes")
+    return done, job_pods.parse(job.status.failed_indexes or "", "status.failedIndexes")
 
 
 def _index_failures(job: Job, pods: Sequence[Pod]) -> dict[int, int]:
@@ -268,7 +268,7 @@ def _counted(job: Job, facts: JobPods) -> JobStatus:
         status,
         succeeded=facts.succeeded if indexed else status.succeeded + more_succeeded,
         failed=status.failed + more_failed,
-        completed_indexes=job_indexes.to_text(facts.done_indexes) if indexed else "",
+        completed_indexes=job_pods.to_text(facts.done_indexes) if indexed else "",
         failed_indexes=_failed_text(job, facts),
         uncounted_terminated_pods=uncounted,
     )
@@ -277,7 +277,7 @@ def _counted(job: Job, facts: JobPods) -> JobStatus:
 def _failed_text(job: Job, facts: JobPods) -> str | None:
     if job.spec.backoff_limit_per_index is None:
         return job.status.failed_indexes
-    return job_indexes.to_text(facts.failed_indexes)
+    return job_pods.to_text(facts.failed_indexes)
 
 
 def _is_accounted(job: Job, pod: Pod, status: JobStatus) -> bool:
@@ -327,7 +327,7 @@ def _succeeded(job: Job, facts: JobPods) -> JobResult | None:
     policy = job.spec.success_policy
     for number, rule in enumerate(policy.rules if policy is not None else []):
         field = f"spec.successPolicy.rules[{number}].succeededIndexes"
-        wanted = None if rule.succeeded_indexes is None else job_indexes.parse(rule.succeeded_indexes, field)
+        wanted = None if rule.succeeded_indexes is None else job_pods.parse(rule.succeeded_indexes, field)
         have = facts.done_indexes if wanted is None else facts.done_indexes & wanted
         need = rule.succeeded_count if rule.succeeded_count is not None else len(wanted or ())
         if need and len(have) >= need:
@@ -442,7 +442,7 @@ def _managed(
     wanted = _wanted_active(job, facts, len(active))
     surplus = len(active) - wanted
     if surplus > 0:
-        unwanted += pod_ranking.first_to_go(active, surplus, active, now_s)
+        unwanted += pod_health.first_to_go(active, surplus, active, now_s)
     occupied = len(active) + (facts.terminating if job_pods.replaces_only_failed(job) else 0)
     missing = min(wanted - occupied, BURST_MAX)
     if unwanted or missing <= 0:

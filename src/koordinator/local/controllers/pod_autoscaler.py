@@ -27,10 +27,17 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
 from koordinator.local import selectors
-from koordinator.local.controllers import replica_limits, replica_proposals, selected_pods, status_write
+from koordinator.local.controllers import autoscaler_decisions, selected_pods, status_write
+from koordinator.local.controllers.autoscaler_decisions import (
+    History,
+    NoProposal,
+    PodMetric,
+    Proposal,
+    ReplicaBounds,
+    Said,
+    Tolerance,
+)
 from koordinator.local.controllers.ownership import is_deleting, key_of
-from koordinator.local.controllers.replica_limits import History, ReplicaBounds, Said
-from koordinator.local.controllers.replica_proposals import NoProposal, PodMetric, Proposal, Tolerance
 from koordinator.local.controllers.selected_pods import SelectedPods
 from koordinator.local.registry.scale import selector_text
 
@@ -179,7 +186,9 @@ class PodAutoscalerController:
                 await self._write(look, {"current_replicas": current, "current_metrics": metrics})
                 return
             reason = f"{name} above target" if proposed > current else "All metrics below target"
-            decided = replica_limits.limited(history, hpa.spec.behavior, current, proposed, bounds, now_s)
+            decided = autoscaler_decisions.limited(
+                history, hpa.spec.behavior, current, proposed, bounds, now_s
+            )
             look.say("AbleToScale", decided.able)
             look.say("ScalingLimited", decided.limited)
             wanted = decided.replicas
@@ -322,10 +331,10 @@ class PodAutoscalerController:
                 raise NoProposal(f"unable to get metrics for resource {name}: {_NO_USAGE}")
             if target.average_value is not None:
                 aim = quantity.milli(target.average_value)
-                proposal = replica_proposals.by_average(pods, usage, name, aim, replicas, tolerance, now_s)
+                proposal = autoscaler_decisions.by_average(pods, usage, name, aim, replicas, tolerance, now_s)
             else:
                 percent = target.average_utilization or 0
-                proposal = replica_proposals.by_utilization(
+                proposal = autoscaler_decisions.by_utilization(
                     pods, usage, name, container, percent, replicas, tolerance, now_s
                 )
         except NoProposal as error:
@@ -370,7 +379,7 @@ def _current(resource: str, proposal: Proposal) -> Json:
 def _tolerance(hpa: HorizontalPodAutoscaler) -> Tolerance:
     def of(rules: ScalingRules | None) -> float:
         if rules is None or rules.tolerance is None:
-            return replica_proposals.TOLERANCE
+            return autoscaler_decisions.TOLERANCE
         return quantity.milli(rules.tolerance) / 1000
 
     behavior = hpa.spec.behavior

@@ -18,7 +18,7 @@ from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import pod_control, pod_health, pod_ranking, status_write
+from koordinator.local.controllers import pod_control, pod_health, status_write
 from koordinator.local.controllers.ownership import (
     BY_CONTROLLER,
     Children,
@@ -135,7 +135,7 @@ class ReplicaSetController(Generic[R]):
             )
         if missing < 0:
             now_s = self._cluster.clock.now()
-            doomed = pod_ranking.first_to_go(pods, min(-missing, BURST_MAX), self._related(obj, pods), now_s)
+            doomed = pod_health.first_to_go(pods, min(-missing, BURST_MAX), self._related(obj, pods), now_s)
             return await self._control.delete_all(obj, doomed)
         return None
 

@@ -1,5 +1,8 @@
-"""Keeps the pods of a StatefulSet, each with its own name and storage: names stay, and storage stays with them.
-Decisions are in `stateful_plan`.
+"""Keep the pods of a StatefulSet, each with its own name and storage: names stay, and storage stays with them. Pure
+functions decide which pods to create and delete next, and what the set says about itself.
+
+With ordered management nothing happens to a pod before all earlier ones are ready; with parallel management only
+updates go one by one.
 
 Source: kube-controller-manager's statefulset controller.
 """
@@ -11,7 +14,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.apps import ClaimRetentionPolicy, ControllerRevision, StatefulSet
+from koordinator.api.apps import ClaimRetentionPolicy, ControllerRevision, StatefulSet, StatefulSetStatus
 from koordinator.api.core import Pod
 from koordinator.api.meta import Object, OwnerReference
 from koordinator.api.storage import PersistentVolumeClaim
@@ -20,13 +23,187 @@ from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import controller_revision, pod_control, stateful_plan, status_write
-from koordinator.local.controllers.controller_revision import POD_LABEL
+from koordinator.local.controllers import pod_control, pod_health, revisions, rollout, status_write
 from koordinator.local.controllers.ownership import Children, is_deleting, key_of
 from koordinator.local.controllers.replicaset import next_available_s
-from koordinator.local.controllers.stateful_plan import Revisions, StatefulPlan
+from koordinator.local.controllers.revisions import POD_LABEL
 
 log = logging.getLogger(__name__)
+
+PARALLEL = "Parallel"
+ON_DELETE = "OnDelete"
+
+
+class NewStatefulPod(msgspec.Struct, frozen=True):
+    """The pod `ordinal` is missing; `is_current` takes the template from before the update."""
+
+    ordinal: int
+    is_current: bool
+
+
+class StatefulPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`scaled_down` are those of `delete` that leave for good."""
+
+    create: list[NewStatefulPod] = []
+    delete: list[Pod] = []
+    scaled_down: list[Pod] = []
+
+
+class Revisions(msgspec.Struct, frozen=True):
+    """Names of the revision before an update and of the newest; equal when there is no update."""
+
+    current: str
+    update: str
+
+
+def ordinal_of(obj: StatefulSet, pod: Pod) -> int | None:
+    """Return the number in the pod's name; None when the name is not one of the set's."""
+    base, dash, number = pod.metadata.name.rpartition("-")
+    is_member = base == obj.metadata.name and dash and number.isascii() and number.isdecimal()
+    return int(number) if is_member and str(int(number)) == number else None
+
+
+def start_of(obj: StatefulSet) -> int:
+    """Return the first ordinal."""
+    return obj.spec.ordinals.start if obj.spec.ordinals is not None else 0
+
+
+def revision_of(pod: Pod) -> str:
+    return pod.metadata.labels.get(POD_LABEL, "")
+
+
+def is_running_and_ready(pod: Pod) -> bool:
+    return pod.status.phase == "Running" and pod_health.is_ready(pod)
+
+
+def is_healthy(pod: Pod) -> bool:
+    return is_running_and_ready(pod) and not is_deleting(pod)
+
+
+def plan_pods(obj: StatefulSet, pods: Sequence[Pod], revisions: Revisions, now_s: float) -> StatefulPlan:
+    """Return the next step. Raises: ProtocolError (maxUnavailable)."""
+    start = start_of(obj)
+    by_ordinal = {ordinal: pod for pod in pods if (ordinal := ordinal_of(obj, pod)) is not None}
+    wanted = range(start, start + obj.spec.replicas)
+    replicas = [by_ordinal.get(ordinal) for ordinal in wanted]
+    condemned = [by_ordinal[ordinal] for ordinal in sorted(by_ordinal, reverse=True) if ordinal not in wanted]
+    ordered = obj.spec.pod_management_policy != PARALLEL
+    made = StatefulPlan()
+    if not _fill(obj, wanted, replicas, ordered, made, now_s):
+        return made
+    if not _scale_down(obj, replicas, condemned, ordered, made, now_s):
+        return made
+    if obj.spec.update_strategy.type != ON_DELETE and not made.create and not made.delete:
+        made.delete.extend(_to_update(obj, replicas, revisions))
+    return made
+
+
+def _fill(
+    obj: StatefulSet,
+    wanted: range,
+    replicas: Sequence[Pod | None],
+    ordered: bool,
+    made: StatefulPlan,
+    now_s: float,
+) -> bool:
+    """Create what is missing and remove what has ended; whether there may be further steps."""
+    for ordinal, pod in zip(wanted, replicas, strict=True):
+        if pod is None:
+            made.create.append(NewStatefulPod(ordinal, _keeps_current(obj, ordinal)))
+        elif pod.status.phase in (pod_health.SUCCEEDED, pod_health.FAILED):
+            if not is_deleting(pod):
+                made.delete.append(pod)
+        elif is_healthy(pod) and pod_health.is_available(pod, obj.spec.min_ready_seconds, now_s):
+            continue
+        if ordered:
+            return False
+    return True
+
+
+def _keeps_current(obj: StatefulSet, ordinal: int) -> bool:
+    """Return whether a missing pod comes back as it was before the update."""
+    is_rolling = obj.spec.update_strategy.type != ON_DELETE
+    return is_rolling and ordinal < start_of(obj) + _partition(obj)
+
+
+def _partition(obj: StatefulSet) -> int:
+    """Return how many of the lowest pods an update leaves alone."""
+    rolling = obj.spec.update_strategy.rolling_update
+    return (rolling.partition or 0) if rolling is not None else 0
+
+
+def _scale_down(
+    obj: StatefulSet,
+    replicas: Sequence[Pod | None],
+    condemned: Sequence[Pod],
+    ordered: bool,
+    made: StatefulPlan,
+    now_s: float,
+) -> bool:
+    """Delete what is too much, the highest ordinal first; whether there may be further steps."""
+    every = [pod for pod in (*replicas, *reversed(condemned)) if pod is not None]
+    first_unhealthy = next((pod for pod in every if not is_healthy(pod)), None)
+    for pod in condemned:
+        if is_deleting(pod):
+            if ordered:
+                return False
+            continue
+        is_fine = is_running_and_ready(pod) and pod_health.is_available(
+            pod, obj.spec.min_ready_seconds, now_s
+        )
+        if ordered and not is_fine and pod is not first_unhealthy:
+            return False
+        made.delete.append(pod)
+        made.scaled_down.append(pod)
+        if ordered:
+            return False
+    return True
+
+
+def _to_update(obj: StatefulSet, replicas: Sequence[Pod | None], revisions: Revisions) -> list[Pod]:
+    """Old pods to delete now, from the highest ordinal down to the partition."""
+    rolling = obj.spec.update_strategy.rolling_update
+    most = rolling.max_unavailable if rolling is not None else None
+    field = "spec.updateStrategy.rollingUpdate.maxUnavailable"
+    left = max(rollout.resolved(1 if most is None else most, obj.spec.replicas, field, up=False), 1)
+    doomed: list[Pod] = []
+    for pod in reversed(replicas[_partition(obj) :]):
+        is_old = pod is not None and revision_of(pod) != revisions.update and not is_deleting(pod)
+        if is_old and pod is not None:
+            doomed.append(pod)
+        if is_old or pod is None or not is_healthy(pod):
+            left -= 1
+        if left == 0:
+            break
+    return doomed
+
+
+def status_of(
+    obj: StatefulSet, pods: Sequence[Pod], revisions: Revisions, collisions: int, now_s: float
+) -> StatefulSetStatus:
+    """The counts and revisions; a finished update makes its revision the current one."""
+    living = [pod for pod in pods if not is_deleting(pod)]
+    ready = [pod for pod in pods if is_running_and_ready(pod)]
+    updated = sum(revision_of(pod) == revisions.update for pod in living)
+    current, current_count = revisions.current, sum(revision_of(pod) == revisions.current for pod in living)
+    wanted = obj.spec.replicas
+    is_rolling = obj.spec.update_strategy.type != ON_DELETE
+    if is_rolling and updated == wanted and len(ready) == wanted and len(pods) == wanted:
+        current, current_count = revisions.update, updated
+    return msgspec.structs.replace(
+        obj.status,
+        replicas=len(pods),
+        ready_replicas=len(ready),
+        available_replicas=sum(
+            pod_health.is_available(pod, obj.spec.min_ready_seconds, now_s) for pod in ready
+        ),
+        current_replicas=current_count,
+        updated_replicas=updated,
+        current_revision=current,
+        update_revision=revisions.update,
+        collision_count=collisions,
+        observed_generation=obj.metadata.generation,
+    )
 
 
 WORKERS = 5
@@ -67,15 +244,15 @@ class StatefulSetController:
             return None
         now_s = self._cluster.clock.now()
         history = await self._revisions.claim(obj)
-        newest = await controller_revision.ensure(self._cluster, obj, history)
+        newest = await revisions.ensure(self._cluster, obj, history)
         current = _current(obj, history) or newest.revision
-        revisions = Revisions(current.metadata.name, newest.revision.metadata.name)
-        pods = await self._pods.claim(obj, lambda pod: stateful_plan.ordinal_of(obj, pod) is not None)
+        names = Revisions(current.metadata.name, newest.revision.metadata.name)
+        pods = await self._pods.claim(obj, lambda pod: ordinal_of(obj, pod) is not None)
         waits_s = self._pods.expectations.left_s(obj.metadata.uid, now_s)
         failure: errors.ApiError | None = None
         stale_s = None
         if waits_s is None:
-            plan = stateful_plan.plan(obj, pods, revisions, now_s)
+            plan = plan_pods(obj, pods, names, now_s)
             if any(self._has_stale_claim(obj, new.ordinal) for new in plan.create):
                 plan, stale_s = msgspec.structs.replace(plan, create=[]), STALE_CLAIM_S
             templates = {True: current, False: newest.revision}
@@ -85,10 +262,10 @@ class StatefulSetController:
                 await self._act(obj, plan, templates)
             except errors.ApiError as error:
                 failure = error
-        status = stateful_plan.status_of(obj, pods, revisions, newest.collisions, now_s)
+        status = status_of(obj, pods, names, newest.collisions, now_s)
         await status_write.write(self._cluster, obj, obj.status, status, _ALWAYS_WRITTEN)
-        live = {revisions.update, status.current_revision, *(stateful_plan.revision_of(pod) for pod in pods)}
-        await controller_revision.truncate(self._cluster, obj, history, live)
+        live = {names.update, status.current_revision, *(revision_of(pod) for pod in pods)}
+        await revisions.truncate(self._cluster, obj, history, live)
         if failure is not None:
             raise failure
         soon_s = next_available_s(pods, obj.spec.min_ready_seconds, now_s)
@@ -103,7 +280,7 @@ class StatefulSetController:
             await self._delete(obj, pod)
         for new in plan.create:
             revision = templates[new.is_current]
-            template = controller_revision.template_of(revision)
+            template = revisions.template_of(revision)
             body = new_pod(obj, template, revision.metadata.name, new.ordinal)
             await self._create(obj, body, new.ordinal)
 
@@ -137,7 +314,7 @@ class StatefulSetController:
     async def _keep_identities(self, obj: StatefulSet, pods: Sequence[Pod]) -> None:
         """Give adopted pods the labels that name them."""
         for pod in pods:
-            ordinal = stateful_plan.ordinal_of(obj, pod)
+            ordinal = ordinal_of(obj, pod)
             assert ordinal is not None, pod.key
             wanted = identity_labels(pod.metadata.name, ordinal)
             if any(pod.metadata.labels.get(key) != value for key, value in wanted.items()):
@@ -181,9 +358,9 @@ class StatefulSetController:
         leaving = {pod.metadata.uid for pod in plan.scaled_down}
         uids = [pod.metadata.uid for pod in pods]
         for pod in pods:
-            ordinal = stateful_plan.ordinal_of(obj, pod)
+            ordinal = ordinal_of(obj, pod)
             assert ordinal is not None, pod.key
-            start = stateful_plan.start_of(obj)
+            start = start_of(obj)
             is_wanted = start <= ordinal < start + obj.spec.replicas
             if not is_wanted and pod.metadata.uid not in leaving:
                 continue  # told before its deletion, or not its turn yet

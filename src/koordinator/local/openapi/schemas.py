@@ -259,9 +259,6 @@ def gvk(resource: Resource) -> dict[str, str]:
     return {"group": resource.group, "version": resource.version, "kind": resource.kind}
 
 
-__all__ = ["KINDS", "SchemaDefinitions", "group_prefix", "gvk", "of_struct"]
-
-
 KINDS: dict[str, str] = {
     "Pod": "A group of containers that run together on one node.",
     "PodTemplate": "A template for pods, kept as an object of its own.",

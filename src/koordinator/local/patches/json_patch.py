@@ -1,8 +1,8 @@
-"""JSON patch (RFC 6902).
+"""Apply JSON patches (RFC 6902) and JSON merge patches (RFC 7386).
 
-The document is never changed in place: the first change below a container copies that container, and later
-operations of the same patch reuse the copy. A chain of `copy` operations could double a document with each
-step, so the bytes that they add are bounded, as in the API server.
+A JSON patch never changes the document in place: the first change below a container copies that container, and later
+operations of the same patch reuse the copy. A chain of `copy` operations could double a document with each step, so
+the bytes that they add are bounded, as in the API server.
 """
 
 from typing import Any
@@ -11,6 +11,33 @@ import msgspec
 
 from koordinator.cluster.errors import BadRequest, Invalid, RequestTooLarge
 from koordinator.cluster.strategic_merge import REJECTED
+
+
+def merge(current: Any, patch: Any) -> Any:
+    """`current` changed as `patch` says: objects merge, null removes, everything else replaces.
+
+    Neither argument is changed; unchanged subtrees are shared with the result, which is `current` itself
+    when nothing changes.
+    """
+    if not isinstance(patch, dict):
+        return patch
+    base: dict[str, Any] = current if isinstance(current, dict) else {}
+    result: dict[str, Any] | None = None if base is current else {}
+    for key, value in patch.items():
+        if value is None:
+            if key in base:
+                result = dict(base) if result is None else result
+                result.pop(key, None)
+            continue
+        present = key in base
+        old = base.get(key)
+        new = merge(old, value)
+        if present and (new is old or (new == old and type(new) is type(old))):
+            continue
+        result = dict(base) if result is None else result
+        result[key] = new
+    return base if result is None else result
+
 
 OPERATIONS_MAX = 10_000  # the API server's own limit
 COPIED_BYTES_MAX = 3 * 1024 * 1024  # what `copy` operations may add, as in the API server
@@ -210,6 +237,3 @@ def _index(token: str, last: int) -> int:
     if int(token) > last:
         raise Misfit(f"index {token} is out of bounds")
     return int(token)
-
-
-__all__ = ["COPIED_BYTES_MAX", "OPERATIONS_MAX", "Editor", "Misfit", "apply", "parse", "pointer", "same"]

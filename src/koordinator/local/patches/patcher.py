@@ -7,7 +7,7 @@ from koordinator.cluster import strategic_merge
 from koordinator.cluster.errors import BadRequest, Invalid, StatusCause, StatusDetails, UnsupportedMediaType
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.interfaces import WriteContext
-from koordinator.local.patches import json_patch, merge_patch
+from koordinator.local.patches import json_patch
 from koordinator.local.patches.apply import server_side
 from koordinator.local.schema.types import SchemaType
 
@@ -56,7 +56,7 @@ class ObjectPatcher:
                     "error decoding patch: json: cannot unmarshal "
                     f"{_word(patch)} into Go value of type map[string]interface {{}}"
                 )
-            patched = merge_patch.merge(current, patch)
+            patched = json_patch.merge(current, patch)
         elif patch_type is PatchType.JSON:
             patched = json_patch.apply(current, patch)
         elif patch_type is PatchType.STRATEGIC:
@@ -135,6 +135,3 @@ def _word(value: Any) -> str:
         case dict():
             return "object"
     return "number"
-
-
-__all__ = ["ObjectPatcher", "Shapes"]

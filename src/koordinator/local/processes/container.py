@@ -10,7 +10,7 @@ import signal
 from typing import Protocol
 
 from koordinator.host.cgroup_layout import ContainerID
-from koordinator.local.processes import actions, amounts, container_state, environment, launch
+from koordinator.local.processes import amounts, container_state, environment, launch, probing
 from koordinator.local.processes.container_state import (
     COMPLETED,
     ERROR,
@@ -21,14 +21,18 @@ from koordinator.local.processes.container_state import (
     Running,
     Terminated,
 )
-from koordinator.local.processes.environment import ContainerConfigError, EnvironmentSources, NoCommand
+from koordinator.local.processes.environment import (
+    ContainerConfigError,
+    EnvironmentSources,
+    NoCommand,
+    Services,
+)
 from koordinator.local.processes.groups import GroupError
 from koordinator.local.processes.launch import Exit, Identity, Process, StartError
-from koordinator.local.processes.output import LogFile, Output
+from koordinator.local.processes.logs import LogFile, Output
 from koordinator.local.processes.pod_files import PodFiles
 from koordinator.local.processes.pod_spec import Container, Handler, KubeletPod, Probe
 from koordinator.local.processes.probing import ProbeKind, Prober
-from koordinator.local.processes.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -271,7 +275,7 @@ class ContainerLife:
             self._post_start = asyncio.create_task(self._after_start(hook), name=f"postStart of {self.name}")
 
     async def _after_start(self, hook: Handler) -> None:
-        outcome = await actions.perform(self._services.session, self, hook, HOOK_S_MAX)
+        outcome = await probing.perform(self._services.session, self, hook, HOOK_S_MAX)
         if not outcome.is_well:
             self._warn("FailedPostStartHook", f"PostStartHook failed: {outcome.text}")
             await self.restart("failed its postStart hook", self._home.pod.grace_s)
@@ -373,7 +377,7 @@ class ContainerLife:
         hook = self._hook("pre_stop")
         self._kill_after(grace_s + (GRACE_S_MIN if hook else 0))
         if hook is not None and grace_s > 0:
-            outcome = await actions.perform(self._services.session, self, hook, grace_s)
+            outcome = await probing.perform(self._services.session, self, hook, grace_s)
             if not outcome.is_well:
                 self._warn("FailedPreStopHook", f"PreStopHook failed: {outcome.text}")
         if self.process is not process:

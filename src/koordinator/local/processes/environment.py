@@ -1,16 +1,27 @@
-"""Environment, command and arguments of a container. Pure; what it refers to is looked up before."""
+"""Work out environment, command and arguments of a container (pure: what they refer to is looked up before), with the
+services that pods of the process node share.
+"""
 
 import base64
 import binascii
+import hashlib
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 
 from koordinator.api import quantity
-from koordinator.api.quantity import RawQuantity
+from koordinator.api.quantity import RawQuantity, ResourceList
+from koordinator.clock import Clock
+from koordinator.cluster.events import EventRecorder, EventSeverity, reference
+from koordinator.cluster.protocol import Cluster
+from koordinator.host.cgroup_layout import ContainerID, Runtime
 from koordinator.host.errors import HostError
+from koordinator.host.machine import Processes
+from koordinator.local.processes.groups import PodGroups
 from koordinator.local.processes.launch import DEFAULT_PATH
 from koordinator.local.processes.pod_spec import Container, KubeletPod
 
@@ -237,3 +248,45 @@ def _all_of(source: Mapping[str, Any], around: EnvironmentSources) -> dict[str, 
 def _basename(image: str) -> str:
     """`registry:5000/library/busybox:1.36@sha256:…` is busybox."""
     return image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+
+
+class Services(msgspec.Struct, frozen=True, kw_only=True):
+    """The node around its pods. `folder` holds their logs, volumes and working directories."""
+
+    cluster: Cluster
+    clock: Clock
+    groups: PodGroups
+    processes: Processes
+    events: EventRecorder
+    node_name: str
+    host_ip: str
+    folder: Path
+    allocatable: ResourceList
+    memory_bytes: int
+    session: aiohttp.ClientSession
+    """For requests to containers."""
+
+    def new_id(self, pod: KubeletPod, name: str, run: int) -> ContainerID:
+        """Return an id that no other run has: of 64 hexadecimal digits, as containerd's."""
+        text = f"{pod.uid}/{name}/{run}/{self.clock.now()!r}"
+        return ContainerID(Runtime.CONTAINERD, hashlib.sha256(text.encode()).hexdigest())
+
+    def tell(
+        self, pod: KubeletPod, reason: str, message: str, *, container: str = "", field: str = "containers"
+    ) -> None:
+        """A normal event about a pod or one of its containers."""
+        self._event(pod, EventSeverity.NORMAL, reason, message, container, field)
+
+    def warn(
+        self, pod: KubeletPod, reason: str, message: str, *, container: str = "", field: str = "containers"
+    ) -> None:
+        """A warning about a pod or one of its containers."""
+        self._event(pod, EventSeverity.WARNING, reason, message, container, field)
+
+    def _event(
+        self, pod: KubeletPod, severity: EventSeverity, reason: str, message: str, container: str, field: str
+    ) -> None:
+        about = reference(pod.view)
+        if container:
+            about = msgspec.structs.replace(about, field_path=f"spec.{field}{{{container}}}")
+        self.events.event(about, severity, reason, message)

@@ -14,10 +14,10 @@ from koordinator.api.core import ConfigMap, Secret
 from koordinator.host.errors import HostError
 from koordinator.local.processes import environment
 from koordinator.local.processes.environment import ContainerConfigError, EnvironmentSources
-from koordinator.local.processes.pod_spec import KubeletPod
-from koordinator.local.processes.volume_spec import (
+from koordinator.local.processes.pod_spec import (
     FieldFile,
     FieldFiles,
+    KubeletPod,
     ObjectFiles,
     Projected,
     Projection,

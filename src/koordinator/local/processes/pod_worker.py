@@ -21,16 +21,14 @@ from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.protocol import PatchType
 from koordinator.cluster.supervise import Guard
 from koordinator.host.errors import HostError
-from koordinator.local.processes import amounts, environment, launch, pod_status
+from koordinator.local.processes import amounts, container_state, environment, launch
 from koordinator.local.processes.container import ContainerLife
-from koordinator.local.processes.container_state import ContainerRecord
-from koordinator.local.processes.environment import ContainerConfigError, EnvironmentSources
+from koordinator.local.processes.container_state import ContainerRecord, PodFailure, PodStatusFacts
+from koordinator.local.processes.environment import ContainerConfigError, EnvironmentSources, Services
 from koordinator.local.processes.groups import GroupError
 from koordinator.local.processes.launch import Process
 from koordinator.local.processes.pod_files import PodFiles
 from koordinator.local.processes.pod_spec import KubeletPod
-from koordinator.local.processes.pod_status import PodFailure, PodStatusFacts
-from koordinator.local.processes.services import Services
 from koordinator.local.processes.volumes import REFRESH_S, Volumes
 
 log = logging.getLogger(__name__)
@@ -125,7 +123,7 @@ class PodWorker:
     async def run(self) -> None:
         """The whole life, until the pod is gone from the API and nothing of it is left."""
         try:
-            if self._failure is None and self.pod.raw.status.get("phase") not in pod_status.OVER:
+            if self._failure is None and self.pod.raw.status.get("phase") not in container_state.OVER:
                 async with self._status_kept_current():
                     await self._live()
                 await self._write()
@@ -357,10 +355,12 @@ class PodWorker:
             failure=self._failure,
             readiness_gates=tuple(gate.condition_type for gate in self.pod.spec.readiness_gates),
         )
-        gates = [c for c in self.pod.raw.status.get("conditions") or [] if c["type"] not in pod_status.OURS]
-        ours = [c for c in self.status.get("conditions") or [] if c["type"] in pod_status.OURS]
+        gates = [
+            c for c in self.pod.raw.status.get("conditions") or [] if c["type"] not in container_state.OURS
+        ]
+        ours = [c for c in self.status.get("conditions") or [] if c["type"] in container_state.OURS]
         before = {**self.status, "conditions": [*ours, *gates]}
-        status = pod_status.status(facts, self._steps, self._records, before, self._services.clock.now())
+        status = container_state.status(facts, self._steps, self._records, before, self._services.clock.now())
         self.status = {**self.status, **status, "conditions": [*status["conditions"], *gates]}
         return status
 

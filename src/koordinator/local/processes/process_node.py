@@ -34,12 +34,12 @@ from koordinator.local.nodes import kubelet
 from koordinator.local.processes import amounts, node_object
 from koordinator.local.processes.amounts import GroupAmounts
 from koordinator.local.processes.claims import Claims
+from koordinator.local.processes.container_state import OVER, PodFailure
+from koordinator.local.processes.environment import Services
 from koordinator.local.processes.groups import CLASSES, GroupError, PodGroups
 from koordinator.local.processes.node_object import MachineFacts
 from koordinator.local.processes.pod_spec import KubeletPod, RawPod
-from koordinator.local.processes.pod_status import OVER, PodFailure
 from koordinator.local.processes.pod_worker import PodWorker
-from koordinator.local.processes.services import Services
 
 log = logging.getLogger(__name__)
 

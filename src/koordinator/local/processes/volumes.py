@@ -13,11 +13,9 @@ from koordinator.api.meta import Object
 from koordinator.clock import parse_rfc3339
 from koordinator.cluster import errors
 from koordinator.local.processes import payloads
-from koordinator.local.processes.environment import EnvironmentSources
+from koordinator.local.processes.environment import EnvironmentSources, Services
 from koordinator.local.processes.payloads import MountError, Payload, VolumeSources
-from koordinator.local.processes.pod_spec import KubeletPod
-from koordinator.local.processes.services import Services
-from koordinator.local.processes.volume_spec import TokenFile
+from koordinator.local.processes.pod_spec import KubeletPod, TokenFile
 
 T = TypeVar("T", bound=Object)
 

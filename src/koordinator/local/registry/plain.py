@@ -12,7 +12,7 @@ from koordinator.cluster import strategic_merge
 from koordinator.cluster.errors import StatusCause, UnsupportedMediaType
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.interfaces import WriteContext
-from koordinator.local.patches import json_patch, merge_patch
+from koordinator.local.patches import json_patch
 from koordinator.local.schema.catalog import Catalog
 
 
@@ -80,7 +80,7 @@ class PlainPatcher:
         Raises: UnsupportedMediaType for server-side apply.
         """
         if patch_type is PatchType.MERGE:
-            merged: dict[str, Any] = merge_patch.merge(current, patch)
+            merged: dict[str, Any] = json_patch.merge(current, patch)
             return merged
         if patch_type is PatchType.JSON:
             patched: dict[str, Any] = json_patch.apply(current, patch)

@@ -128,9 +128,6 @@ def _key(resource: Resource) -> _Key:
     return resource.group, resource.version, resource.kind
 
 
-__all__ = ["OPEN_KINDS", "SUBRESOURCE_KINDS", "Catalog", "UnknownResource"]
-
-
 _USAGE = SchemaType(WireKind.MAP, element=types.QUANTITY)
 
 

@@ -58,6 +58,3 @@ def _part_trouble(part: str, low: int, high: int, words: list[str]) -> str:
     if numbers[0] > numbers[-1]:
         return f"beginning of range ({numbers[0]}) beyond end of range ({numbers[-1]}): {part}"
     return ""
-
-
-__all__ = ["trouble"]

@@ -132,23 +132,3 @@ def strict(resource: Resource, unknown: Sequence[str]) -> BadRequest:
     """Return the error with which fieldValidation=Strict answers to unknown fields."""
     texts = ", ".join(f'unknown field "{path}"' for path in unknown)
     return unreadable(resource, f"strict decoding error: {texts}")
-
-
-__all__ = [
-    "duplicate",
-    "forbidden",
-    "go_text",
-    "invalid",
-    "invalid_kind",
-    "invalid_object",
-    "invalid_patch",
-    "not_found",
-    "not_supported",
-    "required",
-    "shown",
-    "strict",
-    "too_long",
-    "too_many",
-    "type_invalid",
-    "unreadable",
-]

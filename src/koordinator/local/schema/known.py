@@ -76,6 +76,3 @@ def share(value: dict[str, Any]) -> None:
 def is_shared(value: Any) -> bool:
     """Return whether results may be remembered for this very object: nobody can change it."""
     return _SHARED.get(value) is not None
-
-
-__all__ = ["ByIdentity", "InternTable", "is_shared", "share"]

@@ -106,6 +106,3 @@ def check_update(meta: dict[str, Any], old: dict[str, Any]) -> list[StatusCause]
             )
             causes.append(errors.forbidden("metadata.finalizers", detail))
     return causes
-
-
-__all__ = ["NameRule", "check", "check_update"]

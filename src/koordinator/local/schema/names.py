@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Callable
 from typing import Any
 
 from koordinator.cluster.errors import StatusCause
@@ -168,6 +169,12 @@ def port_name(text: str) -> str:
     return ""
 
 
+def check(rule: Callable[[str], str], text: str, field: str) -> list[StatusCause]:
+    """Return what is wrong with a text by one of the rules above."""
+    reason = rule(text)
+    return [errors.invalid(field, text, reason)] if reason else []
+
+
 def check_labels(labels: Any, field: str) -> list[StatusCause]:
     """Keys and values of a label map."""
     causes: list[StatusCause] = []
@@ -195,18 +202,3 @@ def check_annotations(annotations: Any, field: str) -> list[StatusCause]:
         if total > ANNOTATIONS_BYTES_MAX:
             causes.append(errors.too_long(field, ANNOTATIONS_BYTES_MAX))
     return causes
-
-
-__all__ = [
-    "check_annotations",
-    "check_labels",
-    "config_key",
-    "env_name",
-    "label_1035",
-    "label_1123",
-    "label_value",
-    "path_segment",
-    "port_name",
-    "qualified_name",
-    "subdomain_1123",
-]

@@ -267,6 +267,3 @@ def _forbidden(resource: Resource, obj: Json, why: str) -> Forbidden:
     name = obj["metadata"].get("name") or obj["metadata"].get("generateName") or ""
     details = StatusDetails(name=name, group=resource.group, kind=resource.plural)
     return Forbidden(f'{resource.qualified} "{name}" is forbidden: {why}', details=details)
-
-
-__all__ = ["Bill", "QuotaBooks", "is_terminating", "match_pod", "selectors"]

@@ -176,5 +176,3 @@ def _amounts(raw: Json | None) -> Amounts:
 
 UNREADABLE = (QuantityError, msgspec.ValidationError)
 """What reading amounts of an object that nobody has checked may raise."""
-
-__all__ = ["UNREADABLE", "counted_kinds", "names_for", "of", "unset"]

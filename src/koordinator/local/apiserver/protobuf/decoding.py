@@ -245,5 +245,3 @@ _READ: dict[str, Read] = {
     ),
     "schemaorstrings": lambda content, state: _schema_or(content, state, 1, wire.text_of),
 }
-
-__all__ = ["decode"]

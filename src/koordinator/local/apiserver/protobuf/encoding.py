@@ -202,5 +202,3 @@ _CONTENTS: dict[str, Content] = {
     "schemaorarray": _schema_or_array,
     "schemaorstrings": _schema_or_strings,
 }
-
-__all__ = ["encode", "message_of", "message_writer"]

@@ -1,1 +1,1 @@
-"""Server-side apply: field sets (`fieldset`), typed values (`typed`), owners (`managed`), the rules (`server_side`)."""
+"""Server-side apply: field sets and owners (`managed`), typed values (`typed`), the rules (`server_side`)."""

@@ -5,9 +5,8 @@ from typing import Any
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import BadRequest, Conflict, Invalid, StatusCause, StatusDetails
 from koordinator.local.interfaces import WriteContext
-from koordinator.local.patches.apply import fieldset, managed, typed
-from koordinator.local.patches.apply.fieldset import Node
-from koordinator.local.patches.apply.managed import APPLY, UPDATE, FieldManager, ManagedFields, Owners
+from koordinator.local.patches.apply import managed, typed
+from koordinator.local.patches.apply.managed import APPLY, UPDATE, FieldManager, ManagedFields, Node, Owners
 from koordinator.local.schema.types import SchemaType
 
 BEFORE_FIRST_APPLY = "before-first-apply"
@@ -78,14 +77,14 @@ def track(
     changed = difference.changed
     kept: Owners = {}
     for owner, share in owners.items():
-        fields = fieldset.difference(share.fields or None, difference.removed)
+        fields = managed.difference(share.fields or None, difference.removed)
         if owner != mine:
-            fields = fieldset.difference(fields, changed)
+            fields = managed.difference(fields, changed)
         if fields is not None:
             kept[owner] = ManagedFields(fields, share.time)
     if taken is not None:
         held = kept.get(mine)
-        fields = fieldset.union(held.fields if held else None, taken)
+        fields = managed.union(held.fields if held else None, taken)
         assert fields is not None
         kept[mine] = ManagedFields(fields, managed.stamp(context.now_s))
     return managed.encode(new, managed.cap(kept), old)
@@ -167,7 +166,7 @@ def _abandoned(previous: Node, owners: Owners) -> Node | None:
     """Return what this manager applied before and nobody owns any more."""
     owned: Node | None = None
     for share in owners.values():
-        owned = fieldset.union(owned, share.fields or None)
+        owned = managed.union(owned, share.fields or None)
     return _outside(previous, owned)
 
 
@@ -177,7 +176,7 @@ def _outside(previous: Node, owned: Node | None) -> Node | None:
         return previous
     below: Node = {}
     for key, node in previous.items():
-        if key == fieldset.SELF:
+        if key == managed.SELF:
             continue
         rest = _outside(node, owned[key]) if key in owned else node
         if rest is not None:
@@ -196,10 +195,10 @@ def _yield_fields(owners: Owners, mine: FieldManager, difference: typed.Differen
     for owner, share in owners.items():
         fields: Node | None = share.fields
         if owner != mine:
-            lost = fieldset.intersection(share.fields or None, changed)
-            conflicts += [(owner, path) for path in fieldset.paths(lost)]
-            fields = fieldset.difference(fields, changed)
-        fields = fieldset.difference(fields, removed)
+            lost = managed.intersection(share.fields or None, changed)
+            conflicts += [(owner, path) for path in managed.paths(lost)]
+            fields = managed.difference(fields, changed)
+        fields = managed.difference(fields, removed)
         if fields is not None:
             after[owner] = ManagedFields(fields, share.time)
     if conflicts and not force:
@@ -233,6 +232,3 @@ def _without_managed(obj: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(meta, dict) or "managedFields" not in meta:
         return obj
     return {**obj, "metadata": {key: value for key, value in meta.items() if key != "managedFields"}}
-
-
-__all__ = ["apply", "track"]

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from koordinator.local.patches.apply import fieldset
-from koordinator.local.patches.apply.fieldset import LEAF, Node
+from koordinator.local.patches.apply import managed
+from koordinator.local.patches.apply.managed import LEAF, Node
 from koordinator.local.schema.known import ByIdentity, is_shared
 from koordinator.local.schema.types import ListType, SchemaType, WireKind
 
@@ -35,7 +35,7 @@ class Mismatch(Exception):
 
     def under(self, element: str) -> "Mismatch":
         """Return the same, seen from one level up."""
-        self.path = fieldset.element_text(element) + self.path
+        self.path = managed.element_text(element) + self.path
         return self
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Difference(msgspec.Struct, frozen=True):
     @property
     def changed(self) -> Node | None:
         """Paths that the new object sets otherwise than the old one."""
-        return fieldset.union(self.added, self.modified)
+        return managed.union(self.added, self.modified)
 
     @property
     def is_empty(self) -> bool:
@@ -84,7 +84,7 @@ def children(shape: SchemaType, value: Any) -> Iterator[tuple[str, SchemaType, A
     for item in value:
         name = _list_element(shape, item)
         if name in seen:
-            raise Mismatch(f"duplicate entries for key {fieldset.element_text(name)}")
+            raise Mismatch(f"duplicate entries for key {managed.element_text(name)}")
         seen.add(name)
         yield name, element, item
 
@@ -141,7 +141,7 @@ def field_set(shape: SchemaType, value: Any) -> Node | None:
         is_list_element = name[0] in "kv"
         is_map_item = shape.kind is not WireKind.STRUCT or name[2:] not in shape.fields
         if is_list_element or is_map_item or item is None or item == {}:
-            node = fieldset.union(node, LEAF)
+            node = managed.union(node, LEAF)
         if node is not None:
             found[name] = node
     return found or None
@@ -152,8 +152,8 @@ def everything(shape: SchemaType, value: Any) -> Node:
     if isinstance(value, dict):  # the common case, without the detour over named parts
         if not (value and shape.granular_map):
             return LEAF
-        return {fieldset.SELF: LEAF, **_members(shape, value)}
-    found: Node = {fieldset.SELF: LEAF}
+        return {managed.SELF: LEAF, **_members(shape, value)}
+    found: Node = {managed.SELF: LEAF}
     parts = _parts(shape, value)
     if not parts:
         return LEAF
@@ -191,7 +191,7 @@ def _fields_of_spec(shape: SchemaType, value: Any) -> Node:
 
 def _without_self(node: Node) -> Node:
     """Return the paths below a node, without the node's own (unless it is all there is)."""
-    return {key: below for key, below in node.items() if key != fieldset.SELF} if len(node) > 1 else node
+    return {key: below for key, below in node.items() if key != managed.SELF} if len(node) > 1 else node
 
 
 def compare(shape: SchemaType, old: Any, new: Any) -> Difference:
@@ -285,7 +285,7 @@ def remove(shape: SchemaType, value: Any, doomed: Node | None) -> Any:
         if node is None:
             kept.append((name, item))
             continue
-        if fieldset.is_member(node):
+        if managed.is_member(node):
             touched = True
             continue
         rest = remove(child, item, node)
@@ -357,6 +357,3 @@ def _shown(value: Any) -> str:
         case float():
             return "float"
     return "int"
-
-
-__all__ = ["Difference", "Mismatch", "check", "compare", "field_set", "merge", "remove"]

@@ -364,6 +364,3 @@ DEFAULTS: dict[tuple[str, str], Default] = {
     ("discovery.k8s.io", "EndpointSlice"): _slice,
 }
 """(group, kind) → the function that fills in what its objects lack."""
-
-
-__all__ = ["DEFAULTS"]

@@ -162,6 +162,3 @@ def _array_adapter(schema: Json) -> Adapt | None:
         return items
 
     return adapt if inner is not None or kind in ("set", "map") else None
-
-
-__all__ = ["adapter", "escaped", "type_of"]

@@ -74,5 +74,3 @@ FORMATS: dict[str, Callable[[str], bool]] = {
     "uuid5": _uuid(5),
 }
 """Name of a format → whether a text has it."""
-
-__all__ = ["FORMATS"]

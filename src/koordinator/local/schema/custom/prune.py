@@ -156,6 +156,3 @@ def _object_filler(
         return value if result is None else result
 
     return fill_object
-
-
-__all__ = ["Defaulter", "Pruner", "compile_defaulter", "compile_pruner"]

@@ -377,6 +377,3 @@ def _by_key(old: Any, keys: list[str] | None) -> dict[Any, Any]:
 
 def _key_of(item: Any, keys: list[str]) -> tuple[Any, ...]:
     return tuple(item.get(key) for key in keys) if isinstance(item, dict) else ()
-
-
-__all__ = ["UNCHECKED", "check", "compile_rules"]

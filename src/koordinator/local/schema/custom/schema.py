@@ -164,9 +164,6 @@ def _same_but_metadata(obj: Json, old: Json) -> bool:
     return all(obj.get(key) is old.get(key) for key in obj.keys() | old.keys() if key != "metadata")
 
 
-__all__ = ["CustomSchema", "decode_meta", "shape_of"]
-
-
 @functools.cache
 def _decoder() -> decoding.Decoder:
     return decoding.decoder_of(models.struct_of("V1ObjectMeta"))

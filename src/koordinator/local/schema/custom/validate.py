@@ -432,6 +432,3 @@ def _one_of(checks: list[Check], value: Any) -> list[Trouble] | None:
         return None
     how = "Found none valid" if not valid else f"Found {valid} valid alternatives"
     return _invalid("", f"must validate one and only one schema (oneOf). {how}")
-
-
-__all__ = ["Check", "causes_of", "compile_schema", "json_type"]

@@ -76,5 +76,3 @@ UPDATE_CHECKS: dict[tuple[str, str], Callable[[Json, Json], list[StatusCause]]] 
     ("scheduling.k8s.io", "PriorityClass"): cluster.check_priority_class_update,
     ("storage.k8s.io", "StorageClass"): cluster.check_storage_class_update,
 }
-
-__all__ = ["CHECKS", "UPDATE_CHECKS"]

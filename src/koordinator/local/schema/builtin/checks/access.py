@@ -113,12 +113,3 @@ def check_binding_update(binding: Json, old: Json) -> list[StatusCause]:
     """A binding keeps its role."""
     new, before = binding.get("roleRef"), old.get("roleRef")
     return check_kept(new, before, "roleRef", "cannot change roleRef")
-
-
-__all__ = [
-    "check_binding_update",
-    "check_cluster_role",
-    "check_cluster_role_binding",
-    "check_role",
-    "check_role_binding",
-]

@@ -35,9 +35,7 @@ def check_config(obj: Json) -> list[StatusCause]:
     total = 0
     for part in ("data", "binaryData"):
         for key, value in (obj.get(part) or {}).items():
-            reason = names.config_key(key)
-            if reason:
-                causes.append(errors.invalid(f"{part}[{key}]", key, reason))
+            causes += names.check(names.config_key, key, f"{part}[{key}]")
             total += len(value.encode())
     twice = (obj.get("data") or {}).keys() & (obj.get("binaryData") or {}).keys()
     for key in sorted(twice):
@@ -104,9 +102,7 @@ def check_node(obj: Json) -> list[StatusCause]:
             (taint.get("key", ""), names.qualified_name, "key"),
             (taint.get("value", ""), names.label_value, "value"),
         ):
-            reason = rule(value) if value or name == "key" else ""
-            if reason:
-                causes.append(errors.invalid(f"{where}.{name}", value, reason))
+            causes += names.check(rule, value, f"{where}.{name}") if value or name == "key" else []
         pair = (taint.get("key"), taint.get("effect"))
         if pair in seen:
             causes.append(errors.duplicate(where, taint))

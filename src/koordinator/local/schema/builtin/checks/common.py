@@ -30,13 +30,9 @@ def check_label_selector(selector: Json, field: str) -> list[StatusCause]:
             causes.append(errors.forbidden(f"{where}.values", detail))
         elif operator not in _SELECTOR_OPERATORS:
             causes.append(errors.invalid(f"{where}.operator", operator, "not a valid selector operator"))
-        reason = names.qualified_name(item.get("key", ""))
-        if reason:
-            causes.append(errors.invalid(f"{where}.key", item.get("key", ""), reason))
+        causes += names.check(names.qualified_name, item.get("key", ""), f"{where}.key")
         for number, value in enumerate(values):
-            reason = names.label_value(value)
-            if reason:
-                causes.append(errors.invalid(f"{where}.values[{number}]", value, reason))
+            causes += names.check(names.label_value, value, f"{where}.values[{number}]")
     return causes
 
 
@@ -150,8 +146,7 @@ def _is_huge_page(name: str) -> bool:
 def check_port(port: Any, field: str) -> list[StatusCause]:
     """A port by number or by name."""
     if isinstance(port, str):
-        reason = names.port_name(port)
-        return [errors.invalid(field, port, reason)] if reason else []
+        return names.check(names.port_name, port, field)
     if not 1 <= port <= _PORT_MAX:
         return [errors.invalid(field, port, f"must be between 1 and {_PORT_MAX}, inclusive")]
     return []

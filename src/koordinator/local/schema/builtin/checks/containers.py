@@ -107,8 +107,7 @@ def _check_field(reference: Json, field: str, known: tuple[str, ...]) -> list[St
         return [errors.invalid(where, path, f"error converting fieldPath: {trouble}")]
     if subscript is not None:
         key = subscript[2].lower() if subscript[1] == "metadata.annotations" else subscript[2]
-        reason = names.qualified_name(key)
-        return [errors.invalid(field, key, reason)] if reason else []
+        return names.check(names.qualified_name, key, field)
     path = "spec.nodeName" if path == "spec.host" else path
     return [] if path in known else [errors.not_supported(where, path, known)]
 

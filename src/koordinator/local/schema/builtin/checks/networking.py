@@ -85,9 +85,7 @@ def _check_ports(ports: list[Json], field: str) -> list[StatusCause]:
                 errors.invalid(f"{where}.targetPort", target, "must be between 1 and 65535, inclusive")
             )
         elif isinstance(target, str) and target:
-            reason = names.port_name(target)
-            if reason:
-                causes.append(errors.invalid(f"{where}.targetPort", target, reason))
+            causes += names.check(names.port_name, target, f"{where}.targetPort")
         node_port = port.get("nodePort")
         if node_port and not 30_000 <= node_port <= 32_767:
             causes.append(errors.invalid(f"{where}.nodePort", node_port, _NODE_PORT_RANGE))

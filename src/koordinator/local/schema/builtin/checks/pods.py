@@ -93,9 +93,7 @@ def _check_requirement(item: Json, field: str) -> list[StatusCause]:
                 causes.append(errors.required(f"{field}.values", detail))
         case _:
             causes.append(errors.invalid(f"{field}.operator", operator, "not a valid selector operator"))
-    reason = names.qualified_name(item.get("key", ""))
-    if reason:
-        causes.append(errors.invalid(f"{field}.key", item.get("key", ""), reason))
+    causes += names.check(names.qualified_name, item.get("key", ""), f"{field}.key")
     return causes
 
 
@@ -105,9 +103,7 @@ def _check_pod_term(term: Json, field: str) -> list[StatusCause]:
         if term.get(name):
             causes += check_label_selector(term[name], f"{field}.{name}")
     key = term.get("topologyKey", "")
-    reason = names.qualified_name(key) if key else ""
-    if reason:
-        causes.append(errors.invalid(f"{field}.topologyKey", key, reason))
+    causes += names.check(names.qualified_name, key, f"{field}.topologyKey") if key else []
     return causes
 
 
@@ -173,9 +169,7 @@ def _check_names(spec: Json, field: str) -> list[StatusCause]:
         ("runtimeClassName", names.subdomain_1123),
     ):
         value = spec.get(name)
-        reason = rule(value) if value else ""
-        if reason:
-            causes.append(errors.invalid(f"{field}.{name}", value, reason))
+        causes += names.check(rule, value, f"{field}.{name}") if value else []
     gates = [
         (f"{field}.schedulingGates[{i}]", g.get("name"))
         for i, g in enumerate(spec.get("schedulingGates") or ())
@@ -256,8 +250,7 @@ def _check_probe_port(port: Any, field: str) -> list[StatusCause]:
     if isinstance(port, int) and not 1 <= port <= 65535:
         return [errors.invalid(field, port, "must be between 1 and 65535, inclusive")]
     if isinstance(port, str):
-        reason = names.port_name(port)
-        return [errors.invalid(field, port, reason)] if reason else []
+        return names.check(names.port_name, port, field)
     return []
 
 
@@ -265,9 +258,7 @@ def _check_ports(ports: Any, field: str) -> list[StatusCause]:
     causes: list[StatusCause] = []
     for index, port in enumerate(ports):
         where = f"{field}[{index}]"
-        reason = names.port_name(port["name"]) if port.get("name") else ""
-        if reason:
-            causes.append(errors.invalid(f"{where}.name", port["name"], reason))
+        causes += names.check(names.port_name, port["name"], f"{where}.name") if port.get("name") else []
         host = port.get("hostPort")
         if host and not 1 <= host <= 65535:
             causes.append(errors.invalid(f"{where}.hostPort", host, "must be between 1 and 65535, inclusive"))
@@ -292,9 +283,7 @@ def _check_env(env: Any, field: str) -> list[StatusCause]:
     causes: list[StatusCause] = []
     for index, item in enumerate(env):
         name = item.get("name", "")
-        reason = names.env_name(name) if name else ""
-        if reason:
-            causes.append(errors.invalid(f"{field}[{index}].name", name, reason))
+        causes += names.check(names.env_name, name, f"{field}[{index}].name") if name else []
         source = item.get("valueFrom")
         if source is None:
             continue
@@ -391,9 +380,7 @@ def check_toleration(toleration: Json, field: str) -> list[StatusCause]:
     causes: list[StatusCause] = []
     key, operator = toleration.get("key", ""), toleration.get("operator", "") or "Equal"
     value, effect = toleration.get("value", ""), toleration.get("effect", "")
-    reason = names.qualified_name(key) if key else ""
-    if reason:
-        causes.append(errors.invalid(f"{field}.key", key, reason))
+    causes += names.check(names.qualified_name, key, f"{field}.key") if key else []
     if not key and operator != "Exists":
         detail = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
         causes.append(errors.invalid(f"{field}.operator", operator, detail))
@@ -405,9 +392,7 @@ def check_toleration(toleration: Json, field: str) -> list[StatusCause]:
             errors.invalid(f"{field}.operator", toleration, "value must be empty when `operator` is 'Exists'")
         )
     elif value and operator == "Equal":
-        reason = names.label_value(value)
-        if reason:
-            causes.append(errors.invalid(f"{field}.operator", value, reason))
+        causes += names.check(names.label_value, value, f"{field}.operator")
     elif operator in ("Lt", "Gt") and tolerations.integer(value) is None:
         detail = "must be a decimal integer of 64 bits, without a plus sign or leading zeros"
         causes.append(errors.invalid(f"{field}.value", value, detail))

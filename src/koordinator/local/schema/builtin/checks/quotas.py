@@ -205,6 +205,3 @@ def _check_order(limit: Json, name: str, field: str) -> list[StatusCause]:
             where = f"{field}.maxLimitRequestRatio[{name}]"
             causes.append(errors.invalid(where, ratio, f"ratio {ratio} is greater than max/min = {spread:f}"))
     return causes
-
-
-__all__ = ["check_limit_range", "check_quota"]

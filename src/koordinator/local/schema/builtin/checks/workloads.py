@@ -374,9 +374,7 @@ def check_cron_job(obj: Json) -> list[StatusCause]:
             errors.invalid("metadata.name", name, f"must be no more than {_CRON_NAME_MAX} characters")
         )
     schedule = spec.get("schedule", "")
-    reason = cron.trouble(schedule) if schedule else ""
-    if reason:
-        causes.append(errors.invalid("spec.schedule", schedule, reason))
+    causes += names.check(cron.trouble, schedule, "spec.schedule") if schedule else []
     template = (spec.get("jobTemplate") or {}).get("spec") or {}
     if template.get("manualSelector"):
         field = "spec.jobTemplate.spec.manualSelector"
