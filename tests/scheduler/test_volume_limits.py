@@ -22,7 +22,7 @@ from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
-from tests.scheduler.test_volumes import claim, user_of
+from tests.scheduler.test_volumes import claim, user_of, volume
 from tests.scheduler.world import node
 
 NAMES = st.integers(0, 2)
@@ -62,8 +62,9 @@ def object_of(kind: str, number: int, value: Any) -> tuple[type[Any], dict[str, 
 class Counted:
     """A scheduler that hears of steps."""
 
-    def __init__(self) -> None:
-        self.engine = Engine(config.SchedulerConfig(), FixedClock(), plugins=installed_plugins())
+    def __init__(self, settings: config.SchedulerConfig | None = None) -> None:
+        settings = settings or config.SchedulerConfig()
+        self.engine = Engine(settings, FixedClock(), plugins=installed_plugins())
         [profile] = self.engine.profiles.values()
         self.plugin: Any = next(each for each in profile.plugins if each.name == "NodeVolumeLimits")
         self.objects: dict[Key, Any] = {}
@@ -182,3 +183,29 @@ def test_a_volume_is_promised_where_its_driver_has_space_for_it(
     assert plugin.facts(state, row) == (f"claim default/c0 (10Gi of class made): {found}",)
     status = plugin.reserve(state, user, row)
     assert (status.is_success, status.reasons) == (not reasons, reasons)
+
+
+def test_volumes_are_scored_by_the_part_that_a_claim_fills() -> None:
+    shape = [{"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}]
+    plugins = [{"name": "VolumeBinding", "args": {"shape": shape}}]
+    settings = config.decode({"profiles": [{"schedulerName": "s", "pluginConfig": plugins}]})
+    counted = Counted(settings)
+    [profile] = counted.engine.profiles.values()
+    plugin: Any = next(each for each in profile.plugins if each.name == "VolumeBinding")
+    classed = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+    counted.tell(StorageClass, {"metadata": {"name": "local"}, **classed})
+    for name, host, size in (("v0", "n0", "10Gi"), ("v1", "n1", "40Gi")):
+        body = volume(name, host, size)
+        counted.tell(PersistentVolume, body)
+        counted.engine.table.set_node(
+            from_builtins(node(host, labels={"kubernetes.io/hostname": host}), Node)
+        )
+    counted.tell(PersistentVolumeClaim, claim("c0"))
+    state = plugin.prepare(counted.user("new", "c0"))
+    rows = counted.engine.table.rows
+    scores = {
+        counted.engine.table.name_of(row): score
+        for row, score in zip(rows.tolist(), plugin.score(state, rows).tolist(), strict=True)
+    }
+    assert scores["n0"] == 4 * scores["n1"] > 0, "10 of 10 GiB, and of 40"
+    assert scores["n2"] == 0, "there is no volume"

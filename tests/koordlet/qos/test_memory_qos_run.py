@@ -1,12 +1,15 @@
 """Memory QoS over a tree: what is written when, what is left out, and what is put back."""
 
 import json
+import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from koordinator.api.core import ContainerState
 from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.audit import decode
@@ -213,3 +216,27 @@ def test_random_pods_and_policies_never_protect_more_than_was_asked_for(
         assert total == sum(
             number(node, Knob.MEMORY_MIN, f"{LS}/podp{uid}") or 0 for uid in range(len(requests))
         )
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_the_group_of_a_running_container_that_is_not_there_yet_is_tried_again(
+    tmp_path: Path, is_running: bool
+) -> None:
+    node = node_with_pods(tmp_path)
+    for directory in (tmp_path / "sys/fs/cgroup").glob(f"*/{CONTAINER}"):
+        shutil.rmtree(directory)
+    if not is_running:
+        [web, other] = node.pods
+        stopped = [
+            msgspec.structs.replace(each, state=ContainerState()) for each in web.status.container_statuses
+        ]
+        status = msgspec.structs.replace(web.status, container_statuses=stopped)
+        node.pods[:] = [msgspec.structs.replace(web, status=status), other]
+        node.list_pods()
+    memory = MemoryQoS(node.shared)
+    memory.run()
+
+    node.make_group(CONTAINER)
+    node.clock.now_s += RETRY_S
+    memory.run()
+    assert (number(node, Knob.MEMORY_HIGH, CONTAINER) == GIB * 3 // 2) is is_running

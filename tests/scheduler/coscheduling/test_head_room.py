@@ -133,3 +133,18 @@ def test_what_is_lacked_is_told_of_the_kind_that_lacks_it_or_of_all_together() -
     # Of a mixed gang those count that it cannot do without.
     assert found(([0, 0, 0, 1], 0)) == MemberShortage(("gang-0",), 3, 2, 0)
     assert found(([0, 0, 0, 1], 1)) == MemberShortage(("gang-0",), 3, 2, None)
+
+
+def test_kinds_of_which_nobody_knows_what_they_ask_are_bounded_one_by_one_only() -> None:
+    nobody: Any = None
+    large, small = (4, 0), (1, 0)
+    rows = [(5, 9, 9), (5, 9, 9)]
+    room = room_of([large, small], rows, set(itertools.product(range(2), range(2))))
+    [known] = kinds_of([large])
+    unknown = MemberClass((), nobody, None)
+
+    demand = demand_of([([0], 0), ([1, 1, 1], 0)])
+    assert lack(demand, room, [known, unknown]) is None
+    assert lack(demand, room, kinds_of([large, large])) is not None, "were it known, it would not be enough"
+    too_many = demand_of([([0, 0, 0], 0), ([1], 0)])
+    assert lack(too_many, room, [known, unknown]) == MemberShortage(("gang-0",), 3, 2, 0)

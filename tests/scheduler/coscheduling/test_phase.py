@@ -1,6 +1,7 @@
 """The phases of PodGroups."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,3 +117,43 @@ def test_members_that_still_run_when_enough_have_succeeded_are_counted_to_the_en
 
 def test_times_that_cannot_be_read_do_not_stop_anybody() -> None:
     assert worth_a_look(group(**{**OLD, "scheduleStartTime": "yesterday"})) is QueueReason.OK
+
+
+@pytest.mark.parametrize(
+    ("minimum", "scheduled", "phase"),
+    [
+        (1, 1, PodGroupPhase.SCHEDULED),
+        (1, 0, PodGroupPhase.SCHEDULING),
+        (2, 1, PodGroupPhase.SCHEDULING),
+        (0, 2, PodGroupPhase.SCHEDULING),
+        (0, 3, PodGroupPhase.SCHEDULED),
+        (-1, 3, PodGroupPhase.SCHEDULED),
+    ],
+)
+def test_a_gang_is_scheduled_with_its_minimum_without_one_with_all(
+    minimum: int, scheduled: int, phase: PodGroupPhase
+) -> None:
+    status = PodGroupStatus(phase=PodGroupPhase.PRE_SCHEDULING.value)
+    found = next_status(status, minimum, MemberCounts(total=3, scheduled=scheduled), NOW)
+    assert (found.phase, found.scheduled) == (phase, scheduled)
+
+
+@pytest.mark.parametrize(
+    ("minimum", "total", "phase"),
+    [
+        (0, 5, PodGroupPhase.PENDING),
+        (1, 0, PodGroupPhase.PENDING),
+        (1, 1, PodGroupPhase.PRE_SCHEDULING),
+        (2, 1, PodGroupPhase.PENDING),
+        (2, 2, PodGroupPhase.PRE_SCHEDULING),
+    ],
+)
+def test_a_gang_is_looked_at_once_its_minimum_is_there(
+    minimum: int, total: int, phase: PodGroupPhase
+) -> None:
+    status = PodGroupStatus(phase=PodGroupPhase.PENDING.value, occupied_by="default/first")
+    for owner in ("", "default/second"):
+        found = next_status(status, minimum, MemberCounts(total=total, occupied_by=owner), NOW)
+        assert found.phase == phase
+        is_taken = phase == PodGroupPhase.PRE_SCHEDULING and owner
+        assert found.occupied_by == (owner if is_taken else "default/first")

@@ -125,3 +125,13 @@ def test_an_invalid_reservation_goes_nowhere_and_says_why(spec: dict[str, Any], 
     wrong = reservation(**spec)
     assert reason in objects.invalid_reason(wrong)
     assert lifecycle.added(wrong, True) == lifecycle.updated(bound(), wrong, True, True) == []
+
+
+def test_amounts_have_their_units_and_only_those_above_zero_a_used_part() -> None:
+    held = {"cpu": "2", "memory": "1Gi", "example.com/card": "0"}
+    status = {"phase": "Available", "allocatable": held, "allocated": {"cpu": "500m"}}
+    found = {(each.type, each.resource): each for each in lifecycle.resource_gauges(reservation(status))}
+    used = {name: each.value for (kind, name), each in found.items() if kind == "utilization"}
+    assert used == {"cpu": 0.25, "memory": 0.0}
+    assert {name for kind, name in found if kind == "allocatable"} == set(held)
+    assert {name for kind, name in found if kind == "allocated"} == {"cpu"}

@@ -157,8 +157,7 @@ class SystemConfigStrategy:
 
     def _set_features(self, strategy: SystemStrategy, path: str | None) -> list[str]:
         """Features that differ, one word per write; what is wrong with them."""
-        content = self._shared.host.files.read(path) if path is not None else None
-        if path is None or content is None:
+        if path is None or (content := self._shared.host.files.read(path)) is None:
             return ["the scheduler's features cannot be set: debugfs is not mounted"]
         try:
             words = wanted_features(strategy, content)
