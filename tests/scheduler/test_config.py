@@ -6,7 +6,8 @@ import pytest
 
 from koordinator.install import configs as installed_configs
 from koordinator.scheduler.config import config, default_plugins
-from koordinator.scheduler.config.config import PluginRef, Plugins, PluginSet, SchedulerConfigError
+from koordinator.scheduler.config.config import PluginRef, Plugins, PluginSet
+from koordinator.scheduler.config.reader import SchedulerConfigError
 from koordinator.scheduler.engine.profile import merge_plugins, missing_plugins, read_args, read_plugins
 from koordinator.scheduler.plugin.framework import FilterPlugin
 from koordinator.scheduler.plugins import built_in

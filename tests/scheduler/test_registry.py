@@ -11,7 +11,8 @@ import pytest
 
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config, default_plugins
-from koordinator.scheduler.config.config import PluginRef, PluginSet, SchedulerConfig, SchedulerConfigError
+from koordinator.scheduler.config.config import PluginRef, PluginSet, SchedulerConfig
+from koordinator.scheduler.config.reader import SchedulerConfigError
 from koordinator.scheduler.engine import registry
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.registry import PluginRegistry

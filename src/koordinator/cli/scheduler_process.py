@@ -24,7 +24,8 @@ from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.scheduler.auditor.auditor import AuditOptions, LabelClash, label_names
 from koordinator.scheduler.auditor.history import AuditLimits
 from koordinator.scheduler.config import config, default_plugins, plugin_args
-from koordinator.scheduler.config.config import SchedulerConfig, SchedulerConfigError
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.config.reader import SchedulerConfigError
 from koordinator.scheduler.engine.registry import PluginRegistry
 from koordinator.scheduler.loop import caches
 from koordinator.scheduler.observe.debugging import DebugOptions, DumpOptions

@@ -20,13 +20,6 @@ from koordinator.scheduler.config.reader import (
     SchedulerConfigError,
 )
 
-__all__ = [
-    "API_VERSION",
-    "KIND",
-    "ConfigProblem",
-    "SchedulerConfigError",
-]  # the rest of the public names is defined here
-
 DEFAULT_SCHEDULER_NAME = "koord-scheduler"
 STOCK_SCHEDULER_NAME = "default-scheduler"
 

@@ -40,12 +40,7 @@ MULTI_POINT = (
 )
 """The stock default plugins."""
 
-NOT_BUILT_IN = frozenset(
-    (
-        "Reservation",
-        "DeviceShare",
-    )
-)
+NOT_BUILT_IN = frozenset(("Reservation", "DeviceShare"))
 """Names that configurations may use although this version has no such plugin: left out with a warning. The shipped
 profile names none of them."""
 

@@ -121,7 +121,7 @@ def without_nulls(body: Any) -> Any:
     """Return the body without members that are null."""
     if isinstance(body, Mapping):
         return {key: without_nulls(part) for key, part in body.items() if part is not None}
-    if isinstance(body, list):
+    if isinstance(body, list | tuple):
         return [without_nulls(part) for part in body]
     return body
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from koordinator.scheduler.engine import pick
@@ -151,6 +152,15 @@ class WideScorer:
         return self.plugin.normalize_at(state, np.zeros(rows.size, np.int64), rows)
 
 
+class ScoreShare(msgspec.Struct, frozen=True, eq=False):
+    """The part of one plugin in the totals of some rows: raw and final scores (rows,)."""
+
+    plugin: str
+    weight: int
+    raw: Scores
+    normalised: Scores
+
+
 class Answers:
     """The answers of a profile's plugins about each row for pods of one class.
 
@@ -231,6 +241,20 @@ class Answers:
 
     def is_feasible(self, row: int) -> bool:
         return bool(self._is_feasible[row])
+
+    def score_shares(self, rows: Rows) -> list[ScoreShare]:
+        """Return what each plugin that takes part adds to the totals of `rows` (rows,), which take part together;
+        worked out anew.
+        """
+        skipped = {p.name for p in self._profile.pre_scorers if p.pre_score(self.state_of(p.name)).is_skip}
+        shares = []
+        for plugin, weight in self._profile.scorers:
+            if plugin.name not in skipped:
+                state = self.state_of(plugin.name)
+                raw = np.array(plugin.score(state, rows), np.int64)
+                normalised = plugin.normalize_at(state, raw.copy(), rows) if plugin.normalizes else raw
+                shares.append(ScoreShare(plugin.name, weight, raw, normalised))
+        return shares
 
     def best(self, chance: int) -> int | None:
         """Return the row that `pick.best` finds in `totals`."""

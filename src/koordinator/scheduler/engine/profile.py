@@ -16,15 +16,14 @@ import msgspec
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.scheduler.config import default_plugins, plugin_args
 from koordinator.scheduler.config.config import (
-    ConfigProblem,
     PluginRef,
     Plugins,
     PluginSet,
     ProfileConfig,
     SchedulerConfig,
-    SchedulerConfigError,
     decode_args,
 )
+from koordinator.scheduler.config.reader import ConfigProblem, SchedulerConfigError
 from koordinator.scheduler.engine.extensions import Extensions
 from koordinator.scheduler.engine.registry import PluginType, why_missing
 from koordinator.scheduler.plugin.framework import (

@@ -121,8 +121,8 @@ class Remedy(AnswerPart, frozen=True, kw_only=True):
 
     kind: str
     change: str
-    node_count: int
-    examples: list[str]
+    node_count: int = 0
+    examples: list[str] = []
 
 
 class EventLine(AnswerPart, frozen=True, kw_only=True):

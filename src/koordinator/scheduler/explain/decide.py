@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,7 +29,7 @@ from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.quotas import remedies as quota_remedies
 from koordinator.scheduler.explain.remedies import preemption_of, remedies, wanted_amounts
 from koordinator.scheduler.explain.survey import Steps, Survey, finish
-from koordinator.scheduler.plugin.status import NO_NODES
+from koordinator.scheduler.plugin.status import NO_NODES, Status
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -86,10 +87,8 @@ def explain(
     if place.assumed and (group := group_of_pod(engine, pod.pod)) is not None:
         answer = (gang or _told(engine, group, question)).answer
         sentence = f"Pod {pod.key} holds a place on {here} and goes with its gang. {answer.sentence}"
-        base = msgspec.structs.replace(base, node=here, gang=answer)
-        return _with(
-            base, PodVerdict.BOUND if answer.verdict is PodVerdict.BOUND else PodVerdict.WAITING, sentence
-        )
+        verdict = PodVerdict.BOUND if answer.verdict is PodVerdict.BOUND else PodVerdict.WAITING
+        return _with(base, verdict, sentence, node=here, gang=answer)
     base = msgspec.structs.replace(base, node=here)
     if profile is None:
         names = ", ".join(sorted(engine.profiles))
@@ -107,8 +106,14 @@ def _told(engine: Engine, group: GangSet, question: PodQuestion) -> GangExplanat
     return finish(explain_group(engine, group, with_remedies=question.with_remedies))
 
 
-def _with(base: PodAnswer, verdict: PodVerdict, sentence: str) -> PodAnswer:
-    return msgspec.structs.replace(base, verdict=verdict, sentence=sentence)
+def _with(base: PodAnswer, verdict: PodVerdict, sentence: str, **more: Any) -> PodAnswer:
+    return msgspec.structs.replace(base, verdict=verdict, sentence=sentence, **more)
+
+
+def _broken(base: PodAnswer, failure: Status) -> PodAnswer:
+    """A plugin raised, or what it asked did not answer."""
+    sentence = f"Pod {base.pod} cannot be judged: {failure.plugin} failed: {failure.message}."
+    return _with(base, PodVerdict.ERROR, sentence, message=failure.message, rejected_by=[failure.plugin])
 
 
 def _foreign(base: PodAnswer, engine: Engine) -> PodAnswer:
@@ -143,30 +148,23 @@ def _pending(
             )
         else:
             sentence = f"Pod {pod.key} may not enter the queue: {status.message}."
-            answer = _with(base, PodVerdict.GATED, sentence)
-            return msgspec.structs.replace(answer, message=status.message, rejected_by=[gate.name])
+            return _with(base, PodVerdict.GATED, sentence, message=status.message, rejected_by=[gate.name])
     if engine.table.node_count == 0:
         sentence = f"Pod {pod.key} is pending: the cluster has no nodes."
-        return msgspec.structs.replace(_with(base, PodVerdict.UNSCHEDULABLE, sentence), message=NO_NODES)
+        return _with(base, PodVerdict.UNSCHEDULABLE, sentence, message=NO_NODES)
     base = msgspec.structs.replace(base, quota=explain_quota(profile, pod))
     if group is not None:
         return _with_gang(engine, profile, pod, question, base, gang or _told(engine, group, question))
     found = surveys.survey(engine, profile, pod)
     base = _facts(found, question, base)
-    failure = found.evaluation.failure
-    if failure is not None:
-        sentence = f"Pod {pod.key} cannot be judged: {failure.plugin} failed: {failure.message}."
-        answer = _with(base, PodVerdict.ERROR, sentence)
-        return msgspec.structs.replace(answer, message=failure.message, rejected_by=[failure.plugin])
+    if found.evaluation.failure is not None:
+        return _broken(base, found.evaluation.failure)
     rows = found.takers
     steering = FREE
     if profile.extensions.steers and found.evaluation.status.is_success:
         steering = steer(profile.extensions, found.evaluation, pod)
     if not (steering.status.is_success or steering.status.is_rejected):
-        status = steering.status
-        sentence = f"Pod {pod.key} cannot be judged: {status.plugin} failed: {status.message}."
-        answer = _with(base, PodVerdict.ERROR, sentence)
-        return msgspec.structs.replace(answer, message=status.message, rejected_by=[status.plugin])
+        return _broken(base, steering.status)
     row = _row_among(rows, found, base.nominated_node)
     if row is None and steering.planned:
         row = _row_among(rows, found, steering.planned)
@@ -189,8 +187,10 @@ def _with_gang(
     base = _facts(surveys.survey(engine, profile, pod), question, base)
     sentence = f"Pod {pod.key} goes with its gang. {answer.sentence}"
     is_stuck = answer.fit is not None and answer.fit.stuck == pod.key
-    return msgspec.structs.replace(
-        _with(base, answer.verdict, sentence),
+    return _with(
+        base,
+        answer.verdict,
+        sentence,
         gang=answer,
         node=told.nodes.get(pod.key, ""),
         message=answer.fit.message if is_stuck and answer.fit is not None else answer.last_failure,
@@ -238,8 +238,10 @@ def _fits(found: Survey, rows: Rows, steering: Steering, question: PodQuestion, 
     sentence = (
         f"Pod {pod.key} fits {rows.size} of {table.node_count} nodes; the next cycle would choose {name}."
     )
-    return msgspec.structs.replace(
-        _with(base, PodVerdict.SCHEDULABLE, sentence),
+    return _with(
+        base,
+        PodVerdict.SCHEDULABLE,
+        sentence,
         node=name,
         notes=notes,
         scores=surveys.scores(found, rows, question.best, [row]),
@@ -274,8 +276,10 @@ def _no_fit(found: Survey, steering: Steering, question: PodQuestion, base: PodA
         )
     else:
         sentence = f"Pod {pod.key} is pending: {_why(found, asked, steering, base)}."
-    return msgspec.structs.replace(
-        _with(base, verdict, sentence),
+    return _with(
+        base,
+        verdict,
+        sentence,
         message=message,
         preemption=preemption,
         rejected_by=sorted(asked.rejected_by),
@@ -338,13 +342,12 @@ def _bound(
     engine: Engine, profile: Profile, pod: PodInfo, here: str, question: PodQuestion, base: PodAnswer
 ) -> PodAnswer:
     """A pod that has a node: whether it would get it again, and which ones are preferred now."""
-    if engine.table.row_of(here) is None:
+    row = engine.table.row_of(here)
+    if row is None:
         sentence = f"Pod {pod.key} is on {here}, which is no node of the cluster any more."
         return _with(base, PodVerdict.BOUND, sentence)
     found = surveys.survey(engine, profile, pod)
     base = _facts(found, msgspec.structs.replace(question, nodes=_and(question.nodes, here)), base)
-    row = engine.table.row_of(here)
-    assert row is not None, here
     rows = found.takers
     is_there = bool(np.isin(row, rows))
     sentence = f"Pod {pod.key} is on {here}."
@@ -354,8 +357,7 @@ def _bound(
     table = surveys.scores(found, rows, question.best, [row] if is_there else [])
     if is_there and table:
         own = next(each.total for each in table if each.node == here)
-        totals = found.evaluation.totals_of(rows)
-        better = int((totals > own).sum())
+        better = int((found.evaluation.totals_of(rows) > own).sum())
         if better:
             sentence = (
                 f"Pod {pod.key} is on {here} (score {own}); {better} of {rows.size} nodes that fit score "
@@ -363,7 +365,7 @@ def _bound(
             )
         else:
             sentence = f"Pod {pod.key} is on {here}, and no node scores better now ({rows.size} fit)."
-    return msgspec.structs.replace(_with(base, PodVerdict.BOUND, sentence), scores=table)
+    return _with(base, PodVerdict.BOUND, sentence, scores=table)
 
 
 def _and(nodes: tuple[str, ...] | None, more: str) -> tuple[str, ...] | None:

@@ -6,6 +6,7 @@ placed. Where even that takes too long, the rest is left out, and told so. Sourc
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -182,36 +183,20 @@ class _Progress:
         self._asked = question
         self._needs = group.needs()
         self._index = 0
-        self._untried = 0
         self._placed: dict[str, str] = {}
         self._tried: list[tuple[PodInfo, str, bool]] = []
         self._missed: list[PendingMember] = []
         self._by_gang: Counter[str] = Counter()
-        self._is_enough = self._has_all()
-        self._status: Status | None = None
-        self._survey: Survey | None = None
-        self._lacks = ""
-        self._rooms: tuple[Remedy, ...] = ()
-        self._is_room_for_all = False
-        self._quota_full = ""
         self._unasked: set[str] = set()
+        self._found = RehearsalResult(job=job, placed=self._placed, is_enough=self._has_all())
 
     @property
     def outcome(self) -> RehearsalResult:
-        return RehearsalResult(
-            job=self._job,
-            placed=self._placed,
-            missed=tuple(self._missed),
-            untried=self._untried,
-            is_enough=self._is_enough,
-            status=self._status,
-            survey=self._survey,
-            lacks=self._lacks,
-            rooms=self._rooms,
-            is_room_for_all=self._is_room_for_all,
-            quota_full=self._quota_full,
-            unasked=tuple(sorted(self._unasked)),
-        )
+        unasked = tuple(sorted(self._unasked))
+        return msgspec.structs.replace(self._found, missed=tuple(self._missed), unasked=unasked)
+
+    def _note(self, **members: Any) -> None:
+        self._found = msgspec.structs.replace(self._found, **members)
 
     def go_on(self, tries: Tries) -> None:
         """One slice."""
@@ -220,7 +205,7 @@ class _Progress:
             if table.place_of(pod.uid) is None:
                 tries.again(pod, node, is_booked=is_booked)
         if is_live and tries.spent_us > RESUMED_US_MAX:
-            self._untried = len(self._job) - self._index
+            self._note(untried=len(self._job) - self._index)
             self.is_over = True
             return
         end_us = tries.spent_us + SLICE_US
@@ -240,8 +225,8 @@ class _Progress:
 
     def see_quota(self) -> None:
         """Ask the quota of all members that are needed what it says to them, where they ask for the same."""
-        found = self._survey
-        if found is None or self._status is None:
+        found, status = self._found.survey, self._found.status
+        if found is None or status is None:
             return
         kinds = {kind_of(self._engine, each.pod) for each in self._job.singly}
         if self._job.counted is not None:
@@ -253,12 +238,11 @@ class _Progress:
         quota = explain_quota(found.profile, found.pod, needed)
         if quota is None or quota.fits:
             return
-        if not refused_by_quota(self._status):
-            self._quota_full = quota.sentence
+        if not refused_by_quota(status):
+            self._note(quota_full=quota.sentence)
             return
-        self._lacks = f"finds its quota full: {quota.sentence}"
-        self._rooms = tuple(quota_remedies(found.profile, found.pod, needed))
-        self._is_room_for_all = True
+        rooms = tuple(quota_remedies(found.profile, found.pod, needed))
+        self._note(lacks=f"finds its quota full: {quota.sentence}", rooms=rooms, is_room_for_all=True)
 
     def _try(self, tries: Tries, member: PendingMember) -> None:
         place = self._engine.table.place_of(member.pod.uid)
@@ -276,19 +260,22 @@ class _Progress:
     def _place(self, member: PendingMember, node: str) -> None:
         self._placed[member.pod.key] = node
         self._by_gang[member.gang_id] += 1
-        if not self._missed or not self._group.is_strict:
-            self._is_enough = self._is_enough or self._has_all()
+        self._see_whether_enough()
+
+    def _see_whether_enough(self) -> None:
+        is_open = not self._missed or not self._group.is_strict
+        if is_open and not self._found.is_enough and self._has_all():
+            self._note(is_enough=True)
 
     def _miss(self, member: PendingMember, status: Status, survey: Survey | None = None) -> None:
         self._missed.append(member)
-        if self._status is not None:
+        if self._found.status is not None:
             return
-        self._status = status
-        if self._asked.is_brief:
-            return
-        self._survey = survey or _survey(self._engine, member.pod)
-        self._lacks = _lacks(self._survey, status, self._asked)
-        self._rooms = _rooms(self._survey, status, self._asked.rows)
+        self._note(status=status)
+        if not self._asked.is_brief:
+            survey = survey or _survey(self._engine, member.pod)
+            lacking, rooms = _lacks(survey, status, self._asked), _rooms(survey, status, self._asked.rows)
+            self._note(survey=survey, lacks=lacking, rooms=rooms)
 
     def _count(self, counted: AlikeMembers) -> None:
         profile = self._engine.profiles[counted.pod.pod.spec.scheduler_name]
@@ -298,8 +285,7 @@ class _Progress:
         fitting, missed = left[: len(names)], left[len(names) :]
         self._placed.update(zip((each.pod.key for each in fitting), names, strict=True))
         self._by_gang.update(each.gang_id for each in fitting)
-        if not self._missed or not self._group.is_strict:
-            self._is_enough = self._is_enough or self._has_all()
+        self._see_whether_enough()
         if missed:
             is_brief = self._asked.is_brief
             survey = None if is_brief else surveys.survey(self._engine, profile, counted.pod, found.taken)

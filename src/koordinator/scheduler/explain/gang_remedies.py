@@ -20,7 +20,6 @@ from koordinator.scheduler.explain.gang_group import GangSet, PendingMember, Pen
 from koordinator.scheduler.explain.gang_rehearsal import Prepare, RehearsalOptions, RehearsalResult, rehearse
 from koordinator.scheduler.explain.quotas import refused_by_quota
 from koordinator.scheduler.explain.remedies import (
-    Mask,
     Ways,
     model_row,
     offers_for,
@@ -32,7 +31,7 @@ from koordinator.scheduler.explain.remedies import (
 from koordinator.scheduler.explain.survey import Steps, Survey
 from koordinator.scheduler.explain.tries import Tries
 from koordinator.scheduler.explain.variants import Variant, for_requests
-from koordinator.scheduler.plugin.framework import PreemptionOffer
+from koordinator.scheduler.plugin.framework import Mask, PreemptionOffer
 from koordinator.scheduler.plugins.coscheduling.config import GangSource
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.table.columns import Rows

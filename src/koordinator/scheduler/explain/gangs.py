@@ -338,7 +338,7 @@ def _complete(group: GangSet) -> list[Remedy]:
         less = f"lower {where} of {gang_id} from {gang.config.minimum} to {gang.able_count}"
         for kind, change in (("members", more), ("minimum", less if gang.able_count else "")):
             if change:
-                made.append(Remedy(kind=kind, change=change, node_count=0, examples=[]))
+                made.append(Remedy(kind=kind, change=change))
     return made
 
 

@@ -205,7 +205,7 @@ def _room_for_firm(place: PodQuota, what_ifs: "Sequence[WhatIf]") -> list[Remedy
     if all(ended):
         those = f"pods of {place.ref.name} that cannot be preempted and use {' and '.join(ended)}"
         made = {"quota-own": f"wait until {those} have ended"} | made
-    return [Remedy(kind=kind, change=change, node_count=0, examples=[]) for kind, change in made.items()]
+    return [Remedy(kind=kind, change=change) for kind, change in made.items()]
 
 
 class WhatIf:
@@ -309,7 +309,7 @@ class WhatIf:
         ]
 
     def _remedy(self, kind: str, change: str) -> list[Remedy]:
-        return [Remedy(kind=kind, change=change, node_count=0, examples=[])]
+        return [Remedy(kind=kind, change=change)]
 
     def _say(self, nanos: int) -> str:
         return _text(self._resource, nanos)

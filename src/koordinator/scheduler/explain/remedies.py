@@ -4,15 +4,15 @@ Changes of the pod are evaluated as the cycle would evaluate the changed pod. Ch
 node, pods that leave) follow from the shortage columns, or are tried on the node table and undone.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from koordinator.api import resource_vector, resources, tolerations
 from koordinator.api.affinity import Taint
 from koordinator.api.errors import KoordinatorError
+from koordinator.api.resource_vector import I64
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis, is_over, texts_with
 from koordinator.scheduler.engine.view import View
@@ -20,7 +20,7 @@ from koordinator.scheduler.explain import variants
 from koordinator.scheduler.explain.answer import NodeVictims, PreemptionAnswer, Remedy
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.variants import Variant
-from koordinator.scheduler.plugin.framework import PostFilterPlugin, PreemptionOffer
+from koordinator.scheduler.plugin.framework import Mask, PostFilterPlugin, PreemptionOffer
 from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -33,9 +33,6 @@ TAINT_SETS_MAX = 8
 NEAR_NODES_MAX = 3
 LEAVING_ROWS_MAX = 64
 MANY_NODES = 10
-
-Mask = npt.NDArray[np.bool_]
-I64 = npt.NDArray[np.int64]
 
 
 def remedies(found: Survey) -> list[Remedy]:
@@ -59,7 +56,7 @@ def variants_of(found: Survey, but: Container[str] = ()) -> list[Variant]:
     refusing = _refusing(found)
     made: list[Variant] = []
     for plugin, make in _HANDLED:
-        if plugin in refusing and plugin not in but and make is not None:
+        if plugin in refusing and plugin not in but:
             made += make(found)
     if "NodeAffinity" not in refusing and found.left_out.any():
         made += variants.for_selectors(pod)
@@ -96,15 +93,18 @@ def _tried(found: Survey, changes: Iterable[Sequence[Variant]]) -> list[Remedy]:
         kind = "+".join(each.kind for each in change)
         if any(other.kind == kind and other.node_count >= rows.size and _is_whole(change) for other in kept):
             continue
-        text = " and ".join(each.change for each in change)
-        examples = found.names_of(rows)
-        kept.append(Remedy(kind=kind, change=text, node_count=int(rows.size), examples=examples))
+        kept.append(_remedy(found, kind, " and ".join(each.change for each in change), rows))
     kinds = list(dict.fromkeys(remedy.kind for remedy in kept))
     # Requests come with the smallest reduction first, which opens fewest nodes.
     return sorted(
         kept,
         key=lambda each: (kinds.index(each.kind), 0 if each.kind == "requests" else -each.node_count),
     )
+
+
+def _remedy(found: Survey, kind: str, change: str, rows: Sequence[int] | Rows) -> Remedy:
+    """Return a remedy after which these rows take the pod."""
+    return Remedy(kind=kind, change=change, node_count=len(rows), examples=found.names_of(rows))
 
 
 def _is_whole(change: Sequence[Variant]) -> bool:
@@ -130,22 +130,6 @@ def _takers(found: Survey, change: Sequence[Variant]) -> Rows:
     return rows
 
 
-def _selectors(found: Survey) -> list[Variant]:
-    return variants.for_selectors(found.pod.pod)
-
-
-def _pod_terms(found: Survey) -> list[Variant]:
-    return variants.for_pod_terms(found.pod.pod)
-
-
-def _spreading(found: Survey) -> list[Variant]:
-    return variants.for_spreading(found.pod.pod)
-
-
-def _ports(found: Survey) -> list[Variant]:
-    return variants.for_ports(found.pod.pod)
-
-
 def _taints(found: Survey) -> list[Variant]:
     """Return one per distinct set of taints that keeps the pod out, on most nodes first; nodes where nothing else
     objects come first.
@@ -158,7 +142,7 @@ def _taints(found: Survey) -> list[Variant]:
     counts: dict[tuple[Taint, ...], list[int]] = {}
     for position in np.flatnonzero(found.codes[index] != 0).tolist():
         node = found.engine.table.node_at(int(found.rows[position]))
-        hard = () if node is None else tuple(t for t in node.spec.taints if _keeps_out(own, t))
+        hard = () if node is None else tuple(t for t in node.spec.taints if tolerations.keeps_out(own, (t,)))
         key = tuple(sorted((_timeless(t) for t in hard), key=tolerations.text_of))
         entry = counts.setdefault(key, [0, 0])
         entry[0] += bool(alone[position])
@@ -172,10 +156,6 @@ def _taints(found: Survey) -> list[Variant]:
 def _timeless(taint: Taint) -> Taint:
     """Return the taint without the moment when it was added."""
     return Taint(key=taint.key, value=taint.value, effect=taint.effect)
-
-
-def _keeps_out(own: tolerations.Tolerations, taint: Taint) -> bool:
-    return tolerations.keeps_out(own, (taint,))
 
 
 def _requests(found: Survey) -> list[Variant]:
@@ -209,14 +189,14 @@ def _requests(found: Survey) -> list[Variant]:
     return made
 
 
-_HANDLED = (
+_HANDLED: tuple[tuple[str, Callable[[Survey], list[Variant]]], ...] = (
     ("NodeResourcesFit", _requests),
-    ("NodeAffinity", _selectors),
+    ("NodeAffinity", lambda found: variants.for_selectors(found.pod.pod)),
     ("TaintToleration", _taints),
-    ("PodTopologySpread", _spreading),
-    ("InterPodAffinity", _pod_terms),
-    ("NodePorts", _ports),
-    ("NodeUnschedulable", None),
+    ("PodTopologySpread", lambda found: variants.for_spreading(found.pod.pod)),
+    ("InterPodAffinity", lambda found: variants.for_pod_terms(found.pod.pod)),
+    ("NodePorts", lambda found: variants.for_ports(found.pod.pod)),
+    ("NodeUnschedulable", lambda _: []),
 )
 """Filters for which we know what to change; about all others only "if it did not object" can be said."""
 
@@ -282,10 +262,7 @@ def room(found: Survey, inside: Mask | None = None) -> list[Remedy]:
         ]
         if free_pods <= 0:
             parts.append(f"{1 - free_pods} of {resources.PODS}")
-        name = table.name_of(row)
-        made.append(
-            Remedy(kind="room", change=f"free {' and '.join(parts)} on {name}", node_count=1, examples=[name])
-        )
+        made.append(_remedy(found, "room", f"free {' and '.join(parts)} on {table.name_of(row)}", [row]))
     return made
 
 
@@ -307,24 +284,15 @@ def _leaving(found: Survey) -> list[Remedy]:
                 trial.take(other)
             fits = view.check(row).is_success
         if fits:
-            name = table.name_of(row)
-            change = f"wait until {len(leaving)} pods that are being deleted have left {name}"
-            made.append(Remedy(kind="wait", change=change, node_count=1, examples=[name]))
+            change = f"wait until {len(leaving)} pods that are being deleted have left {table.name_of(row)}"
+            made.append(_remedy(found, "wait", change, [row]))
     return made
 
 
 def _uncordon(found: Survey) -> list[Remedy]:
     rows = found.rows[_only(found, "NodeUnschedulable")]
-    if rows.size == 0:
-        return []
-    return [
-        Remedy(
-            kind="uncordon",
-            change="uncordon a node that nothing else speaks against",
-            node_count=int(rows.size),
-            examples=found.names_of(rows),
-        )
-    ]
+    change = "uncordon a node that nothing else speaks against"
+    return [_remedy(found, "uncordon", change, rows)] if rows.size else []
 
 
 def _new_node(found: Survey) -> list[Remedy]:
@@ -338,17 +306,8 @@ def _new_node(found: Survey) -> list[Remedy]:
         for other in list(table.pods_at(row).values()):
             trial.take(other)
         fits = view.check(row).is_success
-    if not fits:
-        return []
-    name = table.name_of(row)
-    return [
-        Remedy(
-            kind="node",
-            change=f"add a node like {name}: empty, it takes the pod",
-            node_count=1,
-            examples=[name],
-        )
-    ]
+    change = f"add a node like {table.name_of(row)}: empty, it takes the pod"
+    return [_remedy(found, "node", change, [row])] if fits else []
 
 
 def model_row(found: Survey, inside: Mask | None = None) -> int | None:
@@ -379,22 +338,11 @@ def _others(found: Survey, told: set[str]) -> list[Remedy]:
             continue
         reliefs = plugin.reliefs(found.evaluation.state_of(plugin.name), rows)
         if reliefs:
-            made += [
-                Remedy(
-                    kind=each.kind,
-                    change=each.change,
-                    node_count=len(each.rows),
-                    examples=found.names_of(each.rows),
-                )
-                for each in reliefs
-            ]
+            made += [_remedy(found, each.kind, each.change, each.rows) for each in reliefs]
             continue
         code = int(found.codes[index, int(np.flatnonzero(refused[index] & alone)[0])])
         reason = found.status_of(index, code).message
-        change = f"lift what {plugin.name} objects to ({reason})"
-        made.append(
-            Remedy(kind="other", change=change, node_count=int(rows.size), examples=found.names_of(rows))
-        )
+        made.append(_remedy(found, "other", f"lift what {plugin.name} objects to ({reason})", rows))
     return made
 
 

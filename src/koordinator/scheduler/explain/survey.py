@@ -253,19 +253,10 @@ def scores(found: Survey, rows: Rows, best_max: int, also: Iterable[int] = ()) -
     """
     if rows.size == 0:
         return []
-    shares: list[tuple[str, int, npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+    shares = found.evaluation.score_shares(rows)
     total = np.zeros(rows.size, np.int64)
-    skipped = {
-        p.name for p in found.profile.pre_scorers if p.pre_score(found.evaluation.state_of(p.name)).is_skip
-    }
-    for plugin, weight in found.profile.scorers:
-        if plugin.name in skipped:
-            continue
-        state = found.evaluation.state_of(plugin.name)
-        raw = np.array(plugin.score(state, rows), np.int64)
-        normalised = plugin.normalize_at(state, raw.copy(), rows) if plugin.normalizes else raw
-        shares.append((plugin.name, weight, raw, normalised))
-        total += weight * normalised
+    for each in shares:
+        total += each.weight * each.normalised
     order = np.argsort(-total, kind="stable")
     wanted = set(also)
     shown = [i for place, i in enumerate(order.tolist()) if place < best_max or int(rows[i]) in wanted]
@@ -274,8 +265,13 @@ def scores(found: Survey, rows: Rows, best_max: int, also: Iterable[int] = ()) -
             node=found.engine.table.name_of(int(rows[i])),
             total=int(total[i]),
             shares=[
-                PluginScore(plugin=name, raw=int(raw[i]), normalised=int(normalised[i]), weight=weight)
-                for name, weight, raw, normalised in shares
+                PluginScore(
+                    plugin=each.plugin,
+                    raw=int(each.raw[i]),
+                    normalised=int(each.normalised[i]),
+                    weight=each.weight,
+                )
+                for each in shares
             ],
         )
         for i in shown

@@ -1,7 +1,7 @@
 """The same pod with one demand less. Pure: each variant is a new pod object; whether it fits is asked later."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -56,7 +56,7 @@ def for_taints(taints: Iterable[Taint]) -> Variant:
     more = [Toleration(key=t.key, operator="Equal", value=t.value, effect=t.effect) for t in listed]
 
     def apply(pod: Pod) -> Pod:
-        return _with_spec(pod, replace(pod.spec, tolerations=[*pod.spec.tolerations, *more]))
+        return _with_spec(pod, tolerations=[*pod.spec.tolerations, *more])
 
     return Variant("toleration", f"tolerate {text}", "TaintToleration", apply)
 
@@ -122,8 +122,8 @@ def _variant(kind: str, change: str, apply: Callable[[Pod], Pod]) -> Variant:
     return Variant(kind, change, "NodeAffinity", apply)
 
 
-def _with_spec(pod: Pod, spec: PodSpec) -> Pod:
-    return replace(pod, spec=spec)
+def _with_spec(pod: Pod, **members: Any) -> Pod:
+    return replace(pod, spec=replace(pod.spec, **members))
 
 
 def _without(items: list[T], number: int) -> list[T]:
@@ -133,7 +133,7 @@ def _without(items: list[T], number: int) -> list[T]:
 def _without_selector(keys: set[str]) -> Callable[[Pod], Pod]:
     def apply(pod: Pod) -> Pod:
         kept = {key: value for key, value in pod.spec.node_selector.items() if key not in keys}
-        return _with_spec(pod, replace(pod.spec, node_selector=kept))
+        return _with_spec(pod, node_selector=kept)
 
     return apply
 
@@ -143,7 +143,7 @@ def _with_required(required: NodeSelector | None) -> Callable[[Pod], Pod]:
         affinity = pod.spec.affinity or Affinity()
         own = affinity.node_affinity or NodeAffinity()
         own = replace(own, required_during_scheduling_ignored_during_execution=required)
-        return _with_spec(pod, replace(pod.spec, affinity=replace(affinity, node_affinity=own)))
+        return _with_spec(pod, affinity=replace(affinity, node_affinity=own))
 
     return apply
 
@@ -154,7 +154,7 @@ def _without_pod_term(field: str, number: int) -> Callable[[Pod], Pod]:
         own: PodAffinity = getattr(pod.spec.affinity, field)
         terms = _without(own.required_during_scheduling_ignored_during_execution, number)
         own = replace(own, required_during_scheduling_ignored_during_execution=terms)
-        return _with_spec(pod, replace(pod.spec, affinity=replace(pod.spec.affinity, **{field: own})))
+        return _with_spec(pod, affinity=replace(pod.spec.affinity, **{field: own}))
 
     return apply
 
@@ -162,7 +162,7 @@ def _without_pod_term(field: str, number: int) -> Callable[[Pod], Pod]:
 def _without_spread(number: int) -> Callable[[Pod], Pod]:
     def apply(pod: Pod) -> Pod:
         kept = _without(pod.spec.topology_spread_constraints, number)
-        return _with_spec(pod, replace(pod.spec, topology_spread_constraints=kept))
+        return _with_spec(pod, topology_spread_constraints=kept)
 
     return apply
 
@@ -172,7 +172,7 @@ def _without_port(number: int) -> Callable[[Pod], Pod]:
         return replace(container, ports=[port for port in container.ports if port.host_port != number])
 
     def apply(pod: Pod) -> Pod:
-        return _with_spec(pod, _each_container(pod.spec, strip))
+        return replace(pod, spec=_each_container(pod.spec, strip))
 
     return apply
 
@@ -208,4 +208,4 @@ def _lowered(pod: Pod, name: str, wanted: int, at_most: int) -> Pod:
     spec = _each_container(pod.spec, lower)
     if spec.resources is not None:
         spec = replace(spec, resources=replace(spec.resources, requests=scale(spec.resources.requests)))
-    return _with_spec(pod, spec)
+    return replace(pod, spec=spec)

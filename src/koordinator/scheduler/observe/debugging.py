@@ -17,7 +17,6 @@ from koordinator import clock
 from koordinator.api import labels
 from koordinator.api.schedule_explanation import NodeFailedDetail, sorted_details
 from koordinator.scheduler.engine.evaluation import Evaluation
-from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugin.capabilities import JobVerdict
 from koordinator.scheduler.plugin.status import Code, Status, Suggestion
@@ -158,26 +157,13 @@ class NodeScore(msgspec.Struct, frozen=True):
     parts: tuple[tuple[str, int], ...]
 
 
-def top_scores(evaluation: Evaluation, profile: Profile, table: NodeTable, count: int) -> list[NodeScore]:
+def top_scores(evaluation: Evaluation, table: NodeTable, count: int) -> list[NodeScore]:
     """Return the `count` best nodes, best first; equal ones by name."""
     rows = evaluation.feasible
     if rows.size == 0 or count <= 0:
         return []
-    skipped = {
-        plugin.name
-        for plugin in profile.pre_scorers
-        if plugin.pre_score(evaluation.state_of(plugin.name)).is_skip
-    }
-    parts = []
-    total = np.zeros(rows.size, np.int64)
-    for plugin, weight in profile.scorers:
-        if plugin.name in skipped:
-            continue
-        state = evaluation.state_of(plugin.name)
-        raw = plugin.score(state, rows)
-        part = weight * (plugin.normalize_at(state, raw, rows) if plugin.normalizes else raw)
-        parts.append((plugin.name, part))
-        total += part
+    parts = [(each.plugin, each.weight * each.normalised) for each in evaluation.score_shares(rows)]
+    total = sum((part for _, part in parts), np.zeros(rows.size, np.int64))
     best = sorted(range(rows.size), key=lambda i: (-int(total[i]), table.name_of(int(rows[i]))))[:count]
     return [
         NodeScore(

@@ -408,7 +408,7 @@ class Observer:
             for line in debugging.failed_filters(pod, evaluation, table):
                 log.info("%s", line)
         if self.debug.top_scores:
-            scores = debugging.top_scores(evaluation, profile, table, self.debug.top_scores)
+            scores = debugging.top_scores(evaluation, table, self.debug.top_scores)
             if scores:
                 log.info("Top%d scores for Pod %r\n%s", *self._table(pod, scores))
 

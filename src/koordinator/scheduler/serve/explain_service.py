@@ -35,21 +35,21 @@ def handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.Respo
         if pod is None:
             keys = (each.key for each in scheduler.caches.pods.list())
             alike = names_alike(f"{namespace}/{name}", keys)
-            return _json({"message": f"cannot find pod {namespace}/{name}", "alike": alike}, 404)
+            return json_response({"message": f"cannot find pod {namespace}/{name}", "alike": alike}, 404)
         nodes = request.query.get("nodes", "")
         try:
             best = int(request.query.get("best", BEST_NODES))
         except ValueError:
-            return _json({"message": f"best: {request.query['best']!r} is no number"}, 400)
+            return json_response({"message": f"best: {request.query['best']!r} is no number"}, 400)
         wanted = None if nodes == "*" else tuple(filter(None, nodes.split(",")))
         unknown = [each for each in wanted or () if scheduler.table.row_of(each) is None]
         if unknown:
-            return _json({"message": f"cannot find node {unknown[0]}"}, 404)
+            return json_response({"message": f"cannot find node {unknown[0]}"}, 404)
         question = PodQuestion(nodes=wanted, best=max(0, min(best, BEST_MAX)))
         try:
-            return _json(await explain_live(scheduler, pod, question))
+            return json_response(await explain_live(scheduler, pod, question))
         except ProtocolError as error:
-            return _json({"message": str(error)}, 422)
+            return json_response({"message": str(error)}, 422)
 
     return answer
 
@@ -62,8 +62,8 @@ def gang_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.
         found = await explain_gang_live(scheduler, key)
         if found is None:
             alike = names_alike(key, gang_keys(scheduler.engine))
-            return _json({"message": f"cannot find gang {key}", "alike": alike}, 404)
-        return _json(found)
+            return json_response({"message": f"cannot find gang {key}", "alike": alike}, 404)
+        return json_response(found)
 
     return answer
 
@@ -151,5 +151,6 @@ def names_alike(wanted: str, names: Iterable[str], limit: int = ALIKE_MAX) -> li
     return list(dict.fromkeys([*same, *parts, *close]))[:limit]
 
 
-def _json(body: object, status: int = 200) -> web.Response:
+def json_response(body: object, status: int = 200) -> web.Response:
+    """Return an answer with a body that is encoded as JSON."""
     return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")

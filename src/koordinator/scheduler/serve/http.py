@@ -21,12 +21,14 @@ from koordinator.api.quantity import QuantityError
 from koordinator.health import Check, SliMetrics
 from koordinator.prometheus import Gauge, GaugeReading
 from koordinator.scheduler.config import default_plugins, plugin_args
-from koordinator.scheduler.config.config import API_VERSION, SchedulerConfig
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.config.reader import API_VERSION, without_nulls
 from koordinator.scheduler.engine.profile import Profile, read_plugins
 from koordinator.scheduler.engine.registry import PluginType
 from koordinator.scheduler.plugin.capabilities import ApiRequest, Endpoint
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve import explain_service
+from koordinator.scheduler.serve.explain_service import json_response
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ def _add_health(app: web.Application, scheduler: Scheduler, options: HttpOptions
     alive: dict[str, Check] = {"ping": health.well, "leaderElection": options.lease}
     endpoints: dict[str, dict[str, Check]] = {
         "healthz": alive,
-        "livez": {"ping": health.well, "leaderElection": options.lease},
+        "livez": alive,
         "readyz": {**alive, "informer-sync": informers, "sched-handler-sync": informers},
     }
     slis = options.slis
@@ -120,7 +122,7 @@ def _add_metrics(app: web.Application, scheduler: Scheduler, options: HttpOption
 
     async def configz(_: web.Request) -> web.Response:
         body = effective(scheduler.config, scheduler.engine.plugin_types)
-        return _json({"kubescheduler.config.k8s.io": body})
+        return json_response({"kubescheduler.config.k8s.io": body})
 
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/metrics/resources", resource_metrics)
@@ -130,45 +132,28 @@ def _add_metrics(app: web.Application, scheduler: Scheduler, options: HttpOption
 def _add_flags(app: web.Application, scheduler: Scheduler, options: HttpOptions) -> None:
     debug = scheduler.observer.debug
 
-    def set_scores(text: str) -> str:
-        debug.top_scores = max(0, int(text))
-        return f"successfully set debugTopNScores to {text}"
+    def switch(field: str) -> Callable[[str], None]:
+        return lambda text: setattr(debug, field, scalars.parse_bool(text))
 
-    def set_filters(text: str) -> str:
-        debug.filters = scalars.parse_bool(text)
-        return f"successfully set debugFilterFailure to {text}"
-
-    def set_diagnosis(text: str) -> str:
-        debug.diagnosis = scalars.parse_bool(text)
-        return f"successfully set dumpDiagnosis to {text}"
-
-    def set_blocking(text: str) -> str:
-        debug.diagnosis_blocking = scalars.parse_bool(text)
-        return f"successfully set dumpDiagnosisBlocking to {text}"
-
-    flags: dict[str, Callable[[str], str]] = {
-        "s": set_scores,
-        "f": set_filters,
-        "d": set_diagnosis,
-        "db": set_blocking,
+    flags: dict[str, tuple[str, Callable[[str], None]]] = {
+        "s": ("debugTopNScores", lambda text: setattr(debug, "top_scores", max(0, int(text)))),
+        "f": ("debugFilterFailure", switch("filters")),
+        "d": ("dumpDiagnosis", switch("diagnosis")),
+        "db": ("dumpDiagnosisBlocking", switch("diagnosis_blocking")),
     }
     set_verbosity = options.set_verbosity
     if set_verbosity is not None:
-
-        def verbosity(text: str) -> str:
-            set_verbosity(int(text))
-            return f"successfully set klog.logging.verbosity to {text}"
-
-        flags["v"] = verbosity
-    for name, change in flags.items():
-        app.router.add_put(f"/debug/flags/{name}", _flag_handler(name, change))
+        flags["v"] = ("klog.logging.verbosity", lambda text: set_verbosity(int(text)))
+    for name, (upstream, change) in flags.items():
+        app.router.add_put(f"/debug/flags/{name}", _flag_handler(name, upstream, change))
 
 
-def _flag_handler(name: str, change: Callable[[str], str]) -> Callable[[web.Request], Any]:
+def _flag_handler(name: str, upstream: str, change: Callable[[str], None]) -> Callable[[web.Request], Any]:
     async def handle(request: web.Request) -> web.Response:
         text = (await request.content.read(FLAG_BYTES_MAX)).decode(errors="replace").strip()
         try:
-            return web.Response(text=change(text) + "\n")
+            change(text)
+            return web.Response(text=f"successfully set {upstream} to {text}\n")
         except ValueError as error:
             return web.Response(text=f"failed set {name} {text}: {error}\n", status=400)
 
@@ -182,7 +167,7 @@ def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -
         async def handle(request: web.Request) -> web.Response:
             if not options.is_leader():
                 leader = options.leader()
-                return _json(NOT_LEADER | ({"leader": leader} if leader else {}), 503)
+                return json_response(NOT_LEADER | ({"leader": leader} if leader else {}), 503)
             found: web.Response = await answer(request)
             return found
 
@@ -190,12 +175,16 @@ def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -
         app.router.add_route(method, API_PREFIX + path, handle)
 
     async def services(_: web.Request) -> web.Response:
-        return _json(sorted(routes))
+        return json_response(sorted(routes))
 
     async def node(request: web.Request) -> web.Response:
         name = request.match_info["node"]
         found = describe_node(scheduler, name)
-        return _json({"message": f"cannot find node {name}"}, 404) if found is None else _json(found)
+        return (
+            json_response({"message": f"cannot find node {name}"}, 404)
+            if found is None
+            else json_response(found)
+        )
 
     add("GET", "/__services__", services)
     add("GET", "/nodes/{node}", node)
@@ -210,7 +199,7 @@ def _endpoint(endpoint: Endpoint) -> Callable[[web.Request], Any]:
     async def answer(request: web.Request) -> web.Response:
         asked = ApiRequest(dict(request.match_info), dict(request.query), await request.read())
         found = endpoint.answer(asked)
-        return _json(found.body, found.status)
+        return json_response(found.body, found.status)
 
     return answer
 
@@ -235,10 +224,6 @@ def _metrics_text(text: str) -> web.Response:
     return web.Response(body=text.encode(), headers=headers)
 
 
-def _json(body: Any, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
-
-
 def effective(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> dict[str, Any]:
     """Return a JSON object that is itself a configuration: the merged plugins of each extension point, the
     arguments of each plugin with their defaults.
@@ -246,7 +231,7 @@ def effective(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> di
     Raises: ConfigError.
     """
     profiles = config.profiles or [default_plugins.shipped_profile()]
-    body: dict[str, Any] = _without_nulls(msgspec.to_builtins(config))
+    body: dict[str, Any] = without_nulls(msgspec.to_builtins(config))
     body["profiles"] = []
     for profile, (points, args) in zip(profiles, read_plugins(profiles, registry), strict=True):
         plugins: dict[str, Any] = {
@@ -281,16 +266,8 @@ def as_yaml(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> str:
 
 def _args(name: str, given: Any, registry: Mapping[str, PluginType]) -> dict[str, Any]:
     kind = registry[name].args if name in registry else plugin_args.ARGS[name]
-    body = _without_nulls(msgspec.to_builtins(kind() if given is None else given))
+    body = without_nulls(msgspec.to_builtins(kind() if given is None else given))
     return {"apiVersion": API_VERSION, "kind": f"{name}Args", **body}
-
-
-def _without_nulls(body: Any) -> Any:
-    if isinstance(body, dict):
-        return {key: _without_nulls(part) for key, part in body.items() if part is not None}
-    if isinstance(body, list | tuple):
-        return [_without_nulls(part) for part in body]
-    return body
 
 
 def _camel(name: str) -> str:
