@@ -40,7 +40,7 @@ class ContainerPort(ViewPart, frozen=True, kw_only=True):
     name: str = ""
     container_port: int = 0
     host_port: int = 0
-    host_ip: str = msgspec.field(name="hostIP", default="")
+    host_ip: str = ""
     protocol: str = ""
 
 
@@ -123,8 +123,8 @@ class PodSpec(ViewPart, frozen=True, kw_only=True):
     active_deadline_seconds: int | None = None
     readiness_gates: list[PodReadinessGate] = []
     host_network: bool = False
-    host_pid: bool = msgspec.field(name="hostPID", default=False)
-    host_ipc: bool = msgspec.field(name="hostIPC", default=False)
+    host_pid: bool = False
+    host_ipc: bool = False
     hostname: str = ""
     subdomain: str = ""
     service_account_name: str = ""
@@ -147,7 +147,7 @@ class ContainerStateTerminated(ViewPart, frozen=True, kw_only=True):
     message: str = ""
     started_at: str | None = None
     finished_at: str | None = None
-    container_id: str = msgspec.field(name="containerID", default="")
+    container_id: str = ""
 
 
 class ContainerState(ViewPart, frozen=True, kw_only=True):
@@ -162,9 +162,9 @@ class ContainerStatus(ViewPart, frozen=True, kw_only=True):
     """`container_id` is `<runtime>://<id>`."""
 
     name: str = ""
-    container_id: str = msgspec.field(name="containerID", default="")
+    container_id: str = ""
     image: str = ""
-    image_id: str = msgspec.field(name="imageID", default="")
+    image_id: str = ""
     ready: bool = False
     started: bool | None = None
     restart_count: int = 0
@@ -195,9 +195,9 @@ class PodStatus(ViewPart, frozen=True, kw_only=True):
     nominated_node_name: str = ""
     qos_class: str = ""
     start_time: str | None = None
-    host_ip: str = msgspec.field(name="hostIP", default="")
-    pod_ip: str = msgspec.field(name="podIP", default="")
-    pod_ips: list[PodIP] = msgspec.field(name="podIPs", default_factory=list)
+    host_ip: str = ""
+    pod_ip: str = ""
+    pod_ips: list[PodIP] = msgspec.field(default_factory=list)
     container_statuses: list[ContainerStatus] = []
     init_container_statuses: list[ContainerStatus] = []
     ephemeral_container_statuses: list[ContainerStatus] = []
@@ -233,8 +233,8 @@ class PodTemplateSpec(ViewPart, frozen=True, kw_only=True):
 class NodeSpec(ViewPart, frozen=True, kw_only=True):
     unschedulable: bool = False
     taints: list[Taint] = []
-    provider_id: str = msgspec.field(name="providerID", default="")
-    pod_cidr: str = msgspec.field(name="podCIDR", default="")
+    provider_id: str = ""
+    pod_cidr: str = ""
 
 
 class NodeAddress(ViewPart, frozen=True, kw_only=True):
@@ -243,9 +243,9 @@ class NodeAddress(ViewPart, frozen=True, kw_only=True):
 
 
 class NodeSystemInfo(ViewPart, frozen=True, kw_only=True):
-    machine_id: str = msgspec.field(name="machineID", default="")
-    system_uuid: str = msgspec.field(name="systemUUID", default="")
-    boot_id: str = msgspec.field(name="bootID", default="")
+    machine_id: str = ""
+    system_uuid: str = ""
+    boot_id: str = ""
     kernel_version: str = ""
     os_image: str = ""
     container_runtime_version: str = ""
@@ -378,11 +378,11 @@ class ServiceSpec(ViewPart, frozen=True, kw_only=True):
     type: str = ""
     selector: dict[str, str] = {}
     ports: list[ServicePort] = []
-    cluster_ip: str = msgspec.field(name="clusterIP", default="")
+    cluster_ip: str = ""
     external_name: str = ""
     publish_not_ready_addresses: bool = False
     ip_families: list[str] = []
-    load_balancer_ip: str = msgspec.field(name="loadBalancerIP", default="")
+    load_balancer_ip: str = ""
     load_balancer_class: str | None = None
 
 

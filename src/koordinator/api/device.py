@@ -2,8 +2,6 @@
 
 from typing import Annotated, ClassVar
 
-import msgspec
-
 from koordinator.api.meta import Object, Resource, StandardCondition, ViewPart
 from koordinator.api.quantity import ResourceList
 from koordinator.api.schema import INT32, REQUIRED, always, default
@@ -19,18 +17,14 @@ class DeviceTopology(ViewPart, frozen=True, kw_only=True):
     pcie_id: Annotated[str, REQUIRED, "PCIe switch of the device, unique within the node."] = always(
         "", name="pcieID"
     )
-    bus_id: Annotated[str, "PCI address, as domain:bus:device.function."] = msgspec.field(
-        name="busID", default=""
-    )
+    bus_id: Annotated[str, "PCI address, as domain:bus:device.function."] = ""
 
 
 class VirtualFunction(ViewPart, frozen=True, kw_only=True):
     """A virtual function of a device."""
 
     minor: Annotated[int, REQUIRED, INT32, "Minor number; -1 when it has no meaning."] = always(-1)
-    bus_id: Annotated[str, "PCI address, as domain:bus:device.function."] = msgspec.field(
-        name="busID", default=""
-    )
+    bus_id: Annotated[str, "PCI address, as domain:bus:device.function."] = ""
 
 
 class VirtualFunctionGroup(ViewPart, frozen=True, kw_only=True):
@@ -46,9 +40,7 @@ class DeviceInfo(ViewPart, frozen=True, kw_only=True):
     type: Annotated[str, "Kind of device: gpu, rdma or fpga."] = ""
     id: Annotated[str, "UUID of a GPU, PCI address of a NIC."] = ""
     minor: Annotated[int | None, INT32, "Minor number on the node, from 0."] = None
-    module_id: Annotated[int | None, INT32, "Physical position."] = msgspec.field(
-        name="moduleID", default=None
-    )
+    module_id: Annotated[int | None, INT32, "Physical position."] = None
     health: Annotated[bool, REQUIRED, default(False), "Whether pods may be given the device."] = always(False)
     labels: Annotated[dict[str, str], "Properties by which hints select the device."] = {}
     resources: Annotated[ResourceList, "What the device has to give."] = {}

@@ -5,8 +5,6 @@ Only what the scheduler and the claim controller read. Parameters of drivers are
 
 from typing import Any, ClassVar
 
-import msgspec
-
 from koordinator.api.affinity import NodeSelector
 from koordinator.api.meta import Object, ObjectMeta, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity
@@ -198,8 +196,8 @@ class DeviceClass(Object, frozen=True, kw_only=True):
 class DeviceAttribute(ViewPart, frozen=True, kw_only=True):
     """One member is set; `version` is a semantic version."""
 
-    int_: int | None = msgspec.field(name="int", default=None)
-    bool_: bool | None = msgspec.field(name="bool", default=None)
+    int_: int | None = None
+    bool_: bool | None = None
     string: str | None = None
     version: str | None = None
 

@@ -5,6 +5,7 @@ A *view* is a frozen msgspec struct with the fields that some component reads. I
 written back; writes are patches (`cluster.protocol`).
 """
 
+import re
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -57,7 +58,21 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return "/".join(parts)
 
 
-class ViewPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+_ACRONYMS = {
+    word.lower(): word
+    for word in re.findall(
+        r"\w+", "API BE BPS CIDR CPU CPUs ID IOPS IP IPC IPs NUMA PID QOS QPS TTL URI UUID"
+    )
+}
+
+
+def wire_name(field: str) -> str:
+    """Return the member that a field stands for: camel case, with acronyms after the first word in capitals."""
+    first, *others = field.rstrip("_").split("_")
+    return first + "".join(_ACRONYMS.get(word, word.capitalize()) for word in others)
+
+
+class ViewPart(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name, omit_defaults=True, gc=False):
     """Base of the pieces of typed views.
 
     `gc=False`: a decoded tree has no cycles, so the collector need not look at it (a large cache of objects

@@ -48,13 +48,13 @@ class ResourceThresholdStrategy(ViewPart, frozen=True, kw_only=True):
     ] = None
     cpu_evict_be_satisfaction_upper_percent: Annotated[
         int | None, "Eviction for starved CPU ends above this share of what best-effort pods asked for."
-    ] = msgspec.field(name="cpuEvictBESatisfactionUpperPercent", default=None)
+    ] = None
     cpu_evict_be_satisfaction_lower_percent: Annotated[
         int | None, "Best-effort pods are evicted when they get less than this share of what they asked for."
-    ] = msgspec.field(name="cpuEvictBESatisfactionLowerPercent", default=None)
+    ] = None
     cpu_evict_be_usage_threshold_percent: Annotated[
         int | None, "Only when best-effort pods use more than this share of what they are given."
-    ] = msgspec.field(name="cpuEvictBEUsageThresholdPercent", default=None)
+    ] = None
     cpu_evict_time_window_seconds: Annotated[int | None, "Window over which CPU is averaged."] = None
     cpu_evict_threshold_percent: Annotated[
         Percent, "Share of the node's CPU in use from which pods are evicted."
@@ -151,10 +151,10 @@ class NodeSLOSpec(ViewPart, frozen=True, kw_only=True):
     resource_used_threshold_with_be: Annotated[
         ResourceThresholdStrategy | None,
         "When best-effort pods are suppressed and evicted to protect services.",
-    ] = msgspec.field(name="resourceUsedThresholdWithBE", default=None)
+    ] = None
     resource_qos_strategy: Annotated[
         ResourceQOSStrategy | None, "How the kernel treats pods of each QoS class."
-    ] = msgspec.field(name="resourceQOSStrategy", default=None)
+    ] = None
     cpu_burst_strategy: Annotated[
         CPUBurstStrategy | None, "How containers may exceed their CPU limit for a short time."
     ] = None

@@ -49,14 +49,12 @@ class ColocationStrategy(Payload, frozen=True, kw_only=True):
     update_time_threshold_seconds: int | None = None
     resource_diff_threshold: float | None = None
     mid_reclaim_mode: str | None = None
-    mid_cpu_threshold_percent: int | None = msgspec.field(name="midCPUThresholdPercent", default=None)
+    mid_cpu_threshold_percent: int | None = None
     mid_memory_threshold_percent: int | None = None
     mid_unallocated_percent: int | None = None
-    mid_static_cpu_reserved_percent: int | None = msgspec.field(
-        name="midStaticCPUReservedPercent", default=None
-    )
+    mid_static_cpu_reserved_percent: int | None = None
     mid_static_memory_reserved_percent: int | None = None
-    batch_cpu_threshold_percent: int | None = msgspec.field(name="batchCPUThresholdPercent", default=None)
+    batch_cpu_threshold_percent: int | None = None
     batch_memory_threshold_percent: int | None = None
     extensions: dict[str, Any] = {}
 

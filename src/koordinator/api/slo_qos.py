@@ -93,42 +93,22 @@ Positive = Annotated[int | None, at_least(1)]
 class IOConfig(ViewPart, frozen=True, kw_only=True):
     """Limits and weights of one block device."""
 
-    read_iops: Annotated[NotNegative, "Most reads per second; 0 is off."] = msgspec.field(
-        name="readIOPS", default=None
-    )
-    write_iops: Annotated[NotNegative, "Most writes per second; 0 is off."] = msgspec.field(
-        name="writeIOPS", default=None
-    )
-    read_bps: Annotated[NotNegative, "Most bytes read per second; 0 is off."] = msgspec.field(
-        name="readBPS", default=None
-    )
-    write_bps: Annotated[NotNegative, "Most bytes written per second; 0 is off."] = msgspec.field(
-        name="writeBPS", default=None
-    )
+    read_iops: Annotated[NotNegative, "Most reads per second; 0 is off."] = None
+    write_iops: Annotated[NotNegative, "Most writes per second; 0 is off."] = None
+    read_bps: Annotated[NotNegative, "Most bytes read per second; 0 is off."] = None
+    write_bps: Annotated[NotNegative, "Most bytes written per second; 0 is off."] = None
     io_weight_percent: Annotated[int | None, between(1, 100), "Weight of the class; 100 when absent."] = None
     read_latency: Annotated[int | None, "Read latency in microseconds above which the disk is full."] = None
     write_latency: Annotated[int | None, "Write latency in microseconds above which the disk is full."] = None
     read_latency_percent: Annotated[Percent, "Percentile at which read latency is measured."] = None
     write_latency_percent: Annotated[Percent, "Percentile at which write latency is measured."] = None
     enable_user_model: Annotated[bool | None, "Whether the cost model below replaces the kernel's."] = None
-    model_read_bps: Annotated[Positive, "Bytes per second that the disk can read."] = msgspec.field(
-        name="modelReadBPS", default=None
-    )
-    model_write_bps: Annotated[Positive, "Bytes per second that the disk can write."] = msgspec.field(
-        name="modelWriteBPS", default=None
-    )
-    model_read_seq_iops: Annotated[Positive, "Sequential reads per second."] = msgspec.field(
-        name="modelReadSeqIOPS", default=None
-    )
-    model_write_seq_iops: Annotated[Positive, "Sequential writes per second."] = msgspec.field(
-        name="modelWriteSeqIOPS", default=None
-    )
-    model_read_rand_iops: Annotated[Positive, "Random reads per second."] = msgspec.field(
-        name="modelReadRandIOPS", default=None
-    )
-    model_write_rand_iops: Annotated[Positive, "Random writes per second."] = msgspec.field(
-        name="modelWriteRandIOPS", default=None
-    )
+    model_read_bps: Annotated[Positive, "Bytes per second that the disk can read."] = None
+    model_write_bps: Annotated[Positive, "Bytes per second that the disk can write."] = None
+    model_read_seq_iops: Annotated[Positive, "Sequential reads per second."] = None
+    model_write_seq_iops: Annotated[Positive, "Sequential writes per second."] = None
+    model_read_rand_iops: Annotated[Positive, "Random reads per second."] = None
+    model_write_rand_iops: Annotated[Positive, "Random writes per second."] = None
 
 
 class BlockConfig(ViewPart, frozen=True, kw_only=True):
@@ -149,20 +129,18 @@ class BlkIOQOS(ViewPart, frozen=True, kw_only=True):
 class ResourceQOS(ViewPart, frozen=True, kw_only=True):
     """The kernel's treatment of the pods of one QoS class."""
 
-    cpu_qos: CPUQOS | None = msgspec.field(name="cpuQOS", default=None)
-    memory_qos: MemoryQOS | None = msgspec.field(name="memoryQOS", default=None)
-    blkio_qos: BlkIOQOS | None = msgspec.field(name="blkioQOS", default=None)
-    resctrl_qos: ResctrlQOS | None = msgspec.field(name="resctrlQOS", default=None)
-    network_qos: NetworkQOS | None = msgspec.field(name="networkQOS", default=None)
+    cpu_qos: CPUQOS | None = None
+    memory_qos: MemoryQOS | None = None
+    blkio_qos: BlkIOQOS | None = None
+    resctrl_qos: ResctrlQOS | None = None
+    network_qos: NetworkQOS | None = None
 
 
 class QOSPolicies(ViewPart, frozen=True, kw_only=True):
     """The mechanisms that carry the settings out."""
 
     cpu_policy: Annotated[str | None, "groupIdentity (when absent) or coreSched."] = None
-    net_qos_policy: Annotated[str | None, "tc (when absent) or terway-qos."] = msgspec.field(
-        name="netQOSPolicy", default=None
-    )
+    net_qos_policy: Annotated[str | None, "tc (when absent) or terway-qos."] = None
 
 
 class ResourceQOSStrategy(ViewPart, frozen=True, kw_only=True):

@@ -2,8 +2,6 @@
 
 from typing import Any, ClassVar
 
-import msgspec
-
 from koordinator.api.affinity import LabelSelector, NodeSelector, TopologySelectorTerm
 from koordinator.api.meta import Condition, Object, ObjectReference, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity, ResourceList
@@ -148,7 +146,7 @@ class VolumeNodeResources(ViewPart, frozen=True, kw_only=True):
 
 class CSINodeDriver(ViewPart, frozen=True, kw_only=True):
     name: str = ""
-    node_id: str = msgspec.field(name="nodeID", default="")
+    node_id: str = ""
     topology_keys: list[str] = []
     allocatable: VolumeNodeResources | None = None
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import msgspec
-
 from koordinator.api.meta import ViewPart
 from koordinator.api.quantity import RawQuantity
 
@@ -43,17 +41,17 @@ class GCEPersistentDiskSource(ViewPart, frozen=True, kw_only=True):
 
 
 class AWSElasticBlockStoreSource(ViewPart, frozen=True, kw_only=True):
-    volume_id: str = msgspec.field(name="volumeID", default="")
+    volume_id: str = ""
     read_only: bool = False
 
 
 class AzureDiskSource(ViewPart, frozen=True, kw_only=True):
     disk_name: str = ""
-    disk_uri: str = msgspec.field(name="diskURI", default="")
+    disk_uri: str = ""
 
 
 class CinderSource(ViewPart, frozen=True, kw_only=True):
-    volume_id: str = msgspec.field(name="volumeID", default="")
+    volume_id: str = ""
 
 
 class RBDSource(ViewPart, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ from koordinator.manager.webhooks import configuration
 Json = dict[str, Any]
 
 API = "rbac.authorization.k8s.io"
-FOLLOW = ("list", "watch")
 MANAGER, SCHEDULER, KOORDLET = "koord-manager", "koord-scheduler", "koordlet"
 
 
@@ -31,297 +30,205 @@ class PermissionRule(msgspec.Struct, frozen=True, kw_only=True):
     in_namespace: bool = False
 
 
+def _rule(
+    group: str,
+    resources: str,
+    verbs: str,
+    why: str,
+    *,
+    names: tuple[str, ...] = (),
+    in_namespace: bool = False,
+) -> PermissionRule:
+    return PermissionRule(
+        group=group,
+        resources=tuple(resources.split()),
+        verbs=tuple(verbs.split()),
+        why=why,
+        names=names,
+        in_namespace=in_namespace,
+    )
+
+
 def _reviews(what: str) -> tuple[PermissionRule, ...]:
     return (
-        PermissionRule(
-            group="authentication.k8s.io",
-            resources=("tokenreviews",),
-            verbs=("create",),
-            why=f"who asks {what}",
-        ),
-        PermissionRule(
-            group="authorization.k8s.io",
-            resources=("subjectaccessreviews",),
-            verbs=("create",),
-            why="whether they may",
-        ),
+        _rule("authentication.k8s.io", "tokenreviews", "create", f"who asks {what}"),
+        _rule("authorization.k8s.io", "subjectaccessreviews", "create", "whether they may"),
     )
 
 
 def _lease(name: str) -> tuple[PermissionRule, PermissionRule]:
     """Creating and listing cannot be restricted to a name; watching makes a hand-over immediate."""
-    group, resources = "coordination.k8s.io", ("leases",)
+    group, resources = "coordination.k8s.io", "leases"
     return (
-        PermissionRule(
-            group=group,
-            resources=resources,
-            verbs=("create", "list", "watch"),
-            in_namespace=True,
-            why="leader election",
-        ),
-        PermissionRule(
-            group=group,
-            resources=resources,
-            verbs=("get", "patch"),
-            names=(name,),
-            in_namespace=True,
-            why="leader election: its own lease",
+        _rule(group, resources, "create list watch", "leader election", in_namespace=True),
+        _rule(
+            group, resources, "get patch", "leader election: its own lease", names=(name,), in_namespace=True
         ),
     )
 
 
-_EVENTS = PermissionRule(
-    resources=("events",), verbs=("create", "patch"), why="tells users what it did, and why not"
-)
+_EVENTS = _rule("", "events", "create patch", "tells users what it did, and why not")
 
 RULES: dict[str, tuple[PermissionRule, ...]] = {
     MANAGER: (
-        PermissionRule(
-            resources=("nodes", "pods", "namespaces"),
-            verbs=("get", *FOLLOW),
-            why="what it computes and decides on",
+        _rule("", "nodes pods namespaces", "get list watch", "what it computes and decides on"),
+        _rule(
+            "",
+            "nodes/status",
+            "patch",
+            "Batch, Mid and device resources; ratios of normalization and amplification",
         ),
-        PermissionRule(
-            resources=("nodes/status",),
-            verbs=("patch",),
-            why="Batch, Mid and device resources; ratios of normalization and amplification",
+        _rule("", "pods", "patch", "brings profiles to pods that wait already"),
+        _rule("scheduling.k8s.io", "priorityclasses", "get list watch", "profiles name them"),
+        _rule("config.koordinator.sh", "clustercolocationprofiles", "list watch", "what they say about pods"),
+        _rule(
+            "slo.koordinator.sh",
+            "nodemetrics nodeslos",
+            "list watch create patch delete",
+            "keeps one of each per node",
         ),
-        PermissionRule(
-            resources=("pods",), verbs=("patch",), why="brings profiles to pods that wait already"
+        _rule("scheduling.koordinator.sh", "devices", "list watch", "resources of devices"),
+        _rule(
+            "topology.node.k8s.io",
+            "noderesourcetopologies",
+            "list watch patch",
+            "Batch resources of NUMA zones",
         ),
-        PermissionRule(
-            group="scheduling.k8s.io",
-            resources=("priorityclasses",),
-            verbs=("get", *FOLLOW),
-            why="profiles name them",
+        _rule(
+            "scheduling.sigs.k8s.io",
+            "elasticquotas",
+            "get list watch create patch",
+            "checks trees of quotas, makes those of profiles",
         ),
-        PermissionRule(
-            group="config.koordinator.sh",
-            resources=("clustercolocationprofiles",),
-            verbs=FOLLOW,
-            why="what they say about pods",
-        ),
-        PermissionRule(
-            group="slo.koordinator.sh",
-            resources=("nodemetrics", "nodeslos"),
-            verbs=(*FOLLOW, "create", "patch", "delete"),
-            why="keeps one of each per node",
-        ),
-        PermissionRule(
-            group="scheduling.koordinator.sh",
-            resources=("devices",),
-            verbs=FOLLOW,
-            why="resources of devices",
-        ),
-        PermissionRule(
-            group="topology.node.k8s.io",
-            resources=("noderesourcetopologies",),
-            verbs=(*FOLLOW, "patch"),
-            why="Batch resources of NUMA zones",
-        ),
-        PermissionRule(
-            group="scheduling.sigs.k8s.io",
-            resources=("elasticquotas",),
-            verbs=("get", *FOLLOW, "create", "patch"),
-            why="checks trees of quotas, makes those of profiles",
-        ),
-        PermissionRule(
-            group="quota.koordinator.sh",
-            resources=("elasticquotaprofiles",),
-            verbs=(*FOLLOW, "patch"),
-            why="names the tree of a profile",
+        _rule(
+            "quota.koordinator.sh", "elasticquotaprofiles", "list watch patch", "names the tree of a profile"
         ),
         _EVENTS,
-        PermissionRule(
-            resources=("configmaps",),
-            verbs=("get", *FOLLOW),
+        _rule(
+            "",
+            "configmaps",
+            "get list watch",
+            "slo-controller-config, pod-enhanced-validator-config",
             in_namespace=True,
-            why="slo-controller-config, pod-enhanced-validator-config",
         ),
-        PermissionRule(
-            resources=("secrets",),
-            verbs=("create",),
+        _rule(
+            "",
+            "secrets",
+            "create",
+            "the certificate of its webhooks (a name cannot restrict creating)",
             in_namespace=True,
-            why="the certificate of its webhooks (a name cannot restrict creating)",
         ),
-        PermissionRule(
-            resources=("secrets",),
-            verbs=("get", *FOLLOW, "patch"),
+        _rule(
+            "",
+            "secrets",
+            "get list watch patch",
+            "the certificate of its webhooks",
             names=("koordinator-webhook-certs",),
             in_namespace=True,
-            why="the certificate of its webhooks",
         ),
-        PermissionRule(
-            group="admissionregistration.k8s.io",
-            resources=("mutatingwebhookconfigurations", "validatingwebhookconfigurations"),
-            verbs=("get", *FOLLOW, "patch"),
+        _rule(
+            "admissionregistration.k8s.io",
+            "mutatingwebhookconfigurations validatingwebhookconfigurations",
+            "get list watch patch",
+            "its own webhooks: certificate authority, those that are switched on",
             names=(configuration.MUTATING_NAME, configuration.VALIDATING_NAME),
-            why="its own webhooks: certificate authority, those that are switched on",
         ),
         *_reviews("for what its webhooks know of quotas"),
         *_lease("koordinator-manager"),
     ),
     SCHEDULER: (
-        PermissionRule(
-            resources=(
-                "nodes",
-                "pods",
-                "namespaces",
-                "services",
-                "replicationcontrollers",
-                "persistentvolumes",
-                "persistentvolumeclaims",
-            ),
-            verbs=FOLLOW,
-            why="what it decides on",
+        _rule(
+            "",
+            "nodes pods namespaces services replicationcontrollers persistentvolumes persistentvolumeclaims",
+            "list watch",
+            "what it decides on",
         ),
-        PermissionRule(
-            group="apps", resources=("replicasets", "statefulsets"), verbs=FOLLOW, why="spreads replicas"
+        _rule("apps", "replicasets statefulsets", "list watch", "spreads replicas"),
+        _rule("policy", "poddisruptionbudgets", "list watch", "which pods preemption spares"),
+        _rule(
+            "storage.k8s.io",
+            "storageclasses csinodes csidrivers csistoragecapacities volumeattachments",
+            "list watch",
+            "volumes",
         ),
-        PermissionRule(
-            group="policy",
-            resources=("poddisruptionbudgets",),
-            verbs=FOLLOW,
-            why="which pods preemption spares",
+        _rule(
+            "resource.k8s.io",
+            "resourceclaims deviceclasses resourceslices",
+            "list watch",
+            "dynamic resources",
         ),
-        PermissionRule(
-            group="storage.k8s.io",
-            resources=(
-                "storageclasses",
-                "csinodes",
-                "csidrivers",
-                "csistoragecapacities",
-                "volumeattachments",
-            ),
-            verbs=FOLLOW,
-            why="volumes",
+        _rule("resource.k8s.io", "resourceclaims", "get patch", "the finalizer of allocated claims"),
+        _rule("resource.k8s.io", "resourceclaims/status", "patch", "allocates claims"),
+        _rule("topology.node.k8s.io", "noderesourcetopologies", "list watch", "CPUs and NUMA nodes"),
+        _rule("slo.koordinator.sh", "nodemetrics", "list watch", "real usage of nodes"),
+        _rule(
+            "scheduling.koordinator.sh",
+            "clusternetworktopologies",
+            "list watch",
+            "which switches nodes hang on",
         ),
-        PermissionRule(
-            group="resource.k8s.io",
-            resources=("resourceclaims", "deviceclasses", "resourceslices"),
-            verbs=FOLLOW,
-            why="dynamic resources",
-        ),
-        PermissionRule(
-            group="resource.k8s.io",
-            resources=("resourceclaims",),
-            verbs=("get", "patch"),
-            why="the finalizer of allocated claims",
-        ),
-        PermissionRule(
-            group="resource.k8s.io",
-            resources=("resourceclaims/status",),
-            verbs=("patch",),
-            why="allocates claims",
-        ),
-        PermissionRule(
-            group="topology.node.k8s.io",
-            resources=("noderesourcetopologies",),
-            verbs=FOLLOW,
-            why="CPUs and NUMA nodes",
-        ),
-        PermissionRule(
-            group="slo.koordinator.sh", resources=("nodemetrics",), verbs=FOLLOW, why="real usage of nodes"
-        ),
-        PermissionRule(
-            group="scheduling.koordinator.sh",
-            resources=("clusternetworktopologies",),
-            verbs=FOLLOW,
-            why="which switches nodes hang on",
-        ),
-        PermissionRule(
-            group="scheduling.koordinator.sh",
-            resources=("clusternetworktopologies/status",),
-            verbs=("patch",),
+        _rule(
+            "scheduling.koordinator.sh",
+            "clusternetworktopologies/status",
+            "patch",
+            "the network as it found it",
             names=("default",),
-            why="the network as it found it",
         ),
-        PermissionRule(
-            group="scheduling.koordinator.sh",
-            resources=("scheduleexplanations",),
-            verbs=(*FOLLOW, "delete"),
-            why="questions of users; old ones go",
+        _rule(
+            "scheduling.koordinator.sh",
+            "scheduleexplanations",
+            "list watch delete",
+            "questions of users; old ones go",
         ),
-        PermissionRule(
-            group="scheduling.koordinator.sh",
-            resources=("scheduleexplanations/status",),
-            verbs=("patch",),
-            why="answers",
+        _rule("scheduling.koordinator.sh", "scheduleexplanations/status", "patch", "answers"),
+        _rule(
+            "scheduling.sigs.k8s.io",
+            "elasticquotas",
+            "get list watch create patch",
+            "quotas and their status; makes the default, system and root quota",
         ),
-        PermissionRule(
-            group="scheduling.sigs.k8s.io",
-            resources=("elasticquotas",),
-            verbs=("get", *FOLLOW, "create", "patch"),
-            why="quotas and their status; makes the default, system and root quota",
+        _rule("scheduling.sigs.k8s.io", "podgroups", "list watch patch", "gangs and their status"),
+        _rule(
+            "scheduling.sigs.k8s.io",
+            "podgroups/status",
+            "patch",
+            "the same where another installation brought the CRD",
         ),
-        PermissionRule(
-            group="scheduling.sigs.k8s.io",
-            resources=("podgroups",),
-            verbs=(*FOLLOW, "patch"),
-            why="gangs and their status",
+        _rule("", "pods/eviction", "create", "takes back what a quota uses above its share"),
+        _rule("", "pods/binding", "create", "places pods"),
+        _rule(
+            "", "pods", "get patch delete", "what it allocated; who makes room; bindings without an answer"
         ),
-        PermissionRule(
-            group="scheduling.sigs.k8s.io",
-            resources=("podgroups/status",),
-            verbs=("patch",),
-            why="the same where another installation brought the CRD",
-        ),
-        PermissionRule(
-            resources=("pods/eviction",),
-            verbs=("create",),
-            why="takes back what a quota uses above its share",
-        ),
-        PermissionRule(resources=("pods/binding",), verbs=("create",), why="places pods"),
-        PermissionRule(
-            resources=("pods",),
-            verbs=("get", "patch", "delete"),
-            why="what it allocated; who makes room; bindings without an answer",
-        ),
-        PermissionRule(resources=("pods/status",), verbs=("patch",), why="why a pod waits"),
-        PermissionRule(
-            resources=("persistentvolumes", "persistentvolumeclaims"), verbs=("patch",), why="binds volumes"
-        ),
+        _rule("", "pods/status", "patch", "why a pod waits"),
+        _rule("", "persistentvolumes persistentvolumeclaims", "patch", "binds volumes"),
         _EVENTS,
         *_reviews("its secure port"),
         *_lease("koord-scheduler"),
     ),
     KOORDLET: (
-        PermissionRule(resources=("nodes",), verbs=FOLLOW, why="its own Node"),
-        PermissionRule(
-            group="slo.koordinator.sh",
-            resources=("nodeslos", "nodemetrics"),
-            verbs=FOLLOW,
-            why="its policies, and what it is asked to report",
+        _rule("", "nodes", "list watch", "its own Node"),
+        _rule(
+            "slo.koordinator.sh",
+            "nodeslos nodemetrics",
+            "list watch",
+            "its policies, and what it is asked to report",
         ),
-        PermissionRule(
-            group="topology.node.k8s.io",
-            resources=("noderesourcetopologies",),
-            verbs=(*FOLLOW, "create", "patch"),
-            why="reports CPUs and NUMA nodes",
+        _rule(
+            "topology.node.k8s.io",
+            "noderesourcetopologies",
+            "list watch create patch",
+            "reports CPUs and NUMA nodes",
         ),
-        PermissionRule(
-            group="scheduling.koordinator.sh",
-            resources=("devices",),
-            verbs=(*FOLLOW, "create", "patch"),
-            why="reports devices",
-        ),
-        PermissionRule(
-            resources=("nodes/proxy",), verbs=("get",), why="the kubelet's pods and configuration"
-        ),
-        PermissionRule(
-            group="slo.koordinator.sh",
-            resources=("nodemetrics/status",),
-            verbs=("patch",),
-            why="reports usage",
-        ),
+        _rule("scheduling.koordinator.sh", "devices", "list watch create patch", "reports devices"),
+        _rule("", "nodes/proxy", "get", "the kubelet's pods and configuration"),
+        _rule("slo.koordinator.sh", "nodemetrics/status", "patch", "reports usage"),
         _EVENTS,
-        PermissionRule(
-            resources=("pods/eviction",), verbs=("create",), why="evicts, with -only-evict-by-api"
-        ),
-        PermissionRule(
-            resources=("persistentvolumeclaims",),
-            verbs=FOLLOW,
-            why="which volume a claim is bound to, with the gate BlkIOReconcile",
+        _rule("", "pods/eviction", "create", "evicts, with -only-evict-by-api"),
+        _rule(
+            "",
+            "persistentvolumeclaims",
+            "list watch",
+            "which volume a claim is bound to, with the gate BlkIOReconcile",
         ),
     ),
 }

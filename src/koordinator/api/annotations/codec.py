@@ -27,6 +27,7 @@ from msgspec import inspect
 
 from koordinator.api import duration, quantity
 from koordinator.api.errors import ProtocolError
+from koordinator.api.meta import wire_name
 from koordinator.api.scalars import ScalarError
 
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
@@ -346,7 +347,7 @@ _ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 _NESTING_REASON = "nested too deeply"
 
 
-class Payload(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+class Payload(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name, gc=False):
     """Base of annotation payloads."""
 
 

@@ -4,8 +4,6 @@ import enum
 from collections.abc import Mapping
 from typing import Annotated
 
-import msgspec
-
 from koordinator.api import labels
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.codec import Annotation, Empty, Int32, NotNull, Payload
@@ -74,7 +72,7 @@ class VirtualFunction(Payload, frozen=True, kw_only=True):
     """A virtual function of a NIC."""
 
     minor: int = 0
-    bus_id: str = msgspec.field(name="busID", default="")
+    bus_id: str = ""
 
 
 class AllocationExtension(Payload, frozen=True, kw_only=True):

@@ -85,7 +85,7 @@ class Schemata(Payload, frozen=True, kw_only=True):
 class CacheSchemata(Payload, frozen=True, kw_only=True):
     """The share of one cache."""
 
-    cache_id: int = msgspec.field(name="cacheID", default=0)
+    cache_id: int = 0
     percent: int = 0
     range: list[int] = []
 

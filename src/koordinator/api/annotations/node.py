@@ -5,8 +5,6 @@ about CPUs on a NodeResourceTopology.
 import json
 from collections.abc import Mapping
 
-import msgspec
-
 from koordinator.api import labels, resource_list
 from koordinator.api.annotations.codec import Annotation, Empty, Int32, Payload, Seconds
 from koordinator.api.quantity import ResourceList
@@ -19,7 +17,7 @@ class NodeReservation(Payload, frozen=True, kw_only=True):
     """
 
     resources: ResourceList = {}
-    reserved_cpus: str = msgspec.field(name="reservedCPUs", default="")
+    reserved_cpus: str = ""
     apply_policy: str = ""
 
 
@@ -128,8 +126,8 @@ class CPUBasicInfo(Payload, frozen=True, kw_only=True):
     cpu_model: str = ""
     hyper_thread_enabled: bool = False
     turbo_enabled: bool = False
-    cat_l3_cbm_mask: str = msgspec.field(name="catL3CbmMask", default="")
-    vendor_id: str = msgspec.field(name="vendorID", default="")
+    cat_l3_cbm_mask: str = ""
+    vendor_id: str = ""
 
 
 class CPUSharedPool(Payload, frozen=True, kw_only=True):
@@ -155,7 +153,7 @@ class KubeletCPUManagerPolicy(Payload, frozen=True, kw_only=True):
 
     policy: str = ""
     options: dict[str, str] = {}
-    reserved_cpus: str = msgspec.field(name="reservedCPUs", default="")
+    reserved_cpus: str = ""
 
     @property
     def is_full_pcpus_only(self) -> bool:

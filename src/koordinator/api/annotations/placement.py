@@ -4,8 +4,6 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from koordinator.api import labels
 from koordinator.api.annotations.codec import Annotation, Empty, Int32, Payload
 from koordinator.api.errors import ProtocolError
@@ -48,16 +46,16 @@ class NUMANodeExclusive(enum.StrEnum):
 class ResourceSpec(Payload, frozen=True, kw_only=True):
     """The CPUs that a pod wants (`CPUBindPolicy`, `CPUExclusivePolicy`)."""
 
-    required_cpu_bind_policy: str = msgspec.field(name="requiredCPUBindPolicy", default="")
-    preferred_cpu_bind_policy: str = msgspec.field(name="preferredCPUBindPolicy", default="")
-    preferred_cpu_exclusive_policy: str = msgspec.field(name="preferredCPUExclusivePolicy", default="")
+    required_cpu_bind_policy: str = ""
+    preferred_cpu_bind_policy: str = ""
+    preferred_cpu_exclusive_policy: str = ""
 
 
 class NUMATopologySpec(Payload, frozen=True, kw_only=True):
     """The NUMA policy that a pod asks for (`NUMATopologyPolicy`, `NUMANodeExclusive`)."""
 
     numa_topology_policy: str = ""
-    single_numa_node_exclusive: str = msgspec.field(name="singleNUMANodeExclusive", default="")
+    single_numa_node_exclusive: str = ""
 
 
 class NUMANodeResource(Payload, frozen=True, kw_only=True):

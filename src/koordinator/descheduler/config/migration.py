@@ -91,9 +91,9 @@ class MigrationControllerArgs(ViewPart, frozen=True, kw_only=True, forbid_unknow
     skip_check_expected_replicas: bool = False
     object_limiters: dict[str, LimiterArgs] = {}
     default_job_mode: str = ""
-    default_job_ttl: str = msgspec.field(name="defaultJobTTL", default="5m0s")
+    default_job_ttl: str = "5m0s"
     scheduler_names: list[str] = []
-    evict_qps: int | float | str = msgspec.field(name="evictQPS", default=10)
+    evict_qps: int | float | str = 10
     evict_burst: int = 1
     eviction_policy: str = ""
     default_delete_options: DeleteOptions | None = None

@@ -4,11 +4,12 @@ from koordinator.install.dashboards.panels import (
     BYTES,
     CORES,
     RATIO,
-    Panel,
-    PanelRow,
     Query,
     Variable,
     dashboard,
+    graph,
+    row,
+    stat,
 )
 
 _NODE = 'node=~"$node"'
@@ -40,142 +41,107 @@ DASHBOARD = dashboard(
     "koordinator-colocation",
     "Koordinator / Co-location",
     [
-        PanelRow(
+        row(
             "At a glance",
-            (
-                Panel(
-                    title="CPU in use",
-                    what="Of all CPU of the chosen nodes, by services and batch together.",
-                    unit=RATIO,
-                    stat=True,
-                    width=6,
-                    queries=(Query(f"{_USED_CPU} / {_CPU}"),),
-                ),
-                Panel(
-                    title="CPU allocated",
-                    what="Requests of services plus requests of batch, of all CPU. Above 100 % batch runs on what "
-                    "services requested but do not use.",
-                    unit=RATIO,
-                    stat=True,
-                    width=6,
-                    queries=(Query(_ALLOCATED_CPU),),
-                ),
-                Panel(
-                    title="CPU lent to batch",
-                    what="Cores that batch pods may request now.",
-                    unit=CORES,
-                    stat=True,
-                    width=6,
-                    queries=(Query(_BATCH_CPU),),
-                ),
-                Panel(
-                    title="Memory lent to batch",
-                    what="Memory that batch pods may request now.",
-                    unit=BYTES,
-                    stat=True,
-                    width=6,
-                    queries=(Query(_BATCH_MEMORY),),
-                ),
+            stat(
+                "CPU in use",
+                "Of all CPU of the chosen nodes, by services and batch together.",
+                RATIO,
+                Query(f"{_USED_CPU} / {_CPU}"),
+            ),
+            stat(
+                "CPU allocated",
+                "Requests of services plus requests of batch, of all CPU. Above 100 % batch runs on what "
+                "services requested but do not use.",
+                RATIO,
+                Query(_ALLOCATED_CPU),
+            ),
+            stat("CPU lent to batch", "Cores that batch pods may request now.", CORES, Query(_BATCH_CPU)),
+            stat(
+                "Memory lent to batch", "Memory that batch pods may request now.", BYTES, Query(_BATCH_MEMORY)
             ),
         ),
-        PanelRow(
+        row(
             "Used, reclaimable, free",
-            (
-                Panel(
-                    title="CPU: used by services, used by batch, free",
-                    what="Stacked: together all CPU of the nodes. The system's own use counts as services'.",
-                    unit=CORES,
-                    stacked=True,
-                    queries=(
-                        Query(f"{_USED_CPU} - ({_BATCH_USED_CPU} or vector(0))", "services (prod, mid)"),
-                        Query(_BATCH_USED_CPU, "batch (BE)"),
-                        Query(f"{_CPU} - {_USED_CPU}", "free"),
-                    ),
+            graph(
+                "CPU: used by services, used by batch, free",
+                "Stacked: together all CPU of the nodes. The system's own use counts as services'.",
+                CORES,
+                Query(f"{_USED_CPU} - ({_BATCH_USED_CPU} or vector(0))", "services (prod, mid)"),
+                Query(_BATCH_USED_CPU, "batch (BE)"),
+                Query(f"{_CPU} - {_USED_CPU}", "free"),
+                stacked=True,
+            ),
+            graph(
+                "CPU that can be reclaimed, by priority",
+                "batch, mid: what pods of that priority may request (the manager's answer). prod: what the "
+                "node agent predicts that services will not need for long.",
+                CORES,
+                Query(_BATCH_CPU, "batch"),
+                Query(_MID_CPU, "mid"),
+                Query(
+                    "sum by (priority) "
+                    f'(koordlet_node_priority_resource_reclaimable{{resource="cpu",{_NODE}}})',
+                    "{{priority}} (predicted)",
                 ),
-                Panel(
-                    title="CPU that can be reclaimed, by priority",
-                    what="batch, mid: what pods of that priority may request (the manager's answer). prod: what the "
-                    "node agent predicts that services will not need for long.",
-                    unit=CORES,
-                    queries=(
-                        Query(_BATCH_CPU, "batch"),
-                        Query(_MID_CPU, "mid"),
-                        Query(
-                            "sum by (priority) "
-                            f'(koordlet_node_priority_resource_reclaimable{{resource="cpu",{_NODE}}})',
-                            "{{priority}} (predicted)",
-                        ),
-                    ),
-                ),
-                Panel(
-                    title="Memory: used, free",
-                    what="Stacked: together all memory of the nodes.",
-                    unit=BYTES,
-                    stacked=True,
-                    queries=(Query(_USED_MEMORY, "used"), Query(f"{_MEMORY} - {_USED_MEMORY}", "free")),
-                ),
-                Panel(
-                    title="Memory that can be reclaimed",
-                    what="As for CPU.",
-                    unit=BYTES,
-                    queries=(
-                        Query(_BATCH_MEMORY, "batch"),
-                        Query(
-                            "sum by (priority) "
-                            f'(koordlet_node_priority_resource_reclaimable{{resource="memory",{_NODE}}})',
-                            "{{priority}} (predicted)",
-                        ),
-                    ),
+            ),
+            graph(
+                "Memory: used, free",
+                "Stacked: together all memory of the nodes.",
+                BYTES,
+                Query(_USED_MEMORY, "used"),
+                Query(f"{_MEMORY} - {_USED_MEMORY}", "free"),
+                stacked=True,
+            ),
+            graph(
+                "Memory that can be reclaimed",
+                "As for CPU.",
+                BYTES,
+                Query(_BATCH_MEMORY, "batch"),
+                Query(
+                    "sum by (priority) "
+                    f'(koordlet_node_priority_resource_reclaimable{{resource="memory",{_NODE}}})',
+                    "{{priority}} (predicted)",
                 ),
             ),
         ),
-        PanelRow(
+        row(
             "Allocation above 100 %",
-            (
-                Panel(
-                    title="CPU requested, of all CPU",
-                    what="Stacked by priority. What is above the line was possible only by lending.",
-                    unit=RATIO,
-                    stacked=True,
-                    limit=1,
-                    queries=(
-                        Query(f"{_REQUESTED_CPU} / {_CPU}", "services"),
-                        Query(f"{_REQUESTED_MID_CPU} / {_CPU}", "mid"),
-                        Query(f"{_REQUESTED_BATCH_CPU} / {_CPU}", "batch"),
-                    ),
-                ),
-                Panel(
-                    title="Memory requested, of all memory",
-                    what="As for CPU.",
-                    unit=RATIO,
-                    stacked=True,
-                    limit=1,
-                    queries=(
-                        Query(f"{_REQUESTED_MEMORY} / {_MEMORY}", "services"),
-                        Query(f"{_REQUESTED_BATCH_MEMORY} / {_MEMORY}", "batch"),
-                    ),
-                ),
-                Panel(
-                    title="Allocated against used",
-                    what="The gap between the two is what co-location can still bring.",
-                    unit=RATIO,
-                    queries=(
-                        Query(_ALLOCATED_CPU, "CPU allocated"),
-                        Query(f"{_USED_CPU} / {_CPU}", "CPU used"),
-                        Query(_ALLOCATED_MEMORY, "memory allocated"),
-                        Query(f"{_USED_MEMORY} / {_MEMORY}", "memory used"),
-                    ),
-                ),
-                Panel(
-                    title="Batch CPU: lent, requested, used",
-                    what="Requested above lent: the node lends less than when the pods came; they are held back.",
-                    unit=CORES,
-                    queries=(
-                        Query(_BATCH_CPU, "lent"),
-                        Query(_REQUESTED_BATCH_CPU, "requested"),
-                        Query(_BATCH_USED_CPU, "used"),
-                    ),
-                ),
+            graph(
+                "CPU requested, of all CPU",
+                "Stacked by priority. What is above the line was possible only by lending.",
+                RATIO,
+                Query(f"{_REQUESTED_CPU} / {_CPU}", "services"),
+                Query(f"{_REQUESTED_MID_CPU} / {_CPU}", "mid"),
+                Query(f"{_REQUESTED_BATCH_CPU} / {_CPU}", "batch"),
+                stacked=True,
+                limit=1,
+            ),
+            graph(
+                "Memory requested, of all memory",
+                "As for CPU.",
+                RATIO,
+                Query(f"{_REQUESTED_MEMORY} / {_MEMORY}", "services"),
+                Query(f"{_REQUESTED_BATCH_MEMORY} / {_MEMORY}", "batch"),
+                stacked=True,
+                limit=1,
+            ),
+            graph(
+                "Allocated against used",
+                "The gap between the two is what co-location can still bring.",
+                RATIO,
+                Query(_ALLOCATED_CPU, "CPU allocated"),
+                Query(f"{_USED_CPU} / {_CPU}", "CPU used"),
+                Query(_ALLOCATED_MEMORY, "memory allocated"),
+                Query(f"{_USED_MEMORY} / {_MEMORY}", "memory used"),
+            ),
+            graph(
+                "Batch CPU: lent, requested, used",
+                "Requested above lent: the node lends less than when the pods came; they are held back.",
+                CORES,
+                Query(_BATCH_CPU, "lent"),
+                Query(_REQUESTED_BATCH_CPU, "requested"),
+                Query(_BATCH_USED_CPU, "used"),
             ),
         ),
     ],

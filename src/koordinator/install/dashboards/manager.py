@@ -7,12 +7,13 @@ from koordinator.install.dashboards.panels import (
     MILLISECONDS,
     PER_SECOND,
     SECONDS,
-    Panel,
-    PanelRow,
     Query,
     dashboard,
+    graph,
     per_second,
     quantile,
+    row,
+    stat,
     ten_most,
 )
 
@@ -27,156 +28,125 @@ DASHBOARD = dashboard(
     "koordinator-manager",
     "Koordinator / Manager",
     [
-        PanelRow(
+        row(
             "Webhooks",
-            (
-                Panel(
-                    title="Duration, p99",
-                    what="Of every step of an admission, by what is admitted.",
-                    unit=MILLISECONDS,
-                    queries=(quantile(0.99, _DURATION, "webhook_type", "object_type"),),
+            graph(
+                "Duration, p99",
+                "Of every step of an admission, by what is admitted.",
+                MILLISECONDS,
+                quantile(0.99, _DURATION, "webhook_type", "object_type"),
+            ),
+            graph(
+                "Slowest steps, p99",
+                "The ten slowest.",
+                MILLISECONDS,
+                ten_most(quantile(0.99, _DURATION, "webhook_type", "object_type", "plugin_name")),
+            ),
+            graph(
+                "Steps",
+                "Per second.",
+                PER_SECOND,
+                per_second(f"{_DURATION}_count", "webhook_type", "object_type", "operation"),
+            ),
+            graph(
+                "Refusals",
+                "Per hour, by which step said no.",
+                COUNT,
+                Query(
+                    "sum by (webhook_type, object_type, plugin_name) "
+                    f'(increase({_DURATION}_count{{status="rejected"}}[1h]))',
+                    "{{webhook_type}} {{object_type}} {{plugin_name}}",
                 ),
-                Panel(
-                    title="Slowest steps, p99",
-                    what="The ten slowest.",
-                    unit=MILLISECONDS,
-                    queries=(
-                        ten_most(quantile(0.99, _DURATION, "webhook_type", "object_type", "plugin_name")),
-                    ),
-                ),
-                Panel(
-                    title="Steps",
-                    what="Per second.",
-                    unit=PER_SECOND,
-                    queries=(per_second(f"{_DURATION}_count", "webhook_type", "object_type", "operation"),),
-                ),
-                Panel(
-                    title="Refusals",
-                    what="Per hour, by which step said no.",
-                    unit=COUNT,
-                    queries=(
-                        Query(
-                            "sum by (webhook_type, object_type, plugin_name) "
-                            f'(increase({_DURATION}_count{{status="rejected"}}[1h]))',
-                            "{{webhook_type}} {{object_type}} {{plugin_name}}",
-                        ),
-                    ),
-                ),
-                Panel(
-                    title="Bindings",
-                    what="Per second, by decision (gate BindingAdmissionWebhook).",
-                    unit=PER_SECOND,
-                    queries=(
-                        per_second("koord_manager_webhook_binding_admission_decisions_total", "decision"),
-                    ),
-                ),
-                Panel(
-                    title="Shared weight of quotas",
-                    what="As admitted: who gets how much of what others leave.",
-                    unit=COUNT,
-                    queries=(
-                        Query(
-                            "max by (elasticquota_name, resource_name) (koord_manager_webhook_quota_shared_weight)",
-                            "{{elasticquota_name}} {{resource_name}}",
-                        ),
-                    ),
+            ),
+            graph(
+                "Bindings",
+                "Per second, by decision (gate BindingAdmissionWebhook).",
+                PER_SECOND,
+                per_second("koord_manager_webhook_binding_admission_decisions_total", "decision"),
+            ),
+            graph(
+                "Shared weight of quotas",
+                "As admitted: who gets how much of what others leave.",
+                COUNT,
+                Query(
+                    "max by (elasticquota_name, resource_name) (koord_manager_webhook_quota_shared_weight)",
+                    "{{elasticquota_name}} {{resource_name}}",
                 ),
             ),
         ),
-        PanelRow(
+        row(
             "Controllers",
-            (
-                Panel(
-                    title="Failures",
-                    what="Per second, by reason.",
-                    unit=PER_SECOND,
-                    queries=tuple(
-                        per_second(
-                            metric, "reason", where='{status="failed"}', legend=f"{name}: {{{{reason}}}}"
-                        )
-                        for name, metric in _RECONCILES
-                    ),
+            graph(
+                "Failures",
+                "Per second, by reason.",
+                PER_SECOND,
+                *tuple(
+                    per_second(metric, "reason", where='{status="failed"}', legend=f"{name}: {{{{reason}}}}")
+                    for name, metric in _RECONCILES
                 ),
-                Panel(
-                    title="Reconciles",
-                    what="Per second.",
-                    unit=PER_SECOND,
-                    queries=tuple(per_second(metric, legend=name) for name, metric in _RECONCILES),
+            ),
+            graph(
+                "Reconciles",
+                "Per second.",
+                PER_SECOND,
+                *tuple(per_second(metric, legend=name) for name, metric in _RECONCILES),
+            ),
+            graph(
+                "Plugins of node resources that fail",
+                "Per second, by stage.",
+                PER_SECOND,
+                per_second(
+                    "slo_controller_node_resource_run_plugin_status",
+                    "plugin",
+                    "reason",
+                    where='{status="failed"}',
                 ),
-                Panel(
-                    title="Plugins of node resources that fail",
-                    what="Per second, by stage.",
-                    unit=PER_SECOND,
-                    queries=(
-                        per_second(
-                            "slo_controller_node_resource_run_plugin_status",
-                            "plugin",
-                            "reason",
-                            where='{status="failed"}',
-                        ),
-                    ),
-                ),
-                Panel(
-                    title="Batch CPU as calculated",
-                    what="Cores that the manager would lend, all nodes together.",
-                    unit=CORES,
-                    queries=(
-                        Query(
-                            "sum by (resource) (slo_controller_node_extended_resource_allocatable_internal"
-                            '{resource="kubernetes.io/batch-cpu"})',
-                            "{{resource}}",
-                        ),
-                    ),
+            ),
+            graph(
+                "Batch CPU as calculated",
+                "Cores that the manager would lend, all nodes together.",
+                CORES,
+                Query(
+                    "sum by (resource) (slo_controller_node_extended_resource_allocatable_internal"
+                    '{resource="kubernetes.io/batch-cpu"})',
+                    "{{resource}}",
                 ),
             ),
         ),
-        PanelRow(
+        row(
             "Queues and the API",
-            (
-                Panel(
-                    title="Waiting in queues",
-                    what="Objects that controllers have still to look at.",
-                    unit=COUNT,
-                    queries=(Query("max by (name) (workqueue_depth)", "{{name}}"),),
-                ),
-                Panel(
-                    title="Time in queues, p99",
-                    what="How long an object waited.",
-                    unit=SECONDS,
-                    queries=(quantile(0.99, "workqueue_queue_duration_seconds", "name"),),
-                ),
-                Panel(
-                    title="Tried again",
-                    what="Per second. Something refuses what a controller writes.",
-                    unit=PER_SECOND,
-                    queries=(per_second("workqueue_retries_total", "name"),),
-                ),
-                panels.api_requests("koord-manager"),
+            graph(
+                "Waiting in queues",
+                "Objects that controllers have still to look at.",
+                COUNT,
+                Query("max by (name) (workqueue_depth)", "{{name}}"),
             ),
+            graph(
+                "Time in queues, p99",
+                "How long an object waited.",
+                SECONDS,
+                quantile(0.99, "workqueue_queue_duration_seconds", "name"),
+            ),
+            graph(
+                "Tried again",
+                "Per second. Something refuses what a controller writes.",
+                PER_SECOND,
+                per_second("workqueue_retries_total", "name"),
+            ),
+            panels.api_requests("koord-manager"),
         ),
-        PanelRow(
+        row(
             "The manager",
-            (
-                Panel(
-                    title="Leaders",
-                    what="Exactly one. None: nothing is reclaimed. Two for longer than a lease: look at the clocks.",
-                    unit=COUNT,
-                    stat=True,
-                    limit=2,
-                    width=6,
-                    queries=(Query("sum(koordinator_manager_is_leader)"),),
-                ),
-                Panel(
-                    title="Instances",
-                    what="That answer.",
-                    unit=COUNT,
-                    stat=True,
-                    width=6,
-                    queries=(Query("count(koordinator_manager_is_leader)"),),
-                ),
-                panels.cpu("koord-manager"),
-                panels.memory("koord-manager"),
+            stat(
+                "Leaders",
+                "Exactly one. None: nothing is reclaimed. Two for longer than a lease: look at the clocks.",
+                COUNT,
+                Query("sum(koordinator_manager_is_leader)"),
+                limit=2,
             ),
+            stat("Instances", "That answer.", COUNT, Query("count(koordinator_manager_is_leader)")),
+            panels.cpu("koord-manager"),
+            panels.memory("koord-manager"),
         ),
     ],
 )

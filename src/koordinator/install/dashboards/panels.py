@@ -49,11 +49,36 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
     width: int = 12
 
 
+def graph(
+    title: str,
+    what: str,
+    unit: str,
+    *queries: Query,
+    stacked: bool = False,
+    limit: float | None = None,
+    width: int = 12,
+) -> Panel:
+    """Return lines, or areas, over time."""
+    return Panel(
+        title=title, what=what, unit=unit, queries=queries, stacked=stacked, limit=limit, width=width
+    )
+
+
+def stat(title: str, what: str, unit: str, query: Query, *, limit: float | None = None) -> Panel:
+    """Return one number, four to a row."""
+    return Panel(title=title, what=what, unit=unit, queries=(query,), stat=True, limit=limit, width=6)
+
+
 class PanelRow(msgspec.Struct, frozen=True):
     """A heading with panels below."""
 
     title: str
     panels: tuple[Panel, ...]
+
+
+def row(title: str, *panels: Panel) -> PanelRow:
+    """Return a heading with its panels."""
+    return PanelRow(title, panels)
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -159,13 +184,13 @@ def _variable(variable: Variable) -> Json:
 def cpu(job: str, title: str = "CPU", what: str = "Cores, per instance.") -> Panel:
     """Cores in use, one line per process."""
     query = Query(f'rate(process_cpu_seconds_total{{job="{job}"}}[{WINDOW}])', "{{instance}}")
-    return Panel(title=title, what=what, unit=CORES, queries=(query,))
+    return graph(title, what, CORES, query)
 
 
 def memory(job: str, title: str = "Memory", what: str = "Resident, per instance.") -> Panel:
     """Resident bytes, one line per process."""
     query = Query(f'process_resident_memory_bytes{{job="{job}"}}', "{{instance}}")
-    return Panel(title=title, what=what, unit=BYTES, queries=(query,))
+    return graph(title, what, BYTES, query)
 
 
 def api_requests(job: str) -> Panel:
@@ -173,9 +198,7 @@ def api_requests(job: str) -> Panel:
     query = per_second(
         "rest_client_requests_total", "code", "method", where=f'{{job="{job}"}}', legend="{{method}} {{code}}"
     )
-    return Panel(
-        title="Requests to the API", what="Per second, by answer.", unit=PER_SECOND, queries=(query,)
-    )
+    return graph("Requests to the API", "Per second, by answer.", PER_SECOND, query)
 
 
 WINDOW = "5m"

@@ -5,12 +5,12 @@ from koordinator.install.dashboards.panels import (
     COUNT,
     PER_SECOND,
     SECONDS,
-    Panel,
-    PanelRow,
     Query,
     dashboard,
+    graph,
     per_second,
     quantile,
+    row,
     ten_most,
 )
 
@@ -24,111 +24,99 @@ DASHBOARD = dashboard(
     "koordinator-scheduler",
     "Koordinator / Scheduler",
     [
-        PanelRow(
+        row(
             "Pods",
-            (
-                Panel(
-                    title="Attempts",
-                    what="Per second, by how they end.",
-                    unit=PER_SECOND,
-                    stacked=True,
-                    queries=(per_second("scheduler_schedule_attempts_total", "result"),),
-                ),
-                Panel(
-                    title="Time until a pod has its node",
-                    what="From when the pod came into the queue, all attempts together.",
-                    unit=SECONDS,
-                    queries=_median_and_p99("scheduler_pod_scheduling_sli_duration_seconds"),
-                ),
-                Panel(
-                    title="Attempt: deciding and binding",
-                    what="One attempt, by how it ends.",
-                    unit=SECONDS,
-                    queries=_median_and_p99("scheduler_scheduling_attempt_duration_seconds", "result"),
-                ),
-                Panel(
-                    title="Deciding alone",
-                    what="Looking for the best node.",
-                    unit=SECONDS,
-                    queries=_median_and_p99("scheduler_scheduling_algorithm_duration_seconds"),
-                ),
+            graph(
+                "Attempts",
+                "Per second, by how they end.",
+                PER_SECOND,
+                per_second("scheduler_schedule_attempts_total", "result"),
+                stacked=True,
+            ),
+            graph(
+                "Time until a pod has its node",
+                "From when the pod came into the queue, all attempts together.",
+                SECONDS,
+                *_median_and_p99("scheduler_pod_scheduling_sli_duration_seconds"),
+            ),
+            graph(
+                "Attempt: deciding and binding",
+                "One attempt, by how it ends.",
+                SECONDS,
+                *_median_and_p99("scheduler_scheduling_attempt_duration_seconds", "result"),
+            ),
+            graph(
+                "Deciding alone",
+                "Looking for the best node.",
+                SECONDS,
+                *_median_and_p99("scheduler_scheduling_algorithm_duration_seconds"),
             ),
         ),
-        PanelRow(
+        row(
             "Queue",
-            (
-                Panel(
-                    title="Pods that wait",
-                    what="active: about to be tried; backoff: tried, and soon again; unschedulable: until something "
-                    "changes; gated: not to be tried yet.",
-                    unit=COUNT,
-                    stacked=True,
-                    queries=(Query("max by (queue) (scheduler_pending_pods)", "{{queue}}"),),
+            graph(
+                "Pods that wait",
+                "active: about to be tried; backoff: tried, and soon again; unschedulable: until something "
+                "changes; gated: not to be tried yet.",
+                COUNT,
+                Query("max by (queue) (scheduler_pending_pods)", "{{queue}}"),
+                stacked=True,
+            ),
+            graph(
+                "Who refuses pods that wait",
+                "Unschedulable pods by the plugin that found no node for them.",
+                COUNT,
+                Query("max by (plugin) (scheduler_unschedulable_pods)", "{{plugin}}"),
+            ),
+            graph(
+                "What brings pods into the queue",
+                "Per second, by event.",
+                PER_SECOND,
+                per_second(
+                    "scheduler_queue_incoming_pods_total",
+                    "queue",
+                    "event",
+                    legend="{{queue}}: {{event}}",
                 ),
-                Panel(
-                    title="Who refuses pods that wait",
-                    what="Unschedulable pods by the plugin that found no node for them.",
-                    unit=COUNT,
-                    queries=(Query("max by (plugin) (scheduler_unschedulable_pods)", "{{plugin}}"),),
-                ),
-                Panel(
-                    title="What brings pods into the queue",
-                    what="Per second, by event.",
-                    unit=PER_SECOND,
-                    queries=(
-                        per_second(
-                            "scheduler_queue_incoming_pods_total",
-                            "queue",
-                            "event",
-                            legend="{{queue}}: {{event}}",
-                        ),
-                    ),
-                ),
-                Panel(
-                    title="Preemption",
-                    what="Attempts per second, and pods that had to make room.",
-                    unit=PER_SECOND,
-                    queries=(
-                        per_second("scheduler_preemption_attempts_total", legend="attempts"),
-                        per_second("scheduler_preemption_victims_sum", legend="victims"),
-                    ),
-                ),
+            ),
+            graph(
+                "Preemption",
+                "Attempts per second, and pods that had to make room.",
+                PER_SECOND,
+                per_second("scheduler_preemption_attempts_total", legend="attempts"),
+                per_second("scheduler_preemption_victims_sum", legend="victims"),
             ),
         ),
-        PanelRow(
+        row(
             "Inside",
-            (
-                Panel(
-                    title="Plugins, p99",
-                    what="Of cycles that were sampled: the ten slowest.",
-                    unit=SECONDS,
-                    queries=(
-                        ten_most(
-                            quantile(
-                                0.99,
-                                "scheduler_plugin_execution_duration_seconds",
-                                "plugin",
-                                "extension_point",
-                            )
-                        ),
-                    ),
+            graph(
+                "Plugins, p99",
+                "Of cycles that were sampled: the ten slowest.",
+                SECONDS,
+                ten_most(
+                    quantile(
+                        0.99,
+                        "scheduler_plugin_execution_duration_seconds",
+                        "plugin",
+                        "extension_point",
+                    )
                 ),
-                panels.api_requests("koord-scheduler"),
-                Panel(
-                    title="Nodes and pods known",
-                    what="As the leading scheduler sees them.",
-                    unit=COUNT,
-                    queries=(Query("max by (type) (scheduler_cache_size)", "{{type}}"),),
-                ),
-                Panel(
-                    title="Leading",
-                    what="Exactly one instance has 1.",
-                    unit=COUNT,
-                    queries=(Query('leader_election_master_status{job="koord-scheduler"}', "{{instance}}"),),
-                ),
-                panels.cpu("koord-scheduler", what="Cores, per instance. Placing happens on one."),
-                panels.memory("koord-scheduler"),
             ),
+            panels.api_requests("koord-scheduler"),
+            graph(
+                "Nodes and pods known",
+                "As the leading scheduler sees them.",
+                COUNT,
+                Query("max by (type) (scheduler_cache_size)", "{{type}}"),
+            ),
+            graph(
+                "Leading",
+                "Exactly one instance has 1.",
+                COUNT,
+                Query('leader_election_master_status{job="koord-scheduler"}', "{{instance}}"),
+            ),
+            panels.cpu("koord-scheduler", what="Cores, per instance. Placing happens on one."),
+            panels.memory("koord-scheduler"),
         ),
     ],
 )

@@ -33,7 +33,7 @@ class KubeletConfig(ViewPart, frozen=True, kw_only=True):
     cpu_manager_policy_options: dict[str, str] = {}
     topology_manager_policy: str = "none"
     topology_manager_scope: str = "container"
-    reserved_system_cpus: str = msgspec.field(name="reservedSystemCPUs", default="")
+    reserved_system_cpus: str = ""
     kube_reserved: ResourceList = {}
     system_reserved: ResourceList = {}
 

@@ -23,12 +23,12 @@ class P2PLink(ViewPart, frozen=True, kw_only=True):
 class XPUTopology(ViewPart, frozen=True, kw_only=True):
     """The place where the card is plugged in, and what it is linked with."""
 
-    p2p_links: list[P2PLink] = msgspec.field(name="p2pLinks", default_factory=list)
+    p2p_links: list[P2PLink] = msgspec.field(default_factory=list)
     must_honor_partition: bool = False
-    socket_id: str = msgspec.field(name="socketID", default="")
-    node_id: str = msgspec.field(name="nodeID", default="")
-    pcie_id: str = msgspec.field(name="pcieID", default="")
-    bus_id: str = msgspec.field(name="busID", default="")
+    socket_id: str = ""
+    node_id: str = ""
+    pcie_id: str = ""
+    bus_id: str = ""
 
 
 class XPUStatus(ViewPart, frozen=True, kw_only=True):

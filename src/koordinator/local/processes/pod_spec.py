@@ -70,7 +70,7 @@ class Projection(ViewPart, frozen=True, kw_only=True):
 
     config_map: ObjectFiles | None = None
     secret: ObjectFiles | None = None
-    downward_api: FieldFiles | None = msgspec.field(name="downwardAPI", default=None)
+    downward_api: FieldFiles | None = None
     service_account_token: TokenFile | None = None
     cluster_trust_bundle: dict[str, Any] | None = None
     pod_certificate: dict[str, Any] | None = None
@@ -86,7 +86,7 @@ class Volume(volumes.Volume, frozen=True, kw_only=True):
 
     config_map: ObjectFiles | None = None  # type: ignore[assignment]
     secret: ObjectFiles | None = None  # type: ignore[assignment]
-    downward_api: FieldFiles | None = msgspec.field(name="downwardAPI", default=None)
+    downward_api: FieldFiles | None = None
     projected: Projected | None = None
 
     @property

@@ -51,110 +51,105 @@ class WebhookEntry(msgspec.Struct, frozen=True, kw_only=True):
     object_selector: Mapping[str, Any] = {}
 
 
+def _entry(name: str, path: str, gates: str, resource: str, operations: str, **others: Any) -> WebhookEntry:
+    """Return an entry; gates and operations with spaces between."""
+    return WebhookEntry(
+        name=f"{name}.koordinator.sh",
+        path=path,
+        mutating=path.startswith("/mutate"),
+        gates=tuple(gates.split()),
+        resource=resource,
+        operations=tuple(operations.split()),
+        **others,
+    )
+
+
 WEBHOOKS: tuple[WebhookEntry, ...] = (
-    WebhookEntry(
-        name="mpod-create.koordinator.sh",
-        path=MUTATE_POD,
-        mutating=True,
-        gates=("PodMutatingWebhook",),
-        resource="pods",
-        operations=("CREATE",),
+    _entry(
+        "mpod-create",
+        MUTATE_POD,
+        "PodMutatingWebhook",
+        "pods",
+        "CREATE",
         namespace_selector=_OUTSIDE_CONTROL_PLANE,
     ),
-    WebhookEntry(
-        name="mpod-update.koordinator.sh",
-        path=MUTATE_POD,
-        mutating=True,
-        gates=("PodMutatingWebhook",),
-        resource="pods",
-        operations=("UPDATE",),
+    _entry(
+        "mpod-update",
+        MUTATE_POD,
+        "PodMutatingWebhook",
+        "pods",
+        "UPDATE",
         namespace_selector=_OUTSIDE_CONTROL_PLANE,
         object_selector={"matchLabels": {labels.POD_MUTATING_UPDATE: "true"}},
     ),
-    WebhookEntry(
-        name="mreservation-create.koordinator.sh",
-        path=MUTATE_RESERVATION,
-        mutating=True,
-        gates=("ReservationMutatingWebhook",),
+    _entry(
+        "mreservation-create",
+        MUTATE_RESERVATION,
+        "ReservationMutatingWebhook",
+        "reservations",
+        "CREATE",
         group="scheduling.koordinator.sh",
         version="v1alpha1",
-        resource="reservations",
-        operations=("CREATE",),
     ),
-    WebhookEntry(
-        name="mnode-status.koordinator.sh",
-        path=MUTATE_NODE_STATUS,
-        mutating=True,
-        gates=("NodeMutatingWebhook",),
-        resource="nodes/status",
-        operations=("CREATE", "UPDATE"),
+    _entry(
+        "mnode-status",
+        MUTATE_NODE_STATUS,
+        "NodeMutatingWebhook",
+        "nodes/status",
+        "CREATE UPDATE",
         failure_policy=IGNORE,
     ),
-    WebhookEntry(
-        name="melasticquota.koordinator.sh",
-        path=MUTATE_QUOTA,
-        mutating=True,
-        gates=("ElasticMutatingWebhook",),
+    _entry(
+        "melasticquota",
+        MUTATE_QUOTA,
+        "ElasticMutatingWebhook",
+        "elasticquotas",
+        "CREATE",
         group="scheduling.sigs.k8s.io",
         version="v1alpha1",
-        resource="elasticquotas",
-        operations=("CREATE",),
     ),
-    WebhookEntry(
-        name="vpod.koordinator.sh",
-        path=VALIDATE_POD,
-        mutating=False,
-        gates=("PodValidatingWebhook",),
-        resource="pods",
-        operations=("CREATE", "UPDATE"),
+    _entry(
+        "vpod",
+        VALIDATE_POD,
+        "PodValidatingWebhook",
+        "pods",
+        "CREATE UPDATE",
         namespace_selector=_OUTSIDE_CONTROL_PLANE,
     ),
-    WebhookEntry(
-        name="vpodresize.koordinator.sh",
-        path=VALIDATE_POD,
-        mutating=False,
-        gates=("PodValidatingWebhook",),
-        # Amounts of containers change in place through here, past the rules for pods.
-        resource="pods/resize",
-        operations=("UPDATE",),
+    # Amounts of containers change in place through here, past the rules for pods.
+    _entry(
+        "vpodresize",
+        VALIDATE_POD,
+        "PodValidatingWebhook",
+        "pods/resize",
+        "UPDATE",
         namespace_selector=_OUTSIDE_CONTROL_PLANE,
     ),
-    WebhookEntry(
-        name="vpodbinding.koordinator.sh",
-        path=VALIDATE_POD_BINDING,
-        mutating=False,
-        # With the second gate off every binding would be allowed, so nobody need ask.
-        gates=("PodValidatingWebhook", "BindingAdmissionWebhook"),
-        resource="pods/binding",
-        operations=("CREATE",),
+    # With the second gate off every binding would be allowed, so nobody need ask.
+    _entry(
+        "vpodbinding",
+        VALIDATE_POD_BINDING,
+        "PodValidatingWebhook BindingAdmissionWebhook",
+        "pods/binding",
+        "CREATE",
         failure_policy=IGNORE,
     ),
-    WebhookEntry(
-        name="velasticquota.koordinator.sh",
-        path=VALIDATE_QUOTA,
-        mutating=False,
-        gates=("ElasticValidatingWebhook",),
+    _entry(
+        "velasticquota",
+        VALIDATE_QUOTA,
+        "ElasticValidatingWebhook",
+        "elasticquotas",
+        "CREATE UPDATE DELETE",
         group="scheduling.sigs.k8s.io",
         version="v1alpha1",
-        resource="elasticquotas",
-        operations=("CREATE", "UPDATE", "DELETE"),
     ),
-    WebhookEntry(
-        name="vnode.koordinator.sh",
-        path=VALIDATE_NODE,
-        mutating=False,
-        gates=("NodeValidatingWebhook",),
-        resource="nodes",
-        operations=("CREATE", "UPDATE"),
-        failure_policy=IGNORE,
-    ),
-    WebhookEntry(
-        name="vconfigmap.koordinator.sh",
-        path=VALIDATE_CONFIG_MAP,
-        mutating=False,
-        gates=("ConfigMapValidatingWebhook",),
-        resource="configmaps",
-        operations=("CREATE", "UPDATE", "DELETE"),
+    _entry("vnode", VALIDATE_NODE, "NodeValidatingWebhook", "nodes", "CREATE UPDATE", failure_policy=IGNORE),
+    _entry(
+        "vconfigmap",
+        VALIDATE_CONFIG_MAP,
+        "ConfigMapValidatingWebhook",
+        "configmaps",
+        "CREATE UPDATE DELETE",
         object_selector={"matchLabels": {labels.CONFIGMAP_TYPE: "slo-controller-config"}},
     ),
     *(
