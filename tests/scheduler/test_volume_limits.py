@@ -20,6 +20,7 @@ from koordinator.api.storage import (
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.test_volumes import claim, user_of, volume
@@ -185,27 +186,44 @@ def test_a_volume_is_promised_where_its_driver_has_space_for_it(
     assert (status.is_success, status.reasons) == (not reasons, reasons)
 
 
-def test_volumes_are_scored_by_the_part_that_a_claim_fills() -> None:
-    shape = [{"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}]
-    plugins = [{"name": "VolumeBinding", "args": {"shape": shape}}]
-    settings = config.decode({"profiles": [{"schedulerName": "s", "pluginConfig": plugins}]})
-    counted = Counted(settings)
+SHAPE = [{"utilization": 0, "score": 2}, {"utilization": 100, "score": 10}]
+
+
+@pytest.mark.parametrize(
+    ("claims", "shape", "scores"),
+    [
+        pytest.param({"c0": "local"}, SHAPE, [100, 40, 0], id="10 of 10 GiB, 10 of 40 GiB, no volume"),
+        pytest.param({"c0": "local", "c1": "other"}, SHAPE, [70, 40, 0], id="mean of the classes there"),
+        pytest.param({"c1": "other"}, SHAPE, [40, 0, 0], id="another class"),
+        pytest.param({"c0": "local"}, [], None, id="no shape"),
+        pytest.param({}, SHAPE, None, id="no claim"),
+    ],
+)
+def test_volumes_are_scored_by_the_part_that_claims_fill(
+    claims: dict[str, str], shape: list[Any], scores: list[int] | None
+) -> None:
+    plugins = [{"name": "VolumeBinding", "args": {"shape": shape} if shape else {}}]
+    counted = Counted(config.decode({"profiles": [{"schedulerName": "s", "pluginConfig": plugins}]}))
     [profile] = counted.engine.profiles.values()
     plugin: Any = next(each for each in profile.plugins if each.name == "VolumeBinding")
-    classed = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
-    counted.tell(StorageClass, {"metadata": {"name": "local"}, **classed})
-    for name, host, size in (("v0", "n0", "10Gi"), ("v1", "n1", "40Gi")):
+    for name in ("local", "other"):
+        of_nobody = {"provisioner": "kubernetes.io/no-provisioner"}
+        body = {"metadata": {"name": name}, "volumeBindingMode": "WaitForFirstConsumer", **of_nobody}
+        counted.tell(StorageClass, body)
+    for host in ("n0", "n1", "n2"):
+        body = node(host, labels={"kubernetes.io/hostname": host})
+        counted.engine.table.set_node(from_builtins(body, Node))
+    volumes = [("v0", "n0", "10Gi", "local"), ("v1", "n1", "40Gi", "local"), ("v2", "n0", "40Gi", "other")]
+    for name, host, size, storage_class in volumes:
         body = volume(name, host, size)
+        body["spec"]["storageClassName"] = storage_class
         counted.tell(PersistentVolume, body)
-        counted.engine.table.set_node(
-            from_builtins(node(host, labels={"kubernetes.io/hostname": host}), Node)
-        )
-    counted.tell(PersistentVolumeClaim, claim("c0"))
-    state = plugin.prepare(counted.user("new", "c0"))
-    rows = counted.engine.table.rows
-    scores = {
-        counted.engine.table.name_of(row): score
-        for row, score in zip(rows.tolist(), plugin.score(state, rows).tolist(), strict=True)
-    }
-    assert scores["n0"] == 4 * scores["n1"] > 0, "10 of 10 GiB, and of 40"
-    assert scores["n2"] == 0, "there is no volume"
+    for name, storage_class in claims.items():
+        counted.tell(PersistentVolumeClaim, claim(name, storage_class))
+    state = plugin.prepare(counted.user("new", *claims))
+
+    if scores is None:
+        assert plugin.pre_score(state).code is Code.SKIP
+    else:
+        assert plugin.pre_score(state).code is Code.SUCCESS
+        assert plugin.score(state, counted.engine.table.rows).tolist() == scores

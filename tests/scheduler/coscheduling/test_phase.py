@@ -157,3 +157,33 @@ def test_a_gang_is_looked_at_once_its_minimum_is_there(
         assert found.phase == phase
         is_taken = phase == PodGroupPhase.PRE_SCHEDULING and owner
         assert found.occupied_by == (owner if is_taken else "default/first")
+
+
+@pytest.mark.parametrize(
+    ("running", "succeeded", "failed", "phase"),
+    [
+        (0, 0, 0, PodGroupPhase.SCHEDULED),
+        (1, 0, 0, PodGroupPhase.SCHEDULED),
+        (1, 1, 0, PodGroupPhase.RUNNING),
+        (0, 0, 1, PodGroupPhase.SCHEDULED),
+        (1, 0, 1, PodGroupPhase.FAILED),
+        (0, 1, 1, PodGroupPhase.FAILED),
+        (0, 0, 2, PodGroupPhase.FAILED),
+        (0, 2, 0, PodGroupPhase.FINISHED),
+        (0, 2, 1, PodGroupPhase.FINISHED),
+        (3, 0, 0, PodGroupPhase.RUNNING),
+    ],
+)
+def test_a_scheduled_gang_is_as_far_as_enough_of_its_members(
+    running: int, succeeded: int, failed: int, phase: PodGroupPhase
+) -> None:
+    tally = MemberCounts(total=3, scheduled=3, running=running, succeeded=succeeded, failed=failed)
+    status = PodGroupStatus(phase=PodGroupPhase.SCHEDULED.value)
+    assert next_status(status, 2, tally, NOW).phase == phase
+
+
+@pytest.mark.parametrize(("since", "told"), [("", NOW), ("2025-01-01T00:00:00Z", "2025-01-01T00:00:00Z")])
+def test_the_time_when_scheduling_began_is_told_once(since: str, told: str) -> None:
+    status = PodGroupStatus(phase=PodGroupPhase.PRE_SCHEDULING.value, schedule_start_time=since or None)
+    found = next_status(status, 2, MemberCounts(total=2, scheduled=1), NOW)
+    assert (found.phase, found.schedule_start_time) == (PodGroupPhase.SCHEDULING, told)

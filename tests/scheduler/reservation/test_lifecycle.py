@@ -135,3 +135,10 @@ def test_amounts_have_their_units_and_only_those_above_zero_a_used_part() -> Non
     assert used == {"cpu": 0.25, "memory": 0.0}
     assert {name for kind, name in found if kind == "allocatable"} == set(held)
     assert {name for kind, name in found if kind == "allocated"} == {"cpu"}
+
+
+def test_a_reservation_counts_in_its_phase_only() -> None:
+    counts = {"Pending": 0, "Available": 0, "Succeeded": 0, "Failed": 0}
+    assert lifecycle.phase_gauges(reservation()) == {**counts, "Pending": 1}
+    for phase in counts:
+        assert lifecycle.phase_gauges(reservation({"phase": phase})) == {**counts, phase: 1}
