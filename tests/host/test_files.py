@@ -13,7 +13,7 @@ from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import ContentError, UnsupportedError
-from koordinator.host.files import FileFailure, Files, HostRoots
+from koordinator.host.files import FileFailure, FileProblem, Files, HostRoots
 from koordinator.host.host import TreeFiles
 from tests.host import host_tree
 
@@ -243,3 +243,12 @@ def test_problems_of_what_has_ended_are_not_kept_for_ever(tmp_path: Path) -> Non
     files.sweep()
 
     assert files.why(gone) is None
+
+
+@pytest.mark.parametrize(
+    ("errno_", "text"), [(None, "f: the kernel is busy with it"), (16, "f: the kernel is busy with it (")]
+)
+def test_a_problem_names_the_error_of_the_system_where_there_is_one(errno_: int | None, text: str) -> None:
+    how = {} if errno_ is None else {"errno": errno_}
+    told = str(FileProblem("f", FileFailure.BUSY, **how))
+    assert told.startswith(text) and told.endswith(")") is (errno_ is not None)

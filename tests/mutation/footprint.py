@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "koordinator"
 IMPORTERS_MAX = 12
 """Files of tests that look at what a module declares."""
+OF_DECLARATIONS = "tests/test_defaults.py"
+"""Looks at what all modules declare, by walking through them: it imports few of them by name."""
 
 
 def folder() -> Path:
@@ -66,7 +68,8 @@ class Footprint:
 
     def _of_importers(self, path: str) -> set[str]:
         """Tests of the files nearest to a module: what runs when it is imported is recorded for nobody."""
-        nearest = list(self._imports.tests_of(self._imports.module_of(path) or ""))[:IMPORTERS_MAX]
+        of_module = list(self._imports.tests_of(self._imports.module_of(path) or ""))[:IMPORTERS_MAX]
+        nearest = [OF_DECLARATIONS, *of_module]
         adapters = [file for file in nearest if file.startswith("tests/vectors/adapters/")]
         areas = {
             area

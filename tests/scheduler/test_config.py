@@ -241,7 +241,16 @@ def test_without_configuration_the_stock_plugins_run_in_their_order() -> None:
         "DynamicResources",
     ]
     weights = {ref.name: ref.weight for ref in merged["score"]}
-    assert (weights["TaintToleration"], weights["NodeAffinity"], weights["NodeResourcesFit"]) == (3, 2, 1)
+    assert weights == {
+        "TaintToleration": 3,
+        "NodeAffinity": 2,
+        "NodeResourcesFit": 1,
+        "VolumeBinding": 1,
+        "PodTopologySpread": 2,
+        "InterPodAffinity": 2,
+        "NodeResourcesBalancedAllocation": 1,
+        "ImageLocality": 1,
+    }
     assert names(merged["pre_bind"]) == ["VolumeBinding", "DynamicResources"]
     assert names(merged["post_filter"]) == ["DynamicResources", "DefaultPreemption"]
 
@@ -326,3 +335,15 @@ def test_plugin_lists_that_cannot_work_are_refused(plugins: Plugins, complaint: 
     with pytest.raises(SchedulerConfigError) as caught:
         merge_plugins(plugins, built_in.PLUGINS)
     assert complaint in str(caught.value)
+
+
+def test_the_shipped_profile_runs_only_its_own_where_only_one_may_decide() -> None:
+    plugins = default_plugins.SHIPPED_PLUGINS
+    assert {ref.name: ref.weight for ref in plugins.score.enabled} == {
+        "LoadAwareScheduling": 1,
+        "NodeNUMAResource": 1,
+        "Coscheduling": 1,
+    }
+    alone = {point for point in plugins.__struct_fields__ if names(getattr(plugins, point).disabled) == ["*"]}
+    assert alone == {"queue_sort", "post_filter", "bind"}
+    assert {ref.weight for ref in plugins.filter.enabled} == {0}

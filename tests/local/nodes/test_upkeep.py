@@ -268,3 +268,18 @@ def test_a_resize_waits_for_room_and_one_beyond_the_node_is_refused() -> None:
             assert (resizing(pod), named(pod, "main").allocated_resources["cpu"]) == ({}, "4")
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        (["sleep", "5"], 5),
+        (["sleep", "2m"], 120),
+        (["sh", "-c", "sleep 1h"], 3600),
+        (["sleep", "0"], None),
+        (["nginx"], None),
+        (["sleep"], None),
+    ],
+)
+def test_a_command_that_sleeps_tells_how_long(words: list[str], seconds: float | None) -> None:
+    assert behaviour.sleep_s(words) == seconds

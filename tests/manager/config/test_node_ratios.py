@@ -132,3 +132,14 @@ def test_the_amplification_annotation_goes_when_nothing_is_amplified() -> None:
     assert wanted is None
     assert amplification.needs_sync("{}", wanted)
     assert not amplification.needs_sync(None, wanted) and not amplification.needs_sync("", wanted)
+
+
+def test_a_node_is_amplified_by_the_entry_that_selects_it_others_by_the_clusters() -> None:
+    text = (
+        '{"enable": true, "resourceAmplificationRatio": {"cpu": 2}, "nodeConfigs": ['
+        '{"name": "a", "nodeSelector": {"matchLabels": {"pool": "a"}}, "resourceAmplificationRatio": {"cpu": 3}}]}'
+    )
+    outcome = amplification.sync(amplification.DEFAULT_CONFIG, {"resource-amplification-config": text})
+    assert outcome.problem == ""
+    found = [amplification.node_ratios(outcome.config, "n", {"pool": pool}, {})["cpu"] for pool in ("a", "b")]
+    assert found == [3, 2]

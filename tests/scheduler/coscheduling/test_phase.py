@@ -187,3 +187,8 @@ def test_the_time_when_scheduling_began_is_told_once(since: str, told: str) -> N
     status = PodGroupStatus(phase=PodGroupPhase.PRE_SCHEDULING.value, schedule_start_time=since or None)
     found = next_status(status, 2, MemberCounts(total=2, scheduled=1), NOW)
     assert (found.phase, found.schedule_start_time) == (PodGroupPhase.SCHEDULING, told)
+
+
+def test_a_gang_of_which_nothing_is_known_has_no_members() -> None:
+    nobody = MemberCounts()
+    assert (nobody.total, nobody.scheduled, nobody.alive, nobody.failed) == (0, 0, 0, 0)

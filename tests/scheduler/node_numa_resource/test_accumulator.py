@@ -131,3 +131,31 @@ def test_the_strategy_orders_numa_nodes(strategy: str, numa: int) -> None:
 def test_a_cpu_id_that_no_mask_can_hold_is_refused() -> None:
     with pytest.raises(CPUTopologyError, match=r"detail\.id"):
         topology_of([(0, 0, 0, CPU_ID_MAX + 1)])
+
+
+@given(
+    cpus=st.integers(0, 2**32 - 1),
+    threads=st.integers(1, 2),
+    numbering=st.sampled_from(["thread by thread", "core by core"]),
+)
+def test_cores_are_told_by_arithmetic_as_one_by_one(cpus: int, threads: int, numbering: str) -> None:
+    cores = 8
+    rows = [
+        (core // 4, core // 4, core, core * threads + thread)
+        if numbering == "thread by thread"
+        else (core // 4, core // 4, core, thread * cores + core)
+        for core in range(cores)
+        for thread in range(threads)
+    ]
+    quick = topology_of(rows)
+    assert quick.thread_distance > 0
+    slow = msgspec.structs.replace(quick, thread_distance=0)
+    cpus &= quick.all
+    assert quick.whole_cores(cpus) == slow.whole_cores(cpus)
+    assert quick.one_per_core(cpus) == slow.one_per_core(cpus)
+    assert quick.core_count_of(cpus) == slow.core_count_of(cpus)
+
+
+def test_cores_of_two_numa_nodes_that_share_a_number_are_told_one_by_one() -> None:
+    topology = topology_of([(0, 0, 0, 0), (0, 1, 0, 1), (0, 0, 1, 2), (0, 1, 1, 3)])
+    assert (topology.thread_distance, topology.core_count) == (0, 4)

@@ -12,6 +12,7 @@ from koordinator.api.reservation import Reservation
 from koordinator.scheduler.plugins.reservation.matching import (
     Match,
     MatchOutcome,
+    NodeCounts,
     RequiredReservations,
     ReservationOwners,
     match,
@@ -75,3 +76,18 @@ def test_a_term_that_cannot_be_is_an_error_of_the_pod(requirement: str) -> None:
     terms = f'{{"reservationSelectorTerms": [{{"matchExpressions": [{{"key": "k", "operator": {requirement}}}]}}]}}'
     with pytest.raises(ProtocolError, match=r"p: .*reservation-affinity"):
         RequiredReservations.of(pod(f'{{"requiredDuringSchedulingIgnoredDuringExecution": {terms}}}'))
+
+
+def test_reservations_that_nothing_else_kept_out_are_left_to_the_node() -> None:
+    counts = NodeCounts(
+        owner_matched=40,
+        name_matched=3,
+        name_unmatched=2,
+        affinity_unmatched=3,
+        unschedulable=4,
+        not_exact_matched=5,
+        ignored=7,
+        taints={"a": 1, "b": 2},
+        filter_reasons=["Insufficient cpu"],
+    )
+    assert counts.left == 40 - 2 - 3 - 4 - 5 - 1 - 2

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from koordinator.api.core import Pod
+from koordinator.api.core import Pod, Service
 from koordinator.api.decode import from_builtins
 from koordinator.scheduler.plugins.topology_spread import constraints
-from koordinator.scheduler.plugins.topology_spread.constraints import Constraints
+from koordinator.scheduler.plugins.topology_spread.constraints import Constraints, OwnerSelectors
 from koordinator.scheduler.plugins.topology_spread.plugin import DerivedConstraints
 from koordinator.scheduler.table.pod_terms import NamespaceLabels
 
@@ -62,3 +62,40 @@ def test_what_followed_from_earlier_selectors_is_forgotten() -> None:
     assert len(derived) == 3
     assert asked("b", 1, "z").key == (1, "z")
     assert len(derived) == 1
+
+
+def service(name: str, **selector: str) -> Service:
+    meta = {"name": name, "namespace": "default"}
+    return from_builtins({"metadata": meta, "spec": {"selector": selector}}, Service)
+
+
+def test_selectors_of_services_come_change_and_go() -> None:
+    selectors = OwnerSelectors()
+    [watch] = [each for each in selectors.watches() if each.view is Service]
+    body = {"metadata": {"name": "p", "namespace": "default", "labels": {"app": "a", "tier": "web"}}}
+    pod = from_builtins(body, Pod)
+
+    def found() -> dict[str, str]:
+        return {
+            key: value for each in selectors.selectors_of(pod) for key, value in each.match_labels.items()
+        }
+
+    bare, first, second = service("bare"), service("first", app="a"), service("second", tier="web")
+    for each in (bare, first, second):
+        watch.on_add(each)
+    assert found() == {"app": "a", "tier": "web"}
+    version = selectors.version("default")
+
+    watch.on_delete(bare)
+    watch.on_delete(service("stranger", app="a"))
+    watch.on_update(first, service("first", app="a"))
+    assert selectors.version("default") == version, "nothing that anybody is selected by has changed"
+
+    watch.on_update(first, service("first", app="b"))
+    assert found() == {"tier": "web"}
+    assert selectors.version("default") > version
+    version = selectors.version("default")
+    watch.on_delete(second)
+    assert (found(), selectors.version("default") > version) == ({}, True)
+    watch.on_delete(service("first", app="b"))
+    assert not selectors._services
