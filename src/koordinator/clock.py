@@ -62,6 +62,7 @@ def rfc3339_micro(now_s: float) -> str:
     return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+@functools.lru_cache(maxsize=4096)  # a time is read by everybody who sees the object again
 def parse_rfc3339(text: str) -> float:
     """Return seconds since 1970 of an RFC 3339 time.
 

@@ -1,5 +1,6 @@
 """Durations as text: `90s`, `1h30m`, `0`. Source: behaviour/api 1.3."""
 
+import functools
 import re
 
 from koordinator.api.scalars import ScalarError
@@ -19,6 +20,7 @@ _TEXT_MAX_CHARS = 128
 _NS_MAX = 2**63 - 1
 
 
+@functools.lru_cache(maxsize=1024)  # the windows of reports are few, and come again with each
 def parse_ns(text: str) -> int:
     """Nanoseconds that `text` says, finer parts cut off.
 

@@ -308,6 +308,7 @@ def _decimal_text(nanos: int, exponent_style: bool) -> str:
     return f"{mantissa}e{exponent}"
 
 
+@lru_cache(_CACHE_MAX)  # few amounts of memory are met once only
 def _binary_text(whole: int) -> str:
     """Whole amount, not 0, with the largest suffix that divides it."""
     shift = min(((whole & -whole).bit_length() - 1) // 10 * 10, 60)

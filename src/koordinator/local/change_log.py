@@ -114,11 +114,11 @@ class Channel:
         "_packed",
         "_past",
         "_settled",
-        "_waiters",
         "base",
         "floor",
         "is_closed",
         "subscriptions",
+        "waiters",
     )
 
     def __init__(self, floor: int, changes_max: int, past: Past | None = None) -> None:
@@ -131,7 +131,8 @@ class Channel:
         self._past = past
         self._packed = 0  # how many at the beginning are kept as text
         self._settled = 0  # position of the end when `settle` looked last
-        self._waiters: dict[asyncio.Future[None], None] = {}  # a dict: wakes in the order of arrival
+        self.waiters: dict[asyncio.Future[None], None] = {}
+        """What the next change resolves; a dict, which wakes in the order of arrival."""
 
     @property
     def end(self) -> int:
@@ -144,7 +145,7 @@ class Channel:
             self._pack(self._past)
         if len(changes) > 2 * self._max:  # drop half at once: constant cost per change
             self._drop(self._max)
-        if self._waiters:
+        if self.waiters:
             self._wake()
 
     def settle(self) -> None:
@@ -190,7 +191,7 @@ class Channel:
             self._past.ended(self)
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, {}
+        waiters, self.waiters = self.waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -206,14 +207,6 @@ class Channel:
 
     def backwards(self) -> Iterator[LoggedWrite]:
         return reversed(self._changes)
-
-    async def wait(self, waiter: asyncio.Future[None]) -> None:
-        """Return after the next change, or when somebody else resolves `waiter`."""
-        self._waiters[waiter] = None
-        try:
-            await waiter
-        finally:
-            self._waiters.pop(waiter, None)
 
 
 def _version_of(change: LoggedWrite) -> int:

@@ -400,9 +400,12 @@ class StoreWatch:
         self._waiter = loop.create_future()
         if self._bookmark_s is not None and self._timer is None:
             self._timer = loop.call_later(self._bookmark_s, self._ring)
+        waiters = self._channel.waiters
+        waiters[self._waiter] = None
         try:
-            await self._channel.wait(self._waiter)
+            await self._waiter
         finally:
+            waiters.pop(self._waiter, None)
             self._waiter = None
 
     def _ring(self) -> None:

@@ -3,7 +3,6 @@
 Source: behaviour/koordlet-observe 8 and 11.4.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -119,7 +118,7 @@ def _pods(
     milli = iter((np.nan_to_num(cores) * 1000).astype(np.int64).tolist())
     memory = iter(fleet.memory[slots].astype(np.int64).tolist())
     has_any = iter((~np.isnan(cores)).tolist())
-    shape_of, cpu_text = fleet.shape_of, quantity.text_of_milli
+    shape_of, cpu_text, bytes_text = fleet.shape_of, quantity.text_of_milli, quantity.text_of_value
     measured, entries = [], []
     for of_row in on_rows:
         known = [each for each in zip(of_row, milli, memory, has_any, strict=False) if each[3]]  # of all rows
@@ -129,15 +128,13 @@ def _pods(
                 {
                     **shape_of[slot].entry,
                     "podUsage": {
-                        "resources": {resources.CPU: cpu_text(cpu), resources.MEMORY: _bytes_text(count)}
+                        "resources": {
+                            resources.CPU: cpu_text(cpu),
+                            resources.MEMORY: bytes_text(count, Family.BINARY),
+                        }
                     },
                 }
                 for slot, cpu, count, _ in known
             ]
         )
     return measured, entries
-
-
-@functools.lru_cache(1 << 14)  # pods use a constant amount
-def _bytes_text(count: int) -> str:
-    return quantity.text_of_value(count, Family.BINARY)
