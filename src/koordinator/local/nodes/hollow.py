@@ -31,9 +31,8 @@ from koordinator.koordlet.report.node_metric import CollectPolicy
 from koordinator.local.nodes import kubelet, reports
 from koordinator.local.nodes.evictions import Evictions
 from koordinator.local.nodes.fleet import HollowFleet, StepResult
-from koordinator.local.nodes.hollow_pod import HollowPod, PodAction
 from koordinator.local.nodes.topology_reports import TopologyReports
-from koordinator.local.nodes.upkeep import Upkeep
+from koordinator.local.nodes.upkeep import HollowPod, PodAction, Upkeep
 
 log = logging.getLogger(__name__)
 

@@ -1,15 +1,87 @@
 """Act as a kubelet for hollow pods that run: say what their probes find, and give them other amounts."""
 
+import enum
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from koordinator.api import pod_resize
-from koordinator.api.core import Pod
+from koordinator.api.core import Pod, PodSpec
 from koordinator.api.pod_resize import is_sidecar
 from koordinator.clock import Clock
 from koordinator.local.nodes import kubelet, probes, resizing
 from koordinator.local.nodes.fleet import HollowFleet
-from koordinator.local.nodes.hollow_pod import HollowPod, PodAction
+from koordinator.local.nodes.kubelet import PodRun
+from koordinator.local.nodes.probes import Health, Timeline
+
+
+class PodAction(enum.Enum):
+    """The action that is due for a pod."""
+
+    START = "start"
+    STOP = "stop"
+    RETRY_END = "retry end"
+    PROBE = "probe"
+    RESIZE = "resize"
+
+
+class HollowPod:
+    """The state of a pod beside its object."""
+
+    __slots__ = (
+        "allocated",
+        "applied",
+        "ended",
+        "last_state",
+        "lines",
+        "obj",
+        "probe_s",
+        "resize",
+        "restarts",
+        "row",
+        "slot",
+        "started_s",
+        "stopping",
+    )
+
+    def __init__(self, obj: Pod, slot: int, row: int) -> None:
+        self.obj = obj
+        self.slot = slot
+        self.row = row
+        self.restarts = 0
+        self.started_s = 0.0
+        self.last_state: dict[str, Any] = {}
+        self.ended: dict[str, Any] | None = None
+        self.stopping = False
+        self.lines: dict[str, Timeline] | None = None
+        """What the probes of this run find; None without probes."""
+        self.probe_s = 0.0
+        """When something changes next by that; other wake-ups are old."""
+        self.allocated: PodSpec | None = None
+        """The spec whose amounts are promised, while they are not those of the pod's own."""
+        self.applied: PodSpec | None = None
+        """The same for what runs."""
+        self.resize: tuple[dict[str, Any], ...] = ()
+        """Conditions about a change of amounts."""
+
+    @property
+    def runs(self) -> bool:
+        """Return whether its containers run."""
+        return self.started_s > 0.0 and self.ended is None
+
+    def run(self, health: Health | None = None) -> PodRun:
+        """Return the facts of its status."""
+        return PodRun(
+            row=self.row,
+            slot=self.slot,
+            since_s=self.started_s,
+            restarts=self.restarts,
+            last_state=self.last_state,
+            health=health,
+            allocated=self.allocated,
+            applied=self.applied,
+            resize=self.resize,
+        )
+
 
 Plan = Callable[[float, PodAction, HollowPod], None]
 """Has something done after so many seconds."""
@@ -25,7 +97,7 @@ class Upkeep:
         self._plan = plan
         self._write_status = write_status
 
-    def first_run(self, pod: HollowPod, now_s: float) -> kubelet.PodRun:
+    def first_run(self, pod: HollowPod, now_s: float) -> PodRun:
         """Return the status of containers that start now: with the amounts that they ask for now."""
         pod.allocated = pod.applied = None
         pod.resize = ()
@@ -87,7 +159,7 @@ class Upkeep:
         if kubelet.says_more(patch, pod.obj):
             await self._write_status(pod, patch)
 
-    def _lines(self, pod: HollowPod) -> dict[str, probes.Timeline] | None:
+    def _lines(self, pod: HollowPod) -> dict[str, Timeline] | None:
         if not probes.has_probes(pod.obj):
             return None
         spec, behaviour = pod.obj.spec, self._fleet.shape_of[pod.slot].behaviour
