@@ -40,7 +40,7 @@ from koordinator.manager.webhooks.configuration import WebhookService
 from koordinator.manager.webhooks.settings import WebhookSettings
 from koordinator.scheduler.auditor.history import AuditLimits
 from koordinator.scheduler.config.config import ClientConnection, LeaderElection, SchedulerConfig
-from koordinator.scheduler.config.plugin_args import (
+from koordinator.scheduler.config.default_plugins import (
     CoschedulingArgs,
     DeviceWeight,
     ElasticQuotaArgs,

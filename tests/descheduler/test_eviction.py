@@ -11,7 +11,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.descheduler import config, plugin_sets
 from koordinator.descheduler.config import low_node_load
-from koordinator.descheduler.migration import eviction
+from koordinator.descheduler.migration import state
 from tests.descheduler.builders import NOW_S, job, pod
 
 
@@ -34,7 +34,7 @@ def test_the_pods_policy_wins_over_the_jobs(of_pod: str, of_job: str, expected: 
     assert isinstance(target, Pod)
     order = with_policy(job("j", target), of_job)
     assert isinstance(order, PodMigrationJob)
-    assert eviction.policy(target, order, "Eviction") == expected
+    assert state.policy(target, order, "Eviction") == expected
 
 
 def test_a_soft_eviction_says_who_asks_and_why() -> None:
@@ -43,15 +43,15 @@ def test_a_soft_eviction_says_who_asks_and_why() -> None:
     one = msgspec.structs.replace(
         one, metadata=msgspec.structs.replace(one.metadata, annotations=annotations)
     )
-    body = json.loads(eviction.soft_eviction(one, NOW_S))
+    body = json.loads(state.soft_eviction(one, NOW_S))
     assert body == {"timestamp": "2023-11-14T22:13:20Z", "initiator": "LowNodeLoad", "reason": "LowNodeLoad"}
 
 
 @pytest.mark.parametrize(("ttl", "limit_s"), [("10m", 900), (None, 1800), ("0s", 1800), ("soon", 1800)])
 def test_a_job_is_swept_when_it_is_long_past_its_ttl(ttl: str | None, limit_s: int) -> None:
     one = job("j", pod("p"), ttl=ttl)
-    assert not eviction.is_scavenged(one, NOW_S + limit_s - 1)
-    assert eviction.is_scavenged(one, NOW_S + limit_s)
+    assert not state.is_scavenged(one, NOW_S + limit_s - 1)
+    assert state.is_scavenged(one, NOW_S + limit_s)
 
 
 def test_an_argument_that_nobody_knows_is_named() -> None:

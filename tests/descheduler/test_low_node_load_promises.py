@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 from koordinator.api.core import Pod
 from koordinator.descheduler import config
 from koordinator.descheduler.actions import EvictAction
-from koordinator.descheduler.plugins.low_node_load.classify import NodeClass
 from koordinator.descheduler.plugins.low_node_load.cycle import (
+    AnomalyRule,
     BalanceOutcome,
+    Detectors,
     LowNodeLoad,
     Observation,
     PoolReport,
 )
-from koordinator.descheduler.plugins.low_node_load.detector import AnomalyRule, Detectors
+from koordinator.descheduler.plugins.low_node_load.usage import NodeClass
 from tests.descheduler.builders import NOW_S, metric, node, pod
 from tests.vectors.adapters.descheduler_plugins import drive
 

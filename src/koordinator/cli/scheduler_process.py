@@ -23,7 +23,7 @@ from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.scheduler.auditor.auditor import AuditOptions, LabelClash, label_names
 from koordinator.scheduler.auditor.history import AuditLimits
-from koordinator.scheduler.config import config, default_plugins, plugin_args
+from koordinator.scheduler.config import config, default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.config.reader import SchedulerConfigError
 from koordinator.scheduler.engine.registry import PluginRegistry
@@ -129,7 +129,7 @@ def read_gates(text: str) -> FeatureGates:
 
 def known_plugins(plugins: PluginRegistry) -> frozenset[str]:
     """Return names that `--controller-plugins` may have: those that configurations may have."""
-    return frozenset((*plugins, *plugin_args.ARGS))
+    return frozenset((*plugins, *default_plugins.ARGS))
 
 
 def auditing(flags: Flags) -> AuditOptions | None:

@@ -9,7 +9,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.scheduler.plugins.topology_spread import constraints
 from koordinator.scheduler.plugins.topology_spread.constraints import Constraints, OwnerSelectors
 from koordinator.scheduler.plugins.topology_spread.plugin import DerivedConstraints
-from koordinator.scheduler.table.pod_terms import NamespaceLabels
+from koordinator.scheduler.table.pod_counts import NamespaceLabels
 
 ABSENT = object()
 APP = {"matchLabels": {"app": "a"}}

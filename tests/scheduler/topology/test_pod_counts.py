@@ -7,9 +7,8 @@ from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.table.domain_counts import Topology
 from koordinator.scheduler.table.label_columns import LabelColumns
 from koordinator.scheduler.table.nodes import NodeTable
-from koordinator.scheduler.table.pod_counts import PodCounts, PodKinds
+from koordinator.scheduler.table.pod_counts import NamespaceLabels, PodCounts, PodKinds, PodTerm
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.pod_terms import NamespaceLabels, PodTerm
 from tests.scheduler.world import node, pod
 
 HOSTNAME = "kubernetes.io/hostname"

@@ -11,11 +11,16 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.descheduler import config
 from koordinator.descheduler.actions import CycleLimiter, CycleLimits, EvictAction
 from koordinator.descheduler.config.low_node_load import AnomalyCondition, NodePool
-from koordinator.descheduler.plugins.low_node_load import thresholds, usage
-from koordinator.descheduler.plugins.low_node_load.classify import Classified, NodeClass, classify
-from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad, Observation, PoolReport
-from koordinator.descheduler.plugins.low_node_load.detector import AnomalyRule, Detector
+from koordinator.descheduler.plugins.low_node_load import usage
+from koordinator.descheduler.plugins.low_node_load.cycle import (
+    AnomalyRule,
+    Detector,
+    LowNodeLoad,
+    Observation,
+    PoolReport,
+)
 from koordinator.descheduler.plugins.low_node_load.evict import reason_text
+from koordinator.descheduler.plugins.low_node_load.usage import Classified, NodeClass, classify
 from tests.vectors.adapters.descheduler_plugins import drive
 from tests.vectors.adapters.descheduler_small import ORIGIN_S, amounts, nodes_of, on_node, pods_of, with_times
 from tests.vectors.compare import exact
@@ -75,7 +80,7 @@ def class_names(found: Classified) -> dict[str, list[str]]:
 def classes(case: dict[str, Any]) -> Any:
     nodes = nodes_of(case["nodes"])
     seen = observation(case["now"], nodes, pods_of(case["pods"]), case["node_metrics"])
-    filled = thresholds.fill(pool_of(case["pool"]))
+    filled = usage.fill(pool_of(case["pool"]))
     expiration_s = case.get("node_metric_expiration_seconds") or 0
     loads = usage.loads(seen.nodes, seen.pods_of, seen.metrics, filled.names, seen.now_s, expiration_s)
     found = classify(loads, filled)

@@ -11,7 +11,7 @@ from koordinator.api.meta import ObjectReference
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
 from koordinator.descheduler.migration import reservation_template, state
-from koordinator.descheduler.migration.job_status import JobStep
+from koordinator.descheduler.migration.jobs import JobStep
 from tests.vectors.adapters.descheduler_small import ORIGIN_S, pods_of, with_times
 from tests.vectors.compare import exact
 

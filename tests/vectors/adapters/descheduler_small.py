@@ -10,12 +10,12 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import PodMigrationJob
-from koordinator.descheduler import actions, config, evictable, facts, node_fit, plugin_sets
+from koordinator.descheduler import actions, config, facts, node_fit, plugin_sets, pod_filter
 from koordinator.descheduler.config.low_node_load import pools
-from koordinator.descheduler.evictable import EvictableOptions
 from koordinator.descheduler.migration import arbitration, gates, jobs, object_limiter
 from koordinator.descheduler.node_fit import NodeFree
 from koordinator.descheduler.plugins.low_node_load import evict
+from koordinator.descheduler.pod_filter import EvictableOptions
 from tests.vectors.compare import subset, tolerant
 
 ORIGIN_S = 1_700_000_000.0
@@ -73,7 +73,7 @@ def is_evictable(case: dict[str, Any]) -> Any:
     options = dict(case["options"])
     needs_fit = options.pop("nodeFit", False)
     pod = pod_of(case["pod"])
-    refused = evictable.refusal(from_builtins(options, EvictableOptions))(pod)
+    refused = pod_filter.refusal(from_builtins(options, EvictableOptions))(pod)
     if not refused and needs_fit and not facts.has_evict_annotation(pod):
         rooms = rooms_of(nodes_of(case["nodes"]), pods_of(case.get("other_pods", [])))
         refused = "" if node_fit.fits_any_other(pod, rooms) else "it fits no other node"

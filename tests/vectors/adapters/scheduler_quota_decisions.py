@@ -12,7 +12,7 @@ from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.api.sigs import ElasticQuota
 from koordinator.clock import FixedClock
-from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.plugins.elastic_quota import evictions, hints
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason

@@ -12,9 +12,8 @@ from koordinator.api.pod_migration import DeleteOptions
 from koordinator.api.scalars import ScalarError, parse_float
 from koordinator.api.schema import IntOrString
 from koordinator.descheduler.config import checks
-from koordinator.descheduler.evictable import SYSTEM_CRITICAL_PRIORITY
 from koordinator.descheduler.migration import object_limiter
-from koordinator.descheduler.pod_filter import Namespaces, check_namespaces
+from koordinator.descheduler.pod_filter import SYSTEM_CRITICAL_PRIORITY, Namespaces, check_namespaces
 
 RESERVATION_FIRST = "ReservationFirst"
 EVICT_DIRECTLY = "EvictDirectly"

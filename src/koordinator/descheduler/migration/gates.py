@@ -11,7 +11,7 @@ from koordinator.api import pod_labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import OwnerReference
-from koordinator.descheduler import evictable, facts, pod_filter
+from koordinator.descheduler import facts, pod_filter
 from koordinator.descheduler.config.migration import (
     RESERVATION_FIRST,
     MigrationControllerArgs,
@@ -50,7 +50,7 @@ class Gates:
         self._skipped = frozenset(args.skip_eviction_gates)
         skip_namespaces = SkippableGate.NAMESPACES in self._skipped
         self._in_namespaces = pod_filter.in_namespaces(None if skip_namespaces else args.namespaces)
-        self._spared = evictable.refusal(evictable_options(args))
+        self._spared = pod_filter.refusal(evictable_options(args))
 
     # The four parts
 
@@ -173,12 +173,12 @@ class Gates:
         return workload, migrating, unavailable
 
 
-def evictable_options(args: MigrationControllerArgs) -> evictable.EvictableOptions:
+def evictable_options(args: MigrationControllerArgs) -> pod_filter.EvictableOptions:
     """Return what spares a pod, with the gates of `skipEvictionGates` applied."""
     skipped = frozenset(args.skip_eviction_gates)
     has_bare = SkippableGate.BARE_PODS in skipped
     threshold = args.priority_threshold.value if args.priority_threshold is not None else None
-    return evictable.EvictableOptions(
+    return pod_filter.EvictableOptions(
         evict_all_bare_pods=args.evict_all_bare_pods or has_bare,
         evict_failed_bare_pods=args.evict_failed_bare_pods or has_bare,
         evict_local_storage_pods=args.evict_local_storage_pods or SkippableGate.LOCAL_STORAGE in skipped,

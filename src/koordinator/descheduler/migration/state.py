@@ -1,10 +1,12 @@
-"""The steps of a migration job: reserve room, evict, wait for the successor. Pure.
+"""The steps of a migration job: reserve room, evict, wait for the successor; and how a pod is evicted, and which jobs
+are swept away. Pure.
 
-Source: behaviour/descheduler 7.4; the numbers in comments are its rows. `reconcile` is a generator: it yields
-what to do in the cluster, is sent how that went, and returns the job as it should be.
+Source: behaviour/descheduler 7.4 and 7.6; the numbers in comments are the rows of 7.4. `reconcile` is a generator: it
+yields what to do in the cluster, is sent how that went, and returns the job as it should be.
 """
 
 from collections.abc import Callable, Generator
+from typing import Any
 
 import msgspec
 
@@ -17,10 +19,9 @@ from koordinator.api.pod_migration import MigrateReservationOptions, PodMigratio
 from koordinator.api.reservation import Reservation, ReservationCondition
 from koordinator.api.scalars import ScalarError
 from koordinator.descheduler import facts
-from koordinator.descheduler.config.migration import EVICT_DIRECTLY
-from koordinator.descheduler.migration import job_status as js
+from koordinator.descheduler.config.migration import EVICT_DIRECTLY, EVICTION_POLICIES
 from koordinator.descheduler.migration import jobs
-from koordinator.descheduler.migration.job_status import Draft, JobStep, quoted, quoted_ref
+from koordinator.descheduler.migration.jobs import Draft, JobStep, quoted, quoted_ref
 
 
 class CreateReservation(msgspec.Struct, frozen=True):
@@ -91,7 +92,7 @@ def reconcile(
     if (end := _start(draft, pod)) is not None:  # 5
         return end
     has_priority = labels.DESCHEDULER_EVICT in job.metadata.annotations
-    has_begun = draft.condition(js.EVICTION) is not None  # its own eviction must not hold the job back
+    has_begun = draft.condition(jobs.EVICTION) is not None  # its own eviction must not hold the job back
     if pod is not None and world.is_limited and not has_priority and not has_begun:  # 6
         return draft.wait()
     if (job.spec.mode or controller.default_mode) == EVICT_DIRECTLY:  # 7
@@ -134,7 +135,7 @@ def _time_out(draft: Draft) -> Actions:
         reply = yield DeleteReservation(ref.name)
         if reply.error:
             return draft.stop(reply.error)
-    return draft.fail(js.TIMEOUT, "Abort job caused by timeout")
+    return draft.fail(jobs.TIMEOUT, "Abort job caused by timeout")
 
 
 def _start(draft: Draft, pod: Pod | None) -> JobStep | None:
@@ -142,7 +143,7 @@ def _start(draft: Draft, pod: Pod | None) -> JobStep | None:
         return None
     ref = draft.job.spec.pod_ref
     if not ref.namespace or not ref.name:
-        return draft.fail(js.INVALID_POD_REF, "Abort job caused by invalid PodRef", error=True)
+        return draft.fail(jobs.INVALID_POD_REF, "Abort job caused by invalid PodRef", error=True)
     if pod is None:
         return _missing_pod(draft, error=True)
     draft.refer(pod.metadata.uid)
@@ -152,12 +153,12 @@ def _start(draft: Draft, pod: Pod | None) -> JobStep | None:
 
 def _missing_pod(draft: Draft, error: bool = False) -> JobStep:
     message = f"Abort job caused by missing Pod {quoted_ref(draft.job.spec.pod_ref)}"
-    return draft.fail(js.MISSING_POD, message, error=error)
+    return draft.fail(jobs.MISSING_POD, message, error=error)
 
 
 def _missing_reservation(draft: Draft, name: str, error: bool = False) -> JobStep:
     message = f"Abort job caused by missing Reservation {quoted('/' + name)}"
-    return draft.fail(js.MISSING_RESERVATION, message, error=error)
+    return draft.fail(jobs.MISSING_RESERVATION, message, error=error)
 
 
 def _create_reservation(draft: Draft, pod: Pod | None) -> Actions:
@@ -166,15 +167,15 @@ def _create_reservation(draft: Draft, pod: Pod | None) -> Actions:
     reply = yield CreateReservation(pod)
     if reply.error or reply.created is None:
         message = f"Failed to create Reservation caused by {reply.error}"
-        draft.set(js.RESERVATION_CREATED, False, js.FAILED_CREATE_RESERVATION, message)
-        draft.event(js.WARNING, js.FAILED_CREATE_RESERVATION, message)
+        draft.set(jobs.RESERVATION_CREATED, False, jobs.FAILED_CREATE_RESERVATION, message)
+        draft.event(jobs.WARNING, jobs.FAILED_CREATE_RESERVATION, message)
         return draft.stop(message)
     options = draft.job.spec.reservation_options or MigrateReservationOptions()
     options = msgspec.structs.replace(options, reservation_ref=reply.created)
     spec = msgspec.structs.replace(draft.job.spec, reservation_options=options)
     draft.job = msgspec.structs.replace(draft.job, spec=spec)
     message = f"Successfully create Reservation {quoted(reply.created.name)}"
-    draft.event(js.NORMAL, js.RESERVATION_CREATED, message)
+    draft.event(jobs.NORMAL, jobs.RESERVATION_CREATED, message)
     return draft.stop()  # the change of the spec wakes the job
 
 
@@ -184,7 +185,7 @@ def _with_reservation(draft: Draft, pod: Pod | None, world: JobState) -> Actions
         reply = yield SetReservationOrder(reservation.metadata.name)
         if reply.error:
             return draft.stop(reply.error)
-    draft.set(js.RESERVATION_CREATED, True)  # 10
+    draft.set(jobs.RESERVATION_CREATED, True)  # 10
     if reservation is None:  # 11
         ref = reservation_ref(draft.job)
         return _missing_reservation(draft, ref.name if ref is not None else "")
@@ -199,32 +200,32 @@ def _with_reservation(draft: Draft, pod: Pod | None, world: JobState) -> Actions
 def _await_schedule(draft: Draft, pod: Pod | None, reservation: Reservation) -> JobStep | None:
     scheduled = _condition(reservation, "Scheduled")
     if (
-        not draft.is_true(js.RESERVATION_SCHEDULED)
+        not draft.is_true(jobs.RESERVATION_SCHEDULED)
         and scheduled is not None
-        and scheduled.reason == js.UNSCHEDULABLE
+        and scheduled.reason == jobs.UNSCHEDULABLE
     ):  # 12
-        draft.set(js.RESERVATION_SCHEDULED, False, js.UNSCHEDULABLE, scheduled.message)
-        draft.event(js.WARNING, js.UNSCHEDULABLE, scheduled.message)
+        draft.set(jobs.RESERVATION_SCHEDULED, False, jobs.UNSCHEDULABLE, scheduled.message)
+        draft.event(jobs.WARNING, jobs.UNSCHEDULABLE, scheduled.message)
     phase, node = reservation.status.phase, reservation.status.node_name
     if phase in ("", jobs.PENDING):  # 13
         return draft.wait()
     ready = _condition(reservation, "Ready")
     if phase == jobs.FAILED and ready is not None and ready.reason == "Expired":  # 14
-        return draft.fail(js.RESERVATION_EXPIRED, "Reservation expired", has_event=False)
+        return draft.fail(jobs.RESERVATION_EXPIRED, "Reservation expired", has_event=False)
     has_node = node and scheduled is not None and scheduled.status == "True"
     if not has_node or scheduled is None or scheduled.reason != "Scheduled":  # 15
         message = scheduled.message if scheduled is not None else ""
-        return draft.fail(js.UNSCHEDULABLE, message, has_event=False)
-    if draft.is_true(js.RESERVATION_SCHEDULED):
+        return draft.fail(jobs.UNSCHEDULABLE, message, has_event=False)
+    if draft.is_true(jobs.RESERVATION_SCHEDULED):
         return None
     name = reservation.metadata.name
     if pod is not None and pod.spec.node_name == node:  # 16
         message = f"Scheduler assignes the Reservation {quoted(name)} on the same node as the Pod"
-        return draft.fail(js.FORBIDDEN_MIGRATE_POD, message, error=True)
+        return draft.fail(jobs.FORBIDDEN_MIGRATE_POD, message, error=True)
     draft.update(node_name=node)
-    draft.set(js.RESERVATION_SCHEDULED, True)
+    draft.set(jobs.RESERVATION_SCHEDULED, True)
     message = f"Assigned Reservation {quoted(name)} to node {quoted(node)}"
-    draft.event(js.NORMAL, js.RESERVATION_SCHEDULED, message)
+    draft.event(jobs.NORMAL, jobs.RESERVATION_SCHEDULED, message)
     return None
 
 
@@ -232,35 +233,35 @@ def _await_own_schedule(draft: Draft, pod: Pod | None, reservation: Reservation)
     """Step P: the pod itself waits for the room, so nothing is evicted."""
     if pod is None:
         return _missing_pod(draft)
-    scheduled = next((one for one in pod.status.conditions if one.type == js.POD_SCHEDULED), None)
+    scheduled = next((one for one in pod.status.conditions if one.type == jobs.POD_SCHEDULED), None)
     if scheduled is None or scheduled.status == "False":
         owners = reservation.status.current_owners
         is_own = bool(owners) and owners[0].uid == pod.metadata.uid
         if reservation.status.phase == jobs.SUCCEEDED and not is_own:
             return _already_bound(draft)
         message = scheduled.message if scheduled is not None else ""
-        draft.set(js.POD_SCHEDULED, False, js.UNSCHEDULABLE, message)
+        draft.set(jobs.POD_SCHEDULED, False, jobs.UNSCHEDULABLE, message)
         return draft.wait()
-    draft.set(js.POD_SCHEDULED, True)
+    draft.set(jobs.POD_SCHEDULED, True)
     ref, node = draft.job.spec.pod_ref, pod.spec.node_name
     message = f"Assign Pod {quoted_ref(ref)} to node {quoted(node)}"
-    draft.event(js.NORMAL, js.COMPLETE, message)
+    draft.event(jobs.NORMAL, jobs.COMPLETE, message)
     return draft.succeed(message)
 
 
 def _evict(draft: Draft, pod: Pod | None, world: JobState) -> Part:
     """Step E; None once the pod is gone."""
-    if draft.is_true(js.EVICTION):
+    if draft.is_true(jobs.EVICTION):
         return None
-    ref, eviction = draft.job.spec.pod_ref, draft.condition(js.EVICTION)
+    ref, eviction = draft.job.spec.pod_ref, draft.condition(jobs.EVICTION)
     if pod is None or (eviction is not None and ref.uid != pod.metadata.uid):
-        if draft.status.status != js.EVICTION:
+        if draft.status.status != jobs.EVICTION:
             return _missing_pod(draft)
         message = f"Pod {quoted_ref(ref)} has been evicted"
-        draft.set(js.EVICTION, True, js.EVICT_COMPLETE, message)
-        draft.event(js.NORMAL, js.EVICT_COMPLETE, message)
+        draft.set(jobs.EVICTION, True, jobs.EVICT_COMPLETE, message)
+        draft.event(jobs.NORMAL, jobs.EVICT_COMPLETE, message)
         return None
-    if eviction is not None and eviction.reason == js.EVICTING:
+    if eviction is not None and eviction.reason == jobs.EVICTING:
         return draft.wait()
     if (room := reservation_ref(draft.job)) is not None:
         if world.reservation is None:
@@ -271,42 +272,42 @@ def _evict(draft: Draft, pod: Pod | None, world: JobState) -> Part:
     reply = yield EvictPod(pod, reason)
     if reply.error:
         message = f"Failed evict Pod {quoted_ref(ref)} caused by {reply.error}"
-        draft.event(js.WARNING, js.EVICTING, message)
+        draft.event(jobs.WARNING, jobs.EVICTING, message)
         return draft.stop(message)
     node = pod.spec.node_name
     message = f"Pod {quoted_ref(ref)} evicted from node {quoted(node)} by the reason {quoted(reason)}"
-    draft.set(js.EVICTION, False, js.EVICTING, message)
-    draft.event(js.NORMAL, js.EVICTING, message)
+    draft.set(jobs.EVICTION, False, jobs.EVICTING, message)
+    draft.event(jobs.NORMAL, jobs.EVICTING, message)
     return draft.wait()
 
 
 def _already_bound(draft: Draft) -> JobStep:
-    return draft.fail(js.FORBIDDEN_MIGRATE_POD, "Reservation is already bound by another Pod")
+    return draft.fail(jobs.FORBIDDEN_MIGRATE_POD, "Reservation is already bound by another Pod")
 
 
 def _await_successor(draft: Draft, reservation: Reservation, world: JobState) -> JobStep:
     owners = reservation.status.current_owners
-    if not owners and not draft.is_true(js.POD_BOUND_RESERVATION):  # 19
-        draft.set(js.POD_BOUND_RESERVATION, False, js.WAIT_FOR_POD_BIND_RESERVATION)
-        draft.event(js.NORMAL, js.WAIT_FOR_POD_BIND_RESERVATION, "Waiting for Pod bind Reservation")
+    if not owners and not draft.is_true(jobs.POD_BOUND_RESERVATION):  # 19
+        draft.set(jobs.POD_BOUND_RESERVATION, False, jobs.WAIT_FOR_POD_BIND_RESERVATION)
+        draft.event(jobs.NORMAL, jobs.WAIT_FOR_POD_BIND_RESERVATION, "Waiting for Pod bind Reservation")
         return draft.wait()
-    is_new = draft.write(js.RESERVATION_BOUND, True)
+    is_new = draft.write(jobs.RESERVATION_BOUND, True)
     if owners and (is_new or draft.status.pod_ref is None):  # 20
         draft.update(pod_ref=owners[0])
         message = f"Reservation bound by pod {quoted_ref(owners[0])}"
-        draft.event(js.NORMAL, js.POD_BOUND_RESERVATION, message)
+        draft.event(jobs.NORMAL, jobs.POD_BOUND_RESERVATION, message)
     bound = draft.status.pod_ref or ObjectReference()
     successor = world.pod_of(bound.namespace, bound.name)
-    if not draft.is_true(js.BOUND_POD_READY) and successor is not None and not facts.is_ready(successor):
-        draft.set(js.BOUND_POD_READY, False, js.WAIT_FOR_BOUND_POD_READY)  # 21
+    if not draft.is_true(jobs.BOUND_POD_READY) and successor is not None and not facts.is_ready(successor):
+        draft.set(jobs.BOUND_POD_READY, False, jobs.WAIT_FOR_BOUND_POD_READY)  # 21
         message = f"Waiting for Bound Pod {bound.namespace}/{bound.name} Ready"
-        draft.event(js.NORMAL, js.WAIT_FOR_BOUND_POD_READY, message)
+        draft.event(jobs.NORMAL, jobs.WAIT_FOR_BOUND_POD_READY, message)
         return draft.wait()
-    draft.event(js.NORMAL, js.BOUND_POD_READY, f"Bind pod {quoted_ref(bound)} is ready")  # 22
-    draft.set(js.BOUND_POD_READY, True)
+    draft.event(jobs.NORMAL, jobs.BOUND_POD_READY, f"Bind pod {quoted_ref(bound)} is ready")  # 22
+    draft.set(jobs.BOUND_POD_READY, True)
     message = f"Bind Pod {quoted_ref(bound)} in Reservation {quoted(reservation.metadata.name)}"
-    draft.write(js.POD_BOUND_RESERVATION, True, "", message)
-    draft.event(js.NORMAL, js.COMPLETE, message)
+    draft.write(jobs.POD_BOUND_RESERVATION, True, "", message)
+    draft.event(jobs.NORMAL, jobs.COMPLETE, message)
     return draft.succeed(message)
 
 
@@ -319,3 +320,41 @@ def _is_for_pod_itself(reservation: Reservation) -> bool:
 
 def _condition(reservation: Reservation, kind: str) -> ReservationCondition | None:
     return next((one for one in reservation.status.conditions if one.type == kind), None)
+
+
+SCAVENGE_AFTER_TTL_S = 300.0
+SCAVENGE_WITHOUT_TTL_S = 1800.0
+
+
+def policy(pod: Pod, job: PodMigrationJob, default: str) -> str:
+    """Eviction, Delete or SoftEviction: the pod's label, else the job's, else the default.
+
+    An unknown name is the default, it does not fall through to the job's label.
+    """
+    key = labels.EVICT_POLICY
+    named = pod.metadata.labels.get(key) or job.metadata.labels.get(key) or default
+    return named if named in EVICTION_POLICIES else default
+
+
+def soft_eviction(job: PodMigrationJob, now_s: float) -> str:
+    """JSON of the annotation that asks another component to remove the pod."""
+    options = job.spec.delete_options
+    body: dict[str, Any] = {"timestamp": clock.rfc3339(now_s)}
+    if options is not None:
+        body["deleteOptions"] = msgspec.to_builtins(options)
+    body["initiator"] = job.metadata.annotations.get(labels.EVICT_TRIGGER, "")
+    body["reason"] = eviction_reason(job)
+    return msgspec.json.encode(body).decode()
+
+
+def is_scavenged(job: PodMigrationJob, now_s: float) -> bool:
+    """Return whether the job, in whatever phase, is so old that it is deleted. An unreadable ttl counts as none."""
+    created = job.metadata.creation_timestamp
+    if created is None:
+        return False
+    try:
+        ttl_s = duration.parse(job.spec.ttl) if job.spec.ttl else 0.0
+    except ScalarError:  # such a job can never end by itself, so it must be swept
+        ttl_s = 0.0
+    limit_s = ttl_s + SCAVENGE_AFTER_TTL_S if ttl_s > 0 else SCAVENGE_WITHOUT_TTL_S
+    return now_s - clock.parse_rfc3339(created) >= limit_s

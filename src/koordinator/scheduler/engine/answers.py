@@ -10,8 +10,7 @@ import msgspec
 import numpy as np
 
 from koordinator.scheduler.engine import pick
-from koordinator.scheduler.engine.lookahead import Lookahead
-from koordinator.scheduler.engine.pick import Totals
+from koordinator.scheduler.engine.pick import Lookahead, Totals
 from koordinator.scheduler.engine.profile import Participation, Profile
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,

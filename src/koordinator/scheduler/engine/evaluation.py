@@ -22,7 +22,7 @@ import numpy as np
 
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.engine.answers import Answers, WideFilter, WideScorer, nothing_left_reason
-from koordinator.scheduler.engine.lookahead import LocalFilter, LocalScorer, Lookahead, folded, foresee
+from koordinator.scheduler.engine.pick import LocalFilter, LocalScorer, Lookahead, folded, foresee
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.plugin.framework import Plugin, ScorePlugin, Scores, is_pass
 from koordinator.scheduler.plugin.status import SUCCESS, unresolvable

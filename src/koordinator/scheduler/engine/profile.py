@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.scheduler.config import default_plugins, plugin_args
+from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import (
     PluginRef,
     Plugins,
@@ -386,11 +386,13 @@ def read_args(profiles: Sequence[ProfileConfig], registry: Mapping[str, PluginTy
         args: dict[str, Any] = {}
         for position, entry in enumerate(profile.plugin_config):
             field = f"profiles[{index}].pluginConfig[{position}]"
-            kind = registry[entry.name].args if entry.name in registry else plugin_args.ARGS.get(entry.name)
+            kind = (
+                registry[entry.name].args if entry.name in registry else default_plugins.ARGS.get(entry.name)
+            )
             try:
                 if kind is None:
                     raise SchedulerConfigError(
-                        f"{field}.name", why_missing(entry.name, registry, plugin_args.ARGS)
+                        f"{field}.name", why_missing(entry.name, registry, default_plugins.ARGS)
                     )
                 args[entry.name] = decode_args(entry.name, entry.args, kind, f"{field}.args")
             except SchedulerConfigError as error:

@@ -13,7 +13,7 @@ import numpy as np
 from koordinator.scheduler.engine.answers import left_out_reason
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.evaluation_cache import EvaluationCache, evaluate
-from koordinator.scheduler.engine.lookahead import BY_PLACEMENT
+from koordinator.scheduler.engine.pick import BY_PLACEMENT
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.plugin.framework import FilterPlugin, Handle
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable

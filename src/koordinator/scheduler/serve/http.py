@@ -20,7 +20,7 @@ from koordinator.api.core import Pod
 from koordinator.api.quantity import QuantityError
 from koordinator.health import Check, SliMetrics
 from koordinator.prometheus import Gauge, GaugeReading
-from koordinator.scheduler.config import default_plugins, plugin_args
+from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.config.reader import API_VERSION, without_nulls
 from koordinator.scheduler.engine.profile import Profile, read_plugins
@@ -265,7 +265,7 @@ def as_yaml(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> str:
 
 
 def _args(name: str, given: Any, registry: Mapping[str, PluginType]) -> dict[str, Any]:
-    kind = registry[name].args if name in registry else plugin_args.ARGS[name]
+    kind = registry[name].args if name in registry else default_plugins.ARGS[name]
     body = without_nulls(msgspec.to_builtins(kind() if given is None else given))
     return {"apiVersion": API_VERSION, "kind": f"{name}Args", **body}
 

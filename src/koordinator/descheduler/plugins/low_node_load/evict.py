@@ -18,8 +18,15 @@ from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.low_node_load import Thresholds
 from koordinator.descheduler.node_fit import NodeFree
 from koordinator.descheduler.plugins.low_node_load import usage
-from koordinator.descheduler.plugins.low_node_load.classify import Classified, NodeClass
-from koordinator.descheduler.plugins.low_node_load.usage import PODS, Columns, Nanos, NodeUtilization, unit
+from koordinator.descheduler.plugins.low_node_load.usage import (
+    PODS,
+    Classified,
+    Columns,
+    Nanos,
+    NodeClass,
+    NodeUtilization,
+    unit,
+)
 
 _ROUNDING = 1 + 1e-9
 """Above what the conversion of an exact amount to a float can lose."""

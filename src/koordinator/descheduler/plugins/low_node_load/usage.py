@@ -1,9 +1,11 @@
-"""Work out what nodes and pods really use, from NodeMetrics. Pure. Source: behaviour/descheduler 6.4 and 6.5.
+"""Work out what nodes and pods really use, from NodeMetrics, and the class of each node by its thresholds. Pure.
 
 Sums are exact (billionths, `Nanos`). Where a limit is an integer of milli-cores or whole units, an amount
-exceeds it exactly if the amount rounded up does, so arrays hold amounts rounded up.
+exceeds it exactly if the amount rounded up does, so arrays hold amounts rounded up. Thresholds in percent become
+limits per node. Source: behaviour/descheduler 6.3 to 6.6.
 """
 
+import enum
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -20,6 +22,7 @@ from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import NANO, ResourceList
 from koordinator.descheduler import facts
+from koordinator.descheduler.config.low_node_load import NodePool, Thresholds
 
 log = logging.getLogger(__name__)
 
@@ -138,3 +141,149 @@ def capacity_columns(found: Iterable[NodeUtilization], names: Sequence[str]) -> 
     """(nodes, resources) array of capacities; 0 where a node lacks the resource."""
     rows = [[load.capacity.get(name, 0) for name in names] for load in found]
     return np.array(rows, np.int64).reshape(len(rows), len(names))
+
+
+Floats = npt.NDArray[np.float64]
+
+
+class Filled(msgspec.Struct, frozen=True):
+    """Thresholds in percent (distances from the average in deviation mode) for each resource of `names`."""
+
+    names: tuple[str, ...]
+    is_deviation: bool
+    low: Thresholds
+    high: Thresholds
+    prod_low: Thresholds
+    prod_high: Thresholds
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """(nodes, resources) limits, milli-cores of cpu and whole units of all else."""
+
+    low: Columns
+    high: Columns
+    prod_low: Columns
+    prod_high: Columns
+
+
+def fill(pool: NodePool) -> Filled:
+    """Return every resource of any map, and memory, in every map.
+
+    A resource that has no low threshold is not limited, even if it has a high one; one that has a low
+    threshold only has a high one of 0. Both are the reference's.
+    """
+    maps = (
+        pool.low_thresholds or {},
+        pool.high_thresholds or {},
+        pool.prod_low_thresholds or {},
+        pool.prod_high_thresholds or {},
+    )
+    names = tuple(sorted({resources.MEMORY}.union(*maps)))
+    unlimited = 0.0 if pool.use_deviation_thresholds else 100.0
+    low, high = _fill_pair(maps[0], maps[1], names, unlimited)
+    prod_low, prod_high = _fill_pair(maps[2], maps[3], names, unlimited)
+    return Filled(names, pool.use_deviation_thresholds, low, high, prod_low, prod_high)
+
+
+def limits(filled: Filled, capacity: Columns, usage: Columns, prod_usage: Columns) -> Limits:
+    """Return the limits of each node; all arrays have the shape (nodes, names), names as in `filled`."""
+    low, high = _pair(filled.low, filled.high, filled, capacity, usage)
+    prod_low, prod_high = _pair(filled.prod_low, filled.prod_high, filled, capacity, prod_usage)
+    return Limits(low, high, prod_low, prod_high)
+
+
+def _fill_pair(
+    low: Thresholds, high: Thresholds, names: tuple[str, ...], unlimited: float
+) -> tuple[Thresholds, Thresholds]:
+    filled_low = {name: low.get(name, unlimited) for name in names}
+    filled_high = {name: high.get(name, 0.0) if name in low else unlimited for name in names}
+    return filled_low, filled_high
+
+
+def _pair(
+    low: Thresholds, high: Thresholds, filled: Filled, capacity: Columns, usage: Columns
+) -> tuple[Columns, Columns]:
+    low_percent = np.array([low[name] for name in filled.names], np.float64)
+    high_percent = np.array([high[name] for name in filled.names], np.float64)
+    if not filled.is_deviation:
+        return _part(low_percent, capacity), _part(high_percent, capacity)
+    average = _average(usage, capacity)
+    is_free = low_percent == 0
+    low_limit = _part(np.clip(average - low_percent, 0, 100), capacity)
+    high_limit = _part(np.clip(average + high_percent, 0, 100), capacity)
+    return np.where(is_free, capacity, low_limit), np.where(is_free, capacity, high_limit)
+
+
+def _part(percent: Floats, capacity: Columns) -> Columns:
+    """In binary floating point and cut off, in this order of operations: 29 % of 100 is 28."""
+    return np.trunc(percent * 0.01 * capacity.astype(np.float64)).astype(np.int64)
+
+
+def _average(usage: Columns, capacity: Columns) -> Floats:
+    """Percent used per resource; nodes without the resource count as 0."""
+    used = np.zeros(usage.shape, np.float64)
+    np.divide(usage, capacity, out=used, where=capacity > 0)
+    return np.asarray((used * 100).sum(axis=0) / max(len(usage), 1), np.float64)
+
+
+Mask = npt.NDArray[np.bool_]
+
+
+class NodeClass(enum.IntEnum):
+    """`NORMAL` is none of the others."""
+
+    NORMAL = 0
+    LOW = 1
+    HIGH = 2
+    PROD_LOW = 3
+    PROD_HIGH = 4
+    BOTH_LOW = 5
+
+
+class Classified(msgspec.Struct, frozen=True):
+    """Nodes with their usage, limits and class; rows of all arrays follow `loads`."""
+
+    filled: Filled
+    loads: Sequence[NodeUtilization]
+    capacity: Columns
+    usage: Columns
+    prod_usage: Columns
+    limits: Limits
+    classes: npt.NDArray[np.int8]
+
+    def rows(self, wanted: NodeClass) -> list[int]:
+        return [int(row) for row in np.flatnonzero(self.classes == wanted)]
+
+    def names(self, wanted: NodeClass) -> list[str]:
+        return [self.loads[row].name for row in self.rows(wanted)]
+
+
+def classify(loads: Sequence[NodeUtilization], filled: Filled) -> Classified:
+    """Return the class of each node."""
+    capacity = capacity_columns(loads, filled.names)
+    used = columns((load.usage for load in loads), filled.names)
+    prod_used = columns((load.prod_usage for load in loads), filled.names)
+    found = limits(filled, capacity, used, prod_used)
+    schedulable = np.array([not load.node.spec.unschedulable for load in loads], np.bool_)
+    classes = classes_of(used, prod_used, found, schedulable)
+    return Classified(filled, loads, capacity, used, prod_used, found, classes)
+
+
+def classes_of(used: Columns, prod_used: Columns, limits: Limits, schedulable: Mask) -> npt.NDArray[np.int8]:
+    """`NodeClass` per row. Amounts (nodes, resources) as in `usage.columns`; over a limit is above it."""
+    low = schedulable & (used <= limits.low).all(axis=1)
+    high = (used > limits.high).any(axis=1)
+    prod_low = schedulable & (prod_used <= limits.prod_low).all(axis=1)
+    prod_high = (prod_used > limits.prod_high).any(axis=1)
+    return np.select(
+        [low & prod_high, low & prod_low, low, high, prod_high, prod_low],
+        [
+            NodeClass.PROD_HIGH,
+            NodeClass.BOTH_LOW,
+            NodeClass.LOW,
+            NodeClass.HIGH,
+            NodeClass.PROD_HIGH,
+            NodeClass.PROD_LOW,
+        ],
+        NodeClass.NORMAL,
+    ).astype(np.int8)

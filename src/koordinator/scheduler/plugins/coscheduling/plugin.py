@@ -14,7 +14,7 @@ import numpy as np
 
 from koordinator.api import labels
 from koordinator.clock import Clock
-from koordinator.scheduler.config.plugin_args import CoschedulingArgs
+from koordinator.scheduler.config.default_plugins import CoschedulingArgs
 from koordinator.scheduler.plugin.capabilities import (
     ApiAnswer,
     ApiProvider,

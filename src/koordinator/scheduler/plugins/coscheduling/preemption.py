@@ -12,7 +12,7 @@ import msgspec
 
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.prometheus import Histogram, exponential
-from koordinator.scheduler.config.plugin_args import CoschedulingArgs
+from koordinator.scheduler.config.default_plugins import CoschedulingArgs
 from koordinator.scheduler.plugin.capabilities import JobRoomPlugin
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (

@@ -14,7 +14,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.api.sigs import PodGroup
 from koordinator.prometheus import GaugeReading, Histogram
-from koordinator.scheduler.config.plugin_args import CoschedulingArgs
+from koordinator.scheduler.config.default_plugins import CoschedulingArgs
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugin.handle import JOB_REJECT, RecordKind
 from koordinator.scheduler.plugins.coscheduling import config

@@ -13,7 +13,7 @@ from koordinator.api import duration
 from koordinator.api.affinity import NodeSelector
 from koordinator.api.core import Pod
 from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceSlice
-from koordinator.scheduler.config.plugin_args import DynamicResourcesArgs
+from koordinator.scheduler.config.default_plugins import DynamicResourcesArgs
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     Diagnosis,

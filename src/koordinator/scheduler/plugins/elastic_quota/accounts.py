@@ -15,7 +15,7 @@ from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster import errors
-from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.capabilities import BackgroundController
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Handle, Watch

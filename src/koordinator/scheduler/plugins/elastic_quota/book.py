@@ -15,7 +15,7 @@ from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
 from koordinator.clock import Clock, parse_rfc3339
-from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugins.elastic_quota import forest
 from koordinator.scheduler.plugins.elastic_quota.forest import (
     DEFAULT_TREE,

@@ -13,7 +13,7 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unschedulable
 from koordinator.scheduler.plugins.elastic_quota import admission, lending
 from koordinator.scheduler.plugins.elastic_quota.admission import (

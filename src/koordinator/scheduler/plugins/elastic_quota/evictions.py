@@ -17,7 +17,7 @@ from koordinator.api.core import Pod
 from koordinator.api.resource_list import Amounts, add, mask, sub
 from koordinator.clock import parse_rfc3339
 from koordinator.cluster import errors
-from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook

@@ -14,7 +14,7 @@ import msgspec
 
 from koordinator.api import duration
 from koordinator.clock import Clock
-from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef

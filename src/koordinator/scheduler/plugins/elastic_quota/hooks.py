@@ -13,7 +13,7 @@ from koordinator.api.core import Pod
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.supervise import Guard, attempt
 from koordinator.prometheus import Histogram, exponential
-from koordinator.scheduler.config.plugin_args import HookPlugin
+from koordinator.scheduler.config.default_plugins import HookPlugin
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugins.elastic_quota.quota import QuotaSpec
 

@@ -12,7 +12,7 @@ import numpy as np
 from koordinator.api import labels, quota_labels, resource_list
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
-from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.capabilities import (
     ApiAnswer,
     ApiProvider,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from koordinator.api import quota_labels
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.config.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     Handle,

@@ -37,9 +37,8 @@ from koordinator.scheduler.table.columns import RowChange, Rows, at
 from koordinator.scheduler.table.domain_counts import DomainCounts, Tally, Topology
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
 from koordinator.scheduler.table.nodes import NodeTable
-from koordinator.scheduler.table.pod_counts import PodCount, PodCounts, PodKinds
+from koordinator.scheduler.table.pod_counts import NamespaceLabels, PodCount, PodCounts, PodKinds
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.pod_terms import NamespaceLabels
 
 
 def namespace_helps(namespace: Namespace, affinity: PodAffinityTerms, pod: PodInfo) -> bool:

@@ -11,9 +11,8 @@ from koordinator.api.core import Pod
 from koordinator.scheduler.table.columns import Recent
 from koordinator.scheduler.table.domain_counts import Tally
 from koordinator.scheduler.table.nodes import RowKeeper
-from koordinator.scheduler.table.pod_counts import Terms
+from koordinator.scheduler.table.pod_counts import Anchor, NamespaceLabels, PodTerm, Terms, anchors_of
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.pod_terms import Anchor, NamespaceLabels, PodTerm, anchors_of
 
 MATCHES_MAX = 4_096
 """Remembered answers to "which terms mean pods with these labels"."""

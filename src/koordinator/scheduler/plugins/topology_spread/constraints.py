@@ -18,7 +18,7 @@ from koordinator.scheduler.plugin.framework import Mask, Watch
 from koordinator.scheduler.table.columns import Recent
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns, TaintColumns
 from koordinator.scheduler.table.nodes import NodeTable
-from koordinator.scheduler.table.pod_terms import PodTerm
+from koordinator.scheduler.table.pod_counts import PodTerm
 
 INCLUSIONS_MAX = 1_024
 """Sets of nodes kept; one per distinct node selector among pods that spread, 1 byte per node."""

@@ -36,9 +36,8 @@ from koordinator.scheduler.plugins.topology_spread.constraints import (
 from koordinator.scheduler.table.columns import Recent, RowChange, Rows, at
 from koordinator.scheduler.table.domain_counts import DomainCounts, Topology
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
-from koordinator.scheduler.table.pod_counts import PodCount, PodCounts, PodKinds
+from koordinator.scheduler.table.pod_counts import NamespaceLabels, PodCount, PodCounts, PodKinds
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.pod_terms import NamespaceLabels
 
 Ids = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int32] | npt.NDArray[np.int64]
