@@ -212,8 +212,7 @@ def _with_current_device_names(pod: Pod) -> Pod:
         allocations = DEVICE_ALLOCATED.read(annotations)
     except ProtocolError:
         return pod
-    current = _renamed_allocations(allocations or {})
-    if current == (allocations or {}):
+    if not allocations or (current := _renamed_allocations(allocations)) == allocations:
         return pod
     text = DEVICE_ALLOCATED.encode(current)
     return _with_annotations(pod, {**annotations, labels.DEVICE_ALLOCATED: text})

@@ -118,3 +118,8 @@ def test_the_same_name_elsewhere_comes_before_similar_ones() -> None:
 
     assert names_alike("b/web", known)[:2] == ["a/web", "b/web-1"]
     assert "c/other" not in names_alike("b/web", known)
+
+
+async def test_the_nodes_that_are_asked_about_are_told_and_no_other() -> None:
+    [(status, body)] = await asked("default/big?nodes=n-0")
+    assert (status, [each["node"] for each in body["nodes"]]) == (200, ["n-0"])

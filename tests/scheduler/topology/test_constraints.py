@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from koordinator.api.core import Pod, Service
 from koordinator.api.decode import from_builtins
 from koordinator.scheduler.plugins.topology_spread import constraints
-from koordinator.scheduler.plugins.topology_spread.constraints import Constraints, OwnerSelectors
+from koordinator.scheduler.plugins.topology_spread.constraints import Constraints, OwnerSelectors, SpreadArgs
 from koordinator.scheduler.plugins.topology_spread.plugin import DerivedConstraints
 from koordinator.scheduler.table.pod_counts import NamespaceLabels
 
@@ -99,3 +100,24 @@ def test_selectors_of_services_come_change_and_go() -> None:
     assert (found(), selectors.version("default") > version) == ({}, True)
     watch.on_delete(service("first", app="b"))
     assert not selectors._services
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "keys"),
+    [
+        ("System", 0, ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]),
+        ("List", 0, []),
+        ("List", 1, ["rack"]),
+    ],
+)
+def test_defaults_are_the_built_in_ones_or_those_listed(kind: str, count: int, keys: list[str]) -> None:
+    listed = [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway"}] * count
+    args = msgspec.convert({"defaultingType": kind, "defaultConstraints": listed}, SpreadArgs)
+    assert [each.topology_key for each in args.defaults] == keys
+
+
+@pytest.mark.parametrize(("kind", "count"), [("System", 1), ("List", 2)])
+def test_a_list_needs_its_type_and_each_key_once(kind: str, count: int) -> None:
+    listed = [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway"}] * count
+    with pytest.raises(msgspec.ValidationError, match="defaultConstraints"):
+        msgspec.convert({"defaultingType": kind, "defaultConstraints": listed}, SpreadArgs)

@@ -136,3 +136,27 @@ def test_labels_of_namespaces_matter_to_terms_that_ask_for_them() -> None:
     client = scene.info("client", affinity={"podAffinity": {REQUIRED: [asks]}})
     assert scene.wakes(client, ClusterEvent.NAMESPACE, None, labelled)
     assert not scene.wakes(scene.info("client", **LIKES), ClusterEvent.NAMESPACE, None, labelled)
+
+
+def test_a_label_that_changes_counts_for_a_pod_whose_nodes_stay_the_same() -> None:
+    scene = Scene()
+    for name in ("m", "o"):
+        scene.engine.table.set_node(from_builtins(node(name, labels={ZONE: "b"}), Node))
+    scene.engine.table.assign(scene.info("web"), "m")
+    soft = {**RULE, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": WEB["labelSelector"]}
+    asked = scene.info("web2", topologySpreadConstraints=[soft])
+    plugin: Any = next(each for each in scene.profile.plugins if each.name == "PodTopologySpread")
+    state, rows = plugin.prepare(asked), scene.engine.table.rows[:2].copy()
+
+    def scores() -> list[int]:
+        found: list[int] = plugin.normalize_at(state, plugin.score(state, rows), rows).tolist()
+        return found
+
+    before = scores()
+    assert before[0] > before[1], "the pod is in zone b"
+    assert scores() == before
+    frame = state.frame
+    scores()
+    assert state.frame is frame, "kept while nothing changes"
+    scene.engine.table.set_node(from_builtins(node("n", labels={ZONE: "b"}), Node))
+    assert scores()[0] == scores()[1], "now both are"
