@@ -350,3 +350,28 @@ def test_refused_reservations_say_why_and_count_as_rejected() -> None:
         assert counts() == {"rejected": 2, "allowed": 1}
 
     run(scenario)
+
+
+def test_only_pods_and_their_resizes_are_validated() -> None:
+    async def scenario(webhooks: Webhooks) -> None:
+        nameless = {"metadata": {"name": 5}}
+
+        async def allowed(resource: str, sub_resource: str, operation: str = "CREATE") -> bool:
+            request = review.AdmissionRequest(
+                resource=review.GroupVersionResource(resource=resource),
+                sub_resource=sub_resource,
+                operation=operation,
+                object=nameless,
+                old_object=nameless,
+            )
+            return (await webhooks.handlers["pod"](request)).allowed
+
+        for sub_resource in ("", "resize"):
+            assert not await allowed("pods", sub_resource)
+            assert not await allowed("pods", sub_resource, "UPDATE")
+            assert await allowed("pods", sub_resource, "DELETE")
+            assert await allowed("nodes", sub_resource)
+        for sub_resource in ("status", "binding", "ephemeralcontainers"):
+            assert await allowed("pods", sub_resource)
+
+    run(scenario)

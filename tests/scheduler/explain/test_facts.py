@@ -237,6 +237,15 @@ def test_numa_nodes_are_told_with_what_is_left_and_what_to_free() -> None:
 
 
 @pytest.mark.parametrize(
+    ("cpu", "told"), [("2", "binds 2 CPUs (FullPCPUs, required)"), ("1500m", "binds 1 CPUs (any)")]
+)
+def test_how_a_node_binds_a_pod_is_told_as_far_as_it_is_known(cpu: str, told: str) -> None:
+    bench = Bench().node("n", cpu="16", labels={"node.koordinator.sh/cpu-bind-policy": "FullPCPUsOnly"})
+    feed(bench, from_builtins(machines.report("n"), NodeResourceTopology))
+    assert details(bench, bench.of(machines.pod("web", cpu=cpu)), "NodeNUMAResource")[0] == told
+
+
+@pytest.mark.parametrize(
     ("bound", "order"), [("0-12", ["1 on any", "2 on zones"]), ("0-14", ["2 on zones", "3 on any"])]
 )
 def test_the_node_that_lacks_the_smaller_part_is_told_first(bound: str, order: list[str]) -> None:

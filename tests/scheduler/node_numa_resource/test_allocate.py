@@ -14,6 +14,7 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     room_of,
 )
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
+from koordinator.scheduler.plugins.node_numa_resource.holdings import NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     NodeAllocation,
     NUMAStatus,
@@ -156,3 +157,14 @@ def test_a_numa_node_is_shared_as_soon_as_one_pod_reaches_beyond_it() -> None:
     assert state.node_allocation.numa_status(topology) == {0: NUMAStatus.SHARED, 1: NUMAStatus.SHARED}
     state.node_allocation.remove("b")
     assert state.node_allocation.numa_status(topology) == {0: NUMAStatus.SINGLE, 1: NUMAStatus.IDLE}
+
+
+def test_a_node_fills_as_it_says_itself_or_else_as_the_configuration_says() -> None:
+    for own, configured, expected in (
+        ("", "MostAllocated", "MostAllocated"),
+        ("LeastAllocated", "MostAllocated", "LeastAllocated"),
+        ("MostAllocated", "LeastAllocated", "MostAllocated"),
+    ):
+        state = NodeTopologyFacts(strategy=own).state(NodeAllocation(), configured)
+        assert state.strategy == expected
+    assert NodeTopologyFacts().state(NodeAllocation()).strategy == "LeastAllocated"
