@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from koordinator.cli import main as cli
-from koordinator.cli.quota_text import PLAIN, TreeDrawing, tree_lines
+from koordinator.cli.quota_run import PLAIN, TreeDrawing, tree_lines
 from koordinator.scheduler.explain.quota_forest import QuotaResource, forest
 from tests.scheduler import world
 from tests.scheduler.explain.test_quota_forest import STORY, nodes, quota

@@ -15,7 +15,6 @@ from koordinator.api.network_topology import ClusterNetworkTopology
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.doctor.checks import (
-    admission,
     api_server,
     components,
     config,
@@ -73,7 +72,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "admission",
         "are new pods really changed and checked?",
-        admission.check,
+        webhooks.check_admission,
         (),
         lambda found: found.admission is not None,
     ),
