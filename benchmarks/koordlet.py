@@ -35,7 +35,7 @@ from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.local import cluster as local
 from koordinator.local import registry
 from koordinator.local.apiserver import ApiServer
-from koordinator.local.patches.patcher import ObjectPatcher
+from koordinator.local.patches import ObjectPatcher
 from koordinator.local.schema.catalog import Catalog
 
 SETTLED_SAMPLES = 5

@@ -34,7 +34,7 @@ SURVIVES = {
 CLEANS_UP = {
     "cluster/exchange.py:ConnectionPool.exchange": "the connection may still get an answer: nobody may use it again",
     "cluster/exchange.py:ConnectionPool._connected": "a turn that comes in vain goes to the next one",
-    "local/apiserver/kubeconfig.py:write": "no temporary file stays",
+    "local/apiserver/tls.py:write_kubeconfig": "no temporary file stays",
     "local/apiserver/short_requests.py:_Connection._serve": "the client must not wait for an answer",
     "local/persistence.py:SqliteJournal._transaction": "rolled back",
     "local/processes/node_api.py:ExecCommand.__init__": "descriptors are closed",

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from koordinator.cli import explain_sources as command
 from koordinator.cli import main as cli
 from koordinator.cli.explain_sources import Ask
-from koordinator.local.apiserver import kubeconfig
+from koordinator.local.apiserver import tls
 from tests.scheduler import world
 
 Json = dict[str, Any]
@@ -229,7 +229,7 @@ async def test_the_scheduler_of_the_kubeconfig_is_asked_and_events_are_added(tmp
     api = await api_server({"big": pod("big")}, [EVENT])
     scheduler = await scheduler_that_answers(200, ANSWER)
     path = tmp_path / "kubeconfig"
-    kubeconfig.write(
+    tls.write_kubeconfig(
         path, server=str(api.make_url("")), extension={"schedulerURL": str(scheduler.make_url(""))}
     )
 
@@ -243,7 +243,7 @@ async def test_the_scheduler_of_the_kubeconfig_is_asked_and_events_are_added(tmp
 async def test_a_wrong_name_lists_names_alike(tmp_path: Path) -> None:
     api = await api_server({"big-0": pod("big-0")}, [])
     path = tmp_path / "kubeconfig"
-    kubeconfig.write(path, server=str(api.make_url("")))
+    tls.write_kubeconfig(path, server=str(api.make_url("")))
 
     with pytest.raises(command.click.ClickException, match="there are default/big-0"):
         await command.pod_from_cluster(ASK, str(path), "")
@@ -257,7 +257,7 @@ async def test_a_scheduler_that_does_not_lead_or_answer_is_told_with_what_to_do(
     standby = await scheduler_that_answers(503, leader)
     follower = await scheduler_that_answers(503, {"message": "the instance is not leader"})
     path = tmp_path / "kubeconfig"
-    kubeconfig.write(path, server=str(api.make_url("")))
+    tls.write_kubeconfig(path, server=str(api.make_url("")))
 
     with pytest.raises(command.click.ClickException, match=r"standby: koord-scheduler-7d9-x_1_0a leads"):
         await command.pod_from_cluster(ASK, str(path), str(standby.make_url("")))

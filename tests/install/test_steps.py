@@ -18,7 +18,7 @@ from koordinator.install.steps import ApplyOutcome, ApplyStep
 from koordinator.install.values import EVERYTHING, Values
 from koordinator.local import registry
 from koordinator.local.apiserver import ApiServer
-from koordinator.local.patches.patcher import ObjectPatcher
+from koordinator.local.patches import ObjectPatcher
 from koordinator.local.schema.catalog import Catalog
 from koordinator.manager.webhooks import configuration
 

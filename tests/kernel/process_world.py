@@ -17,7 +17,7 @@ from koordinator.cluster.supervise import strictly
 from koordinator.host.files import HostRoots
 from koordinator.host.host import Host, open_host
 from koordinator.local import registry
-from koordinator.local.patches.patcher import ObjectPatcher
+from koordinator.local.patches import ObjectPatcher
 from koordinator.local.processes.process_node import ProcessNode, ProcessNodeConfig
 from koordinator.local.schema.catalog import Catalog
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from koordinator.host.cgroups import V1_SUBSYSTEMS, Cgroups
-from koordinator.local.processes.claims import ForeignPods
+from koordinator.local.processes.process_node import ForeignPods
 from tests.kernel.conftest import make, remove
 from tests.kernel.process_world import process_world, sh
 

@@ -12,7 +12,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import PatchType
 from koordinator.local import registry
 from koordinator.local.apiserver.printers.storage import claim_state
-from koordinator.local.patches.patcher import ObjectPatcher
+from koordinator.local.patches import ObjectPatcher
 from koordinator.local.schema.catalog import Catalog
 from tests.scheduler.dynamic_resources.builders import (
     claim,

@@ -13,7 +13,7 @@ from koordinator.local import cluster as local
 from koordinator.local import registry
 from koordinator.local.apiserver.server import ApiServer
 from koordinator.local.apiserver.short_requests import AnyRequest
-from koordinator.local.patches.patcher import ObjectPatcher
+from koordinator.local.patches import ObjectPatcher
 from koordinator.local.registry.registry import ObjectRegistry
 from koordinator.local.schema.catalog import Catalog
 

@@ -57,7 +57,7 @@ from koordinator.local.controllers.volumes import VolumeController
 from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig, HollowNodes
 from koordinator.local.openapi import OpenApi
-from koordinator.local.patches.patcher import ObjectPatcher
+from koordinator.local.patches import ObjectPatcher
 from koordinator.local.processes.node_api import NodeStreams
 from koordinator.local.processes.server import KubeletOptions, ProcessKubelet
 from koordinator.local.schema.catalog import Catalog

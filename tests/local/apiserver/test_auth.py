@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from koordinator.clock import FixedClock, SystemClock
-from koordinator.local.apiserver import ApiServer, auth, kubeconfig, tls
+from koordinator.local.apiserver import ApiServer, auth, tls
 from koordinator.local.apiserver import server as server_module
 from koordinator.local.apiserver.auth import StaticToken
 from tests.local.apiserver.fake import FakeBackend
@@ -153,7 +153,7 @@ def test_a_token_file_is_read_line_by_line(tmp_path: Path) -> None:
 def test_the_kubeconfig_is_for_its_owner_only_and_replaces_another(tmp_path: Path) -> None:
     path = tmp_path / "new" / "kubeconfig"
     for token in ("one", "two"):
-        kubeconfig.write(path, server="https://127.0.0.1:1", ca_certificate=b"CA", token=token)
+        tls.write_kubeconfig(path, server="https://127.0.0.1:1", ca_certificate=b"CA", token=token)
 
     content = yaml.safe_load(path.read_text())
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

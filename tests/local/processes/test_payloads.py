@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from koordinator.api.core import ConfigMap, Secret
-from koordinator.local.processes import payloads, pod_files
+from koordinator.local.processes import pod_files, volumes
 from koordinator.local.processes.environment import EnvironmentSources
-from koordinator.local.processes.payloads import File, FileOwner, MountError, Payload, VolumeSources
 from koordinator.local.processes.pod_spec import TokenFile
+from koordinator.local.processes.volumes import File, FileOwner, MountError, Payload, VolumeSources
 from tests.local.processes.pods import container, pod
 
 AROUND = EnvironmentSources(
@@ -31,7 +31,7 @@ KNOWN = VolumeSources(
 
 def files(source: dict[str, Any], **spec: Any) -> Payload:
     found = pod(container(limits={"cpu": "1500m"}), volumes=[{"name": "v", **source}], **spec)
-    return payloads.of_volume(found.spec.volumes[0], found, AROUND, KNOWN)
+    return volumes.of_volume(found.spec.volumes[0], found, AROUND, KNOWN)
 
 
 def config_map(**source: Any) -> Payload:
@@ -123,7 +123,7 @@ def test_fields_and_amounts_are_told_and_maps_are_quoted_line_by_line() -> None:
         "name": File(b"web", 0o440),
         "cpu": File(b"1500", 0o644),
     }
-    quoted = payloads.lines({"b": 'say "ü"\n\t\\\x01\x7f\u200b', "a": ""})
+    quoted = volumes.lines({"b": 'say "ü"\n\t\\\x01\x7f\u200b', "a": ""})
     assert quoted == 'a=""\nb="say \\"ü\\"\\n\\t\\\\\\x01\\x7f\\u200b"'
 
 
@@ -138,9 +138,9 @@ def test_later_sources_win() -> None:
 def test_the_owner_is_the_one_user_of_all_containers_and_the_group_of_the_pod() -> None:
     one = container(securityContext={"runAsUser": 7})
     other = container("other")
-    assert payloads.owner(pod(one)) == FileOwner(7, None)
-    assert payloads.owner(pod(one, other)) == FileOwner(None, None)
-    assert payloads.owner(pod(one, other, securityContext={"runAsUser": 7, "fsGroup": 9})) == FileOwner(7, 9)
+    assert volumes.owner(pod(one)) == FileOwner(7, None)
+    assert volumes.owner(pod(one, other)) == FileOwner(None, None)
+    assert volumes.owner(pod(one, other, securityContext={"runAsUser": 7, "fsGroup": 9})) == FileOwner(7, 9)
 
 
 def read(folder: Path) -> dict[str, tuple[bytes, int]]:

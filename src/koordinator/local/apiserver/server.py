@@ -19,7 +19,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.cluster.config import is_loopback
 from koordinator.cluster.gatekeeper import refused
-from koordinator.local.apiserver import bodies, calls, kubeconfig, pod_streams, query
+from koordinator.local.apiserver import bodies, calls, pod_streams, query, tls
 from koordinator.local.apiserver.auth import Access, Authenticator, StaticToken, is_health
 from koordinator.local.apiserver.calls import MediaForm, ResourceCall
 from koordinator.local.apiserver.documents import OpenApiPages, Pages, Telemetry
@@ -153,7 +153,7 @@ class ApiServer:
         """Write a kubeconfig for this server, readable by its owner only."""
         ca = None if self._tls is None else self._tls.ca_certificate
         token = self._tokens[0].secret if self._tokens else ""
-        kubeconfig.write(path, server=self.url, ca_certificate=ca, token=token, extension=extension)
+        tls.write_kubeconfig(path, server=self.url, ca_certificate=ca, token=token, extension=extension)
 
     async def refusal(self, request: web.BaseRequest) -> web.Response | None:
         """Return a guard for other ports of this process (`cluster.gatekeeper.guarded`): who may not ask for a path

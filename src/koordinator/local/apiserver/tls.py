@@ -1,12 +1,18 @@
-"""Certificates of the local server: a CA of its own, kept in the data directory, and what it signed."""
+"""Make certificates of the local server (a CA of its own, kept in the data directory, and what it signed) and its
+kubeconfig file.
+"""
 
+import base64
 import datetime
 import ipaddress
 import os
 import ssl
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -135,3 +141,58 @@ def _write_secret(path: Path, data: bytes) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
+
+
+NAME = "koordinator"
+
+
+def kubeconfig(
+    *,
+    server: str,
+    ca_certificate: bytes | None = None,
+    token: str = "",
+    extension: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the kubeconfig of one cluster. Answers are not compressed: client and server share the machine.
+
+    `extension` is what else our own commands need to know, kept where kubectl ignores it.
+    """
+    cluster: dict[str, Any] = {"server": server, "disable-compression": True}
+    if ca_certificate is not None:
+        cluster["certificate-authority-data"] = base64.b64encode(ca_certificate).decode()
+    if extension:
+        cluster["extensions"] = [{"name": NAME, "extension": dict(extension)}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": NAME, "cluster": cluster}],
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
+        "current-context": NAME,
+        "preferences": {},
+        "users": [{"name": NAME, "user": {"token": token} if token else {}}],
+    }
+
+
+def write_kubeconfig(
+    path: Path,
+    *,
+    server: str,
+    ca_certificate: bytes | None = None,
+    token: str = "",
+    extension: Mapping[str, str] | None = None,
+) -> None:
+    """Write the file at once and for its owner only (mode 0600): a reader never sees half of it.
+
+    Raises: OSError.
+    """
+    body = kubeconfig(server=server, ca_certificate=ca_certificate, token=token, extension=extension)
+    text = yaml.safe_dump(body, sort_keys=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,10 +1,13 @@
-"""Find which pods are behind a Service, under which addresses and ports. Pure.
+"""Find which pods are behind a Service, under which addresses and ports, and plan its Endpoints object. Pure.
 
-Source: k8s.io/endpointslice and the endpoints controller of kube-controller-manager.
+Sources: k8s.io/endpointslice and the endpoints controller of kube-controller-manager, and how that packs subsets.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+import msgspec
 
 from koordinator.api.core import Container, Pod, Service, ServicePort
 from koordinator.api.groups import HEADLESS
@@ -12,6 +15,97 @@ from koordinator.api.pod_resize import is_sidecar
 from koordinator.local.controllers import pod_health
 
 Json = dict[str, Any]
+
+
+ADDRESSES_MAX = 1_000
+"""Addresses of one object; what is beyond is left to the slices."""
+MANAGED_BY = "endpoints.kubernetes.io/managed-by"
+CONTROLLER = "endpoint-controller"
+OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"
+TRUNCATED = "truncated"
+
+
+def labels_of(service: Service) -> dict[str, str]:
+    """Return the labels of a Service's Endpoints."""
+    reserved = {MANAGED_BY: CONTROLLER}
+    return labels(service, reserved, is_headless(service))
+
+
+def subsets_of(service: Service, pods: Iterable[Pod]) -> tuple[list[Json], bool]:
+    """Return the subsets, in a steady order, and whether some addresses were left out for being too many.
+
+    Ports that the same pods serve share a subset.
+    """
+    family = families(service)[0]
+    even_unready = service.spec.publish_not_ready_addresses
+    by_uid: dict[str, tuple[Json, bool]] = {}
+    by_port: dict[bytes, tuple[Json | None, list[str]]] = {}
+    for pod in pods:
+        own = addresses(pod, family)
+        if not own or not is_candidate(pod, with_terminating=even_unready):
+            continue
+        uid = pod.metadata.uid
+        by_uid[uid] = _address(pod, service, own[0]), even_unready or pod_health.is_ready(pod)
+        if not service.spec.ports and service.spec.cluster_ip == HEADLESS_IP:
+            by_port.setdefault(b"", (None, []))[1].append(uid)
+        for port in ports(service, pod):
+            key = msgspec.json.encode(port, order="sorted")
+            by_port.setdefault(key, (port, []))[1].append(uid)
+    subsets: list[Json] = []
+    for uids, shared in _same_pods(by_port).items():
+        subset: Json = {}
+        for field, is_ready in (("addresses", True), ("notReadyAddresses", False)):
+            some = [by_uid[uid][0] for uid in uids if by_uid[uid][1] == is_ready]
+            if some:
+                subset[field] = sorted(some, key=lambda one: (one["ip"], one["targetRef"]["uid"]))
+        if shared:
+            subset["ports"] = sorted(shared, key=lambda port: (port.get("name", ""), port["port"]))
+        subsets.append(subset)
+    subsets.sort(key=lambda subset: msgspec.json.encode(subset, order="sorted"))
+    return _cut(subsets)
+
+
+def _address(pod: Pod, service: Service, ip: str) -> Json:
+    address: Json = {"ip": ip, "nodeName": pod.spec.node_name, "targetRef": target(pod)}
+    name = hostname(pod, service)
+    return address | {"hostname": name} if name else address
+
+
+def _same_pods(by_port: dict[bytes, tuple[Json | None, list[str]]]) -> dict[tuple[str, ...], list[Json]]:
+    """Ports by the pods that serve them."""
+    found: dict[tuple[str, ...], list[Json]] = {}
+    for port, uids in by_port.values():
+        # Endpoints leave out an empty name, slices have it.
+        found.setdefault(tuple(uids), []).extend([_without_empty_name(port)] if port is not None else [])
+    return found
+
+
+def _without_empty_name(port: Json) -> Json:
+    return port if port["name"] else {key: value for key, value in port.items() if key != "name"}
+
+
+def _cut(subsets: list[Json]) -> tuple[list[Json], bool]:
+    """At most `ADDRESSES_MAX` addresses, ready ones first, shared out to the subsets by their sizes."""
+    counts = {
+        field: sum(len(subset.get(field, ())) for subset in subsets)
+        for field in ("addresses", "notReadyAddresses")
+    }
+    ready = counts["addresses"]
+    if sum(counts.values()) <= ADDRESSES_MAX:
+        return subsets, False
+    field = "addresses" if ready > ADDRESSES_MAX else "notReadyAddresses"
+    room = left = ADDRESSES_MAX if ready > ADDRESSES_MAX else ADDRESSES_MAX - ready
+    cut: list[Json] = []
+    for subset in subsets:
+        all_of_them = subset.get(field, [])
+        share = min(math.ceil(len(all_of_them) / counts[field] * room), left)
+        kept = {**subset, field: all_of_them[:share]}
+        if field == "addresses":
+            kept.pop("notReadyAddresses", None)
+        left -= len(kept[field])
+        cut.append({name: value for name, value in kept.items() if value})
+    return cut, True
+
 
 IPV4, IPV6 = "IPv4", "IPv6"
 HEADLESS_IP = "None"

@@ -14,16 +14,9 @@ from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import (
-    endpoint_addresses,
-    endpoint_slices,
-    endpoint_subsets,
-    pod_control,
-    selected_pods,
-)
+from koordinator.local.controllers import endpoint_addresses, endpoint_slices, pod_control, selected_pods
 from koordinator.local.controllers.endpoint_addresses import TriggerTimes
-from koordinator.local.controllers.expectations import Expectations
-from koordinator.local.controllers.ownership import is_deleting, key_of, owner_reference
+from koordinator.local.controllers.ownership import Expectations, is_deleting, key_of, owner_reference
 from koordinator.local.controllers.selected_pods import SelectedPods
 
 WORKERS = 5
@@ -65,7 +58,10 @@ class EndpointsController:
         for informer in (self._services, self._endpoints):
             await informer.synced.wait()
         for key, endpoints in self._endpoints.objects.items():
-            if endpoint_subsets.MANAGED_BY in endpoints.metadata.labels and key not in self._services.objects:
+            if (
+                endpoint_addresses.MANAGED_BY in endpoints.metadata.labels
+                and key not in self._services.objects
+            ):
                 self._controller.queue.add(key)  # the Service went while nobody looked
         await self._controller.run([self._services, self._pods, self._nodes, self._endpoints, self._slices])
 
@@ -118,16 +114,16 @@ class EndpointsController:
 
     async def _write_endpoints(self, service: Service, pods: list[Pod]) -> None:
         when = self._times.of(service, pods)
-        subsets, is_cut = endpoint_subsets.subsets_of(service, pods)
-        labels = endpoint_subsets.labels_of(service)
+        subsets, is_cut = endpoint_addresses.subsets_of(service, pods)
+        labels = endpoint_addresses.labels_of(service)
         meta = service.metadata
         old = self._endpoints.get(meta.name, meta.namespace)
-        has_mark = old is not None and endpoint_subsets.OVER_CAPACITY in old.metadata.annotations
+        has_mark = old is not None and endpoint_addresses.OVER_CAPACITY in old.metadata.annotations
         if old is not None and (old.subsets, old.metadata.labels, has_mark) == (subsets, labels, is_cut):
             return
         annotations: dict[str, str | None] = {
             TRIGGER_TIME: when or None,
-            endpoint_subsets.OVER_CAPACITY: endpoint_subsets.TRUNCATED if is_cut else None,
+            endpoint_addresses.OVER_CAPACITY: endpoint_addresses.TRUNCATED if is_cut else None,
         }
         try:
             if old is not None:

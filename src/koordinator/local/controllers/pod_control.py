@@ -15,8 +15,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers.expectations import Expectations
-from koordinator.local.controllers.ownership import is_deleting, owner_reference
+from koordinator.local.controllers.ownership import Expectations, is_deleting, owner_reference
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from koordinator.api.groups import ResourceQuota
 from koordinator.api.meta import Object, Resource
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.informer import InformerFactory, Key
-from koordinator.local.admission.quota import usage
+from koordinator.local.admission.quota import counted_kinds
 
 RESYNC_S = 300.0
 """How long a pod that does not end within its grace may count: nothing tells when that is over."""
@@ -43,7 +43,7 @@ class ResourceQuotaController:
         await self._controller.run([self._quotas])
 
     def _on_quota(self, quota: ResourceQuota) -> None:
-        self._follow({usage.counted_kinds(name) for name in quota.spec.hard})
+        self._follow({counted_kinds(name) for name in quota.spec.hard})
         self._controller.queue.add((quota.metadata.namespace, quota.metadata.name))
 
     def _follow(self, wanted: set[str]) -> None:

@@ -10,6 +10,138 @@ For the registry:
   from the query or the User-Agent, in-process writers leave it empty and pay nothing.
 """
 
-from koordinator.local.patches.patcher import ObjectPatcher, Shapes
+from typing import Any, Protocol
 
-__all__ = ["ObjectPatcher", "Shapes"]
+from koordinator.api.meta import Resource
+from koordinator.cluster import strategic_merge
+from koordinator.cluster.errors import BadRequest, Invalid, StatusCause, StatusDetails, UnsupportedMediaType
+from koordinator.cluster.protocol import PatchType
+from koordinator.local.interfaces import WriteContext
+from koordinator.local.patches import json_patch
+from koordinator.local.patches.apply import server_side
+from koordinator.local.schema.types import SchemaType
+
+_CUSTOM_TYPES = ", ".join(t.value for t in (PatchType.JSON, PatchType.MERGE, PatchType.APPLY))
+
+
+class Shapes(Protocol):
+    """The questions of patches to the schema catalog (`local.schema.Catalog` has it)."""
+
+    def type_of(self, resource: Resource, subresource: str = "") -> SchemaType: ...
+
+    def is_custom(self, resource: Resource) -> bool: ...
+
+
+class ObjectPatcher:
+    """Computes patched objects; holds no state besides the catalog."""
+
+    def __init__(self, catalog: Shapes) -> None:
+        self._catalog = catalog
+
+    def apply(
+        self,
+        patch_type: PatchType,
+        current: dict[str, Any],
+        patch: Any,
+        context: WriteContext,
+    ) -> dict[str, Any]:
+        """See `local.interfaces.Patcher.apply`."""
+        try:
+            return self._apply(patch_type, current, patch, context)
+        except RecursionError:
+            raise BadRequest("error decoding patch: json: exceeded max depth") from None
+
+    def _apply(
+        self,
+        patch_type: PatchType,
+        current: dict[str, Any],
+        patch: Any,
+        context: WriteContext,
+    ) -> dict[str, Any]:
+        if patch_type is not PatchType.APPLY and context.options.force:
+            raise _force_without_apply()
+        if patch_type is PatchType.MERGE:
+            if not isinstance(patch, dict):
+                raise BadRequest(
+                    "error decoding patch: json: cannot unmarshal "
+                    f"{_word(patch)} into Go value of type map[string]interface {{}}"
+                )
+            patched = json_patch.merge(current, patch)
+        elif patch_type is PatchType.JSON:
+            patched = json_patch.apply(current, patch)
+        elif patch_type is PatchType.STRATEGIC:
+            if self._catalog.is_custom(context.resource):
+                raise UnsupportedMediaType(
+                    "the body of the request was in an unknown format - accepted media types include: "
+                    f"{_CUSTOM_TYPES}"
+                )
+            _check_directives(patch)
+            patched = strategic_merge.merge(current, patch, self._type_of(context))
+        else:
+            patched = server_side.apply(self._type_of(context), current, patch, context)
+        if not isinstance(patched, dict):
+            raise BadRequest(
+                f"json: cannot unmarshal {_word(patched)} into Go value of type map[string]interface {{}}"
+            )
+        return patched
+
+    def track(
+        self,
+        old: dict[str, Any] | None,
+        new: dict[str, Any],
+        context: WriteContext,
+    ) -> dict[str, Any]:
+        """See `local.interfaces.Patcher.track`.
+
+        Costs next to nothing without a field manager. The HTTP layer fills that in as the API server
+        does: the query parameter, else the part of the User-Agent before the first `/`.
+        """
+        if not context.options.field_manager and old is new:
+            return new
+        try:
+            return server_side.track(self._catalog.type_of(context.resource), old, new, context)
+        except RecursionError:
+            raise BadRequest("json: exceeded max depth") from None
+
+    def _type_of(self, context: WriteContext) -> SchemaType:
+        return self._catalog.type_of(context.resource, context.subresource)
+
+
+def _check_directives(patch: Any) -> None:
+    """Raises: BadRequest when a `$patch` directive somewhere in a patch is no word."""
+    if isinstance(patch, dict):
+        directive = patch.get(strategic_merge.PATCH)
+        if directive is not None and not isinstance(directive, str):
+            raise BadRequest(f"Unknown patch type: {directive}")
+        for value in patch.values():
+            _check_directives(value)
+    elif isinstance(patch, list):
+        for item in patch:
+            _check_directives(item)
+
+
+def _force_without_apply() -> Invalid:
+    cause = StatusCause(
+        reason="FieldValueForbidden",
+        message="Forbidden: may not be specified for non-apply patch",
+        field="force",
+    )
+    return Invalid(
+        f'PatchOptions.meta.k8s.io "" is invalid: force: {cause.message}',
+        details=StatusDetails(group="meta.k8s.io", kind="PatchOptions", causes=[cause]),
+    )
+
+
+def _word(value: Any) -> str:
+    match value:
+        case list():
+            return "array"
+        case str():
+            return "string"
+        case bool():
+            return "bool"
+        case None:
+            return "null"
+        case dict():
+            return "object"
+    return "number"

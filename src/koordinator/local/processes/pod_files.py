@@ -17,8 +17,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from koordinator.local.processes.payloads import File, FileOwner, MountError, Payload, owner
 from koordinator.local.processes.pod_spec import Container, KubeletPod
+from koordinator.local.processes.volumes import File, FileOwner, MountError, Payload, owner
 
 
 class PodFiles:

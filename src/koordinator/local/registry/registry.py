@@ -26,10 +26,9 @@ from koordinator.cluster.protocol import PatchType
 from koordinator.local.authorization.rbac import Rbac
 from koordinator.local.interfaces import Admission, AdmissionAttributes, Patcher, SchemaCatalog, WriteContext
 from koordinator.local.registry import actions, crds, metadata, reading, refusals, scale
-from koordinator.local.registry.decoding import Decoder
 from koordinator.local.registry.definitions import CustomDefinitions
 from koordinator.local.registry.kinds import Kinds, ServedKind
-from koordinator.local.registry.writing import ObjectWriter
+from koordinator.local.registry.writing import Decoder, ObjectWriter
 from koordinator.local.service_account_tokens import ServiceAccountTokens
 from koordinator.local.store import ObjectStore
 

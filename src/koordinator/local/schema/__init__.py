@@ -6,7 +6,7 @@ All are pure and copy-on-write: an object that needs no change comes back as it 
 parts of an update that are the very objects of before.
 
 `errors` has the API server's words: compose every 422 with `errors.invalid_object(resource, name, causes)` and
-every decoding failure of a patched object with `errors.invalid_patch`. `metadata.check` is part of `validate`.
+every decoding failure of a patched object with `errors.invalid_patch`. `names.check_metadata` is part of `validate`.
 A pod's `spec.nodeName` is set by the binding subresource, which must not run `validate`.
 """
 

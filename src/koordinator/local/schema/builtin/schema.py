@@ -10,7 +10,7 @@ from typing import Any
 
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import BadRequest, StatusCause
-from koordinator.local.schema import decode, errors, known, metadata, names
+from koordinator.local.schema import decode, errors, known, names
 from koordinator.local.schema.builtin import checks, pod_defaults
 from koordinator.local.schema.builtin.defaults import DEFAULTS
 from koordinator.local.schema.decode import struct_name
@@ -152,7 +152,7 @@ _MAY_BE_EMPTY = frozenset(
         ("ControllerRevision", "revision"),
         ("ServicePort", "port"),  # has a range, and zero is what it then complains about
         ("NetworkPolicySpec", "podSelector"),
-        ("OwnerReference", "apiVersion"),  # local.schema.metadata has its own words for these
+        ("OwnerReference", "apiVersion"),  # local.schema.names has its own words for these
         ("OwnerReference", "kind"),
         ("OwnerReference", "name"),
         ("OwnerReference", "uid"),
@@ -366,14 +366,14 @@ class BuiltinSchema:
         meta = obj.get("metadata") or {}
         causes: list[StatusCause] = []
         if old is None or meta is not old.get("metadata"):
-            causes += metadata.check(
+            causes += names.check_metadata(
                 meta,
                 self.resource.namespaced,
                 self._name_rule,
                 is_core=self.resource.group != "apiextensions.k8s.io",
             )
         if old is not None:
-            causes += metadata.check_update(meta, old.get("metadata") or {})
+            causes += names.check_update(meta, old.get("metadata") or {})
             if not self._changed(obj, old):
                 return causes
         if self._specs is not None and old is None:
@@ -409,7 +409,7 @@ class BuiltinSchema:
         return obj.get("status") is not old.get("status") and "spec" not in obj
 
 
-def _name_rule(resource: Resource) -> metadata.NameRule:
+def _name_rule(resource: Resource) -> names.NameRule:
     kind = (resource.group, resource.kind)
     if resource.group == _PATH_NAMES_GROUP:
         return names.path_segment

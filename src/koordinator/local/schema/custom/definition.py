@@ -10,7 +10,8 @@ from koordinator.cel import EvaluationError, patterns
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin import models
-from koordinator.local.schema.custom import prune, rules, validate
+from koordinator.local.schema.custom import rules, validate
+from koordinator.local.schema.custom.schema import compile_pruner
 from koordinator.local.schema.decode import Undecodable, decoder_of
 
 Json = dict[str, Any]
@@ -218,7 +219,7 @@ def _check_default(schema: Json, field: str) -> list[StatusCause]:
     value = schema["default"]
     causes = validate.causes_of(validate.compile_schema(schema), value, f"{field}.default")
     unknown: list[str] = []
-    prune.compile_pruner(schema)(value, unknown)
+    compile_pruner(schema)(value, unknown)
     return causes + [
         errors.invalid(f"{field}.default", value, f"must not have unknown fields: {path}") for path in unknown
     ]

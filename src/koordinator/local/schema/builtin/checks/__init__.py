@@ -5,7 +5,6 @@ from typing import Any
 
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema.builtin.checks import (
-    access,
     cluster,
     networking,
     pod_updates,
@@ -36,10 +35,10 @@ CHECKS: dict[tuple[str, str], Callable[[Json], list[StatusCause]]] = {
     ("discovery.k8s.io", "EndpointSlice"): networking.check_slice,
     ("", "ResourceQuota"): quotas.check_quota,
     ("", "LimitRange"): quotas.check_limit_range,
-    (_RBAC, "Role"): access.check_role,
-    (_RBAC, "ClusterRole"): access.check_cluster_role,
-    (_RBAC, "RoleBinding"): access.check_role_binding,
-    (_RBAC, "ClusterRoleBinding"): access.check_cluster_role_binding,
+    (_RBAC, "Role"): cluster.check_role,
+    (_RBAC, "ClusterRole"): cluster.check_cluster_role,
+    (_RBAC, "RoleBinding"): cluster.check_role_binding,
+    (_RBAC, "ClusterRoleBinding"): cluster.check_cluster_role_binding,
     (_NETWORKING, "Ingress"): networking.check_ingress,
     (_NETWORKING, "IngressClass"): networking.check_ingress_class,
     (_NETWORKING, "NetworkPolicy"): networking.check_network_policy,
@@ -70,8 +69,8 @@ UPDATE_CHECKS: dict[tuple[str, str], Callable[[Json, Json], list[StatusCause]]] 
     ("", "PersistentVolume"): cluster.check_volume_update,
     ("", "PersistentVolumeClaim"): cluster.check_claim_update,
     ("discovery.k8s.io", "EndpointSlice"): networking.check_slice_update,
-    (_RBAC, "RoleBinding"): access.check_binding_update,
-    (_RBAC, "ClusterRoleBinding"): access.check_binding_update,
+    (_RBAC, "RoleBinding"): cluster.check_binding_update,
+    (_RBAC, "ClusterRoleBinding"): cluster.check_binding_update,
     (_NETWORKING, "IngressClass"): networking.check_ingress_class_update,
     ("scheduling.k8s.io", "PriorityClass"): cluster.check_priority_class_update,
     ("storage.k8s.io", "StorageClass"): cluster.check_storage_class_update,
