@@ -207,3 +207,14 @@ class Controller(Generic[K]):
         again_s = await self._reconcile(key)
         if again_s is not None:
             self.queue.add_after(key, again_s)
+
+
+class ControllerLoop:
+    """Base of loops around a controller: they set what it watches when they are made."""
+
+    _controller: Controller[Any]
+    _informers: Sequence[Informer[Any]]
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._controller.run(self._informers)

@@ -21,7 +21,7 @@ from koordinator.api.batch import CronJob, CronJobStatus, Job
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ObjectReference
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
@@ -252,7 +252,7 @@ def beyond_history(obj: CronJob, jobs: Sequence[Job]) -> list[Job]:
     return [job for job in surplus if not is_deleting(job)]
 
 
-class CronJobController:
+class CronJobController(ControllerLoop):
     """The loop."""
 
     def __init__(self, cluster: Cluster, factory: InformerFactory, events: EventRecorder) -> None:
@@ -265,10 +265,7 @@ class CronJobController:
             cluster, factory, self._cron_jobs, Job, self._controller, lambda _: None
         )
         self._controller.watch(self._cron_jobs, lambda obj: [key_of(obj)])
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._cron_jobs, self._jobs.informer])
+        self._informers = [self._cron_jobs, self._jobs.informer]
 
     async def _reconcile(self, key: Key) -> float | None:
         obj = self._cron_jobs.get(key[1], key[0])

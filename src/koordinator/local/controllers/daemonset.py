@@ -15,7 +15,7 @@ from koordinator.api.affinity import NAME_FIELD, LabelSelector, Taint, Toleratio
 from koordinator.api.apps import ControllerRevision, DaemonSet, DaemonSetStatus
 from koordinator.api.core import Node, Pod, PodSpec
 from koordinator.api.tolerations import NO_EXECUTE, NO_SCHEDULE, is_tolerated
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
@@ -297,7 +297,7 @@ def _selector_of(obj: DaemonSet) -> LabelSelector:
     return obj.spec.selector
 
 
-class DaemonSetController:
+class DaemonSetController(ControllerLoop):
     """The loop."""
 
     def __init__(self, cluster: Cluster, factory: InformerFactory, events: EventRecorder) -> None:
@@ -319,10 +319,7 @@ class DaemonSetController:
         self._controller.watch(self._sets, lambda obj: [key_of(obj)])
         self._sets.add_handler(on_delete=self._set_gone)
         self._nodes.add_handler(self._wake_all, self._node_changed, self._wake_all)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._sets, self._nodes, self._pods.informer, self._revisions.informer])
+        self._informers = [self._sets, self._nodes, self._pods.informer, self._revisions.informer]
 
     def _wake_all(self, _: Node) -> None:
         for namespace, name in self._sets.objects:

@@ -17,7 +17,7 @@ from koordinator.api.apps import Deployment, DeploymentStatus, ReplicaSet
 from koordinator.api.core import Pod
 from koordinator.api.meta import Condition
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
@@ -57,7 +57,7 @@ class _Stage(msgspec.Struct):
         self.old = [changed if one.metadata.uid == uid else one for one in self.old]
 
 
-class DeploymentController:
+class DeploymentController(ControllerLoop):
     """The loop."""
 
     def __init__(self, cluster: Cluster, factory: InformerFactory, events: EventRecorder) -> None:
@@ -73,10 +73,7 @@ class DeploymentController:
         self._pods.add_index(BY_CONTROLLER, controller_uid)
         self._pods.add_handler(on_delete=self._pod_gone)
         self._controller.watch(self._deployments, lambda obj: [key_of(obj)])
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._deployments, self._sets.informer, self._pods])
+        self._informers = [self._deployments, self._sets.informer, self._pods]
 
     def _pod_gone(self, pod: Pod) -> None:
         """The last old pod of a recreating Deployment makes room for the new ones."""

@@ -19,7 +19,7 @@ from koordinator.api.groups import PodDisruptionBudget, PodDisruptionBudgetSpec,
 from koordinator.api.meta import Condition, Object, OwnerReference
 from koordinator.api.schema import IntOrString
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
@@ -114,7 +114,7 @@ def _condition(budget: PodDisruptionBudget, allowed: int, now_s: float, failure:
     )
 
 
-class DisruptionController:
+class DisruptionController(ControllerLoop):
     """The loop; its keys are budgets."""
 
     def __init__(self, cluster: Cluster, factory: InformerFactory, events: EventRecorder) -> None:
@@ -139,10 +139,7 @@ class DisruptionController:
         self._controller: Controller[Key] = Controller("disruption", self._reconcile, workers=WORKERS)
         self._controller.watch(self._budgets, lambda b: [(b.metadata.namespace, b.metadata.name)])
         self._controller.watch(self._pods, self._budgets_of)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._budgets, self._pods, *self._scales.values()])
+        self._informers = [self._budgets, self._pods, *self._scales.values()]
 
     def _budgets_of(self, pod: Pod) -> list[Key]:
         namespace = pod.metadata.namespace

@@ -14,7 +14,7 @@ from koordinator import clock
 from koordinator.api.core import ConfigMap, Namespace, ServiceAccount
 from koordinator.api.meta import Object, Resource, metadata_view
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.controllers import pod_control
@@ -26,7 +26,7 @@ RETRY_S = 1.0  # while objects with finalizers remain; their removal wakes nobod
 FINALIZER = "kubernetes"
 
 
-class NamespaceController:
+class NamespaceController(ControllerLoop):
     """`resources` names everything served now."""
 
     def __init__(
@@ -38,10 +38,7 @@ class NamespaceController:
         self._namespaces = factory.informer(Namespace)
         self._controller: Controller[str] = Controller("namespace", self._reconcile, workers=WORKERS)
         self._controller.watch(self._namespaces, lambda ns: [ns.metadata.name])
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._namespaces])
+        self._informers = [self._namespaces]
 
     async def _reconcile(self, name: str) -> float | None:
         namespace = self._namespaces.get(name)
@@ -182,7 +179,7 @@ _ABOUT = (
 )
 
 
-class NamespaceContentsController:
+class NamespaceContentsController(ControllerLoop):
     """The loop; its keys are namespaces. `ca_certificate` is PEM text, empty where the API is served without TLS."""
 
     def __init__(self, cluster: Cluster, factory: InformerFactory, ca_certificate: str) -> None:
@@ -198,10 +195,7 @@ class NamespaceContentsController:
         self._controller.watch(self._namespaces, lambda obj: [obj.metadata.name])
         self._controller.watch(self._bundles, lambda obj: [obj.metadata.namespace])
         self._accounts.add_handler(on_delete=lambda obj: self._controller.queue.add(obj.metadata.namespace))
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._namespaces, self._accounts, self._bundles])
+        self._informers = [self._namespaces, self._accounts, self._bundles]
 
     async def _reconcile(self, name: str) -> None:
         namespace = self._namespaces.get(name)

@@ -22,7 +22,7 @@ from koordinator.api.groups import (
 from koordinator.api.meta import Condition, Resource
 from koordinator.api.node_metric import NodeMetric, ResourceMap
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
@@ -110,7 +110,7 @@ class _Look:
             self.conditions[places.index(kind)] = new
 
 
-class PodAutoscalerController:
+class PodAutoscalerController(ControllerLoop):
     """The loop; its keys are autoscalers. `resources` names everything served now."""
 
     def __init__(
@@ -131,10 +131,7 @@ class PodAutoscalerController:
         self._histories: dict[Key, History] = {}
         self._controller: Controller[Key] = Controller("pod autoscaler", self._reconcile, workers=WORKERS)
         self._autoscalers.add_handler(self._added, self._changed, self._gone)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._autoscalers, self._pods, self._reports])
+        self._informers = [self._autoscalers, self._pods, self._reports]
 
     def _added(self, hpa: HorizontalPodAutoscaler) -> None:
         self._controller.queue.add(key_of(hpa))

@@ -14,7 +14,7 @@ from koordinator.api.apps import ReplicaCounts, ReplicaSet, ReplicationControlle
 from koordinator.api.core import Pod
 from koordinator.api.meta import Condition
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
@@ -84,7 +84,7 @@ def next_available_s(pods: Iterable[Pod], min_ready_s: int, now_s: float) -> flo
     return min((wait for wait in waits if wait), default=None)
 
 
-class ReplicaSetController(Generic[R]):
+class ReplicaSetController(ControllerLoop, Generic[R]):
     """The loop; `view` says which of the two kinds it serves."""
 
     def __init__(
@@ -101,10 +101,7 @@ class ReplicaSetController(Generic[R]):
         self._control = PodControl(cluster, events, self._pods.expectations)
         self._controller.watch(self._sets, lambda obj: [key_of(obj)])
         self._sets.add_handler(on_delete=lambda obj: self._pods.expectations.forget(obj.metadata.uid))
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._sets, self._pods.informer])
+        self._informers = [self._sets, self._pods.informer]
 
     async def _reconcile(self, key: Key) -> float | None:
         obj = self._sets.get(key[1], key[0])

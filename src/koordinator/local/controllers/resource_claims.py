@@ -17,7 +17,7 @@ from koordinator.api.dra import (
     ResourceClaimTemplate,
 )
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
@@ -62,7 +62,7 @@ def new_claim(pod: Pod, wanted: PodResourceClaim, template: ResourceClaimTemplat
     }
 
 
-class ResourceClaimController:
+class ResourceClaimController(ControllerLoop):
     """The loop; its keys are pods that use claims, and claims."""
 
     def __init__(self, cluster: Cluster, factory: InformerFactory, events: EventRecorder) -> None:
@@ -82,10 +82,7 @@ class ResourceClaimController:
         self._controller.watch(self._pods, self._keys_of_pod)
         self._controller.watch(self._claims, self._keys_of_claim)
         self._controller.watch(self._templates, self._keys_of_template)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._pods, self._claims, self._templates])
+        self._informers = [self._pods, self._claims, self._templates]
 
     def _keys_of_pod(self, pod: Pod) -> list[WorkKey]:
         if not pod.spec.resource_claims:

@@ -11,7 +11,7 @@ from koordinator.api import kinds
 from koordinator.api.core import Pod
 from koordinator.api.groups import ResourceQuota
 from koordinator.api.meta import Object, Resource
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.local.admission.quota import counted_kinds
 
@@ -24,7 +24,7 @@ Recount = Callable[[str, str], Awaitable[None]]
 """Counts a quota anew, by namespace and name."""
 
 
-class ResourceQuotaController:
+class ResourceQuotaController(ControllerLoop):
     """The loop; its keys are quotas. It follows the kinds that quotas name, from the first that does."""
 
     def __init__(
@@ -37,10 +37,7 @@ class ResourceQuotaController:
         self._quotas = factory.informer(ResourceQuota)
         self._quotas.add_handler(self._on_quota, lambda _, new: self._on_quota(new))
         self._controller: Controller[Key] = Controller("resource quota", self._reconcile)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._quotas])
+        self._informers = [self._quotas]
 
     def _on_quota(self, quota: ResourceQuota) -> None:
         self._follow({counted_kinds(name) for name in quota.spec.hard})

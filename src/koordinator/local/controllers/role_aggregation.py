@@ -11,7 +11,7 @@ import msgspec
 from koordinator.api import label_selector
 from koordinator.api.groups import ClusterRole
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
 
@@ -33,7 +33,7 @@ def aggregated(role: ClusterRole, all_roles: Iterable[ClusterRole]) -> list[dict
     return list(found.values())
 
 
-class RoleAggregationController:
+class RoleAggregationController(ControllerLoop):
     """The loop; its keys are names of ClusterRoles with an aggregation rule."""
 
     def __init__(self, cluster: Cluster, factory: InformerFactory) -> None:
@@ -41,10 +41,7 @@ class RoleAggregationController:
         self._roles = factory.informer(ClusterRole)
         self._controller: Controller[str] = Controller("role aggregation", self._reconcile)
         self._controller.watch(self._roles, lambda _: self._aggregating())
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._roles])
+        self._informers = [self._roles]
 
     def _aggregating(self) -> list[str]:
         """Whoever changed, these may have to follow: there are few of them."""

@@ -14,7 +14,7 @@ from koordinator.api.core import Service
 from koordinator.api.groups import SERVICE_NAME, SKIP_MIRROR, Endpoints, EndpointSlice
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
@@ -86,7 +86,7 @@ def wants_address(service: Service) -> bool:
     )
 
 
-class LoadBalancerController:
+class LoadBalancerController(ControllerLoop):
     """The loop; its keys are Services."""
 
     def __init__(self, cluster: Cluster, factory: InformerFactory, events: EventRecorder) -> None:
@@ -97,10 +97,7 @@ class LoadBalancerController:
         self._next = 1
         self._controller: Controller[Key] = Controller("load balancers", self._reconcile)
         self._services.add_handler(self._changed, lambda _, new: self._changed(new), self._gone)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._services])
+        self._informers = [self._services]
 
     def _changed(self, service: Service) -> None:
         for ingress in service.status.load_balancer.ingress:

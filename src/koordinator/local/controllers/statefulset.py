@@ -19,7 +19,7 @@ from koordinator.api.core import Pod
 from koordinator.api.meta import Object, OwnerReference
 from koordinator.api.storage import PersistentVolumeClaim
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
@@ -215,7 +215,7 @@ def _selector_of(obj: StatefulSet) -> LabelSelector:
     return obj.spec.selector
 
 
-class StatefulSetController:
+class StatefulSetController(ControllerLoop):
     """The loop."""
 
     def __init__(self, cluster: Cluster, factory: InformerFactory, events: EventRecorder) -> None:
@@ -233,10 +233,7 @@ class StatefulSetController:
         )
         self._controller.watch(self._sets, lambda obj: [key_of(obj)])
         self._sets.add_handler(on_delete=lambda obj: self._pods.expectations.forget(obj.metadata.uid))
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._sets, self._claims, self._pods.informer, self._revisions.informer])
+        self._informers = [self._sets, self._claims, self._pods.informer, self._revisions.informer]
 
     async def _reconcile(self, key: Key) -> float | None:
         obj = self._sets.get(key[1], key[0])

@@ -11,7 +11,7 @@ from koordinator.api.affinity import Taint, Toleration
 from koordinator.api.core import Node, Pod
 from koordinator.api.tolerations import tolerates
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
@@ -40,7 +40,7 @@ def stay_s(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> float 
     return float(max(min(limits), 0)) if limits else None
 
 
-class TaintEvictionController:
+class TaintEvictionController(ControllerLoop):
     """The loop; a pod on a tainted node is looked at when its time has come."""
 
     def __init__(self, cluster: Cluster, factory: InformerFactory, events: EventRecorder) -> None:
@@ -54,10 +54,7 @@ class TaintEvictionController:
         self._controller: Controller[Key] = Controller("taint eviction", self._reconcile, workers=WORKERS)
         self._nodes.add_handler(self._on_node, self._on_node_changed)
         self._pods.add_handler(self._on_pod, self._on_pod_changed)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._nodes, self._pods])
+        self._informers = [self._nodes, self._pods]
 
     def _on_node(self, node: Node) -> None:
         if no_execute(node.spec.taints) or self._since_s:
@@ -116,7 +113,7 @@ def node_of(pod: Pod) -> list[str]:
 QUARANTINE_S = 40.0  # a node that is registered anew within this time keeps its pods
 
 
-class PodGarbageCollector:
+class PodGarbageCollector(ControllerLoop):
     """The loop; its keys are names of nodes that pods are bound to."""
 
     def __init__(self, cluster: Cluster, factory: InformerFactory) -> None:
@@ -127,10 +124,7 @@ class PodGarbageCollector:
         self._controller: Controller[str] = Controller("pod garbage collector", self._reconcile)
         self._nodes.add_handler(None, None, lambda node: self._look_later(node.metadata.name))
         self._pods.add_handler(self._on_pod, lambda _, pod: self._on_pod(pod))
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._nodes, self._pods])
+        self._informers = [self._nodes, self._pods]
 
     def _on_pod(self, pod: Pod) -> None:
         if pod.spec.node_name and self._nodes.get(pod.spec.node_name) is None:

@@ -12,7 +12,7 @@ import msgspec
 from koordinator.api.meta import Object, ObjectReference
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
@@ -78,7 +78,7 @@ def claim_reference(claim: PersistentVolumeClaim) -> ObjectReference:
     )
 
 
-class VolumeController:
+class VolumeController(ControllerLoop):
     """The loop; its keys are claims ("namespace", "name") and volumes ("", "name")."""
 
     def __init__(self, cluster: Cluster, factory: InformerFactory, events: EventRecorder) -> None:
@@ -92,10 +92,7 @@ class VolumeController:
         self._controller.watch(self._volumes, lambda volume: [_key(volume), *_claim_key(volume)])
         self._volumes.add_handler(None, self._on_volume)
         self._classes.add_handler(lambda _: self._look_at_waiting())
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._claims, self._volumes, self._classes])
+        self._informers = [self._claims, self._volumes, self._classes]
 
     def _on_volume(self, old: PersistentVolume, new: PersistentVolume) -> None:
         if new.status.phase == "Available" and old.status.phase != "Available":

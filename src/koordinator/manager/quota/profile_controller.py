@@ -22,7 +22,7 @@ from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.quota import profile
 from koordinator.manager.quota.profile import WantedQuota, is_schedulable
@@ -153,7 +153,7 @@ def _quotas_of(found: ElasticQuotaProfile) -> Iterable[str]:
     return (f"{found.metadata.namespace}/{found.spec.quota_name}",)
 
 
-class QuotaProfileController:
+class QuotaProfileController(ControllerLoop):
     """Creates and corrects the quotas of profiles, and notes their tree ids."""
 
     def __init__(self, shared: ManagerContext) -> None:
@@ -171,10 +171,7 @@ class QuotaProfileController:
         self._nodes.add_handler(
             self._totals.put, self._on_node_changed, lambda node: self._totals.remove(node.metadata.name)
         )
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._profiles, self._quotas, self._nodes])
+        self._informers = [self._profiles, self._quotas, self._nodes]
 
     def _on_profile(self, found: ElasticQuotaProfile) -> None:
         self._controller.queue.add(found.key)
