@@ -7,15 +7,14 @@ process, by the review protocol word for word, only without a socket.
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from koordinator.api import crd, defaults, kinds
 from koordinator.api.config_group import ClusterColocationProfile
-from koordinator.api.core import Event, Node, Pod
-from koordinator.api.meta import Object
+from koordinator.api.core import Node, Pod
 from koordinator.clock import LoopClock
 from koordinator.cluster import garbage
 from koordinator.cluster.informer import Informer
@@ -46,8 +45,6 @@ from koordinator.simulate.scenario import (
     node_shapes,
 )
 from koordinator.simulate.virtual_time import run_virtual
-
-T = TypeVar("T", bound=Object)
 
 Progress = Callable[[float], Any]
 
@@ -91,13 +88,6 @@ def simulate(scenario: Scenario, *, colocation: bool, on_progress: Progress | No
         return run_virtual(main)
 
 
-class _EventlessCluster(MemoryCluster):
-    """The API of a simulated day, in which nobody reads Events: they are accepted and let go."""
-
-    async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
-        return view() if view is Event else await super().create(view, obj, namespace)
-
-
 class _Day:
     """The parts of a run, wired together."""
 
@@ -122,7 +112,7 @@ class _Day:
         self.registry: ObjectRegistry = in_memory(
             clock, seed=scenario.seed, checks=False, history_max=HISTORY_MAX
         )
-        self.cluster = _EventlessCluster(self.registry)
+        self.cluster = MemoryCluster(self.registry)
         self.node_informer: Informer[Node] = Informer(self.cluster, Node, rng=random.Random(0))
         self.recorder = Recorder(self.fleet, self.node_informer)
         self._stepped_s = clock.now()

@@ -44,13 +44,13 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 # How fine simulated time is cut. A real node agent reports every 60 s and a kubelet renews its lease every
 # 10 s; the demo asks for reports every 300 s (the manager's policy, so every loop still follows its own
-# rules) and for leases every hour with a matching duration: no node fails here.
+# rules) and for leases every 10 minutes with a matching duration: no node fails here.
 TICK_S = 30.0
 REPORT_POLICY = {
     "metricReportIntervalSeconds": 300,
     "metricAggregatePolicy": {"durations": ["5m"]},  # nothing in the demo reads longer windows
 }
-LEASE_INTERVAL_S = 3_600.0
+LEASE_INTERVAL_S = 600.0
 SAMPLE_S = 300.0
 # Batch pods of one kind that wait for a node at a time; the rest of the queue stays with the platform, as with
 # any batch queue in front of Kubernetes. The scheduler looks at every one of them whenever a node changes.
