@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from koordinator.api import crd
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Node, Pod
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.slo import NodeSLO
 from koordinator.clock import SystemClock
 from koordinator.cluster.memory import MemoryCluster

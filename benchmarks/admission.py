@@ -30,10 +30,9 @@ import msgspec
 from aiohttp import web
 
 from koordinator.api import crd
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace
-from koordinator.api.groups import PriorityClass
+from koordinator.api.groups import CustomResourceDefinition, PriorityClass
 from koordinator.clock import SystemClock
 from koordinator.cluster import garbage
 from koordinator.cluster.memory import MemoryCluster

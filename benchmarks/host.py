@@ -175,7 +175,7 @@ def _imports() -> None:
         "host (files, groups, machine)": "import koordinator.host.host",
         "numpy, msgspec": "import numpy, msgspec",
         "host, executor, audit, series": (
-            "import koordinator.host.host, koordinator.host.capabilities, koordinator.koordlet.writing.executor, "
+            "import koordinator.host.host, koordinator.host.host, koordinator.koordlet.writing.executor, "
             "koordinator.koordlet.series"
         ),
         "the same with the kubelet client (aiohttp)": (

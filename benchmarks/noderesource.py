@@ -34,9 +34,8 @@ from koordinator.manager import caches
 from koordinator.manager.config.slo_configs import SLOConfigs
 from koordinator.manager.metrics import ManagerMetrics
 from koordinator.manager.noderesource import target as targets
-from koordinator.manager.noderesource import zones
 from koordinator.manager.noderesource.controller import NodeResourceController
-from koordinator.manager.noderesource.rows import NodeRow
+from koordinator.manager.noderesource.rows import NodeRow, zones_target
 from koordinator.manager.options import ManagerOptions
 from koordinator.manager.parts import ManagerContext
 
@@ -429,7 +428,7 @@ def _take_all_writes(world: World) -> None:
         world.controller._on_written(name, node, planned.with_status)
         world.factory.informer(Node)._cache[("", name)] = node
         if planned.zone_threshold is not None and row.topology is not None:
-            zoned, _ = zones.zones_target(row.topology.zones, planned.target.zones, planned.zone_threshold)
+            zoned, _ = zones_target(row.topology.zones, planned.target.zones, planned.zone_threshold)
             row.see_topology(msgspec.structs.replace(row.topology, zones=zoned))
             world.controller._on_zones_written(name)
     _take_queue(world.controller)

@@ -16,9 +16,9 @@ import msgspec
 
 from koordinator import clock as clocks
 from koordinator.api import crd, defaults
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import ConfigMap, Namespace, Node
 from koordinator.api.decode import from_builtins
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.slo import NodeSLO
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
@@ -27,7 +27,7 @@ from koordinator.manager.config.colocation_config import ColocationState, Strate
 from koordinator.manager.config.validation import ValidationOptions, validate_config_map
 from koordinator.manager.manager import Manager
 from koordinator.manager.options import ManagerOptions
-from koordinator.manager.per_node import node_slo_controller
+from koordinator.manager.per_node import node_objects
 from koordinator.manager.webhooks import review
 from koordinator.manager.webhooks.node_status import NodeStatusHandler
 from koordinator.simulate import virtual_time
@@ -95,7 +95,7 @@ def pure(size: int) -> list[float]:
 
     def all_compared() -> None:
         for node, old in zip(nodes, written, strict=True):
-            assert not node_slo_controller.changed_sections(old, table.of(node))
+            assert not node_objects.changed_sections(old, table.of(node))
 
     labels = {node.metadata.name: node.metadata.labels for node in nodes}
 

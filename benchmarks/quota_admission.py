@@ -18,10 +18,10 @@ import msgspec
 
 from koordinator.api import crd, labels
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Namespace, Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.sigs import ElasticQuota
 from koordinator.clock import SystemClock
 from koordinator.cluster.memory import MemoryCluster

@@ -27,7 +27,7 @@ from koordinator.koordlet.device_daemon.daemon import DaemonConfig
 from koordinator.local.nodes.behaviour import Behaviour
 from koordinator.local.nodes.fleet import FleetPolicy, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig
-from koordinator.manager.config.policies import MidPolicy, ReclaimPolicy
+from koordinator.manager.config.colocation_config import MidPolicy, ReclaimPolicy
 from koordinator.manager.config.validation_rules import ValueBounds
 from koordinator.manager.options import (
     EnhancedValidatorOptions,

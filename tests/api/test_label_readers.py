@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordinator.api import gang_labels, labels, node_labels, pod_labels, qos_priority_rules, quota_labels
+from koordinator.api import gang_labels, labels, node_labels, pod_labels, pod_resources, quota_labels
 from koordinator.api.annotations import koordlet, node, quota
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
@@ -97,6 +97,6 @@ def test_quota_readers_fall_back_as_documented() -> None:
 
 def test_a_refused_combination_says_which() -> None:
     pod = from_builtins({"metadata": {"labels": {labels.QOS_CLASS: "BE"}}, "spec": {"priority": 9500}}, Pod)
-    assert qos_priority_rules.violations(pod) == [
+    assert pod_resources.violations(pod) == [
         "koordinator.sh/qosClass=BE and priorityClass=koord-prod cannot be used in combination"
     ]

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from koordinator.host import capabilities, network, perf_events, schemata, storage
-from koordinator.host.capabilities import Feature
+from koordinator.host import network, perf_events, schemata, storage
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.errors import ContentError
 from koordinator.host.files import FileFailure, FileProblem, HostRoots
-from koordinator.host.host import tree_host
+from koordinator.host.host import Feature, probe_features, tree_host
 from koordinator.host.resctrl import CacheMonitor
 from koordinator.koordlet.qos import resctrl as qos_resctrl
 from tests.host import host_tree
@@ -204,8 +203,8 @@ def test_a_vendor_kernel_supports_what_a_bare_one_does_not(tmp_path: Path) -> No
     host_tree.group(tmp_path / "vendor", V1, "kubepods", vendor=True)
     host_tree.group(tmp_path / "vendor", V1, "", vendor=True)
 
-    bare = capabilities.probe(tree_host(str(tmp_path / "bare")), "kubepods")
-    vendor = capabilities.probe(tree_host(str(tmp_path / "vendor")), "kubepods")
+    bare = probe_features(tree_host(str(tmp_path / "bare")), "kubepods")
+    vendor = probe_features(tree_host(str(tmp_path / "vendor")), "kubepods")
 
     gained = {each for each in Feature if vendor[each].is_supported and not bare[each].is_supported}
     assert gained == {

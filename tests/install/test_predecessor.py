@@ -8,8 +8,7 @@ from koordinator.cluster.kube import KubeCluster
 from koordinator.doctor.checks.all import examine
 from koordinator.doctor.finding import FindingSeverity
 from koordinator.install import predecessor, steps
-from koordinator.install.api import Api, resource_of_body
-from koordinator.install.steps import ApplyOutcome
+from koordinator.install.steps import Api, ApplyOutcome, resource_of_body
 from koordinator.install.values import Values
 from tests.doctor.builders import NAMESPACE, decoded, findings, healthy, snapshot
 from tests.install.test_steps import api, cluster, of, outcomes  # noqa: F401

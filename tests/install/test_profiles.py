@@ -14,7 +14,7 @@ from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.clock import LoopClock
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.install.api import resource_of_body
+from koordinator.install.steps import resource_of_body
 from koordinator.local import registry
 from koordinator.local.patches import json_patch
 from koordinator.manager.config import colocation_config, node_slo_spec, validation

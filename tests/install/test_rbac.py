@@ -13,7 +13,7 @@ from koordinator.clock import FixedClock, LoopClock
 from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.install import configs, rbac
-from koordinator.install.api import resource_of_body
+from koordinator.install.steps import resource_of_body
 from koordinator.install.values import Values
 from koordinator.local import registry
 from koordinator.manager.manager import Manager

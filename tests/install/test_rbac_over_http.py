@@ -18,7 +18,7 @@ from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.install import rbac
-from koordinator.install.api import resource_of_body
+from koordinator.install.steps import resource_of_body
 from koordinator.local import registry
 from koordinator.local.apiserver import ApiServer
 from koordinator.local.apiserver.auth import StaticToken

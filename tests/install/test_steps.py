@@ -13,8 +13,7 @@ from koordinator.clock import SystemClock
 from koordinator.cluster import config, errors
 from koordinator.cluster.kube import KubeCluster
 from koordinator.install import objects, steps, values
-from koordinator.install.api import Api, resource_of
-from koordinator.install.steps import ApplyOutcome, ApplyStep
+from koordinator.install.steps import Api, ApplyOutcome, ApplyStep, resource_of
 from koordinator.install.values import EVERYTHING, Values
 from koordinator.local import registry
 from koordinator.local.apiserver import ApiServer

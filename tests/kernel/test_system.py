@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from koordinator.host import capabilities, network, perf_events, storage
-from koordinator.host.capabilities import Feature
+from koordinator.host import network, perf_events, storage
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import FileProblem
-from koordinator.host.host import Host, open_host
+from koordinator.host.host import Feature, Host, open_host, probe_features
 from koordinator.host.inotify import DirectoryEvent, GroupChange, Inotify
 from koordinator.host.syscalls import LinuxSyscalls
 from tests.host import lscpu
@@ -138,7 +137,7 @@ def test_cycles_are_counted_or_politely_refused(host: Host, group: str) -> None:
 
 
 def test_every_feature_is_answered_with_a_reason(host: Host, group: str) -> None:
-    found = capabilities.probe(host, group)
+    found = probe_features(host, group)
 
     assert list(found) == list(Feature)
     assert all(support.is_supported or support.reason for support in found.values())

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from koordinator.api import crd
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Node, Pod
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from koordinator.api.core import Event, Namespace
-from koordinator.host.capabilities import Feature
 from koordinator.host.cgroup_knobs import V1
+from koordinator.host.host import Feature
 from tests.host import host_tree
 from tests.koordlet.agent_world import World, live
 

@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 
 from koordinator.api import crd
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Node
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.clock import SystemClock

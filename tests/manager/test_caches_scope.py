@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from koordinator.api import crd, defaults
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import ConfigMap, Namespace, Node, Pod
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.clock import LoopClock
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry

@@ -6,8 +6,8 @@ from typing import Any
 
 from koordinator import clock as clocks
 from koordinator.api import crd, defaults, labels
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import ConfigMap, Namespace, Node, Pod
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.node_metric import NodeMetric
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry

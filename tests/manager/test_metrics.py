@@ -8,8 +8,8 @@ import pytest
 
 from koordinator import clock as clocks
 from koordinator.api import crd, defaults
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import ConfigMap, Node
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import FixedClock, LoopClock
 from koordinator.cluster import errors

@@ -8,7 +8,7 @@ namespace clean-up.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from koordinator.api import admission, apiextensions, apps, batch, core, dra, groups, storage
+from koordinator.api import admission, apps, batch, core, dra, groups, storage
 from koordinator.api.crd import DEFINITIONS
 from koordinator.api.meta import Object, Resource, metadata_view
 
@@ -50,7 +50,7 @@ _VIEWS: tuple[type[Object], ...] = (
     dra.ResourceSlice,
     admission.MutatingWebhookConfiguration,
     admission.ValidatingWebhookConfiguration,
-    apiextensions.CustomResourceDefinition,
+    groups.CustomResourceDefinition,
     groups.ClusterRole,
     groups.ResourceQuota,
 )

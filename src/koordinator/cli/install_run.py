@@ -15,8 +15,7 @@ from koordinator.cluster import connect
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.install import manifests, objects, steps
-from koordinator.install.api import Api
-from koordinator.install.steps import ApplyOutcome, ApplyStep
+from koordinator.install.steps import Api, ApplyOutcome, ApplyStep
 from koordinator.install.text import documents
 from koordinator.install.values import Values, read, read_file, read_setting
 

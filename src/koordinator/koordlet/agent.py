@@ -22,9 +22,9 @@ from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
-from koordinator.host import capabilities, cgroup_layout
+from koordinator.host import cgroup_layout
 from koordinator.host.gpu import GPUs, open_gpus
-from koordinator.host.host import Host
+from koordinator.host.host import Host, probe_features
 from koordinator.koordlet import audit
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.collect import all as collect
@@ -347,7 +347,7 @@ class Parts:
 def _log_missing(shared: Shared) -> None:
     """Say once which features this host does not have, and why: strategies that need them have no effect."""
     kubepods = cgroup_layout.class_dir(shared.view.driver, KubeQoS.GUARANTEED)
-    for feature, support in capabilities.probe(shared.host, kubepods).items():
+    for feature, support in probe_features(shared.host, kubepods).items():
         if not support.is_supported:
             log.info("feature missing on this host", extra={"feature": feature, "reason": support.reason})
 

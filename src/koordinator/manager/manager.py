@@ -27,8 +27,7 @@ from koordinator.manager.metrics import EXPIRE_PERIOD_S, ManagerMetrics
 from koordinator.manager.noderesource.controller import NodeResourceController
 from koordinator.manager.options import ManagerOptions, is_chosen
 from koordinator.manager.parts import ManagerContext, ManagerController
-from koordinator.manager.per_node.node_metric_controller import NodeMetricController
-from koordinator.manager.per_node.node_slo_controller import NodeSLOController
+from koordinator.manager.per_node.node_objects import NodeMetricController, NodeSLOController
 from koordinator.manager.profiles.profile_controller import ColocationProfileController
 from koordinator.manager.quota.profile_controller import QuotaProfileController
 from koordinator.manager.webhooks import all as webhooks

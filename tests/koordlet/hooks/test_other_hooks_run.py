@@ -10,7 +10,7 @@ from koordinator.api.qos import KubeQoS
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.config import HookConfig
-from koordinator.koordlet.hooks import pod_contexts
+from koordinator.koordlet.hooks import contexts
 from koordinator.koordlet.hooks.contexts import BindMount, ContainerContext, DeviceNode, HookStage, PodContext
 from tests.host import host_tree
 from tests.koordlet.hooks.hook_node import BURSTABLE, LS_ON, HookNode, classes, native, pod
@@ -181,7 +181,7 @@ def contexts_of(node: HookNode, *, gpus: str = "", rdma: str = "", **labelled: s
     annotations = {labels.DEVICE_ALLOCATED: "{" + ",".join(filter(None, parts)) + "}"}
     node.run_pods(pod("train", annotations=annotations, labels=labelled, resources=[native("1")]))
     record = node.view.pods["train"]
-    return pod_contexts.of_containers(pod_contexts.of_pod(record), record)[0]
+    return contexts.of_containers(contexts.of_pod(record), record)[0]
 
 
 HALF = (
@@ -294,7 +294,7 @@ def test_answers_about_a_pod_are_written_to_its_own_group(tmp_path: Path) -> Non
     node.hooks.start()
     node.policy(classes(ls=LS_ON))
     node.run_pods(pod("web"))
-    context = pod_contexts.of_pod(node.view.pods["web"])
+    context = contexts.of_pod(node.view.pods["web"])
     group = f"{BURSTABLE}/podnew"
     node.group(group)
     fresh = msgspec.structs.replace(context, uid="new", group=group)

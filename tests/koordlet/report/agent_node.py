@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from koordinator import clock as clocks
 from koordinator.api import crd
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.clock import FixedClock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster

@@ -18,17 +18,10 @@ from koordinator.host.sysfs import HostCPUTopology, Processor
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import NodeConfigError
 from koordinator.koordlet.predict.reclaimable import Prediction, ReclaimableAmount
-from koordinator.koordlet.report import (
-    device,
-    kubelet_state,
-    node_metric,
-    pod_resources,
-    reserved_cpus,
-    topology,
-    xpu,
-)
+from koordinator.koordlet.report import device, node_metric, pod_resources, reserved_cpus, topology, xpu
 from koordinator.koordlet.report.device import GPU, Fault
 from koordinator.koordlet.report.node_metric import ReportSubjects
+from koordinator.koordlet.report.reserved_cpus import allocations
 from koordinator.koordlet.report.topology import NUMANode
 from koordinator.koordlet.series import SeriesSample, SeriesStore
 
@@ -101,7 +94,7 @@ def test_a_reservation_by_amount_gets_whole_cores_and_keeps_its_other_fields() -
 def test_pods_that_our_scheduler_bound_are_not_reported_as_the_kubelets() -> None:
     state = '{"entries":{"ours":{"c":"1"},"ls":{"c":"2"},"theirs":{"c":"3"}}}'
     pods = [pod("ours", "LSR", "1"), pod("ls", "LS", ""), pod("theirs", "", "")]
-    found = kubelet_state.allocations(state, pods)
+    found = allocations(state, pods)
 
     assert [each.uid for each in found.pods] == ["theirs"]
     assert found.cpus == frozenset({3})

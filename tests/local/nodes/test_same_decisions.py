@@ -27,7 +27,7 @@ from koordinator.host.sysfs import Processor
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.config import PredictConfig
-from koordinator.koordlet.hooks import batch_resource, pod_contexts
+from koordinator.koordlet.hooks import batch_resource, contexts
 from koordinator.koordlet.hooks.batch_resource import BatchRule
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.qos import cpu_burst, cpu_evict, cpu_suppress, eviction, memory_evict
@@ -340,7 +340,7 @@ def test_batch_limits_of_a_pod_are_the_agents(seed: int, uses_quota: bool) -> No
     ground = Ground(seed, FleetPolicy(strategy=strategy(cpu_suppress_policy=mode)))
     for row in range(NODES):
         for slot, pod in ground.pods[row].items():
-            context = pod_contexts.of_pod(node_pods.record(pod, Driver.CGROUPFS))
+            context = contexts.of_pod(node_pods.record(pod, Driver.CGROUPFS))
             wanted = batch_resource.pod_limits(
                 node_pods.record(pod, Driver.CGROUPFS).qos,
                 context.extended,

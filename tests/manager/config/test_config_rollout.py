@@ -9,8 +9,8 @@ import pytest
 
 from koordinator import clock as clocks
 from koordinator.api import crd, defaults, labels
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import ConfigMap, Namespace, Node
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.slo import NodeSLO
 from koordinator.cluster import errors

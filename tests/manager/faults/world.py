@@ -15,9 +15,8 @@ import msgspec
 
 from koordinator import clock as clocks
 from koordinator.api import crd, defaults, quantity
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import ConfigMap, Event, Namespace, Node, Pod
-from koordinator.api.groups import Lease
+from koordinator.api.groups import CustomResourceDefinition, Lease
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import LoopClock

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetricStatus
-from koordinator.manager.config.policies import CalculatePolicy, ReclaimPolicy
-from koordinator.manager.noderesource import account, batch, decide, demand
+from koordinator.manager.config.colocation_config import CalculatePolicy, ReclaimPolicy
+from koordinator.manager.noderesource import account, batch, decide
 from koordinator.manager.noderesource.account import (
     NANO_PER_MILLI,
     AccountedNode,
@@ -34,7 +34,7 @@ def node(capacity: account.Amount, used: account.Amount, request: account.Amount
     """A node with one service, which the report knows."""
     report = MetricFigures({"default/web": (used[0] * NANO_PER_MILLI, used[1], True)}, has_node=True)
     pods = {"default/web": AccountedPod(True, request)}
-    return decide.NodeInputs(AccountedNode(capacity, (0, 0)), report, demand.node_demand(pods, report))
+    return decide.NodeInputs(AccountedNode(capacity, (0, 0)), report, account.node_demand(pods, report))
 
 
 @given(capacity=amounts, used=amounts, request=amounts, policy=policies)
@@ -106,7 +106,7 @@ def test_a_pod_bound_to_a_zone_counts_there_alone() -> None:
     }
     report = MetricFigures({"d/bound": (2_000 * NANO_PER_MILLI, 2_000, True)})
 
-    first, second = demand.zone_demands(pods, report, 2)
+    first, second = account.zone_demands(pods, report, 2)
 
     assert (first[:2], second[:2]) == ((500, 500), (4_500, 4_500))  # requested
     assert (first[2:4], second[2:4]) == ((500, 500), (2_500, 2_500))  # used
@@ -126,8 +126,8 @@ def test_the_larger_of_request_and_use_is_that_of_an_lse_pod_too(
     pods = {"d/lse": AccountedPod(True, (4_000, 4_000), is_exclusive=True, zones=zones)}
     report = MetricFigures({"d/lse": (used_cpu * NANO_PER_MILLI, 1_000, True)})
 
-    node_level = demand.node_demand(pods, report)
-    per_zone = demand.zone_demands(pods, report, 2)
+    node_level = account.node_demand(pods, report)
+    per_zone = account.zone_demands(pods, report, 2)
 
     assert node_level.used[0] == 4_000 * NANO_PER_MILLI and sum(zone[2] for zone in per_zone) == 4_000
     assert node_level.maximum[0] == expected * NANO_PER_MILLI
@@ -149,7 +149,7 @@ def test_measured_cpu_is_rounded_once_however_many_pods_there_are(policy: Calcul
     def lent(body: NodeMetricStatus) -> int:
         report = account.report_of(body)
         known = decide.NodeInputs(
-            AccountedNode((100_000, 10**12), (0, 0)), report, demand.node_demand({}, report)
+            AccountedNode((100_000, 10**12), (0, 0)), report, account.node_demand({}, report)
         )
         strategy = ReclaimPolicy(cpu_percent=100, cpu_policy=policy)
         return int(decide.batch_amounts([known], [strategy])[0, batch.CPU])
@@ -173,7 +173,7 @@ def test_policy_text_that_nobody_knows_means_usage() -> None:
 def test_a_pod_that_is_not_reported_yet_counts_with_its_request_under_every_policy() -> None:
     pods = {"d/new": AccountedPod(True, (4_000, 4_000))}
 
-    found = demand.node_demand(pods, MetricFigures({}))
+    found = account.node_demand(pods, MetricFigures({}))
 
     assert found.request == (4_000, 4_000)
     assert found.used == found.maximum == (4_000 * NANO_PER_MILLI, 4_000)

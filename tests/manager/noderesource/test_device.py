@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from koordinator.api import labels, resources
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
-from koordinator.manager.noderesource import device
+from koordinator.manager.noderesource import rows
 
 CARD = st.fixed_dictionaries(
     {
@@ -28,11 +28,11 @@ def device_of(cards: list[dict[str, Any]], own: dict[str, str] | None = None) ->
 
 @given(cards=st.lists(CARD, max_size=8))
 def test_a_node_gets_exactly_what_its_healthy_gpus_have(cards: list[dict[str, Any]]) -> None:
-    target = device.gpu_target(device_of(cards), publishes_shared=True)
+    target = rows.gpu_target(device_of(cards), publishes_shared=True)
 
     healthy = [card["resources"] for card in cards if card["type"] == "gpu" and card["health"]]
     if not healthy:
-        assert target.amounts == dict.fromkeys(device.GPU_RESOURCES)
+        assert target.amounts == dict.fromkeys(rows.GPU_RESOURCES)
         return
     for name in (resources.GPU_CORE, resources.GPU_MEMORY):
         named = [int(card[name]) for card in healthy if name in card]
@@ -44,7 +44,7 @@ def test_a_node_gets_exactly_what_its_healthy_gpus_have(cards: list[dict[str, An
 def test_cards_of_other_vendors_are_no_koordinator_gpus() -> None:
     cards = [{"type": "gpu", "health": True, "resources": {resources.GPU_CORE: "100"}}]
 
-    target = device.gpu_target(device_of(cards, {labels.GPU_VENDOR: "huawei"}), publishes_shared=False)
+    target = rows.gpu_target(device_of(cards, {labels.GPU_VENDOR: "huawei"}), publishes_shared=False)
 
     assert target.amounts == {resources.GPU_CORE: 100_000}
     assert target.labels == {labels.GPU_VENDOR: "huawei"}

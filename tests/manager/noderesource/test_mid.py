@@ -11,8 +11,8 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetricStatus
 from koordinator.api.slo_config import ColocationStrategy
-from koordinator.manager.config.policies import MidPolicy, mid_policy
-from koordinator.manager.noderesource import account, decide, demand, mid
+from koordinator.manager.config.colocation_config import MidPolicy, mid_policy
+from koordinator.manager.noderesource import account, decide, mid
 from koordinator.manager.noderesource.mid import MidInputs
 
 CAPACITY_MAX = 2**40
@@ -73,7 +73,7 @@ def test_a_busier_node_never_lends_more(row: Rows, more: tuple[int, int], policy
 def node_of(status: dict[str, Any]) -> decide.NodeInputs:
     """A node of 10 cores and 10G without pods, with a report."""
     report = account.report_of(from_builtins(status, NodeMetricStatus))
-    return decide.NodeInputs(account.node_facts(_node()), report, demand.node_demand({}, report))
+    return decide.NodeInputs(account.node_facts(_node()), report, account.node_demand({}, report))
 
 
 def test_without_any_report_nothing_counts_as_unallocated() -> None:
@@ -135,7 +135,7 @@ def test_service_request(priority: int, phase: str, counts: bool) -> None:
     facts = account.pod_facts(pod)
 
     pods = {} if facts is None else {pod.key: facts}
-    found = demand.node_demand(pods, account.EMPTY_REPORT).service_request
+    found = account.node_demand(pods, account.EMPTY_REPORT).service_request
     assert found == ((2_000, 1_000_000) if counts else (0, 0))
 
 

@@ -14,10 +14,10 @@ from koordinator.api.device import Device
 from koordinator.api.node_metric import NodeMetricStatus
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.manager.config import amplification, colocation_config, cpu_normalization
-from koordinator.manager.noderesource import account, decide, plugins, zones
+from koordinator.manager.noderesource import account, decide, plugins
 from koordinator.manager.noderesource import target as targets
 from koordinator.manager.noderesource.plugins import Configs
-from koordinator.manager.noderesource.rows import NodeRow, reading_of
+from koordinator.manager.noderesource.rows import NodeRow, reading_of, zones_need_write, zones_target
 from koordinator.manager.noderesource.target import NodeTarget
 from tests.manager.noderesource.world import topology_body
 
@@ -172,7 +172,7 @@ def test_a_second_round_writes_nothing(body: Body) -> None:
     assert targets.node_patch(row.node, second, with_status=True) == {}
     assert not targets.needs_status(row.have, second, 0.0) and not targets.needs_metadata(row.node, second)
     if row.topology is not None:
-        assert not zones.needs_write(row.topology.zones, second.zones, 0.0)
+        assert not zones_need_write(row.topology.zones, second.zones, 0.0)
 
 
 def _apply(row: NodeRow, target: NodeTarget) -> None:
@@ -196,7 +196,7 @@ def _apply(row: NodeRow, target: NodeTarget) -> None:
     row.see_node(from_builtins(body, Node))
     row.strategy, row.withdrawal = strategy, withdrawal
     if row.topology is not None:
-        updated, _ = zones.zones_target(row.topology.zones, target.zones, 0.0)
+        updated, _ = zones_target(row.topology.zones, target.zones, 0.0)
         row.see_topology(
             NodeResourceTopology(metadata=row.topology.metadata, topology_policies=[], zones=updated)
         )

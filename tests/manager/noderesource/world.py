@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 from koordinator import clock as clocks
 from koordinator.api import crd, defaults
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import ConfigMap, Namespace, Node, Pod
 from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology

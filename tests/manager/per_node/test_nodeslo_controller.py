@@ -10,7 +10,7 @@ from koordinator.api.core import ConfigMap, Node
 from koordinator.api.slo import NodeSLO, NodeSLOSpec, ResourceThresholdStrategy
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.manager.per_node.node_slo_controller import changed_sections
+from koordinator.manager.per_node.node_objects import changed_sections
 from tests.manager.test_manager_loops import run
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from koordinator import clock as clocks
 from koordinator.api import crd, labels, resource_list
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Namespace
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.informer import InformerFactory
 from koordinator.local import registry

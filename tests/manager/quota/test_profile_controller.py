@@ -8,8 +8,8 @@ import msgspec
 
 from koordinator import clock as clocks
 from koordinator.api import crd, labels
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Namespace, Node
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.meta import Object
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from koordinator.api import labels, quantity, resource_list
 from koordinator.api.sigs import ElasticQuota
 from koordinator.manager.quota import validation
-from koordinator.manager.quota.pods import PodRefusal
+from koordinator.manager.quota.evaluation import PodRefusal
 from koordinator.manager.quota.tree import ROOT, QuotaTree, quota_info
 from koordinator.manager.quota.validation import QuotaRefusal, QuotaRules
 from tests.manager.quota.builders import quota

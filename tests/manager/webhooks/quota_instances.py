@@ -9,8 +9,8 @@ import msgspec
 
 from koordinator import clock as clocks
 from koordinator.api import crd
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Namespace
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory

@@ -8,10 +8,9 @@ import msgspec
 
 from koordinator import clock as clocks
 from koordinator.api import crd, labels
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import ConfigMap, Namespace, Pod
-from koordinator.api.groups import PriorityClass
+from koordinator.api.groups import CustomResourceDefinition, PriorityClass
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.memory import MemoryCluster
@@ -19,7 +18,7 @@ from koordinator.local import registry
 from koordinator.manager.options import BindingAdmissionOptions, ManagerOptions
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.quota.validation import QuotaRules
-from koordinator.manager.webhooks import pod_binding, pod_mutating, pod_validating, quota_admission, review
+from koordinator.manager.webhooks import pod_mutating, pod_validating, quota_admission, review
 from koordinator.manager.webhooks.pod_mutating import ReservationMutatingHandler
 from koordinator.manager.webhooks.pod_quotas import PodQuotas
 from koordinator.manager.webhooks.profile_cache import ProfileCache
@@ -63,7 +62,7 @@ class Webhooks:
             "quota": quota_admission.QuotaValidatingHandler(self.topology, QuotaRules(), look_up),
             "pod-mutate": pod_mutating.PodMutatingHandler(shared, profiles, quotas),
             "pod": pod_validating.PodValidatingHandler(shared, quotas),
-            "binding": pod_binding.PodBindingHandler(shared),
+            "binding": pod_validating.PodBindingHandler(shared),
             "reservation": ReservationMutatingHandler(shared, profiles),
         }
 

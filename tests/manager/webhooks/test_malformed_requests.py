@@ -16,7 +16,6 @@ from koordinator.manager.quota.validation import QuotaRules
 from koordinator.manager.webhooks import (
     config_validating,
     node_status,
-    pod_binding,
     pod_mutating,
     pod_validating,
     quota_admission,
@@ -24,6 +23,7 @@ from koordinator.manager.webhooks import (
 )
 from koordinator.manager.webhooks.pod_mutating import ReservationMutatingHandler
 from koordinator.manager.webhooks.pod_quotas import PodQuotas
+from koordinator.manager.webhooks.pod_validating import PodBindingHandler
 from koordinator.manager.webhooks.profile_cache import ProfileCache
 from koordinator.manager.webhooks.quota_topology import QuotaTopology
 from tests.manager.shared_parts import shared_parts
@@ -78,7 +78,7 @@ def handlers() -> dict[str, tuple[str, str, review.Handler]]:
         "quota": (quotas, "", quota_admission.QuotaValidatingHandler(topology, QuotaRules(), look_up)),
         "pod": ("pods", "", pod_validating.PodValidatingHandler(shared, pod_quotas)),
         "pod-mutate": ("pods", "", pod_mutating.PodMutatingHandler(shared, profiles, pod_quotas)),
-        "binding": ("pods", "binding", pod_binding.PodBindingHandler(shared)),
+        "binding": ("pods", "binding", PodBindingHandler(shared)),
         "node-status": ("nodes", "status", node_status.NodeStatusHandler()),
         "node": ("nodes", "", config_validating.NodeValidatingHandler(shared)),
         "configmap": ("configmaps", "", config_validating.ConfigMapValidatingHandler(shared)),

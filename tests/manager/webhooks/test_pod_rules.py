@@ -7,9 +7,9 @@ import pytest
 from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.manager.webhooks import pod_binding, pod_rules
-from koordinator.manager.webhooks.pod_binding import BindingAdmissionRules, BindingVerdict
+from koordinator.manager.webhooks import pod_rules, pod_validating
 from koordinator.manager.webhooks.pod_rules import LabelRules, PodRule
+from koordinator.manager.webhooks.pod_validating import BindingAdmissionRules, BindingVerdict
 
 
 def pod(requests: dict[str, str] | None = None, priority: int | None = None, **own: str) -> Pod:
@@ -120,16 +120,16 @@ BINDING = BindingAdmissionRules(
     ],
 )
 def test_bindings(user: str, namespace: str, found: Pod | None, decision: BindingVerdict) -> None:
-    assert pod_binding.decide(BINDING, user, namespace, lambda: found) is decision
+    assert pod_validating.decide(BINDING, user, namespace, lambda: found) is decision
     assert decision.allowed is (decision is not BindingVerdict.DENIED)
 
 
 def test_a_dry_run_and_empty_lists_deny_nobody() -> None:
     dry = BindingAdmissionRules(user_names=("a",), namespaces=("*",), dry_run=True)
 
-    assert pod_binding.decide(dry, "old", "d", pod) is BindingVerdict.DRY_RUN
+    assert pod_validating.decide(dry, "old", "d", pod) is BindingVerdict.DRY_RUN
     assert (
-        pod_binding.decide(BindingAdmissionRules(namespaces=("*",)), "old", "d", pod)
+        pod_validating.decide(BindingAdmissionRules(namespaces=("*",)), "old", "d", pod)
         is BindingVerdict.NOT_CHECKED
     )
-    assert pod_binding.split(" a, ,b ") == ("a", "b")
+    assert pod_validating.split(" a, ,b ") == ("a", "b")

@@ -7,9 +7,9 @@ import msgspec
 
 from koordinator import clock as clocks
 from koordinator.api import crd
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Namespace
 from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry

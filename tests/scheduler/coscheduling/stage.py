@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from koordinator.api import crd
-from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Node, Pod
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.meta import Object
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors

@@ -13,13 +13,13 @@ from koordinator.api import (
     pod_resources,
     priority,
     qos,
-    qos_priority_rules,
     resource_list,
     resources,
 )
 from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
 from koordinator.api.feature_gates import FeatureGates
+from koordinator.api.pod_resources import violations
 from koordinator.api.sigs import ElasticQuota
 from koordinator.manager.profiles import extended_resources
 from tests.vectors.compare import quantities
@@ -52,7 +52,7 @@ def qos_priority(case: Case) -> Case:
         case "preemptible":
             return {"allowed": priority.is_preemptible(pod.metadata.labels)}
         case "admit":
-            return {"allowed": not qos_priority_rules.violations(pod)}
+            return {"allowed": not violations(pod)}
     raise ValueError(case["op"])
 
 

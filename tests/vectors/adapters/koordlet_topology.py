@@ -13,7 +13,7 @@ from koordinator.api.node_topology import NodeResourceTopology, Zone, ZoneResour
 from koordinator.api.resource_list import Amounts
 from koordinator.host import sysfs
 from koordinator.host.sysfs import HostCPUTopology, Processor
-from koordinator.koordlet.report import kubelet_state, reserved_cpus, topology
+from koordinator.koordlet.report import reserved_cpus, topology
 from koordinator.koordlet.report.topology import NUMANode
 from tests.vectors.compare import quantities
 
@@ -44,7 +44,7 @@ def _machine(case: dict[str, Any]) -> HostCPUTopology:
 
 
 def _cpu_manager_state(case: dict[str, Any]) -> Any:
-    found = kubelet_state.allocations(case["state"], _pods(case))
+    found = reserved_cpus.allocations(case["state"], _pods(case))
     allocations = json.loads(POD_CPU_ALLOCS.encode(list(found.pods)))
     return {"allocations": allocations, "takenCPUs": cpuset.text_of(found.cpus)}
 
@@ -71,7 +71,7 @@ def _node_reservation(case: dict[str, Any]) -> Any:
 
 
 def _topology_policy(case: dict[str, Any]) -> Any:
-    return {"policy": kubelet_state.topology_policy(case["policy"], case["scope"])}
+    return {"policy": reserved_cpus.topology_policy(case["policy"], case["scope"])}
 
 
 def _kubelet_reserve(case: dict[str, Any]) -> Any:

@@ -15,9 +15,10 @@ from koordinator.api.node_topology import Zone
 from koordinator.api.slo_config import ColocationConfig, ColocationStrategy
 from koordinator.manager.config import colocation_config
 from koordinator.manager.config.colocation_config import ColocationState
-from koordinator.manager.noderesource import account, batch, decide, demand, target, zones
+from koordinator.manager.noderesource import account, batch, decide, target
 from koordinator.manager.noderesource.decide import Withdrawal
-from koordinator.manager.per_node import node_metric_controller
+from koordinator.manager.noderesource.rows import tell_amounts, zone_capacity, zones_target
+from koordinator.manager.per_node import node_objects
 
 _CONFIG = slo_config.COLOCATION
 _STRATEGY = slo_config.NODE_COLOCATION_STRATEGY
@@ -48,13 +49,13 @@ def _calculate(case: dict[str, Any]) -> Any:
     facts = account.node_facts(node)
     report = account.report_of(from_builtins(case["nodeMetricStatus"], NodeMetricStatus))
     pods = pods_of(case)
-    known = decide.NodeInputs(facts, report, demand.node_demand(pods, report))
+    known = decide.NodeInputs(facts, report, account.node_demand(pods, report))
     (amounts,) = decide.batch_amounts([known], [wanted.reclaim]).tolist()
     answer: dict[str, Any] = _amounts(amounts)
     found = [from_builtins(zone, Zone) for zone in case.get("nrtZones") or ()]
-    if zones.tell_amounts(found):
-        demands = demand.zone_demands(pods, report, len(found))
-        capacities = [zones.zone_capacity(zone) for zone in found]
+    if tell_amounts(found):
+        demands = account.zone_demands(pods, report, len(found))
+        capacities = [zone_capacity(zone) for zone in found]
         (rows,) = decide.zone_batch_amounts(
             [decide.ZoneInputs(facts, report, capacities, demands)], [wanted.reclaim]
         )
@@ -132,7 +133,7 @@ def _need_sync(case: dict[str, Any]) -> Any:
 
 
 def _update_zones(case: dict[str, Any]) -> Any:
-    updated, changed = zones.zones_target(
+    updated, changed = zones_target(
         [from_builtins(zone, Zone) for zone in case["zones"]],
         {
             zone: {
@@ -206,7 +207,7 @@ def _is_valid(case: dict[str, Any]) -> Any:
 def _metric_spec(case: dict[str, Any]) -> Any:
     state = ColocationState(_config(case["colocationConfig"]), True, case["configErrorStatus"])
     old = from_builtins(case["oldSpec"], NodeMetricSpec) if case.get("oldSpec") else None
-    return {"spec": msgspec.to_builtins(node_metric_controller.wanted_spec(state, _node(case["node"]), old))}
+    return {"spec": msgspec.to_builtins(node_objects.wanted_spec(state, _node(case["node"]), old))}
 
 
 def _is_disabled(case: dict[str, Any]) -> Any:

@@ -10,9 +10,8 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetricStatus
 from koordinator.api.slo_config import ColocationConfig, ColocationStrategy
 from koordinator.manager.config import colocation_config
-from koordinator.manager.config.colocation_config import NodeStrategy
-from koordinator.manager.config.policies import mid_policy
-from koordinator.manager.noderesource import account, decide, demand
+from koordinator.manager.config.colocation_config import NodeStrategy, mid_policy
+from koordinator.manager.noderesource import account, decide
 from koordinator.manager.noderesource.decide import Withdrawal
 from tests.vectors.adapters.manager_batch import pods_of
 
@@ -48,7 +47,7 @@ def _batch(case: dict[str, Any], node: Node, strategy: ColocationStrategy, confi
 
 def _inputs(case: dict[str, Any], node: Node) -> decide.NodeInputs:
     report = account.report_of(from_builtins(case["nodeMetricStatus"], NodeMetricStatus))
-    demanded = demand.node_demand(pods_of(case), report)
+    demanded = account.node_demand(pods_of(case), report)
     return decide.NodeInputs(account.node_facts(node), report, demanded)
 
 

@@ -12,7 +12,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
 from koordinator.api.errors import ProtocolError
 from koordinator.manager.config import amplification, cpu_normalization
-from koordinator.manager.noderesource import account, device
+from koordinator.manager.noderesource import account, rows
 from koordinator.manager.webhooks import node_status
 from tests.vectors import compare
 
@@ -99,11 +99,11 @@ def _millis(amounts: dict[str, Any]) -> dict[str, int]:
 def devices(case: dict[str, Any]) -> Any:
     found = None if case["device"] is None else from_builtins(case["device"], Device)
     if case["op"] == "rdma":
-        target = device.rdma_target(found)
-        known: tuple[str, ...] = device.RDMA_RESOURCES
+        target = rows.rdma_target(found)
+        known: tuple[str, ...] = rows.RDMA_RESOURCES
     else:
-        target = device.gpu_target(found, publishes_shared=case["sharedGate"])
-        known = device.GPU_RESOURCES
+        target = rows.gpu_target(found, publishes_shared=case["sharedGate"])
+        known = rows.GPU_RESOURCES
     if target.amounts == dict.fromkeys(known):
         return {"reset": True}
     written = {

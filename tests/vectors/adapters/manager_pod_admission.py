@@ -11,7 +11,7 @@ from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.manager.profiles import extended_resources
 from koordinator.manager.quota.tree import QuotaTree, quota_info
-from koordinator.manager.webhooks import pod_binding, pod_quotas, pod_rules
+from koordinator.manager.webhooks import pod_quotas, pod_rules, pod_validating
 from tests.vectors import compare
 
 
@@ -96,12 +96,12 @@ def _may_bind(case: dict[str, Any]) -> bool:
         "bypass_labels": "bypassLabels",
         "bypass_annotations": "bypassAnnotations",
     }
-    given = {field: pod_binding.split(config[flag]) for field, flag in flags.items() if flag in config}
+    given = {field: pod_validating.split(config[flag]) for field, flag in flags.items() if flag in config}
     rules = msgspec.structs.replace(
-        pod_binding.BindingAdmissionRules(dry_run=config.get("dryRun", False)), **given
+        pod_validating.BindingAdmissionRules(dry_run=config.get("dryRun", False)), **given
     )
     pod = None if case["pod"] is None else from_builtins(case["pod"], Pod)
-    return pod_binding.decide(rules, request["user"], request["namespace"], lambda: pod).allowed
+    return pod_validating.decide(rules, request["user"], request["namespace"], lambda: pod).allowed
 
 
 ADAPTERS = {"pod-inject": pod_inject, "pod-validate": pod_validate}

@@ -9,8 +9,8 @@ from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import ElasticQuota
-from koordinator.manager.quota import pods, validation
-from koordinator.manager.quota.pods import PodQuotaRules, QuotaUseVerdict
+from koordinator.manager.quota import evaluation, validation
+from koordinator.manager.quota.evaluation import PodQuotaRules, QuotaUseVerdict
 from koordinator.manager.quota.tree import QuotaTree, quota_info
 from koordinator.manager.quota.validation import QuotaRules, QuotaVerdict
 from koordinator.manager.webhooks import quota_admission
@@ -57,7 +57,7 @@ def _step(tree: QuotaTree, current: dict[str, Any], step: dict[str, Any], gates:
     if step["op"] in ("podCreate", "podUpdate"):
         old = from_builtins(step["oldPod"], Pod) if step["op"] == "podUpdate" else None
         pod = from_builtins(step["pod"], Pod)
-        return _shown(pods.check(tree, pod, old, pod.metadata.namespace, _pod_rules(gates)))
+        return _shown(evaluation.check_quota_use(tree, pod, old, pod.metadata.namespace, _pod_rules(gates)))
     body = step["quota"]
     name = body["metadata"]["name"]
     if step["op"] == "delete":
@@ -119,7 +119,11 @@ def elasticquota_webhook(case: dict[str, Any]) -> Any:
     gates = case.get("gates") or []
     if case["kind"] == "pod":
         old = _pod(case["old"]) if case["operation"] == "update" else None
-        return {"allowed": pods.check(tree, _pod(case["pod"]), old, "d", _pod_rules(gates)).allowed}
+        return {
+            "allowed": evaluation.check_quota_use(
+                tree, _pod(case["pod"]), old, "d", _pod_rules(gates)
+            ).allowed
+        }
     body = _quota(case["object"])
     if case["kind"] == "default":
         return _mutated(quota_admission.complete(body, tree), "treeId")

@@ -12,11 +12,10 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.manager.noderesource import target
-from koordinator.yarn import allocation, amounts, containers, eviction, hadoop_config, node_sync
+from koordinator.yarn import allocation, amounts, containers, eviction, hadoop_config, node_sync, rpc
 from koordinator.yarn.amounts import BatchAmount, Rounding, YarnResource
 from koordinator.yarn.hadoop_config import Dialect, HadoopConfigError, YarnCluster
 from koordinator.yarn.node_sync import NodeId, NodeManagerReport, Policy, SyncPlan
-from koordinator.yarn.rpc import digest, requests, responses
 from tests.vectors.compare import subset
 
 Case = dict[str, Any]
@@ -183,46 +182,46 @@ def evict_order(case: Case) -> Any:
     }
 
 
-def rpc(case: Case) -> Any:
+def rpc_case(case: Case) -> Any:
     client_id = bytes.fromhex(case.get("clientId", ""))
     match case["op"]:
         case "header":
-            auth = requests.Auth.SIMPLE if case["auth"] in ("simple", "none") else requests.Auth.SASL
-            return {"hex": requests.connection_header(auth).hex()}
+            auth = rpc.Auth.SIMPLE if case["auth"] in ("simple", "none") else rpc.Auth.SASL
+            return {"hex": rpc.connection_header(auth).hex()}
         case "context":
-            frame = requests.connection_context(
+            frame = rpc.connection_context(
                 client_id, case["protocol"], case.get("effectiveUser"), case.get("realUser")
             )
         case "updateNodeResource":
             updates = [
-                requests.NodeUpdate(
+                rpc.NodeUpdate(
                     NodeId(node["host"], node["port"]),
                     YarnResource(node["vcores"], node["memoryMB"]),
                     node.get("overCommitTimeout"),
                 )
                 for node in case["nodes"]
             ]
-            frame = requests.update_node_resource(client_id, case["callId"], updates)
+            frame = rpc.update_node_resource(client_id, case["callId"], updates)
         case "getClusterNodes":
             states = case.get("states", case.get("nodeStates")) or ()
-            named = [requests.NODE_STATES[each - 1] if isinstance(each, int) else each for each in states]
-            frame = requests.get_cluster_nodes(client_id, case["callId"], named)
+            named = [rpc.NODE_STATES[each - 1] if isinstance(each, int) else each for each in states]
+            frame = rpc.get_cluster_nodes(client_id, case["callId"], named)
         case "getServiceStatus":
-            frame = requests.get_service_status(client_id, case["callId"])
+            frame = rpc.get_service_status(client_id, case["callId"])
         case "response":
             return _response(case, client_id)
         case "digest":
-            challenge = digest.Challenge(case["realm"], case["nonce"], case["protocol"], case["serverId"])
+            challenge = rpc.Challenge(case["realm"], case["nonce"], case["protocol"], case["serverId"])
             token = (bytes.fromhex(case["identifier"]), bytes.fromhex(case["password"]))
-            return msgspec.to_builtins(digest.answer(*token, challenge, case["cnonce"]))
+            return msgspec.to_builtins(rpc.answer(*token, challenge, case["cnonce"]))
         case op:
             raise ValueError(op)
     return {"hex": frame.hex()}
 
 
 def _response(case: Case, client_id: bytes) -> Any:
-    found = responses.parse(bytes.fromhex(case["hex"]), client_id)
-    if found.status is not responses.RpcStatus.SUCCESS:
+    found = rpc.parse(bytes.fromhex(case["hex"]), client_id)
+    if found.status is not rpc.RpcStatus.SUCCESS:
         return {
             "ok": False,
             "status": found.status.value,
@@ -231,13 +230,13 @@ def _response(case: Case, client_id: bytes) -> Any:
             "standby": found.is_standby,
         }
     if case["kind"] == "getServiceStatus":
-        return {"ok": True, "state": responses.service_state(found.result)}
+        return {"ok": True, "state": rpc.service_state(found.result)}
     if case["kind"] == "getClusterNodes":
-        return {"ok": True, "nodes": [_rpc_node(node) for node in responses.cluster_nodes(found.result)]}
+        return {"ok": True, "nodes": [_rpc_node(node) for node in rpc.cluster_nodes(found.result)]}
     return {"ok": True}
 
 
-def _rpc_node(node: responses.NodeReport) -> Case:
+def _rpc_node(node: rpc.NodeReport) -> Case:
     return {
         "host": node.host,
         "port": node.port,
@@ -254,7 +253,7 @@ ADAPTERS = {
     "yarn-node-resource": node_resource,
     "yarn-batch-subtract": batch_subtract,
     "yarn-evict-order": evict_order,
-    "yarn-rpc": rpc,
+    "yarn-rpc": rpc_case,
 }
 
 COMPARE = {"yarn-rpc": subset}

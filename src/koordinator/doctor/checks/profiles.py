@@ -14,8 +14,8 @@ from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace, Pod
 from koordinator.api.groups import PriorityClass
 from koordinator.api.labels import SKIP_UPDATE_RESOURCES
+from koordinator.api.pod_resources import FORBIDDEN_PRIORITIES
 from koordinator.api.priority import BANDS, INSTALLED_NUMBERS
-from koordinator.api.qos_priority_rules import FORBIDDEN_PRIORITIES
 from koordinator.doctor.checks import pods
 from koordinator.doctor.finding import Finding, FindingSeverity
 from koordinator.doctor.snapshot import ClusterSnapshot

@@ -19,10 +19,9 @@ from koordinator.koordlet.hooks.cpu_normalization_run import CPUNormalizationHoo
 from koordinator.koordlet.hooks.cpuset_allocator import CPUSetAllocator
 from koordinator.koordlet.hooks.device_inject import GPUEnvInject, RDMADeviceInject
 from koordinator.koordlet.hooks.group_identity import GroupIdentity
-from koordinator.koordlet.hooks.hook import Hook, HookTools, IdleGroups
+from koordinator.koordlet.hooks.hook import Hook, HookRegistry, HookTools, IdleGroups, StageResult
 from koordinator.koordlet.hooks.oom_score import OOMScoreAdj
 from koordinator.koordlet.hooks.reconciler import Reconciler
-from koordinator.koordlet.hooks.registry import HookRegistry, StageResult
 from koordinator.koordlet.hooks.resctrl_pod import ResctrlHook
 from koordinator.koordlet.hooks.tc_run import TCNetworkQoS
 from koordinator.koordlet.hooks.terway_run import TerwayQoS

@@ -18,8 +18,14 @@ from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import UNLIMITED, Knob
 from koordinator.koordlet.hooks import cpu_normalization_run
 from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse, PodContext
-from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
-from koordinator.koordlet.hooks.registry import HookRegistry, ReconcileLevel, by_pod_qos
+from koordinator.koordlet.hooks.hook import (
+    Hook,
+    HookRegistry,
+    HookRule,
+    HookTools,
+    ReconcileLevel,
+    by_pod_qos,
+)
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import cpu_burst, cpu_suppress
 from koordinator.koordlet.view import Topic

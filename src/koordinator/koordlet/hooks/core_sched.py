@@ -15,12 +15,19 @@ from koordinator.api import qos
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo_qos import ResourceQOS, ResourceQOSStrategy
 from koordinator.host.cgroups import KernelSupport
-from koordinator.host.core_sched import NO_COOKIE, CoreSchedCookies
 from koordinator.host.files import FileFailure, FileProblem
+from koordinator.host.syscalls import NO_COOKIE, CoreSchedCookies
 from koordinator.koordlet.hooks.contexts import ContainerContext, CoreGroup, HookResponse
 from koordinator.koordlet.hooks.group_identity import CORE_SCHED_SYSCTL, IDENTITY_SYSCTL
-from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
-from koordinator.koordlet.hooks.registry import REASON, HookRegistry, ReconcileLevel, by_pod_qos
+from koordinator.koordlet.hooks.hook import (
+    REASON,
+    Hook,
+    HookRegistry,
+    HookRule,
+    HookTools,
+    ReconcileLevel,
+    by_pod_qos,
+)
 from koordinator.koordlet.metrics import status_of
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic

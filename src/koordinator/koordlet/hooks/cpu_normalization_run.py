@@ -15,8 +15,14 @@ from koordinator.api.qos import QoSClass
 from koordinator.api.slo import CPUBurstStrategy
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse, PodContext
-from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
-from koordinator.koordlet.hooks.registry import HookRegistry, ReconcileLevel, by_pod_qos
+from koordinator.koordlet.hooks.hook import (
+    Hook,
+    HookRegistry,
+    HookRule,
+    HookTools,
+    ReconcileLevel,
+    by_pod_qos,
+)
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import cpu_burst
 from koordinator.koordlet.view import NodeView, Topic

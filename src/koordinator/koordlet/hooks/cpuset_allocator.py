@@ -29,8 +29,14 @@ from koordinator.koordlet.hooks.contexts import (
     HostApplicationContext,
     PodContext,
 )
-from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
-from koordinator.koordlet.hooks.registry import HookRegistry, ReconcileLevel, by_pod_qos
+from koordinator.koordlet.hooks.hook import (
+    Hook,
+    HookRegistry,
+    HookRule,
+    HookTools,
+    ReconcileLevel,
+    by_pod_qos,
+)
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
 

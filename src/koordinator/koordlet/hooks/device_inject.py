@@ -18,8 +18,7 @@ from koordinator.koordlet.hooks.contexts import (
     HookResponse,
     HookStage,
 )
-from koordinator.koordlet.hooks.hook import Hook
-from koordinator.koordlet.hooks.registry import HookRegistry
+from koordinator.koordlet.hooks.hook import Hook, HookRegistry
 
 HAMI_CORE = "HAMi-core"
 HAMI_LIBRARY = "/usr/local/vgpu/libvgpu.so"

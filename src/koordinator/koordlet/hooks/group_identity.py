@@ -18,7 +18,7 @@ from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import KernelSupport
 from koordinator.host.errors import LayoutError
-from koordinator.koordlet.hooks import pod_contexts
+from koordinator.koordlet.hooks import contexts
 from koordinator.koordlet.hooks.contexts import (
     KATA,
     ClassContext,
@@ -27,8 +27,7 @@ from koordinator.koordlet.hooks.contexts import (
     HostApplicationContext,
     PodContext,
 )
-from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
-from koordinator.koordlet.hooks.registry import REASON, HookRegistry, ReconcileLevel
+from koordinator.koordlet.hooks.hook import REASON, Hook, HookRegistry, HookRule, HookTools, ReconcileLevel
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
 from koordinator.koordlet.writing.update_plan import Update
@@ -237,7 +236,7 @@ class GroupIdentity(Hook):
         view, known = self.shared.view, set()
         for record in view.pods.values():
             known.add(record.group)
-            pod = pod_contexts.of_pod(record)
+            pod = contexts.of_pod(record)
             if not record.is_active or pod.runtime_class == KATA:
                 continue
             try:

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from koordinator.api.annotations import koordlet as annotations_of
 from koordinator.api.annotations.koordlet import OOMScoreRangeError
 from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse
-from koordinator.koordlet.hooks.hook import Hook
-from koordinator.koordlet.hooks.registry import REASON, HookRegistry, ReconcileLevel
+from koordinator.koordlet.hooks.hook import REASON, Hook, HookRegistry, ReconcileLevel
 
 
 def score(annotations: Mapping[str, str], container: str, obj: str = "") -> int | None:

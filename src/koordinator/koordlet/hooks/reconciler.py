@@ -15,7 +15,7 @@ from koordinator.cluster.supervise import Guard
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.errors import ContentError
-from koordinator.koordlet.hooks import pod_contexts
+from koordinator.koordlet.hooks import contexts
 from koordinator.koordlet.hooks.contexts import (
     KATA,
     NOTHING,
@@ -26,7 +26,7 @@ from koordinator.koordlet.hooks.contexts import (
     HostApplicationContext,
     PodContext,
 )
-from koordinator.koordlet.hooks.registry import (
+from koordinator.koordlet.hooks.hook import (
     ALL,
     REASON,
     Deliver,
@@ -121,17 +121,15 @@ class Reconciler:
 
     def _planned(self, record: PodRecord) -> _Plan:
         plan = _Plan(record, self._generation)
-        pod = pod_contexts.of_pod(record)
+        pod = contexts.of_pod(record)
         self._ask(plan, 0, ReconcileLevel.POD, pod, pod)
         if pod.runtime_class == KATA:
             return plan
         if self._registry.entries(ReconcileLevel.SANDBOX):
-            sandbox = pod_contexts.of_sandbox(
-                pod, record, self._shared.host.cgroups, self._shared.view.driver
-            )
+            sandbox = contexts.of_sandbox(pod, record, self._shared.host.cgroups, self._shared.view.driver)
             if sandbox is not None:
                 self._ask(plan, 1, ReconcileLevel.SANDBOX, pod, sandbox)
-        for container in pod_contexts.of_containers(pod, record):
+        for container in contexts.of_containers(pod, record):
             self._ask(plan, 1, ReconcileLevel.CONTAINER, pod, container)
         return plan
 

@@ -15,8 +15,7 @@ from koordinator.koordlet.hooks.contexts import (
     PodContext,
     ResctrlGroup,
 )
-from koordinator.koordlet.hooks.hook import Hook, HookTools
-from koordinator.koordlet.hooks.registry import REASON, HookRegistry, ReconcileLevel
+from koordinator.koordlet.hooks.hook import REASON, Hook, HookRegistry, HookTools, ReconcileLevel
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import resctrl
 from koordinator.koordlet.qos.resctrl import ResctrlCPU

@@ -18,9 +18,8 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet.hooks import net_qos, tc
 from koordinator.koordlet.hooks.commands import Commands, Done, host_runner
 from koordinator.koordlet.hooks.contexts import HookResponse, HookStage, PodContext
-from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
+from koordinator.koordlet.hooks.hook import REASON, Hook, HookRegistry, HookRule, HookTools, ReconcileLevel
 from koordinator.koordlet.hooks.net_qos import NetworkRule, TrafficClass
-from koordinator.koordlet.hooks.registry import REASON, HookRegistry, ReconcileLevel
 from koordinator.koordlet.hooks.tc import TcClass, TcPlan
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared

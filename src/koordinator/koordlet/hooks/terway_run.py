@@ -14,9 +14,8 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.host.files import FileProblem, problem_of
 from koordinator.koordlet.hooks import net_qos
-from koordinator.koordlet.hooks.hook import Hook, HookRule, HookTools
+from koordinator.koordlet.hooks.hook import REASON, Hook, HookRegistry, HookRule, HookTools
 from koordinator.koordlet.hooks.net_qos import NetworkRule
-from koordinator.koordlet.hooks.registry import REASON, HookRegistry
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic

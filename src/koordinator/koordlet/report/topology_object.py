@@ -31,9 +31,14 @@ from koordinator.api.node_topology import NodeResourceTopology, Zone
 from koordinator.api.quantity import QuantityError
 from koordinator.host.sysfs import HostCPUTopology
 from koordinator.koordlet.errors import NodeConfigError
-from koordinator.koordlet.report import kubelet_state, reserved_cpus, topology
-from koordinator.koordlet.report.kubelet_state import KubeletAllocations
-from koordinator.koordlet.report.reserved_cpus import KubeletConfig
+from koordinator.koordlet.report import reserved_cpus, topology
+from koordinator.koordlet.report.reserved_cpus import (
+    NO_POLICY,
+    KubeletAllocations,
+    KubeletConfig,
+    allocations,
+    topology_policy,
+)
 from koordinator.koordlet.report.topology import NUMANode
 
 MANAGED_BY, KOORDINATOR = "app.kubernetes.io/managed-by", "Koordinator"
@@ -222,11 +227,11 @@ class _Report:
     def _policies(self) -> list[str]:
         """Empty while the kubelet's policy is not known."""
         if self._in.kubelet is None:
-            return [kubelet_state.NO_POLICY]
+            return [NO_POLICY]
         config = self._in.kubelet.config
         if config is None:
             return []
-        return [kubelet_state.topology_policy(config.topology_manager_policy, config.topology_manager_scope)]
+        return [topology_policy(config.topology_manager_policy, config.topology_manager_scope)]
 
     def _system(self) -> SystemQOSResource | None:
         try:
@@ -274,7 +279,7 @@ def _pinned(inputs: Inputs) -> KubeletAllocations:
     config = inputs.kubelet.config
     if config is not None and config.cpu_manager_policy != reserved_cpus.STATIC_POLICY:
         return _NONE_PINNED  # a state file may have been left by an older policy
-    return kubelet_state.allocations(inputs.kubelet.state, inputs.pods)
+    return allocations(inputs.kubelet.state, inputs.pods)
 
 
 def _reported(cpus: HostCPUTopology) -> ReportedCPUs:

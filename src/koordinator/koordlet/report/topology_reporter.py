@@ -20,9 +20,8 @@ from koordinator.host.kubelet import KubeletError, cpu_manager_state
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.report import topology, topology_object
-from koordinator.koordlet.report.kubelet_state import KubeletAllocations
 from koordinator.koordlet.report.outage import FirstRounds, Outage
-from koordinator.koordlet.report.reserved_cpus import KubeletConfig
+from koordinator.koordlet.report.reserved_cpus import KubeletAllocations, KubeletConfig
 from koordinator.koordlet.report.topology import NUMANode
 from koordinator.koordlet.report.topology_object import Inputs, KubeletFacts
 from koordinator.koordlet.view import Topic

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from koordinator.api.apiextensions import CustomResourceDefinition
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.meta import Object, OwnerReference, Resource, metadata_view
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller

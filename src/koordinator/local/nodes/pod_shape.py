@@ -16,7 +16,7 @@ from koordinator.api.qos import QoSClass
 from koordinator.api.resource_list import Amounts
 from koordinator.api.slo import DEFAULT_CPU_BURST_STRATEGY, CPUBurstStrategy
 from koordinator.host import cgroup_knobs
-from koordinator.koordlet.hooks import batch_resource, pod_contexts
+from koordinator.koordlet.hooks import batch_resource, contexts
 from koordinator.koordlet.hooks.batch_resource import BatchLimits, BatchRule
 from koordinator.koordlet.qos import cpu_burst, cpu_suppress
 from koordinator.koordlet.report import node_metric
@@ -103,8 +103,8 @@ def read(
 
 def group_of(pod: Pod, rule: BatchRule) -> BatchLimits:
     """Return what the pod's group holds: what the kubelet writes, and over it what the hook `BatchResource` does."""
-    running = pod_contexts.running_together(pod)
-    extended = pod_contexts.batch_resources_of(pod, running)
+    running = contexts.running_together(pod)
+    extended = contexts.batch_resources_of(pod, running)
     found = batch_resource.pod_limits(qos.raw(pod), extended, rule, [each.name for each in running])
     request_milli = _amount(pod_resources.requests(pod), resources.CPU).milli
     by_kubelet = BatchLimits(

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.manager.config.policies import CalculatePolicy, ReclaimPolicy
+from koordinator.manager.config.colocation_config import CalculatePolicy, ReclaimPolicy
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]

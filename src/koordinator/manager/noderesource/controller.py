@@ -19,12 +19,12 @@ from koordinator.manager.config.colocation_config import ColocationState, NodeSt
 from koordinator.manager.config.node_entries import REMEMBERED_MAX, Signature
 from koordinator.manager.config.slo_configs import ConfigSection
 from koordinator.manager.metrics import FAILED, SUCCEEDED
-from koordinator.manager.noderesource import decide, node_events, plugins, zones
+from koordinator.manager.noderesource import decide, node_events, plugins
 from koordinator.manager.noderesource import target as targets
 from koordinator.manager.noderesource.decide import Withdrawal
 from koordinator.manager.noderesource.fleet import NodeFleet
 from koordinator.manager.noderesource.node_events import NodeEventRecorder
-from koordinator.manager.noderesource.rows import NodeRow
+from koordinator.manager.noderesource.rows import NodeRow, zones_need_write
 from koordinator.manager.noderesource.target import NodeTarget
 from koordinator.manager.noderesource.writer import NodePatch, NodeWriter
 from koordinator.manager.parts import ManagerContext
@@ -219,7 +219,7 @@ class NodeResourceController:
         if self._is_due(self._zones_written_s, row, now_s):
             return 0.0
         threshold = row.strategy.diff_threshold
-        return threshold if zones.needs_write(row.topology.zones, target.zones, threshold) else None
+        return threshold if zones_need_write(row.topology.zones, target.zones, threshold) else None
 
     def _is_due(self, written_s: dict[str, float], row: NodeRow, now_s: float) -> bool:
         """Return whether small differences are to be written, too. Nodes that a process has never written have

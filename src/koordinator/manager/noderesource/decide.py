@@ -7,19 +7,20 @@ from itertools import islice
 import msgspec
 import numpy as np
 
-from koordinator.manager.config.policies import MidPolicy, ReclaimPolicy
+from koordinator.manager.config.colocation_config import MidPolicy, ReclaimPolicy
 from koordinator.manager.noderesource import batch, mid
 from koordinator.manager.noderesource.account import (
     NANO_PER_MILLI,
     ZERO,
     AccountedNode,
     Amount,
+    HighPriorityDemand,
     Measured,
     MetricFigures,
+    ZoneDemand,
     rounded_down,
 )
 from koordinator.manager.noderesource.batch import I64
-from koordinator.manager.noderesource.demand import HighPriorityDemand, ZoneDemand
 
 
 class Withdrawal(enum.Enum):

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.manager.config.policies import MidPolicy
+from koordinator.manager.config.colocation_config import MidPolicy
 from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI, distinct, scale, scale_units
 
 Mask = npt.NDArray[np.bool_]

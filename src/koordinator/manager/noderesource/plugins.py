@@ -18,11 +18,10 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import CPUNormalizationConfig, ResourceAmplificationConfig
 from koordinator.manager.config import amplification, cpu_normalization
 from koordinator.manager.config.node_entries import first_match
-from koordinator.manager.noderesource import account, decide, zones
+from koordinator.manager.noderesource import account, decide
 from koordinator.manager.noderesource.batch import MILLI
 from koordinator.manager.noderesource.decide import NodeInputs, Withdrawal, ZoneInputs
-from koordinator.manager.noderesource.device import DeviceTarget
-from koordinator.manager.noderesource.rows import NodeRow
+from koordinator.manager.noderesource.rows import DeviceTarget, NodeRow, withdrawn_zones
 from koordinator.manager.noderesource.target import BATCH, NOT_LENT, NodeTarget, Note, lend, whole_amount
 from koordinator.manager.options import NODE_RESOURCE_PLUGINS, is_chosen
 
@@ -234,7 +233,7 @@ def _withdraw(row: NodeRow, target: NodeTarget) -> None:
     if row.is_enabled or labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE in row.node.metadata.annotations:
         target.origin = dict.fromkeys(BATCH, 0)
     if row.topology is not None:
-        target.zones.update(zones.withdrawn(row.topology.zones))
+        target.zones.update(withdrawn_zones(row.topology.zones))
 
 
 class MidResource:

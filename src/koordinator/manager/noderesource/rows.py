@@ -1,35 +1,207 @@
-"""All that is known of one node, as plugins see it: facts, worked out once when an object changes."""
+"""All that is known of one node, as plugins see it: facts, worked out once when an object changes.
+
+Amounts per NUMA zone, on the NodeResourceTopology of a node, are Batch resources (behaviour/manager 6.6). GPU and RDMA
+resources follow from what the Device object lists (behaviour/manager 10). Amounts are in thousandths, as everywhere in
+this room; None or absent means that the node must not have it.
+"""
 
 import logging
+from collections.abc import Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from koordinator import clock
 from koordinator.api import labels, quantity, resources
 from koordinator.api.annotations.node import CPU_BASIC_INFO, CPUBasicInfo
 from koordinator.api.core import Node
-from koordinator.api.device import Device
+from koordinator.api.device import Device, DeviceInfo
 from koordinator.api.errors import ProtocolError
 from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
-from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.api.node_topology import NodeResourceTopology, Zone, ZoneResource
 from koordinator.api.quantity import QuantityError
 from koordinator.manager.config.colocation_config import NodeStrategy
-from koordinator.manager.noderesource import account, demand, device, target, zones
+from koordinator.manager.noderesource import account, batch, target
 from koordinator.manager.noderesource.account import (
     EMPTY_REPORT,
     AccountedNode,
     AccountedPod,
     Amount,
+    HighPriorityDemand,
     MetricFigures,
+    ZoneDemand,
+    bounded,
 )
+from koordinator.manager.noderesource.batch import MILLI
 from koordinator.manager.noderesource.decide import Withdrawal
-from koordinator.manager.noderesource.demand import HighPriorityDemand, ZoneDemand
-from koordinator.manager.noderesource.device import DeviceTarget
 from koordinator.manager.noderesource.target import Note
 
 log = logging.getLogger(__name__)
 
-OWNED = frozenset((*target.BATCH, *resources.MID_RESOURCES, *device.GPU_RESOURCES, *device.RDMA_RESOURCES))
+GPU_TYPE, RDMA_TYPE = "gpu", "rdma"
+WHOLE_DEVICE_PERCENT = 100
+
+GPU_RESOURCES = (
+    resources.GPU,
+    resources.GPU_CORE,
+    resources.GPU_MEMORY,
+    resources.GPU_MEMORY_RATIO,
+    resources.GPU_SHARED,
+    resources.HUAWEI_NPU_CORE,
+    resources.HUAWEI_NPU_CPU,
+    resources.HUAWEI_NPU_DVPP,
+)
+"""All that is ever written on, or removed from, a node for its GPUs."""
+RDMA_RESOURCES = (resources.RDMA,)
+
+_COPIED_LABELS = (labels.GPU_VENDOR, labels.GPU_MODEL, labels.GPU_DRIVER_VERSION)
+_VENDORS_WITH_GPU_RESOURCE = ("", "nvidia")
+
+
+class DeviceTarget(msgspec.Struct, frozen=True):
+    """The amounts and labels that the node should have: None removes an amount; a resource not named stays."""
+
+    amounts: dict[str, int | None]
+    labels: dict[str, str] = {}
+
+
+NO_GPUS = DeviceTarget(dict.fromkeys(GPU_RESOURCES))
+NO_NICS = DeviceTarget(dict.fromkeys(RDMA_RESOURCES))
+
+
+def gpu_target(device: Device | None, *, publishes_shared: bool) -> DeviceTarget:
+    """Sums over healthy GPUs; without any, all known resources go.
+
+    `publishes_shared` is the feature gate EnableSyncGPUSharedResource. Raises: quantity.QuantityError.
+    """
+    healthy = _healthy(device, GPU_TYPE)
+    if device is None or not healthy:
+        return NO_GPUS
+    sums = _sums(healthy)
+    amounts: dict[str, int | None] = {name: sums[name] for name in GPU_RESOURCES if name in sums}
+    own = device.metadata.labels
+    # Amounts of koordinator.sh/gpu are percents of cards, which only these vendors' cores are.
+    if own.get(labels.GPU_VENDOR, "") in _VENDORS_WITH_GPU_RESOURCE:
+        amounts[resources.GPU] = sums.get(resources.GPU_CORE, 0)
+    if publishes_shared:
+        amounts[resources.GPU_SHARED] = len(healthy) * WHOLE_DEVICE_PERCENT * MILLI
+    return DeviceTarget(amounts, {key: own[key] for key in _COPIED_LABELS if key in own})
+
+
+def rdma_target(device: Device | None) -> DeviceTarget:
+    """100 for each healthy NIC; without any, the resource goes."""
+    count = len(_healthy(device, RDMA_TYPE))
+    return DeviceTarget({resources.RDMA: count * WHOLE_DEVICE_PERCENT * MILLI if count else None})
+
+
+def _healthy(device: Device | None, kind: str) -> list[DeviceInfo]:
+    if device is None:
+        return []
+    return [info for info in device.spec.devices if info.type == kind and info.health]
+
+
+def _sums(devices: list[DeviceInfo]) -> dict[str, int]:
+    """Resource -> thousandths over all devices, of every resource that any of them names."""
+    names = sorted({name for info in devices for name in info.resources})
+    rows = [[quantity.milli(info.resources.get(name, 0)) for name in names] for info in devices]
+    totals = np.array(rows, np.int64).reshape(len(devices), len(names)).sum(axis=0)
+    return dict(zip(names, totals.tolist(), strict=True))
+
+
+ZoneAmounts = Mapping[str, Mapping[str, int | None]]
+"""Zone name -> resource -> whole units; None means that the zone must not have it."""
+
+
+def tell_amounts(zones: Sequence[Zone]) -> bool:
+    """Return whether any zone tells its cpu or memory; without, there is nothing to divide."""
+    return any(row.name in (resources.CPU, resources.MEMORY) for zone in zones for row in zone.resources)
+
+
+def zone_capacity(zone: Zone) -> Amount:
+    """Allocatable cpu and memory in thousandths."""
+    cpu = memory = 0
+    for row in zone.resources:
+        if row.name == resources.CPU:
+            cpu = quantity.milli(row.allocatable)
+        elif row.name == resources.MEMORY:
+            memory = quantity.milli(row.allocatable)
+    return bounded((cpu, memory))
+
+
+def withdrawn_zones(zones: Sequence[Zone]) -> dict[str, dict[str, int | None]]:
+    """Return what removes the Batch resources of all zones that have some."""
+    return {
+        zone.name: dict.fromkeys(resources.BATCH_RESOURCES)
+        for zone in zones
+        if any(row.name in resources.BATCH_RESOURCES for row in zone.resources)
+    }
+
+
+def zones_need_write(zones: Sequence[Zone], wanted: ZoneAmounts, threshold: float) -> bool:
+    """Return whether any amount of any zone differs by more than the threshold."""
+    for zone in zones:
+        amounts = wanted.get(zone.name)
+        if not amounts:
+            continue
+        rows = {row.name: row for row in zone.resources if row.name in amounts}
+        for name, want in amounts.items():
+            row = rows.get(name)
+            if (row is None) != (want is None):
+                return True
+            if row is None or want is None:
+                continue
+            for have in (row.capacity, row.allocatable, row.available):
+                if batch.differs(quantity.value(have), want, threshold):
+                    return True
+    return False
+
+
+def zones_target(zones: Sequence[Zone], wanted: ZoneAmounts, threshold: float) -> tuple[list[Zone], bool]:
+    """Return the zones with their Batch resources, and whether any changed by more than the threshold.
+
+    Zones that `wanted` lacks keep what they have.
+    """
+    updated, changed = [], False
+    for zone in zones:
+        amounts = dict(wanted.get(zone.name, {}))
+        rows = []
+        zone_changed = False
+        for row in zone.resources:
+            if row.name not in amounts:
+                rows.append(row)
+                continue
+            want = amounts.pop(row.name)
+            if want is None:
+                zone_changed = True
+                continue
+            replaced = _zone_resource(row, want, threshold)
+            zone_changed |= replaced is not row
+            rows.append(replaced)
+        for name, want in amounts.items():
+            if want is not None:
+                text = quantity.text_of_value(want)
+                rows.append(ZoneResource(name=name, capacity=text, allocatable=text, available=text))
+                zone_changed = True
+        if zone_changed:
+            changed = True
+            rows.sort(key=lambda row: row.name)
+            zone = msgspec.structs.replace(zone, resources=rows)
+        updated.append(zone)
+    return updated, changed
+
+
+def _zone_resource(row: ZoneResource, want: int, threshold: float) -> ZoneResource:
+    """Return the row with those of its three amounts replaced that differ enough; itself when none does."""
+    text = quantity.text_of_value(want)
+    changes = {
+        field: text
+        for field in ("capacity", "allocatable", "available")
+        if batch.differs(quantity.value(getattr(row, field)), want, threshold)
+    }
+    return msgspec.structs.replace(row, **changes) if changes else row
+
+
+OWNED = frozenset((*target.BATCH, *resources.MID_RESOURCES, *GPU_RESOURCES, *RDMA_RESOURCES))
 """Resources on nodes that are ours to write."""
 
 CLOCK_SKEW_S = 60.0
@@ -102,8 +274,8 @@ class NodeRow(msgspec.Struct):
     """Of the topology's zones; empty when none tells its amounts."""
     cpu: CPUBasicInfo | ProtocolError | None = None
     has_device: bool = False
-    gpu: DeviceTarget = device.NO_GPUS
-    rdma: DeviceTarget = device.NO_NICS
+    gpu: DeviceTarget = NO_GPUS
+    rdma: DeviceTarget = NO_NICS
     device_problem: str = ""
     strategy: NodeStrategy | None = None
     withdrawal: Withdrawal = Withdrawal.MISSING
@@ -124,13 +296,13 @@ class NodeRow(msgspec.Struct):
     def demand(self) -> HighPriorityDemand:
         """Sums over the node's pods; worked out when pods or the report have changed."""
         if self.demand_known is None:
-            self.demand_known = demand.node_demand(self.pods, self.reading.report)
+            self.demand_known = account.node_demand(self.pods, self.reading.report)
         return self.demand_known
 
     def zone_demands(self) -> list[ZoneDemand]:
         """Return the same for each zone of `zone_capacities`."""
         if self.zones_known is None:
-            self.zones_known = demand.zone_demands(self.pods, self.reading.report, len(self.zone_capacities))
+            self.zones_known = account.zone_demands(self.pods, self.reading.report, len(self.zone_capacities))
         return self.zones_known
 
     def forget_demand(self) -> None:
@@ -182,13 +354,13 @@ class NodeRow(msgspec.Struct):
         if found is None:
             return
         try:
-            capacities = [zones.zone_capacity(zone) for zone in found.zones]
+            capacities = [zone_capacity(zone) for zone in found.zones]
             for zone in found.zones:
                 for row in zone.resources:
                     if row.name in target.BATCH:  # they will be compared with what we want
                         for amount in (row.capacity, row.allocatable, row.available):
                             quantity.value(amount)
-            self.zone_capacities = capacities if zones.tell_amounts(found.zones) else []
+            self.zone_capacities = capacities if tell_amounts(found.zones) else []
         except QuantityError as error:
             log.warning("zones left as they are", extra={"node": self.name, "error": str(error)})
         try:
@@ -201,8 +373,8 @@ class NodeRow(msgspec.Struct):
         self.device_problem = ""
         self.has_device = found is not None
         try:
-            self.gpu = device.gpu_target(found, publishes_shared=publishes_shared)
-            self.rdma = device.rdma_target(found)
+            self.gpu = gpu_target(found, publishes_shared=publishes_shared)
+            self.rdma = rdma_target(found)
         except QuantityError as error:
             self.device_problem = f"Device {self.name}: {error}"
 

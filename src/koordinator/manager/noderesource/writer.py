@@ -18,8 +18,8 @@ from koordinator.cluster.backoff import retry_after_s
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
 from koordinator.manager.metrics import FAILED, SUCCEEDED
+from koordinator.manager.noderesource import rows
 from koordinator.manager.noderesource import target as targets
-from koordinator.manager.noderesource import zones
 from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.noderesource.target import NodeTarget
 from koordinator.prometheus import Counter
@@ -165,7 +165,7 @@ class NodeWriter:
         if row is None or row.topology is None or planned.zone_threshold is None:
             return
         found = row.topology
-        updated, changed = zones.zones_target(found.zones, planned.target.zones, planned.zone_threshold)
+        updated, changed = rows.zones_target(found.zones, planned.target.zones, planned.zone_threshold)
         if changed:
             patch: dict[str, Any] = {
                 # Zones are one list: only its very version that we read may be replaced.

@@ -3,8 +3,12 @@
 What such an object should say is the matter of its `Rules`; here are the caches, the queue and the writes.
 
 A change of the configuration may mean another object for each of ten thousand nodes. `NodeSweep` compares nodes in
-slices of a few milliseconds; only those that differ are queued, and only as fast as the queue empties: a node
-that joins meanwhile waits for `WAITING_MAX` others at most, not for the whole cluster.
+slices of a few milliseconds; only those that differ are queued, and only as fast as the queue empties: a node that
+joins meanwhile waits for `WAITING_MAX` others at most, not for the whole cluster.
+
+A NodeMetric tells the node agent what to report (behaviour/manager 4), its status is the agent's alone; a NodeSLO which
+policies to run (behaviour/manager 11), each section that differs is replaced as a whole. Both live and die with their
+node.
 """
 
 import asyncio
@@ -13,12 +17,21 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from koordinator.api import duration, labels, slo_config
 from koordinator.api.core import Node
 from koordinator.api.meta import Object
+from koordinator.api.node_metric import AggregatePolicy, MetricCollectPolicy, NodeMetric, NodeMetricSpec
+from koordinator.api.slo import NodeSLO, NodeSLOSpec
+from koordinator.api.slo_config import ColocationConfig, ColocationStrategy
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, WorkQueue
 from koordinator.cluster.protocol import PatchType
 from koordinator.cluster.supervise import Guard
+from koordinator.manager.config import colocation_config, node_slo_spec
+from koordinator.manager.config.addons import LayeredAddon
+from koordinator.manager.config.colocation_config import ColocationState
+from koordinator.manager.config.node_entries import REMEMBERED_MAX
+from koordinator.manager.config.slo_configs import ConfigSection
 from koordinator.manager.metrics import FAILED, SUCCEEDED
 from koordinator.manager.parts import ManagerContext
 from koordinator.prometheus import Counter
@@ -228,3 +241,196 @@ class NodeSweep:
                 await self._has_room.wait()
             self._queue.add(name)
             self.queued_count += 1
+
+
+_PARSED = "getNodeMetricCollectPolicy"
+
+
+def wanted_spec(state: ColocationState, node: Node, old: NodeMetricSpec | None) -> NodeMetricSpec:
+    """Return the collect policy of a node: that of its strategy, or the defaults while co-location is off.
+
+    While the last configuration could not be used, an existing policy stays as it is.
+    """
+    if state.error and old is not None:
+        return old
+    return policy_spec(state.config, colocation_config.node_strategy(state.config, node))
+
+
+def is_usable(config: ColocationConfig, strategy: ColocationStrategy) -> bool:
+    """Return whether a node's strategy says how to measure: it is on, and its values are valid."""
+    return not (colocation_config.is_disabled(config, strategy) or slo_config.colocation_problems(strategy))
+
+
+def policy_spec(config: ColocationConfig, strategy: ColocationStrategy) -> NodeMetricSpec:
+    """Return the spec under a strategy, or under the defaults if that is not usable."""
+    if not is_usable(config, strategy):
+        strategy = slo_config.DEFAULT_COLOCATION_STRATEGY
+    policy = strategy.metric_aggregate_policy
+    return NodeMetricSpec(
+        metric_collect_policy=MetricCollectPolicy(
+            aggregate_duration_seconds=strategy.metric_aggregate_duration_seconds,
+            report_interval_seconds=strategy.metric_report_interval_seconds,
+            node_aggregate_policy=None
+            if policy is None
+            else AggregatePolicy(durations=[duration.text_of(s) for s in policy.durations]),
+            node_memory_collect_policy=strategy.metric_memory_collect_policy,
+        )
+    )
+
+
+class NodeMetricController:
+    """Creates, corrects and deletes NodeMetric objects."""
+
+    def __init__(self, shared: ManagerContext) -> None:
+        counter = shared.metrics.nodemetric_reconciles
+        self._objects = NodeObjects(
+            shared,
+            NodeMetric,
+            _NodeMetricRules(shared),
+            name="nodemetric",
+            noun="NodeMetric",
+            reconciles=counter,
+        )
+        shared.configs.on_change(ConfigSection.COLOCATION, self._objects.sweep.begin)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._objects.run()
+
+
+class _NodeMetricRules:
+    """The rules for the NodeMetric of a node."""
+
+    def __init__(self, shared: ManagerContext) -> None:
+        self._configs = shared.configs
+        self._parses = shared.metrics.nodemetric_parses
+        self._known: dict[int, tuple[ColocationStrategy, NodeMetricSpec]] = {}
+        """By the identity of the strategy, which nodes share; it is kept so that no other can have it."""
+        self._known_config: ColocationConfig | None = None
+
+    def is_ready(self) -> bool:
+        return self._configs.is_known
+
+    def matters(self, old: Node, new: Node) -> bool:
+        before, after = old.metadata, new.metadata
+        return before.labels != after.labels or _override(old) != _override(new)
+
+    def spec(self, node: Node) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins(self._wanted(node))
+        return found
+
+    def update(self, node: Node, obj: NodeMetric) -> ObjectUpdate | None:
+        """While the last configuration could not be used, an existing policy stays as it is."""
+        if self._configs.colocation.error and obj.spec.metric_collect_policy is not None:
+            return None
+        wanted = self._wanted(node)
+        return None if wanted == obj.spec else ObjectUpdate({"spec": msgspec.to_builtins(wanted)})
+
+    def worked_out(self, node: Node, obj: NodeMetric | None) -> None:
+        strategy = self._configs.strategies.of(node)
+        is_good = not self._configs.colocation.error and not slo_config.colocation_problems(strategy)
+        self._parses.inc(SUCCEEDED if is_good else FAILED, _PARSED)
+
+    def _wanted(self, node: Node) -> NodeMetricSpec:
+        strategies = self._configs.strategies
+        if self._known_config is not strategies.config or len(self._known) > REMEMBERED_MAX:
+            self._known_config = strategies.config
+            self._known.clear()
+        strategy = strategies.of(node)
+        known = self._known.get(id(strategy))
+        if known is None:
+            known = self._known[id(strategy)] = (strategy, policy_spec(strategies.config, strategy))
+        return known[1]
+
+
+def _override(node: Node) -> str | None:
+    return node.metadata.annotations.get(slo_config.NODE_COLOCATION_STRATEGY.key)
+
+
+_SECTIONS_PARSED = {
+    "getResourceThresholdSpec": slo_config.RESOURCE_THRESHOLD.key,
+    "getResourceQOSSpec": slo_config.RESOURCE_QOS.key,
+    "getCPUBurstConfigSpec": slo_config.CPU_BURST.key,
+    "getSystemConfigSpec": slo_config.SYSTEM.key,
+    "getHostApplicationConfig": slo_config.HOST_APPLICATION.key,
+}
+_EXTENSIONS_PARSED = "getNodeSLOExtension"
+
+
+class NodeSLOController:
+    """Creates, corrects and deletes NodeSLO objects."""
+
+    def __init__(self, shared: ManagerContext) -> None:
+        counter = shared.metrics.nodeslo_reconciles
+        self._objects = NodeObjects(
+            shared, NodeSLO, _NodeSLORules(shared), name="nodeslo", noun="NodeSLO", reconciles=counter
+        )
+        shared.configs.on_change(ConfigSection.NODE_SLO, self._objects.sweep.begin)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._objects.run()
+
+
+class _NodeSLORules:
+    """The rules for the NodeSLO of a node."""
+
+    def __init__(self, shared: ManagerContext) -> None:
+        self._configs = shared.configs
+        self._addons = shared.configs.addons.node_slo
+        # A layered policy depends on labels only; what a stranger's depends on is not known.
+        self._follows_annotations = not all(isinstance(each, LayeredAddon) for each in self._addons)
+        self._parses = shared.metrics.nodeslo_parses
+
+    def is_ready(self) -> bool:
+        return self._configs.is_known
+
+    def matters(self, old: Node, new: Node) -> bool:
+        before, after = old.metadata, new.metadata
+        if before.labels != after.labels or _bandwidth(old) != _bandwidth(new):
+            return True
+        return self._follows_annotations and before.annotations != after.annotations
+
+    def spec(self, node: Node) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins(self._wanted(node, None))
+        return found
+
+    def update(self, node: Node, obj: NodeSLO) -> ObjectUpdate | None:
+        changes = changed_sections(obj.spec, self._wanted(node, obj))
+        return ObjectUpdate(changes, PatchType.JSON) if changes else None
+
+    def worked_out(self, node: Node, obj: NodeSLO | None) -> None:
+        problems = self._configs.problems
+        for reason, key in _SECTIONS_PARSED.items():
+            self._parses.inc(FAILED if key in problems else SUCCEEDED, reason)
+        if self._addons:
+            is_good = all(addon.name in self._configs.extensions for addon in self._addons)
+            self._parses.inc(SUCCEEDED if is_good else FAILED, _EXTENSIONS_PARSED)
+
+    def _wanted(self, node: Node, obj: NodeSLO | None) -> NodeSLOSpec:
+        """Extensions of add-ons that are not installed here stay as they are."""
+        old = obj.spec.extensions if obj is not None else {}
+        if not (old or self._addons):
+            return self._configs.node_specs.of(node)
+        found = node_slo_spec.node_extensions(old, self._addons, self._configs.extensions, node)
+        return self._configs.node_specs.of(node, found)
+
+
+def changed_sections(old: NodeSLOSpec, new: NodeSLOSpec) -> list[dict[str, Any]]:
+    """Return the JSON patch that replaces the sections that differ; none when both mean the same."""
+    if node_slo_spec.is_same(old, new):
+        return []
+    before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    changes: list[dict[str, Any]] = [
+        {"op": "add", "path": f"/spec/{key}", "value": value}
+        for key, value in after.items()
+        if before.get(key) != value
+    ]
+    changes += [{"op": "remove", "path": f"/spec/{key}"} for key in before if key not in after]
+    if changes and not before:
+        return [{"op": "add", "path": "/spec", "value": after}]
+    return changes
+
+
+def _bandwidth(node: Node) -> str | None:
+    return node.metadata.annotations.get(labels.NODE_NETWORK_BANDWIDTH)

@@ -12,9 +12,8 @@ from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import table
 from koordinator.manager.webhooks.config_validating import ConfigMapValidatingHandler, NodeValidatingHandler
 from koordinator.manager.webhooks.node_status import NodeStatusHandler
-from koordinator.manager.webhooks.pod_binding import PodBindingHandler
 from koordinator.manager.webhooks.pod_mutating import PodMutatingHandler, ReservationMutatingHandler
-from koordinator.manager.webhooks.pod_validating import PodValidatingHandler
+from koordinator.manager.webhooks.pod_validating import PodBindingHandler, PodValidatingHandler
 from koordinator.manager.webhooks.profile_cache import ProfileCache
 from koordinator.manager.webhooks.quota_admission import DEBUG_PATH, Quotas
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, Handler, Page

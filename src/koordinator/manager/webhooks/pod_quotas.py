@@ -21,10 +21,9 @@ from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
 from koordinator.manager.options import QuotaUpdateOptions
-from koordinator.manager.quota import evaluation, pods
-from koordinator.manager.quota.evaluation import QuotaLookupError
+from koordinator.manager.quota import evaluation
+from koordinator.manager.quota.evaluation import PodQuotaRules, QuotaLookupError, QuotaUseVerdict
 from koordinator.manager.quota.evaluator import QuotaEvaluationError, QuotaEvaluator
-from koordinator.manager.quota.pods import PodQuotaRules, QuotaUseVerdict
 from koordinator.manager.quota.tree import QuotaTree
 from koordinator.manager.webhooks.quota_topology import QuotaTopology
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionVerdict, denied
@@ -190,7 +189,7 @@ class PodQuotas:
         """Return whether a pod may be created, or changed from `old`, as far as its quota goes (behaviour/manager
         17.5).
         """
-        return pods.check(self._topology.tree, pod, old, namespace, self._rules)
+        return evaluation.check_quota_use(self._topology.tree, pod, old, namespace, self._rules)
 
     def nodes_of(self, own_labels: Mapping[str, str], namespace: str) -> LabelSelector | None:
         """Return the nodes that a new pod must be placed on since its quota belongs to a tree (behaviour/manager
@@ -229,4 +228,6 @@ class PodQuotas:
     def _quota_of(self, pod: Pod) -> str:
         metadata = pod.metadata
         tree = self._topology.tree
-        return pods.quota_name(tree, metadata.labels, metadata.namespace, label_only=self._rules.label_only)
+        return evaluation.quota_name(
+            tree, metadata.labels, metadata.namespace, label_only=self._rules.label_only
+        )

@@ -34,8 +34,8 @@ from koordinator.api.annotations import device, koordlet, node, placement
 from koordinator.api.annotations.codec import Annotation, Empty, Payload
 from koordinator.api.core import ConfigMap, Container, Pod
 from koordinator.api.errors import ProtocolError
+from koordinator.api.pod_resources import FORBIDDEN_PRIORITIES
 from koordinator.api.qos import QoSClass
-from koordinator.api.qos_priority_rules import FORBIDDEN_PRIORITIES
 from koordinator.api.reservation import EXACT_MATCH_RESERVATION, RESERVATION_AFFINITY
 from koordinator.api.resource_list import Amounts
 from koordinator.cluster.errors import ApiError, NotFound

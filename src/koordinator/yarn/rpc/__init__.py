@@ -1,1 +1,0 @@
-"""Hadoop RPC as bytes: no sockets here. Source: behaviour/yarn 4."""
