@@ -290,3 +290,11 @@ async def test_devices_are_reported_only_where_a_gate_asks_for_them(tmp_path: Pa
 
     assert names[0] == ["nodetopology", "nodemetric"]
     assert names[1] == names[2] == ["nodetopology", "nodemetric", "device"]
+
+
+async def test_what_was_just_written_is_not_written_again_before_the_cache_tells(tmp_path: Path) -> None:
+    async with reporting(tmp_path, ACCELERATORS, cards()) as found:
+        for _ in range(3):
+            found.node.fixed.now_s += 3.0
+            await found.reporter.run()
+        assert found.cluster.writes == ["create Device"]

@@ -190,3 +190,22 @@ def test_the_documentation_tells_what_to_do_about_each_rule() -> None:
 
     rules = {refusal.value for refusal in QuotaRefusal} | {refusal.value for refusal in PodRefusal}
     assert [rule for rule in sorted(rules - {""}) if f"`{rule}`" not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "same", "fewer"),
+    [
+        ({"cpu", "memory"}, {"cpu", "memory"}, True, True),
+        ({"cpu", "memory"}, {"cpu"}, False, True),
+        ({"cpu"}, {"cpu", "memory"}, False, False),
+        ({"cpu"}, {"memory"}, False, False),
+    ],
+)
+def test_a_child_names_the_resources_of_its_parent_or_where_the_gate_allows_fewer(
+    above: set[str], below: set[str], same: bool, fewer: bool
+) -> None:
+    parent = quota("top", is_parent=True, high=dict.fromkeys(above, "4"), low={})
+    child = quota("low", "top", high=dict.fromkeys(below, "2"), low={})
+    for rules, fits in ((QuotaRules(), same), (QuotaRules(child_keys_may_be_fewer=True), fewer)):
+        found = validation.check_create(tree_of(parent), child, rules).refusal
+        assert found is (QuotaRefusal.NONE if fits else QuotaRefusal.MAX_KEYS)

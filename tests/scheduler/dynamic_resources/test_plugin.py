@@ -297,3 +297,24 @@ def check(bench: Bench, placed: dict[str, tuple[Placed, int, int]]) -> None:
             assert len({int(each[1:]) % 2 for each in names}) == 1
     used = {key[2] for key in bench.books.inventory.used_keys}
     assert used == set(every)
+
+
+@pytest.mark.parametrize(
+    ("written", "is_doubtful", "is_kept"),
+    [(0, False, False), (7, False, True), (0, True, True), (7, True, True)],
+)
+def test_only_a_promise_that_surely_was_not_written_is_taken_back(
+    written: int, is_doubtful: bool, is_kept: bool
+) -> None:
+    bench = Bench()
+    bench.node("a")
+    bench.classes(device_class())
+    bench.slices(resource_slice("a", device("a0"), node="a"))
+    bench.claims(claim("c", exactly()))
+    bench.place(user_of("p", "c"))
+    [promise] = bench.books.promises
+    promise.written_version, promise.is_doubtful = written, is_doubtful
+    for _ in range(2):
+        bench.books.withdraw(promise)
+        assert (list(bench.books.promises) == [promise]) is is_kept
+        assert bool(bench.books.inventory.used_keys) is is_kept

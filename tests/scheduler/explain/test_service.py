@@ -121,5 +121,15 @@ def test_the_same_name_elsewhere_comes_before_similar_ones() -> None:
 
 
 async def test_the_nodes_that_are_asked_about_are_told_and_no_other() -> None:
-    [(status, body)] = await asked("default/big?nodes=n-0")
-    assert (status, [each["node"] for each in body["nodes"]]) == (200, ["n-0"])
+    api = FakeCluster(SystemClock())
+    for name in ("n-0", "n-1", "n-2"):
+        api.put("Node", node(name, cpu="4"))
+    api.put("Pod", pod("big", cpu="8"))
+    scheduler = Scheduler(api, seed=1)
+    told = []
+    async with scheduler.following():
+        [known] = scheduler.caches.pods.list()
+        for nodes in (("n-1",), ("n-2", "n-0"), None):
+            found = await explain_live(scheduler, known, PodQuestion(nodes=nodes))
+            told.append(sorted(each.node for each in found.nodes))
+    assert told == [["n-1"], ["n-0", "n-2"], ["n-0", "n-1", "n-2"]]
