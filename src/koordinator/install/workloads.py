@@ -221,7 +221,7 @@ def device_daemon(values: Values) -> Iterator[Json]:
     yield _daemon_set(values, DEVICE_DAEMON, own, "20%", pod)
 
 
-class _HostPath(msgspec.Struct, frozen=True, kw_only=True):
+class _HostPath(msgspec.Struct, frozen=True):
     """A directory of the host in the container. docs/run-the-node-agent.md tells what each is for."""
 
     name: str
@@ -234,45 +234,24 @@ class _HostPath(msgspec.Struct, frozen=True, kw_only=True):
 
 _TO_CONTAINER = "HostToContainer"
 _KOORDLET_PATHS = (
-    _HostPath(
-        name="host-cgroup-root", host="/sys/fs/cgroup/", mount="/host-cgroup/", propagation=_TO_CONTAINER
-    ),
+    _HostPath("host-cgroup-root", "/sys/fs/cgroup/", "/host-cgroup/", _TO_CONTAINER),
     # Both ways: resctrl and blkio groups that the agent mounts there are for the host, too.
-    _HostPath(name="host-sys-fs", host="/sys/fs/", mount="/host-sys-fs/", propagation="Bidirectional"),
+    _HostPath("host-sys-fs", "/sys/fs/", "/host-sys-fs/", "Bidirectional"),
     # Writable: memory-management settings, cold page scanning and features of the scheduler are below it.
-    _HostPath(name="host-sys", host="/sys/", mount="/host-sys/", propagation=_TO_CONTAINER),
+    _HostPath("host-sys", "/sys/", "/host-sys/", _TO_CONTAINER),
+    _HostPath("host-var-run", "/var/run/", "/host-var-run/", _TO_CONTAINER, read_only=True),
+    _HostPath("host-run", "/run/", "/host-run/", _TO_CONTAINER),
+    _HostPath("host-var-run-koordlet", "/var/run/koordlet/", "/host-var-run-koordlet/", made=True),
     _HostPath(
-        name="host-var-run",
-        host="/var/run/",
-        mount="/host-var-run/",
-        propagation=_TO_CONTAINER,
-        read_only=True,
+        "host-kubelet-rootdir", "/var/lib/kubelet/", "/var/lib/kubelet/", _TO_CONTAINER, read_only=True
     ),
-    _HostPath(name="host-run", host="/run/", mount="/host-run/", propagation=_TO_CONTAINER),
-    _HostPath(
-        name="host-var-run-koordlet", host="/var/run/koordlet/", mount="/host-var-run-koordlet/", made=True
-    ),
-    _HostPath(
-        name="host-kubelet-rootdir",
-        host="/var/lib/kubelet/",
-        mount="/var/lib/kubelet/",
-        propagation=_TO_CONTAINER,
-        read_only=True,
-    ),
-    _HostPath(
-        name="host-etc-hookserver",
-        host="/etc/runtime/hookserver.d/",
-        mount="/host-etc-hookserver/",
-        made=True,
-    ),
-    _HostPath(name="audit-log", host="/var/log/koordlet/", mount="/var/log/koordlet/", made=True),
+    _HostPath("host-etc-hookserver", "/etc/runtime/hookserver.d/", "/host-etc-hookserver/", made=True),
+    _HostPath("audit-log", "/var/log/koordlet/", "/var/log/koordlet/", made=True),
 )
-_TERWAY = _HostPath(
-    name="host-terway-qos", host="/var/lib/terway/qos/", mount="/host-var-lib/terway/qos/", made=True
-)
+_TERWAY = _HostPath("host-terway-qos", "/var/lib/terway/qos/", "/host-var-lib/terway/qos/", made=True)
 _DEVICE_DAEMON_PATHS = (
-    _HostPath(name="host-root", host="/", mount="/hostfs", propagation=_TO_CONTAINER),
-    _HostPath(name="device-infos", host=DEVICE_INFOS, mount=DEVICE_INFOS, made=True),
+    _HostPath("host-root", "/", "/hostfs", _TO_CONTAINER),
+    _HostPath("device-infos", DEVICE_INFOS, DEVICE_INFOS, made=True),
 )
 
 
