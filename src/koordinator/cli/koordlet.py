@@ -11,10 +11,7 @@ from koordinator.cli import flag_kinds, koordlet_flags, running
 from koordinator.cli.flag_kinds import GoFlagCommand
 
 
-@click.command(
-    cls=GoFlagCommand,
-    context_settings=flag_kinds.SETTINGS,
-)
+@click.command(cls=GoFlagCommand, context_settings=flag_kinds.SETTINGS)
 @koordlet_flags.options
 @click.version_option(__version__, prog_name="koordlet")
 def main(**values: Any) -> None:

@@ -61,10 +61,7 @@ async def _main(settings: ManagerSettings, where: WebhookSettings, client: Clien
     rng = random.Random()
     async with (
         KubeCluster(
-            client,
-            rng=random.Random(rng.getrandbits(64)),
-            component=USER_AGENT,
-            rate=settings.rate,
+            client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT, rate=settings.rate
         ) as cluster,
         # The lease has a client of its own: behind a thousand writes that wait for their turn it would be lost.
         KubeCluster(client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT) as lease_cluster,
@@ -135,10 +132,5 @@ def health_checks(
     async def stays() -> str:
         return "told to stop" if manager.is_leaving else ""
 
-    ready = {
-        "ping": http.well,
-        "shutdown": stays,
-        "informer-sync": caches,
-        "webhook-ready": webhooks.check,
-    }
+    ready = {"ping": http.well, "shutdown": stays, "informer-sync": caches, "webhook-ready": webhooks.check}
     return {"ping": http.well, "leaderElection": lease}, ready

@@ -51,9 +51,7 @@ def start(flags: Flags, inert: Sequence[str]) -> None:
     Raises: KoordinatorError, OSError, ExceptionGroup.
     """
     logs.set_up(
-        logs.level_of(flags.v),
-        as_json=flags.logging_format == "json",
-        modules=logs.modules_of(flags.vmodule),
+        logs.level_of(flags.v), as_json=flags.logging_format == "json", modules=logs.modules_of(flags.vmodule)
     )
     settings = read_config(flags)
     gates = read_gates(flags.feature_gates)
@@ -249,9 +247,7 @@ async def serve_and_schedule(
     scheduler.may_write = lambda: election.may_act
     scheduler.metrics.master.set(0, lease)
     options = HttpOptions(
-        is_leader=lambda: election.is_leader,
-        leader=lambda: election.leader,
-        lease=lambda: election.trouble,
+        is_leader=lambda: election.is_leader, leader=lambda: election.leader, lease=lambda: election.trouble
     )
     async with _served(scheduler, options, flags):
         if scheduler.config.delay_cache_until_active:

@@ -68,12 +68,7 @@ def compose(
     label_selector: LabelSelector | None = None,
 ) -> PodPredicate:
     """Namespace, label selector, profile filter, pod selectors, in that order. Raises: ProtocolError."""
-    stages = (
-        in_namespaces(namespaces),
-        matches_labels(label_selector),
-        profile,
-        matches_some(selectors),
-    )
+    stages = (in_namespaces(namespaces), matches_labels(label_selector), profile, matches_some(selectors))
     return lambda pod: all(passes(pod) for passes in stages)
 
 

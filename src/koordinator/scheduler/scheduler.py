@@ -285,16 +285,14 @@ class Scheduler:
         async with asyncio.TaskGroup() as group:
             self._binder.open(group)
             self._is_scheduling = True
+            controllers = self.engine.controllers(self._controller_filter)
+            if self.network is not None:
+                controllers.append(self.network.background)
             loops = [
                 group.create_task(capabilities.run_for_ever(each, self._new_rng()), name=each.name)
-                for each in self.engine.controllers(self._controller_filter)
+                for each in (*controllers, self._explanations.background)
             ]
             loops.append(group.create_task(self.observer.run(), name="observer"))
-            if self.network is not None:
-                follow = capabilities.run_for_ever(self.network.background, self._new_rng())
-                loops.append(group.create_task(follow, name=self.network.background.name))
-            answers = capabilities.run_for_ever(self._explanations.background, self._new_rng())
-            loops.append(group.create_task(answers, name=self._explanations.background.name))
             try:
                 await self._schedule()
             finally:

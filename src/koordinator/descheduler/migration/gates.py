@@ -12,11 +12,7 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import OwnerReference
 from koordinator.descheduler import facts, pod_filter
-from koordinator.descheduler.config.migration import (
-    RESERVATION_FIRST,
-    MigrationControllerArgs,
-    SkippableGate,
-)
+from koordinator.descheduler.config.migration import RESERVATION_FIRST, MigrationControllerArgs, SkippableGate
 from koordinator.descheduler.migration import object_limiter
 from koordinator.descheduler.migration.jobs import JobCounts
 

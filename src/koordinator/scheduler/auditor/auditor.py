@@ -126,11 +126,7 @@ class Auditor:
     `evicting`)."""
 
     def __init__(
-        self,
-        options: AuditOptions,
-        registry: MetricsRegistry,
-        clock: Clock,
-        is_ours: Callable[[str], bool],
+        self, options: AuditOptions, registry: MetricsRegistry, clock: Clock, is_ours: Callable[[str], bool]
     ) -> None:
         """`is_ours` knows the names of our profiles. Raises: LabelClash."""
         self._options = options

@@ -108,17 +108,7 @@ def survey(engine: Engine, profile: Profile, pod: PodInfo, ahead: I64 | None = N
     if evaluation.narrowed_by:
         left_out = ~np.isin(rows, evaluation.candidates)
     return Survey(
-        engine,
-        profile,
-        pod,
-        evaluation,
-        kept_free,
-        rows,
-        filters,
-        codes,
-        left_out,
-        tuple(pre_filter),
-        more,
+        engine, profile, pod, evaluation, kept_free, rows, filters, codes, left_out, tuple(pre_filter), more
     )
 
 
