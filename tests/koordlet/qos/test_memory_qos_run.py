@@ -240,3 +240,18 @@ def test_the_group_of_a_running_container_that_is_not_there_yet_is_tried_again(
     node.clock.now_s += RETRY_S
     memory.run()
     assert (number(node, Knob.MEMORY_HIGH, CONTAINER) == GIB * 3 // 2) is is_running
+
+
+def test_a_node_that_offers_other_memory_is_looked_at_at_once(tmp_path: Path) -> None:
+    node = node_with_pods(tmp_path)
+    node.add(pod_object("free", "LS", requests={"memory": "1Gi"}))
+    memory = MemoryQoS(node.shared)
+    memory.run()
+    before = number(node, Knob.MEMORY_HIGH, f"{LS}/podfree/free-c0")
+
+    assert node.view.node is not None
+    status = msgspec.structs.replace(node.view.node.status, allocatable={"cpu": "4", "memory": "3Gi"})
+    node.view.node = msgspec.structs.replace(node.view.node, status=status)
+    memory.run()
+    after = number(node, Knob.MEMORY_HIGH, f"{LS}/podfree/free-c0")
+    assert before != after == 2 * GIB, "half way between the request and what the node has"

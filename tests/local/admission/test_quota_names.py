@@ -3,7 +3,7 @@
 import pytest
 
 from koordinator.api.meta import Resource
-from koordinator.local.admission.quota import usage
+from koordinator.local.admission import quota
 
 NAMES = {
     "pods": (
@@ -34,11 +34,11 @@ EVERY = [(name, kind) for kind, names in NAMES.items() for name in names]
 
 @pytest.mark.parametrize(("name", "kind"), EVERY)
 def test_a_name_counts_objects_of_one_kind(name: str, kind: str) -> None:
-    assert usage.counted_kinds(name) == kind
+    assert quota.counted_kinds(name) == kind
 
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_an_object_is_counted_by_the_names_of_its_kind(kind: str) -> None:
     plural, _, group = kind.partition(".")
     resource = Resource(group=group, version="v1", kind="Kind", plural=plural, namespaced=True)
-    assert usage.names_for(resource, [name for name, _ in EVERY]) == list(NAMES[kind])
+    assert quota.names_for(resource, [name for name, _ in EVERY]) == list(NAMES[kind])

@@ -2,7 +2,7 @@
 
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_topology import Zone
-from koordinator.manager.noderesource import zones
+from koordinator.manager.noderesource import rows
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
 
@@ -13,7 +13,7 @@ def zone(name: str, *names: str) -> Zone:
 
 
 def test_batch_resources_are_withdrawn_from_the_zones_that_have_some() -> None:
-    found = zones.withdrawn(
+    found = rows.withdrawn_zones(
         [zone("node-0", "cpu", "memory"), zone("node-1", "cpu", BATCH_CPU), zone("node-2")]
     )
     assert found == {"node-1": {BATCH_CPU: None, BATCH_MEMORY: None}}
