@@ -300,7 +300,7 @@ async def loops(count: int) -> None:
     for each in pods:
         plugin.book.set_pod(each)
         plugin.book.reserve(each.key)
-    changes, over_use = plugin.accounts.changes, plugin.accounts.controllers.over_use
+    changes, over_use = plugin.accounts.changes, plugin.accounts.over_use
     listener = changes.listen()
     found: list[str] = []
 

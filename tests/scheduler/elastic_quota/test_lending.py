@@ -1,7 +1,7 @@
 """What people are told of quotas."""
 
 from koordinator.api import resource_list
-from koordinator.scheduler.plugins.elastic_quota.lending import LendingReport, QuotaSummary
+from koordinator.scheduler.plugins.elastic_quota.admission import LendingReport, QuotaSummary
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT
 from koordinator.scheduler.table.pod_info import PodInfo

@@ -5,14 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.plugins.node_numa_resource.accumulator import (
-    NOT_ENOUGH,
-    CPUHold,
-    CPURequest,
-    FreeCPUs,
-    take,
-    take_preferred,
-)
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     CPU_ID_MAX,
     CPUTopologyError,
@@ -20,6 +12,14 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     cpus_of,
     mask_of,
     topology_of,
+)
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
+    NOT_ENOUGH,
+    CPUHold,
+    CPURequest,
+    FreeCPUs,
+    take,
+    take_preferred,
 )
 from tests.scheduler.node_numa_resource.machines import machine
 

@@ -3,13 +3,13 @@
 from typing import Any
 
 from koordinator.api import cpuset
-from koordinator.scheduler.plugins.node_numa_resource.accumulator import (
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, topology_of
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     CPUHold,
     CPURequest,
     FreeCPUs,
     take_preferred,
 )
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, topology_of
 
 Case = dict[str, Any]
 

@@ -18,8 +18,8 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import NANO, QuantityError, ResourceList
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
-from koordinator.scheduler.plugins.elastic_quota import lending
-from koordinator.scheduler.plugins.elastic_quota.lending import LendingReport
+from koordinator.scheduler.plugins.elastic_quota import admission
+from koordinator.scheduler.plugins.elastic_quota.admission import LendingReport
 from koordinator.scheduler.plugins.elastic_quota.quota import Nanos, amounts_of, nanos_of
 
 ROOT = labels.ROOT_QUOTA_NAME
@@ -394,14 +394,14 @@ def _lenders(report: LendingReport, node: QuotaNode) -> dict[str, dict[str, int]
     return found
 
 
-def _reported(node: QuotaNode, tree_id: str) -> lending.QuotaSummary:
+def _reported(node: QuotaNode, tree_id: str) -> admission.QuotaSummary:
     """Return the figures in the form in which loans are worked out."""
     each = node.figures
 
     def amounts(value: Callable[[QuotaResource], int | None]) -> Amounts:
         return amounts_of({name: number for name in each if (number := value(each[name])) is not None})
 
-    return lending.QuotaSummary(
+    return admission.QuotaSummary(
         name=node.name,
         parent="" if node.name == ROOT else node.path[-2] if len(node.path) > 1 else ROOT,
         tree_id=tree_id,

@@ -15,9 +15,8 @@ from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.explain.answer import QuotaAnswer, QuotaExcess, QuotaLevel, QuotaLoan, Remedy
 from koordinator.scheduler.explain.quota_forest import is_unreached
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
-from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
+from koordinator.scheduler.plugins.elastic_quota.admission import ROOT_SHOWN, AdmissionReason
 from koordinator.scheduler.plugins.elastic_quota.checks import PodQuota
-from koordinator.scheduler.plugins.elastic_quota.lending import ROOT_SHOWN
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     OUTSIDE_THE_SHARES,

@@ -4,7 +4,7 @@ Source: behaviour/scheduler B1, B2 and B9.
 """
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,6 @@ import numpy.typing as npt
 from koordinator.api import tolerations
 from koordinator.api.affinity import NodeAffinity as NodeAffinityTerms
 from koordinator.api.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Taint
-from koordinator.api.core import Node
 from koordinator.api.resource_vector import I64
 from koordinator.api.tolerations import Tolerations
 from koordinator.scheduler.plugin.events import ClusterEvent
@@ -32,8 +31,8 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 from koordinator.scheduler.table import pod_info
-from koordinator.scheduler.table.columns import ColumnSpec, RowChange, Rows, at
-from koordinator.scheduler.table.label_columns import NAME_FIELD, LabelColumns
+from koordinator.scheduler.table.columns import RowChange, Rows, at
+from koordinator.scheduler.table.label_columns import NAME_FIELD, LabelColumns, TaintColumns
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import HOST_PORTS, NODE_NAME, HostPort, PodInfo
 
@@ -101,9 +100,7 @@ class TaintState(msgspec.Struct):
     """Whether any known set refuses the pod, or is one that it would rather avoid."""
 
 
-class TaintToleration(
-    FilterPlugin[TaintState], PreScorePlugin[TaintState], ScorePlugin[TaintState], RowKeeper
-):
+class TaintToleration(FilterPlugin[TaintState], PreScorePlugin[TaintState], ScorePlugin[TaintState]):
     name = "TaintToleration"
     keyed_by = (pod_info.tolerations,)
     reasons = TaintReason
@@ -112,26 +109,7 @@ class TaintToleration(
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        # Never shrinks: clusters have dozens of distinct sets, and cached states refer to them by number.
-        self._set_of_row = handle.columns["taintSet"]
-        self._sets: list[tuple[Taint, ...]] = [()]
-        self._ids: dict[tuple[Hashable, ...], int] = {(): 0}
-
-    @classmethod
-    def columns_of(cls, args: Any) -> tuple[ColumnSpec, ...]:
-        return (ColumnSpec("taintSet", np.int32),)
-
-    # Columns
-
-    def node_changed(self, row: int, node: Node) -> None:
-        key = tuple((taint.key, taint.value, taint.effect) for taint in node.spec.taints)
-        number = self._ids.get(key)
-        if number is None:
-            number = self._ids[key] = len(self._sets)
-            self._sets.append(tuple(node.spec.taints))
-        self._set_of_row.values[row] = number
-
-    # A pod
+        self._taints = handle.table.shared(TaintColumns)
 
     def prepare(self, pod: PodInfo) -> TaintState:
         empty = np.zeros(0, np.uint16), np.zeros(0, np.int64)
@@ -141,10 +119,10 @@ class TaintToleration(
         self._judge_new_sets(state)
         if not state.refuses:
             return passes(rows)
-        return state.codes.take(at(self._set_of_row.values, rows))
+        return state.codes.take(at(self._taints.numbers, rows))
 
     def facts(self, state: TaintState, row: int) -> tuple[str, ...]:
-        taints = self._sets[int(self._set_of_row.values[row])]
+        taints = self._taints.sets[int(self._taints.numbers[row])]
         hard = [taint for taint in taints if tolerations.keeps_out(state.tolerations, (taint,))]
         return tuple(f"{tolerations.text_of(taint)} is not tolerated" for taint in hard)
 
@@ -152,13 +130,13 @@ class TaintToleration(
         self._judge_new_sets(state)
         if not state.prefers:
             return np.zeros(rows.size, np.int64)
-        return state.counts.take(at(self._set_of_row.values, rows))
+        return state.counts.take(at(self._taints.numbers, rows))
 
     def normalize(self, state: TaintState, scores: Scores) -> Scores:
         return default_normalize(scores, reverse=True)
 
     def _judge_new_sets(self, state: TaintState) -> None:
-        new = self._sets[state.codes.size :]
+        new = self._taints.sets[state.codes.size :]
         if new:
             codes = [tolerations.keeps_out(state.tolerations, taints) for taints in new]
             counts = [tolerations.untolerated_preferences(state.tolerations, taints) for taints in new]

@@ -25,7 +25,7 @@ from koordinator.scheduler.plugin.framework import (
     passes,
 )
 from koordinator.scheduler.plugin.percent import floor_percent, weighted_mean
-from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, error
+from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.fit_index import FitIndex
 from koordinator.scheduler.table.columns import RowChange, Rows, at
 from koordinator.scheduler.table.nodes import F64, NodeTable
@@ -33,7 +33,6 @@ from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo
 
 Copies = int | I64
 """How many pods of a class are meant: the one that is looked at, and those assumed on the row before it."""
-ONE = 1
 
 Weight = Annotated[int, msgspec.Meta(ge=0, le=100)]
 SHAPE_SCORE_MAX = 10
@@ -180,7 +179,7 @@ class NodeResourcesFit(
         names = registry.names
         amounts = dict(pod.requests)
         wanted = [column for column in amounts if not self._is_ignored(names[column])]
-        wanted.sort(key=lambda column: _reason_order(names[column]))
+        wanted.sort(key=lambda column: (_NATIVE_ORDER.get(names[column], 3), names[column]))
         scored = scored_resources(self._weights, pod, amounts, self.handle.table)
         return FitState(
             checked=tuple([(column, amounts[column]) for column in wanted]),
@@ -207,12 +206,10 @@ class NodeResourcesFit(
         return True
 
     def filter(self, state: FitState, rows: Rows) -> ReasonCodes:
-        return self._filter(state, rows, ONE)
+        return self.filter_ahead(state, rows, 0)
 
-    def filter_ahead(self, state: FitState, rows: Rows, ahead: I64) -> ReasonCodes:
-        return self._filter(state, rows, ahead + 1)
-
-    def _filter(self, state: FitState, rows: Rows, copies: Copies) -> ReasonCodes:
+    def filter_ahead(self, state: FitState, rows: Rows, ahead: int | I64) -> ReasonCodes:
+        copies = ahead + 1
         if self._fits_everywhere(state, rows, copies):
             return passes(rows)
         masks = short_of(self.handle.table, state.checked, rows, copies)
@@ -254,10 +251,7 @@ class NodeResourcesFit(
         for position, name in enumerate(state.names):
             if mask >> (_FIRST_RESOURCE_BIT + position) & 1:
                 reasons.append(f"Insufficient {name}")
-        unresolvable = mask & _UNRESOLVABLE_BIT
-        return Status(
-            Code.UNSCHEDULABLE_AND_UNRESOLVABLE if unresolvable else Code.UNSCHEDULABLE, tuple(reasons)
-        )
+        return unresolvable(*reasons) if mask & _UNRESOLVABLE_BIT else unschedulable(*reasons)
 
     def facts(self, state: FitState, row: int) -> tuple[str, ...]:
         table = self.handle.table
@@ -278,13 +272,10 @@ class NodeResourcesFit(
         return SUCCESS
 
     def score(self, state: FitState, rows: Rows) -> Scores:
-        return self._score(state, rows, ONE)
+        return self.score_ahead(state, rows, 0)
 
-    def score_ahead(self, state: FitState, rows: Rows, ahead: I64) -> Scores:
-        return self._score(state, rows, ahead + 1)
-
-    def _score(self, state: FitState, rows: Rows, copies: Copies) -> Scores:
-        table = self.handle.table
+    def score_ahead(self, state: FitState, rows: Rows, ahead: int | I64) -> Scores:
+        table, copies = self.handle.table, ahead + 1
         is_plain = self._resource_score is least_allocated and table.has_small_amounts
         if is_plain and all(table.is_everywhere(resource.column) for resource in state.scored):
             return self._least_allocated(state, rows, copies)
@@ -377,7 +368,7 @@ def scored_resources(
         amount = amounts.get(column, 0)
         if is_scalar(name) and amount == 0:
             continue
-        index = _NONZERO_INDEX.get(column)
+        index = NONZERO_INDEX.get(column)
         if index is not None:
             amount = pod.nonzero_amounts[index]
         scored.append(ScoredFitResource(column, weight, amount, index))
@@ -386,7 +377,7 @@ def scored_resources(
 
 
 _CPU_AND_MEMORY_COLUMNS = [resource_vector.CPU_COLUMN, resource_vector.MEMORY_COLUMN]
-_NONZERO_INDEX = {resource_vector.CPU_COLUMN: 0, resource_vector.MEMORY_COLUMN: 1}
+NONZERO_INDEX = {resource_vector.CPU_COLUMN: 0, resource_vector.MEMORY_COLUMN: 1}
 
 
 def least_allocated(used: I64, capacity: I64) -> I64:
@@ -445,10 +436,6 @@ def is_scalar(name: str) -> bool:
 
 
 _NATIVE_ORDER = {resources.CPU: 0, resources.MEMORY: 1, resources.EPHEMERAL_STORAGE: 2}
-
-
-def _reason_order(name: str) -> tuple[int, str]:
-    return _NATIVE_ORDER.get(name, 3), name
 
 
 def _round_down_mean(weighted: I64, weights: I64, score: I64, weight: I64) -> None:

@@ -10,13 +10,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import resource_vector, resources
+from koordinator.api import resources
 from koordinator.api.core import Node
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
 from koordinator.scheduler.plugins.node_resources_fit import (
     CPU_AND_MEMORY,
+    NONZERO_INDEX,
     WeightedResource,
     is_scalar,
     least_allocated,
@@ -135,9 +136,6 @@ class ScarceResourceAvoidance(PreScorePlugin[frozenset[int]], ScorePlugin[frozen
     def prepare(self, pod: PodInfo) -> frozenset[int]:
         return frozenset(column for column, _ in pod.requests)
 
-    def pre_score(self, state: frozenset[int]) -> Status:
-        return SUCCESS
-
     def score(self, state: frozenset[int], rows: Rows) -> Scores:
         table = self.handle.table
         registry = table.registry
@@ -202,25 +200,19 @@ class NodeResourcesFitPlus(
             strategy = self._strategies.get(names[column])
             if strategy is None:
                 continue
-            index = _NONZERO_INDEX.get(column)
+            index = NONZERO_INDEX.get(column)
             counted = amount if index is None else pod.nonzero_amounts[index]
             wanted.append(FitPlusRequest(column, counted, index, strategy))
         return tuple(wanted)
-
-    def pre_score(self, state: tuple[FitPlusRequest, ...]) -> Status:
-        return SUCCESS
 
     def foresees(self, state: tuple[FitPlusRequest, ...]) -> bool:
         return True
 
     def score(self, state: tuple[FitPlusRequest, ...], rows: Rows) -> Scores:
-        return self._score(state, rows, 1)
+        return self.score_ahead(state, rows, 0)
 
-    def score_ahead(self, state: tuple[FitPlusRequest, ...], rows: Rows, ahead: I64) -> Scores:
-        return self._score(state, rows, ahead + 1)
-
-    def _score(self, state: tuple[FitPlusRequest, ...], rows: Rows, copies: int | I64) -> Scores:
-        table = self.handle.table
+    def score_ahead(self, state: tuple[FitPlusRequest, ...], rows: Rows, ahead: int | I64) -> Scores:
+        table, copies = self.handle.table, ahead + 1
         weights = sum(wanted.strategy.weight for wanted in state)
         if not weights:
             return np.full(rows.size, SCORE_MAX, np.int64)
@@ -236,9 +228,6 @@ class NodeResourcesFitPlus(
             used = np.asarray(at(requested, rows) + wanted.amount * copies, np.int64)
             total += wanted.strategy.weight * formula(used, capacity)
         return total // weights
-
-
-_NONZERO_INDEX = {resource_vector.CPU_COLUMN: 0, resource_vector.MEMORY_COLUMN: 1}
 
 
 F64 = npt.NDArray[np.float64]
@@ -293,13 +282,10 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
         return True
 
     def score(self, state: BalancedState, rows: Rows) -> Scores:
-        return self._score(state, rows, 1)
+        return self.score_ahead(state, rows, 0)
 
-    def score_ahead(self, state: BalancedState, rows: Rows, ahead: I64) -> Scores:
-        return self._score(state, rows, ahead + 1)
-
-    def _score(self, state: BalancedState, rows: Rows, copies: int | I64) -> Scores:
-        table = self.handle.table
+    def score_ahead(self, state: BalancedState, rows: Rows, ahead: int | I64) -> Scores:
+        table, copies = self.handle.table, ahead + 1
         columns = [column for column, _ in state.resources]
         if columns == [0, 1] and table.is_everywhere(0) and table.is_everywhere(1):
             fractions = at(table.used, rows) + state.amounts * copies

@@ -185,28 +185,31 @@ def _compared(column: LabelColumn, requirement: NodeSelectorRequirement) -> list
 
 
 class TaintColumns(RowKeeper):
-    """`version` grows with each change. Never shrinks: clusters have dozens of distinct sets."""
+    """`numbers` (rows,) say which of `sets` of taints a node has; `version` grows with each change of a node.
 
-    def __init__(self) -> None:
+    Sets keep their numbers, and are never fewer: clusters have dozens of distinct ones.
+    """
+
+    def __init__(self, table: NodeTable) -> None:
         self.version = 0
-        self._numbers: npt.NDArray[np.int32] = np.zeros(0, np.int32)
-        self._sets: list[tuple[Taint, ...]] = [()]
+        self.numbers: npt.NDArray[np.int32] = np.zeros(table.capacity, np.int32)
+        self.sets: list[tuple[Taint, ...]] = [()]
         self._ids: dict[Hashable, int] = {(): 0}
 
     def node_changed(self, row: int, node: Node) -> None:
         key = tuple((taint.key, taint.value, taint.effect) for taint in node.spec.taints)
         number = self._ids.get(key)
         if number is None:
-            number = self._ids[key] = len(self._sets)
-            self._sets.append(tuple(node.spec.taints))
-        if row >= self._numbers.size:
-            missing = max(row + 1, 2 * self._numbers.size) - self._numbers.size
-            self._numbers = np.concatenate([self._numbers, np.zeros(missing, np.int32)])
-        if self._numbers[row] != number:
-            self._numbers[row] = number
+            number = self._ids[key] = len(self.sets)
+            self.sets.append(tuple(node.spec.taints))
+        if row >= self.numbers.size:
+            missing = max(row + 1, 2 * self.numbers.size) - self.numbers.size
+            self.numbers = np.concatenate([self.numbers, np.zeros(missing, np.int32)])
+        if self.numbers[row] != number:
+            self.numbers[row] = number
             self.version += 1
 
     def keep_out(self, bears: Tolerations, rows: Rows) -> npt.NDArray[np.bool_]:
         """Return a mask (rows,) of nodes with a taint that forbids pods with these tolerations."""
-        verdicts = np.array([tolerations.keeps_out(bears, taints) for taints in self._sets], np.bool_)
-        return verdicts[self._numbers[rows]]
+        verdicts = np.array([tolerations.keeps_out(bears, taints) for taints in self.sets], np.bool_)
+        return verdicts[self.numbers[rows]]

@@ -15,6 +15,7 @@ from koordinator.api.annotations.placement import NetworkTopologySpec
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.gang_labels import GangMatchPolicy, GangMode
+from koordinator.api.meta import ObjectMeta
 from koordinator.api.sigs import PodGroup
 from koordinator.scheduler.plugins.network_topology.placement import MUST_GATHER, PREFER_GATHER
 
@@ -69,11 +70,6 @@ def gang_id_of(pod: Pod) -> str:
     return f"{meta.namespace}/{name}" if name else ""
 
 
-def unconfigured(gang_id: str) -> GangConfig:
-    """Return a gang that is known by name only."""
-    return GangConfig(group=(gang_id,))
-
-
 def from_pod(pod: Pod, defaults: GangDefaults) -> GangConfig | None:
     """Return the gang as its pod describes it. None when the pod does not: it belongs to a PodGroup, or has no
     proper minimum.
@@ -86,28 +82,18 @@ def from_pod(pod: Pod, defaults: GangDefaults) -> GangConfig | None:
     except ProtocolError:
         return None
     wait_s = _or(0.0, gang_labels.waiting_time_s, meta.annotations)
-    return _configured(
-        GangSource.POD,
-        gang_id_of(pod),
-        meta.annotations,
-        defaults,
-        minimum=minimum,
-        wait_s=wait_s,
-        created=meta.creation_timestamp,
-    )
+    return _configured(GangSource.POD, gang_id_of(pod), meta, defaults, minimum=minimum, wait_s=wait_s)
 
 
 def from_pod_group(group: PodGroup, defaults: GangDefaults) -> GangConfig:
     """Return the gang as its PodGroup describes it."""
-    meta = group.metadata
     return _configured(
         GangSource.POD_GROUP,
-        f"{meta.namespace}/{meta.name}",
-        meta.annotations,
+        group.key,
+        group.metadata,
         defaults,
         minimum=group.spec.min_member,
         wait_s=float(group.spec.schedule_timeout_seconds or 0),
-        created=meta.creation_timestamp,
     )
 
 
@@ -139,10 +125,6 @@ def _problem_of_minimum(pod: Pod) -> str:
     return f"{problem}: the members of gang {gang_id_of(pod)} wait until a pod or a PodGroup says how many it needs"
 
 
-def _check_mode(annotations: Mapping[str, str]) -> None:
-    _check_word(annotations, labels.GANG_MODE, tuple(GangMode))
-
-
 def _check_policy(annotations: Mapping[str, str]) -> None:
     own = annotations.get(labels.GANG_MATCH_POLICY)
     key = labels.GANG_MATCH_POLICY if own else labels.GANG_MATCH_POLICY_ALIAS
@@ -160,7 +142,7 @@ Check = tuple[Callable[[Mapping[str, str]], object], str]
 
 _CHECKS: tuple[Check, ...] = (
     (gang_labels.total_number, "the minimum counts"),
-    (_check_mode, "Strict counts"),
+    (lambda own: _check_word(own, labels.GANG_MODE, tuple(GangMode)), "Strict counts"),
     (_check_policy, "the scheduler's default counts"),
     (gang_labels.groups, "the gang is placed by itself"),
     (placement.NETWORK_TOPOLOGY_SPEC.read, "the gang is placed without regard to the network"),
@@ -174,12 +156,10 @@ def _problems(gang_id: str, annotations: Mapping[str, str], checks: Iterable[Che
     spec = _or(None, placement.NETWORK_TOPOLOGY_SPEC.read, annotations)
     for rule in spec.gather_strategy if spec is not None else ():
         if rule.strategy not in GATHER_STRATEGIES:
-            words = (
-                f"{rule.strategy[:80]!r} is none of {', '.join(GATHER_STRATEGIES)}: the rule does not count"
-            )
-            yield f"annotation {labels.GANG_NETWORK_TOPOLOGY_SPEC}: strategy of {rule.layer}: {words}"
-    nothing: list[str] = []
-    group = _or(nothing, gang_labels.groups, annotations)
+            words = f"{rule.strategy[:80]!r} is none of {', '.join(GATHER_STRATEGIES)}"
+            where = f"annotation {labels.GANG_NETWORK_TOPOLOGY_SPEC}: strategy of {rule.layer}"
+            yield f"{where}: {words}: the rule does not count"
+    group = _or(list[str](), gang_labels.groups, annotations)
     if malformed := [each for each in group if each.count("/") != 1]:
         names = ", ".join(map(repr, malformed))
         yield f"annotation {labels.GANG_GROUPS}: {names} names no gang (namespace/name): the group never gets complete"
@@ -198,14 +178,13 @@ def _objection(check: Callable[[Mapping[str, str]], object], annotations: Mappin
 def _configured(
     source: GangSource,
     gang_id: str,
-    annotations: Mapping[str, str],
+    meta: ObjectMeta,
     defaults: GangDefaults,
     *,
     minimum: int,
     wait_s: float,
-    created: str | None,
 ) -> GangConfig:
-    no_groups: list[str] = []
+    annotations, no_groups = meta.annotations, list[str]()
     return GangConfig(
         source=source,
         minimum=minimum,
@@ -215,7 +194,7 @@ def _configured(
         wait_s=wait_s if wait_s > 0 else defaults.timeout_s,
         group=tuple(sorted(_or(no_groups, gang_labels.groups, annotations))) or (gang_id,),
         topology=_or(None, placement.NETWORK_TOPOLOGY_SPEC.read, annotations),
-        created=created,
+        created=meta.creation_timestamp,
     )
 
 

@@ -239,7 +239,7 @@ class PodGroupController:
         """Whether the CRD that is served has a status subresource."""
         self._running: Controller[str] | None = None
         handle.watch(Watch.newest(PodGroup, self._group_set, self._group_gone))
-        handle.watch(Watch(Pod, self._pod_added, self._pod_updated, self._pod_deleted))
+        handle.watch(Watch.changes(Pod, self._pod_changed))
 
     @classmethod
     def of(cls, handle: Handle, workers: int) -> "PodGroupController":
@@ -275,17 +275,11 @@ class PodGroupController:
         self._wrote_s.pop(group.key, None)
         self._due_s.pop(group.key, None)
 
-    def _pod_added(self, pod: Pod) -> None:
-        self._count(MemberState.of(pod), 1)
-
-    def _pod_updated(self, old: Pod, pod: Pod) -> None:
-        before, now = MemberState.of(old), MemberState.of(pod)
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        before, now = (None if pod is None else MemberState.of(pod) for pod in (old, new))
         if before != now:
             self._count(now, 1)
             self._count(before, -1)
-
-    def _pod_deleted(self, pod: Pod) -> None:
-        self._count(MemberState.of(pod), -1)
 
     def _count(self, member: MemberState | None, number: int) -> None:
         if member is None:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugin.framework import Diagnosis, Mask, Plugin
+from koordinator.scheduler.plugin.framework import Diagnosis, Mask
 from koordinator.scheduler.plugin.status import Code, Status, count_reasons, fit_error
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     NO_VICTIMS,
@@ -25,6 +25,7 @@ from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
 )
 from koordinator.scheduler.plugins.node_resources_fit import FitState, NodeResourcesFit
 from koordinator.scheduler.plugins.preemption.executor import PREEMPTION, has_condition
+from koordinator.scheduler.plugins.preemption.search import looks_further
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -64,7 +65,7 @@ class TrialMemberClass(msgspec.Struct, eq=False):
         active = asked.active_filters()
         filters = active or ()
         fit = next(((each, state) for each, state in filters if isinstance(each, NodeResourcesFit)), None)
-        is_wide = any(_looks_further(plugin) for plugin, _ in filters)
+        is_wide = any(looks_further(plugin) for plugin, _ in filters)
         is_open = is_there & ~asked.unresolvable_rows()
         # Nobody has looked at the nodes for a pod that was refused as a whole: any may take it.
         is_free = asked.feasible_rows() & is_there if active is not None else is_open
@@ -75,10 +76,6 @@ class TrialMemberClass(msgspec.Struct, eq=False):
     def wanted(self) -> tuple[tuple[int, int], ...]:
         """(column, amount) that a node must have."""
         return self.fit[1].checked if self.fit is not None else self.pod.requests
-
-
-def _looks_further(plugin: Plugin[object]) -> bool:
-    return type(plugin).epoch is not Plugin.epoch or type(plugin).live_key is not Plugin.live_key
 
 
 class PreemptionDryRun:

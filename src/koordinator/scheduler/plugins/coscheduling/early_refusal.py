@@ -9,7 +9,6 @@ is refused.
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -93,7 +92,8 @@ class MemberShortage(msgspec.Struct, frozen=True):
 def as_is(table: NodeTable, kinds: Sequence[MemberClass]) -> HeadRoom:
     """Return the room that there is."""
     counts = np.array([kind.slots.counts for kind in kinds])
-    return HeadRoom(counts, {column: table.free[column] for column in _columns(kinds)}, table.free_pods)
+    columns = {column for kind in kinds for column in kind.wanted or ()}
+    return HeadRoom(counts, {column: table.free[column] for column in columns}, table.free_pods)
 
 
 def without(
@@ -114,10 +114,6 @@ def without(
         is_useful = (held_pods > 0) & ~kind.slots.evaluation.unresolvable_rows()
         counts[number] = np.where(is_useful, np.maximum(counts[number], found), counts[number])
     return HeadRoom(counts, free, free_pods)
-
-
-def _columns(kinds: Sequence[MemberClass]) -> set[int]:
-    return {column for kind in kinds for column in kind.wanted or ()}
 
 
 def lack(demand: GangDemand, room: HeadRoom, kinds: Sequence[MemberClass]) -> MemberShortage | None:
@@ -353,7 +349,8 @@ class EarlyRefusals:
 
     def _eviction(self, demand: GangDemand, kinds: Sequence[MemberClass]) -> PostFilterResult:
         """Return what PostFilter plugins would come to that make room for single members; Skip when that may help."""
-        if not any(isinstance(each, PostFilterPlugin) for each in self._others()):
+        others = (each for each in self._handle.companions(Plugin) if each.name != NAME)
+        if not any(isinstance(each, PostFilterPlugin) for each in others):
             return PostFilterResult(unresolvable())
         pods = [pod for kind in kinds for pod in kind.members if pod.pod.spec.preemption_policy != "Never"]
         if not pods:
@@ -375,10 +372,6 @@ class EarlyRefusals:
             return PostFilterResult(SKIP)
         return PostFilterResult(unresolvable(f"preemption: {PreemptReason.NO_ROOM.value}"), nominated_node="")
 
-    def _others(self) -> Iterator[Plugin[Any]]:
-        """Plugins of the profile beside this one."""
-        return (each for each in self._handle.companions(Plugin) if each.name != NAME)
-
 
 def _told(
     missing: MemberShortage,
@@ -390,14 +383,11 @@ def _told(
     by_id = {gang.gang_id: gang for gang in gangs}
     concerned = [by_id[gang_id] for gang_id in missing.gangs]
     # Of all kinds together, the one that most nodes take hears of most of what can help.
-    about = (
-        kinds[missing.kind]
-        if missing.kind is not None
-        else max(kinds, key=lambda kind: int(kind.slots.counts.sum()))
-    )
-    needs = (
-        f"gangs {', '.join(missing.gangs)} need" if len(concerned) > 1 else f"gang {missing.gangs[0]} needs"
-    )
+    about = max(kinds, key=lambda kind: int(kind.slots.counts.sum()))
+    if missing.kind is not None:
+        about = kinds[missing.kind]
+    names = ", ".join(missing.gangs)
+    needs = f"gangs {names} need" if len(concerned) > 1 else f"gang {names} needs"
     more = "more " if any(gang.placed_count or gang.waiting_count for gang in concerned) else ""
     like = f" like {about.members[0].key}" if missing.kind is not None and len(kinds) > len(gangs) else ""
     text = (

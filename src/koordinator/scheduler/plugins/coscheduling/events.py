@@ -233,7 +233,7 @@ class GangEvents:
 
     def on_pod_group_add(self, pod_group: PodGroup) -> Effect:
         """A PodGroup was created, or is seen for the first time."""
-        gang_id = _id_of(pod_group)
+        gang_id = pod_group.key
         gang = self.cache.ensure(gang_id)
         self.cache.configure(gang, from_pod_group(pod_group, self._defaults))
         for pod in self.cache.orphans_of(gang_id):
@@ -242,7 +242,7 @@ class GangEvents:
 
     def on_pod_group_update(self, pod_group: PodGroup) -> Effect:
         """A PodGroup changed; that of an unknown gang is ignored."""
-        gang = self.cache.get(_id_of(pod_group))
+        gang = self.cache.get(pod_group.key)
         config = from_pod_group(pod_group, self._defaults)
         if gang is None or gang.config == config:
             return Effect()
@@ -255,7 +255,7 @@ class GangEvents:
 
     def on_pod_group_delete(self, pod_group: PodGroup) -> Effect:
         """A PodGroup is gone, and with it the gang, unless pods that remain describe one themselves."""
-        gang_id = _id_of(pod_group)
+        gang_id = pod_group.key
         gang = self.cache.get(gang_id)
         if gang is None:
             return Effect()
@@ -269,7 +269,7 @@ class GangEvents:
 
     def _adopt(self, gang_id: str) -> tuple[str, ...]:
         """Pods that are left of a gang without its PodGroup may describe a gang themselves; whom to try then."""
-        for pod in self.cache.all_orphans(gang_id):
+        for pod in self.cache.orphans_of(gang_id):
             if from_pod(pod, self._defaults) is not None:
                 self._see(pod)
         gang = self.cache.get(gang_id)
@@ -383,10 +383,6 @@ class GangEvents:
     def _take_held(self, gang_ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return the pods of these gangs that wait in Permit; the caller lets all of them go, one way or the other."""
         return tuple(sorted(key for gang_id in gang_ids for key in self._held.pop(gang_id, ())))
-
-
-def _id_of(pod_group: PodGroup) -> str:
-    return f"{pod_group.metadata.namespace}/{pod_group.metadata.name}"
 
 
 def is_on_its_own(gang: Gang) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.gang_labels import GangMatchPolicy
-from koordinator.scheduler.plugins.coscheduling.config import GangConfig, GangSource, unconfigured
+from koordinator.scheduler.plugins.coscheduling.config import GangConfig, GangSource
 
 FINISHED_PHASES = ("Succeeded", "Failed")
 
@@ -157,7 +157,7 @@ class GangCache:
         """Return the gang, made when it is not known."""
         gang = self._gangs.get(gang_id)
         if gang is None:
-            config = unconfigured(gang_id)
+            config = GangConfig(group=(gang_id,))  # known by name only
             gang = Gang(gang_id, config, self._group_of(config))
             gang.group.gangs.add(gang_id)
             self._gangs[gang_id] = gang
@@ -185,11 +185,7 @@ class GangCache:
             self._orphans[gang.gang_id] = gang.children
 
     def orphans_of(self, gang_id: str) -> list[Pod]:
-        """Return members that are left of a gang which was dropped, to be seen again: they are orphans no more."""
-        return [self.pods[key] for key in self._orphans.pop(gang_id, ())]
-
-    def all_orphans(self, gang_id: str) -> list[Pod]:
-        """Return the same; they stay what they are."""
+        """Return members that are left of a gang which was dropped, until they are seen again."""
         return [self.pods[key] for key in self._orphans.get(gang_id, ())]
 
     def _group_of(self, config: GangConfig) -> GangGroup:

@@ -6,13 +6,14 @@ or finds no node, and in Permit, where placed members wait until their whole gro
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from koordinator.api import labels
+from koordinator.api.core import Pod
 from koordinator.clock import Clock
 from koordinator.scheduler.config.default_plugins import CoschedulingArgs
 from koordinator.scheduler.plugin.capabilities import (
@@ -65,7 +66,7 @@ from koordinator.scheduler.plugin.status import (
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.controller import PodGroupController
 from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals
-from koordinator.scheduler.plugins.coscheduling.events import GateReason, Next, PermitReason
+from koordinator.scheduler.plugins.coscheduling.events import GangGate, GateReason, Next, PermitReason
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangCache, GangGroup, key_of
 from koordinator.scheduler.plugins.coscheduling.planning import GangPlanning
 from koordinator.scheduler.plugins.coscheduling.preemption import GangPreemption
@@ -85,9 +86,7 @@ def endpoints(cache: GangCache) -> tuple[Endpoint, ...]:
     def one(request: ApiRequest) -> ApiAnswer:
         gang_id = f"{request.path['namespace']}/{request.path['name']}"
         gang = cache.get(gang_id)
-        if gang is None:
-            return ApiAnswer(f"cannot find gang {gang_id}", 404)
-        return ApiAnswer(described(gang))
+        return ApiAnswer(described(gang)) if gang else ApiAnswer(f"cannot find gang {gang_id}", 404)
 
     def many(_: ApiRequest) -> ApiAnswer:
         return ApiAnswer({gang_id: described(gang) for gang_id, gang in sorted(cache.gangs().items())})
@@ -259,11 +258,9 @@ class Coscheduling(
         self._plans_groups = handle.gates.is_on("EnableInlineBatchSchedule")
         self.planning = GangPlanning(handle, self.gangs, is_aware=args.aware_network_topology)
         self.preemption = GangPreemption(args, handle, self.gangs, self.planning.placer)
+        is_for_jobs = self.preemption.is_for_jobs
         self.early = EarlyRefusals(
-            handle,
-            self.gangs,
-            is_aware=self.planning.is_aware,
-            is_for_jobs=self.preemption.is_for_jobs,
+            handle, self.gangs, is_aware=self.planning.is_aware, is_for_jobs=is_for_jobs
         )
         self._pod_groups = PodGroupController.of(handle, args.controller_workers)
         self._kept: dict[str, RetainedPlace] = {}
@@ -285,19 +282,16 @@ class Coscheduling(
     # The way into the queue, and the start of an attempt. Most pods are of no gang: nothing is asked about them.
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
-        if not gang_id_of(pod.pod):
-            return SUCCESS
-        busy = self.preemption.pre_enqueue(pod)
-        if not busy.is_success:
-            return busy
-        gate = self.gangs.pre_enqueue(pod.pod)
-        return SUCCESS if gate.is_open else unresolvable(gate.message)
+        return self._gated(pod, self.gangs.pre_enqueue) if gang_id_of(pod.pod) else SUCCESS
 
     def look(self, pod: PodInfo) -> Status:
+        return self._gated(pod, self.gangs.look)
+
+    def _gated(self, pod: PodInfo, ask: Callable[[Pod], GangGate]) -> Status:
         busy = self.preemption.pre_enqueue(pod)
         if not busy.is_success:
             return busy
-        gate = self.gangs.look(pod.pod)
+        gate = ask(pod.pod)
         return SUCCESS if gate.is_open else unresolvable(gate.message)
 
     def next_pod(self) -> str | None:

@@ -109,12 +109,9 @@ class GangPreemption:
             return SUCCESS
         gang = self._gang_of(pod)
         group_id = gang.group.group_id if gang is not None else ""
-        trigger = self._evicting.get(group_id, "")
-        if not trigger:
-            return SUCCESS
-        if trigger in self._eviction.under_way:
+        if self._evicting.get(group_id, "") in self._eviction.under_way:
             return WAITING
-        del self._evicting[group_id]
+        self._evicting.pop(group_id, None)
         return SUCCESS
 
     def round_began(self) -> None:
@@ -148,7 +145,11 @@ class GangPreemption:
         self._measure(job, found, began_s)
         if found.reason is PreemptReason.NO_ROOM:
             diagnosis.wake_by(NAME)
-        return self._carry_out(job, found, victims, diagnosis.profile_name)
+        if found.is_success:
+            self._make_room(job, found, victims, diagnosis.profile_name)
+        elif found.clears_nominations:
+            self._give_up(job, f"preemption: {found.message}")
+        return self._result(job, found)
 
     def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         """Return whether somebody left who could not be evicted, from a node where one more member fits once all
@@ -313,19 +314,6 @@ class GangPreemption:
         # Nobody shall evict pods for one member of a gang that does not fit as a whole.
         status = unresolvable(text) if job.is_gang else unschedulable(text)
         return PostFilterResult(status, nominated_node="" if found.clears_nominations else None)
-
-    def _carry_out(
-        self,
-        job: PreemptorJob,
-        found: JobPreemption,
-        victims: Mapping[str, Sequence[PodInfo]],
-        profile_name: str,
-    ) -> PostFilterResult:
-        if found.is_success:
-            self._make_room(job, found, victims, profile_name)
-        elif found.clears_nominations:
-            self._give_up(job, f"preemption: {found.message}")
-        return self._result(job, found)
 
     def _make_room(
         self,

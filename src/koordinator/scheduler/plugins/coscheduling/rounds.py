@@ -337,7 +337,10 @@ class GangRounds(GangEvents):
         is_tired = False
         if self._held.get(gang_id, {}).get(key) == uid_of(pod):
             self._take_one(gang_id, key)
-            is_tired = not self._is_under_way(gang)  # nobody here has told it to
+            now = self.round
+            is_tired = (
+                now is None or gang is None or now.group_id != gang.group.group_id
+            )  # nobody has told it to
         if gang is None or not is_current:
             return self._gone(gang)
         self.cache.gave_up_place(gang, key)
@@ -348,9 +351,6 @@ class GangRounds(GangEvents):
         name = pod.metadata.name
         message = f'Gang "{gang.gang_id}" gets rejected due to Pod "{name}" in Unreserve'
         return Rejection(message, self._take_held(gang.config.group), is_tired)
-
-    def _is_under_way(self, gang: Gang | None) -> bool:
-        return self.round is not None and gang is not None and self.round.group_id == gang.group.group_id
 
     def _gone(self, gang: Gang | None) -> Rejection:
         """A pod that is no member any more lost its place."""

@@ -9,7 +9,7 @@ from koordinator.api import label_selector, resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.device import VirtualFunction
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
-from koordinator.scheduler.plugins.device_share.inventory import View, VisibleDevice
+from koordinator.scheduler.plugins.device_share.inventory import View, VisibleDevice, add
 from koordinator.scheduler.plugins.device_share.request import Amounts, insufficient
 
 Scorer = Callable[[VisibleDevice], int]
@@ -161,9 +161,8 @@ def type_score(
     total: Amounts = {}
     free: Amounts = {}
     for device_total, device_free in devices:
-        for summed, amounts in ((total, device_total), (free, device_free)):
-            for name, amount in amounts.items():
-                summed[name] = summed.get(name, 0) + amount
+        add(total, device_total)
+        add(free, device_free)
     return device_score(strategy, request, total, free)
 
 

@@ -117,7 +117,9 @@ class DeviceSelection(DeviceColumn):
         super().__init__(inventory, np.bool_)
         own = [(f"class {key.owner}", text) for text in key.own]
         more = [(f"claim {CLAIM}", text) for text in key.more]
-        self._programs = [_program(whose, index, text) for index, (whose, text) in _numbered(own, more)]
+        self._programs = [
+            _program(whose, index, text) for group in (own, more) for index, (whose, text) in enumerate(group)
+        ]
         self._tolerations = key.tolerations
         self.failures: dict[int, str] = {}
 
@@ -134,10 +136,6 @@ class DeviceSelection(DeviceColumn):
             if not matches:
                 return False
         return all(tolerates(self._tolerations, taint) for taint in entry.device.taints)
-
-
-def _numbered(*groups: Sequence[tuple[str, str | None]]) -> list[tuple[int, tuple[str, str | None]]]:
-    return [numbered for group in groups for numbered in enumerate(group)]
 
 
 def _program(whose: str, index: int, text: str | None) -> tuple[str, Program]:

@@ -220,9 +220,10 @@ class Inventory(RowKeeper):
         self.entries.append(None)
         size = len(self.entries)
         if size > self.node.size:
-            for name, fill in (("node", NOWHERE), ("group", NOWHERE), ("trouble", 0), ("is_used", False)):
-                setattr(self, name, _grown(getattr(self, name), fill))
-            self.is_alive, self.stamp = _grown(self.is_alive, False), _grown(self.stamp, 0)
+            for name in ("node", "group", "trouble", "is_used", "is_alive", "stamp"):
+                values = getattr(self, name)
+                more = np.full(values.size, NOWHERE if name in ("node", "group") else 0, values.dtype)
+                setattr(self, name, np.concatenate([values, more]))
         return size - 1
 
     def _place(self, number: int, entry: SliceDevice, touched: set[int], groups: set[int]) -> None:
@@ -281,9 +282,7 @@ class Inventory(RowKeeper):
         self.slots[node, : len(numbers)] = numbers
 
     def _seat(self, node: int, row: int) -> None:
-        if row >= self.node_at.size:
-            more = np.full(max(self._table.capacity, row + 1) - self.node_at.size, NOWHERE, np.int32)
-            self.node_at = np.concatenate([self.node_at, more])
+        self._seat_more(row)
         self.node_at[row] = node
         self._row_of[node] = row
 
@@ -300,13 +299,13 @@ class Inventory(RowKeeper):
 
     def nodes_of(self, rows: npt.NDArray[np.intp]) -> Numbers:
         """Return number of the node on each of the rows, `NOWHERE` for those without devices of their own."""
-        if rows.size and int(rows[-1]) >= self.node_at.size:
-            self._seat_more()
+        self._seat_more(int(rows[-1]) if rows.size else -1)
         return self.node_at[rows]
 
-    def _seat_more(self) -> None:
-        more = np.full(self._table.capacity - self.node_at.size, NOWHERE, np.int32)
-        self.node_at = np.concatenate([self.node_at, more])
+    def _seat_more(self, row: int) -> None:
+        if row >= self.node_at.size:
+            more = np.full(max(self._table.capacity, row + 1) - self.node_at.size, NOWHERE, np.int32)
+            self.node_at = np.concatenate([self.node_at, more])
 
     # Use
 
@@ -346,7 +345,3 @@ def entries_of(a_slice: ResourceSlice) -> list[SliceDevice]:
 def _first_double(names: Iterable[str]) -> str:
     counts = itertools.groupby(sorted(names))
     return next((name for name, group in counts if len(list(group)) > 1), "")
-
-
-def _grown(values: npt.NDArray[Any], fill: Any) -> npt.NDArray[Any]:
-    return np.concatenate([values, np.full(values.size, fill, values.dtype)])

@@ -72,7 +72,7 @@ class QuotaAccounts(RowKeeper):
         changes = self.changes = QuotaChanges(book, has_runtime=args.enable_runtime_quota)
         timed = self.timed = Latencies(handle)
         self._statuses = Statuses(handle, book, changes, hooks)
-        self._over_use = OverUse(args, handle, book, changes)
+        self.over_use = OverUse(args, handle, book, changes)
         self._set_quota = timed.of("UpdateQuota", book.set_quota)
         self._remove_quota = timed.of("DeleteQuota", book.remove_quota)
         self._reserve = timed.of("ReservePod", book.reserve)
@@ -137,7 +137,7 @@ class QuotaAccounts(RowKeeper):
             BackgroundController("ElasticQuota status", self._statuses.run),
         ]
         if self._args.enable_runtime_quota and self._args.monitor_all_quotas:
-            found.append(BackgroundController("ElasticQuota over-use", self._over_use.run))
+            found.append(BackgroundController("ElasticQuota over-use", self.over_use.run))
         return found
 
     async def _keep_reserved(self) -> None:

@@ -1,12 +1,32 @@
-"""Decide whether a pod may be placed now, as far as its quota is concerned. Source: behaviour/elastic-quota 13."""
+"""Decide whether a pod may be placed now, as far as its quota is concerned, and report how quotas stand, for people:
+the rows of a tree, and what a pod meets at its quota. Pure. Source: behaviour/elastic-quota 13.
+
+The figures come from the scheduler's books, or from ElasticQuota objects, on which the scheduler writes them every
+second. Loans are no fact of behaviour/elastic-quota: amounts that siblings use above their minimum count as taken
+from the minima that others of them leave idle, in proportion; the rest is spare, or was borrowed further up.
+"""
 
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from koordinator.api import labels, readable, resource_list, resources
+from koordinator.api.quantity import ZERO, Quantity
 from koordinator.api.resource_list import Amounts, add, mask
-from koordinator.scheduler.plugins.elastic_quota.quota import Nanos, Quota, amounts_of, exceeding, text
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    ROOT,
+    Nanos,
+    Quota,
+    amounts_of,
+    exceeding,
+    masked,
+    nanos_of,
+    nanos_per_unit,
+    text,
+)
+from koordinator.scheduler.plugins.elastic_quota.runtime import split
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 
 class AdmissionReason(enum.Enum):
@@ -167,3 +187,310 @@ def admit_above(
         exceeded=exceeded,
         pod_count=pod_count,
     )
+
+
+ROOT_SHOWN = "root"
+"""What people call the root of a tree."""
+LENDERS_SHOWN = 3
+
+
+class QuotaSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The amounts that a quota has and uses at some moment."""
+
+    name: str
+    parent: str
+    tree_id: str = ""
+    is_parent: bool = False
+    lends: bool = True
+    min: Amounts = {}
+    max: Amounts = {}
+    """Empty for the root: nothing limits it."""
+    runtime: Amounts = {}
+    """What it may use now; of the root what all share. Empty where nobody has said it yet."""
+    used: Amounts = {}
+    request: Amounts = {}
+
+
+class Borrowing(msgspec.Struct, frozen=True):
+    """The use that a quota makes of another one's minimum."""
+
+    lender: str
+    """Path of the other quota."""
+    amounts: Amounts
+
+
+class SiblingLending(msgspec.Struct, frozen=True):
+    """The loans among siblings of one resource."""
+
+    resource: str
+    lent: int
+    taken: Mapping[str, int]
+    """Quota → how much of it has."""
+    idle: Mapping[str, int]
+    """Quota → what it leaves of its minimum."""
+
+
+class QuotaLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a tree."""
+
+    figures: QuotaSummary
+    path: str
+    """Names from the top, joined by slashes."""
+    depth: int
+    """0 for the root of the default tree, and for the top quotas of others."""
+    borrowed: Amounts = {}
+    """What it uses above its minimum; zeros are left out."""
+    lent: Amounts = {}
+    """What its siblings use of its minimum; zeros are left out."""
+
+
+class PodStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """The standing of a pod at its quota."""
+
+    path: str
+    figures: QuotaSummary
+    decision: AdmissionDecision
+    """Who refuses it, and by which figures; or that it fits."""
+    loans: tuple[Borrowing, ...] = ()
+    """Whose minima the refusing quota uses, nearest first."""
+    spare: Amounts = {}
+    """What it uses above its minimum that nobody is sure of."""
+
+    @property
+    def text(self) -> str:
+        """`queue at root/ads: runtime 120 cores, used 118, you ask 4; borrowed 20 from root/search`."""
+        decision = self.decision
+        if decision.reason is AdmissionReason.ANCESTOR_MISSING:
+            return f"queue at {self.path}: {decision.message}"
+        names = decision.exceeded or tuple(sorted(decision.request))
+        limit, used = decision.limit, decision.used
+        if decision.is_allowed:
+            limit, used = self.figures.runtime or self.figures.max, self.figures.used
+        bound = "min" if decision.reason is AdmissionReason.NON_PREEMPTIBLE else "runtime"
+        verb = "used by pods that cannot be preempted" if bound == "min" else "used"
+        asker = "you" if decision.pod_count == 1 else f"{decision.pod_count} members"
+        parts = [
+            f"{'' if name == resources.CPU else name + ' '}{bound} {_shown(name, limit.get(name))}, "
+            f"{verb} {_number(name, used.get(name))}, {asker} ask {_number(name, decision.request.get(name))}"
+            for name in names
+        ]
+        return "; ".join((f"queue at {self.path}: {'; '.join(parts)}", *self._borrowings(names)))
+
+    def _borrowings(self, names: Sequence[str]) -> Iterator[str]:
+        if self.decision.reason is AdmissionReason.NON_PREEMPTIBLE:
+            return
+        for name in names:
+            kind = "" if name == resources.CPU else f" {name}"
+            loans = [(loan.lender, loan.amounts[name]) for loan in self.loans if loan.amounts.get(name)]
+            loans.sort(key=lambda each: (-each[1].nanos, each[0]))
+            parts = [
+                f"{readable.cell(name, amount)}{kind} from {lender}"
+                for lender, amount in loans[:LENDERS_SHOWN]
+            ]
+            if more := loans[LENDERS_SHOWN:]:
+                rest = sum((amount for _, amount in more), ZERO)
+                parts.append(f"{readable.cell(name, rest)}{kind} from {len(more)} others")
+            if spare := self.spare.get(name):
+                parts.append(f"{readable.cell(name, spare)}{kind} that no quota is sure of")
+            if parts:
+                yield f"borrowed {', '.join(parts)}"
+
+
+class LendingReport:
+    """Quotas of one tree by name, and what they borrow from each other."""
+
+    def __init__(self, figures: Iterable[QuotaSummary]) -> None:
+        self._quotas = {each.name: each for each in figures}
+        self._below: dict[str, list[str]] = {}
+        self._paths: dict[str, str] = {}
+        self._known_lending: dict[str, list[SiblingLending]] = {}
+        for name in sorted(self._quotas):
+            if name != ROOT:
+                self._below.setdefault(self._quotas[name].parent, []).append(name)
+
+    def get(self, name: str) -> QuotaSummary | None:
+        """Return a quota."""
+        return self._quotas.get(name)
+
+    def path(self, name: str) -> str:
+        """`root/ads/web`; quotas whose parents are not known begin with `?`."""
+        names: list[str] = []
+        seen: set[str] = set()
+        top = name
+        while top in self._quotas and top not in seen and top not in self._paths:
+            names.append(top)
+            seen.add(top)
+            top = self._quotas[top].parent
+        above = self._paths.get(top)
+        if above is None:
+            is_default = bool(names) and not self._quotas[names[0]].tree_id
+            above = ROOT_SHOWN if top == ROOT and ROOT not in seen and is_default else ""
+            above = above or ("?" if top and top != ROOT else "")
+        for each in reversed(names):
+            shown = ROOT_SHOWN if each == ROOT else each
+            above = f"{above}/{shown}" if above else shown
+            if top not in seen:  # else they go round in a circle, and each begins with itself
+                self._paths[each] = above
+        return above
+
+    def rows(self) -> list[QuotaLine]:
+        """Return all quotas, each before its children, siblings by name. Quotas that hang nowhere come last."""
+        tops = [ROOT] if ROOT in self._quotas else self._below.get(ROOT, [])
+        strays = [name for name in sorted(self._quotas) if self._quotas[name].parent not in self._quotas]
+        rings = sorted(self._quotas)  # what nothing leads to: quotas that are each other's parents
+        found: list[QuotaLine] = []
+        seen: set[str] = set()
+        lent = self._lent(tops)
+        for top in (*tops, *strays, *rings):
+            self._add_rows(top, found, seen, lent)
+        return found
+
+    def _add_rows(self, top: str, found: list[QuotaLine], seen: set[str], lent: dict[str, Nanos]) -> None:
+        waiting = [(top, 0)]
+        while waiting:
+            name, depth = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            each = self._quotas[name]
+            found.append(
+                QuotaLine(
+                    figures=each,
+                    path=self.path(name),
+                    depth=depth,
+                    borrowed=amounts_of(_over(each)) if name != ROOT else {},
+                    lent=amounts_of(lent.get(name, {})),
+                )
+            )
+            children = self._below.get(name, [])
+            lent.update(self._lent(children))
+            waiting.extend((child, depth + 1) for child in reversed(children))
+
+    def _lent(self, siblings: Sequence[str]) -> dict[str, Nanos]:
+        found: dict[str, Nanos] = {}
+        for lending in self._lending(siblings):
+            for lender, amount in _split(lending.resource, lending.lent, lending.idle).items():
+                found.setdefault(lender, {})[lending.resource] = amount
+        return found
+
+    def loans(self, name: str) -> tuple[tuple[Borrowing, ...], Amounts]:
+        """Return the loans: whose minima a quota uses, nearest first, and what it uses that nobody is sure of."""
+        loans: list[Borrowing] = []
+        known = self._quotas.get(name)
+        left = _over(known) if known is not None else {}
+        seen: set[str] = set()
+        while known is not None and known.name not in seen and left:
+            seen.add(known.name)
+            by_lender: dict[str, Nanos] = {}
+            for lending in self._lending_of(known.parent):
+                resource = lending.resource
+                part = min(lending.taken.get(known.name, 0), left.get(resource, 0))
+                for lender, amount in _split(resource, part, lending.idle).items():
+                    by_lender.setdefault(lender, {})[resource] = amount
+                    left[resource] -= amount
+            loans += [Borrowing(self.path(each), amounts_of(by_lender[each])) for each in sorted(by_lender)]
+            left = {resource: amount for resource, amount in left.items() if amount > 0}
+            known = self._quotas.get(known.parent)
+        return tuple(loans), amounts_of(left)
+
+    def _lending_of(self, parent: str) -> "list[SiblingLending]":
+        known = self._known_lending.get(parent)
+        if known is None:
+            known = self._known_lending[parent] = list(self._lending(self._below.get(parent, [])))
+        return known
+
+    def _lending(self, siblings: Sequence[str]) -> "Iterator[SiblingLending]":
+        over: dict[str, dict[str, int]] = {}
+        idle: dict[str, dict[str, int]] = {}
+        for name in siblings:
+            each = self._quotas[name]
+            for resource, amount in _in_whole_units(_over(each)).items():
+                over.setdefault(resource, {})[name] = amount
+            for resource, amount in _in_whole_units(_idle(each)).items():
+                idle.setdefault(resource, {})[name] = amount
+        for resource in sorted(over.keys() & idle.keys()):
+            lent = min(sum(over[resource].values()), sum(idle[resource].values()))
+            yield SiblingLending(resource, lent, _split(resource, lent, over[resource]), idle[resource])
+
+
+def of_quota(quota: Quota, tree_id: str, runtime: Amounts) -> QuotaSummary:
+    """Return a quota of the books; `runtime` is what it may use now."""
+    counted = quota.max if quota.spec.name != ROOT else quota.runtime
+    return QuotaSummary(
+        name=quota.spec.name,
+        parent=quota.spec.parent,
+        tree_id=tree_id,
+        is_parent=quota.spec.is_parent,
+        lends=quota.lends,
+        min=quota.spec.min,
+        max=quota.spec.max,
+        runtime=resource_list.mask(runtime, counted),
+        used=amounts_of(masked(quota.below.used, counted)),
+        request=amounts_of(masked(quota.request, counted)),
+    )
+
+
+def of_path(tree: GroupQuotaTree, tree_id: str, name: str) -> LendingReport:
+    """Return a quota of the books with its ancestors, and the siblings of each: enough for `path` and `loans`."""
+    tree.bring_up_to_date(name)
+    wanted: dict[str, Quota] = {}
+    for each in tree.path(name):
+        if (quota := tree.get(each)) is not None:
+            wanted[each] = quota
+            for sibling in tree.children(quota.spec.parent):
+                if (other := tree.get(sibling)) is not None:
+                    wanted[sibling] = other
+    if tree_id:
+        wanted.pop(ROOT, None)
+    path = frozenset(tree.path(name))
+    return LendingReport(
+        of_quota(quota, tree_id, tree.refresh(each) if each in path else {}) for each, quota in wanted.items()
+    )
+
+
+def standing(report: LendingReport, name: str, decision: AdmissionDecision) -> PodStanding:
+    """Return what a pod of the quota `name` meets there, or at the ancestor that `decision` names."""
+    refusing = decision.quota if report.get(decision.quota) is not None else name
+    figures = report.get(refusing)
+    assert figures is not None, name
+    loans, spare = report.loans(refusing)
+    return PodStanding(
+        path=report.path(refusing), figures=figures, decision=decision, loans=loans, spare=spare
+    )
+
+
+def _over(quota: QuotaSummary) -> Nanos:
+    """Return what it uses above its minimum, of the resources that it counts."""
+    if quota.name in (labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME):
+        return {}
+    least = nanos_of(quota.min)
+    over = {name: number - least.get(name, 0) for name, number in nanos_of(quota.used).items()}
+    return {name: number for name, number in over.items() if number > 0 and name in quota.max}
+
+
+def _idle(quota: QuotaSummary) -> Nanos:
+    if not quota.lends:
+        return {}
+    used = nanos_of(quota.used)
+    idle = {name: number - used.get(name, 0) for name, number in nanos_of(quota.min).items()}
+    return {name: number for name, number in idle.items() if number > 0}
+
+
+def _in_whole_units(nanos: Nanos) -> Nanos:
+    """Rounded down to milli-cores and bytes, so that parts are readable."""
+    return {name: number - number % nanos_per_unit(name) for name, number in nanos.items()}
+
+
+def _split(resource: str, amount: int, weights: Mapping[str, int]) -> dict[str, int]:
+    """Whole units of the resource by weight."""
+    unit = nanos_per_unit(resource)
+    parts = split(amount // unit, list(weights.values())) or ()
+    return {name: part * unit for name, part in zip(weights, parts, strict=False) if part}
+
+
+def _shown(name: str, amount: Quantity | None) -> str:
+    return "unlimited" if amount is None else readable.amount(name, amount)
+
+
+def _number(name: str, amount: Quantity | None) -> str:
+    return readable.cell(name, amount or ZERO)

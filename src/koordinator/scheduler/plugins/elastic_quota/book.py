@@ -121,6 +121,11 @@ class QuotaBook:
         """Return the tree of a quota; None when there is none (any more)."""
         return self.forest.tree(ref.tree_id) if ref.name else None
 
+    def quota_at(self, ref: QuotaRef) -> Quota | None:
+        """Return the quota of that name; None when there is none (any more)."""
+        tree = self.tree_of(ref)
+        return tree.get(ref.name) if tree is not None else None
+
     def counted_in(self, key: str) -> QuotaRef:
         """Return where a pod (`namespace/name`) is counted."""
         return self._refs.get(key, NO_QUOTA)
@@ -131,16 +136,14 @@ class QuotaBook:
 
     def quotas(self) -> Iterator[tuple[str, GroupQuotaTree, Quota]]:
         """Yield all quotas of all trees, with the id of their tree and the tree; roots are left out."""
-        for tree_id in self.forest.ids():
-            tree = self.forest.tree(tree_id)
-            for name in tree.names() if tree is not None else ():
-                quota = tree.get(name) if tree is not None else None
-                if tree is not None and quota is not None and name != labels.ROOT_QUOTA_NAME:
+        for tree_id, tree in self.forest.trees():
+            for quota in tree.quotas():
+                if quota.spec.name != labels.ROOT_QUOTA_NAME:
                     yield tree_id, tree, quota
 
     def names(self) -> set[str]:
         """Return all quotas of all trees."""
-        return {name for tree in self._trees() for name in tree.names()}
+        return {name for _, tree in self.forest.trees() for name in tree.names()}
 
     def find(self, name: str) -> tuple[GroupQuotaTree, Quota] | None:
         """Return a quota and its tree; the root is that of the default tree."""
@@ -151,21 +154,13 @@ class QuotaBook:
     def take_touched(self) -> set[str]:
         """Quotas whose figures, or whose objects, changed since the last call."""
         names, self._rewritten = self._rewritten, set()
-        for tree in self._trees():
+        for _, tree in self.forest.trees():
             names |= tree.take_touched()
         return names
 
     def settle(self) -> set[str]:
         """Brings up to date whatever runtimes changed since the last call; whose."""
-        changed: set[str] = set()
-        for tree in self._trees():
-            changed |= tree.settle()
-        return changed
-
-    def _trees(self) -> Iterator[GroupQuotaTree]:
-        for tree_id in self.forest.ids():
-            if (tree := self.forest.tree(tree_id)) is not None:
-                yield tree
+        return set().union(*(tree.settle() for _, tree in self.forest.trees()))
 
     # Quotas
 
@@ -378,8 +373,7 @@ class QuotaBook:
 
     def _counted(self, ref: QuotaRef, key: str) -> bool:
         """Return whether the pod takes up room where it is counted."""
-        tree = self.tree_of(ref)
-        quota = tree.get(ref.name) if tree is not None else None
+        quota = self.quota_at(ref)
         known = quota.pods.get(key) if quota is not None else None
         return known is not None and known.is_assigned
 

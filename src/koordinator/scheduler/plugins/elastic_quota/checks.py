@@ -15,15 +15,15 @@ from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unschedulable
-from koordinator.scheduler.plugins.elastic_quota import admission, lending
+from koordinator.scheduler.plugins.elastic_quota import admission
 from koordinator.scheduler.plugins.elastic_quota.admission import (
     AdmissionDecision,
     AdmissionReason,
+    PodStanding,
     QuotaStanding,
 )
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.lending import PodStanding
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     OUTSIDE_THE_SHARES,
     ROOT,
@@ -221,8 +221,8 @@ class QuotaChecks:
             decision = self.decide(pod, place, count)
         except (QuantityError, ProtocolError):
             return None
-        report = lending.of_path(place.tree, place.ref.tree_id, place.ref.name)
-        return lending.standing(report, place.ref.name, decision)
+        report = admission.of_path(place.tree, place.ref.tree_id, place.ref.name)
+        return admission.standing(report, place.ref.name, decision)
 
     # Many pods
 

@@ -71,9 +71,9 @@ class QuotaForest:
         """Return the tree, None when there is none of the id."""
         return self._trees.get(tree_id)
 
-    def ids(self) -> list[str]:
-        """Ids of all trees, sorted: the default tree comes first."""
-        return sorted(self._trees)
+    def trees(self) -> list[tuple[str, GroupQuotaTree]]:
+        """Return all trees with their ids, sorted: the default tree comes first."""
+        return sorted(self._trees.items())
 
     @property
     def tree_ids(self) -> Mapping[str, str]:

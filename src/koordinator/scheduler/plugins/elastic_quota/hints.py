@@ -53,7 +53,7 @@ class TreeSnapshot(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, tree: GroupQuotaTree) -> "TreeSnapshot":
         """Return a tree as it is now."""
-        quotas = [quota for name in tree.names() if (quota := tree.get(name)) is not None]
+        quotas = tree.quotas()
         return cls(
             parents={quota.spec.name: quota.spec.parent for quota in quotas},
             assigned={
@@ -195,7 +195,5 @@ class QuotaQueueingHints:
             return None
         snapshot = TreeSnapshot.of(tree)
         self._taken[tree_id] = (now_s, snapshot)
-        self._known[tree_id] = frozenset(
-            key for name in tree.names() if (quota := tree.get(name)) is not None for key in quota.pods
-        )
+        self._known[tree_id] = frozenset(key for quota in tree.quotas() for key in quota.pods)
         return snapshot

@@ -37,13 +37,12 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, error, unschedulable
 from koordinator.scheduler.plugins.elastic_quota.accounts import QuotaAccounts
-from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
+from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason, PodStanding
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.checks import PodQuota, QuotaChecks
+from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPreemption
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.hints import QuotaQueueingHints
-from koordinator.scheduler.plugins.elastic_quota.lending import PodStanding
-from koordinator.scheduler.plugins.elastic_quota.preemption import QuotaPreemption
 from koordinator.scheduler.plugins.elastic_quota.quota import Nanos, Quota, amounts_of
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -51,10 +50,10 @@ from koordinator.scheduler.table.pod_info import PodInfo
 def describe_quota(book: QuotaBook, request: ApiRequest) -> ApiAnswer:
     """`GET quotas/{name}`."""
     name = request.path["name"]
-    tree = book.forest.tree(book.forest.tree_ids.get(name, ""))
-    quota = tree.get(name) if tree is not None else None
-    if tree is None or quota is None or name == labels.ROOT_QUOTA_NAME:
+    found = book.find(name)
+    if found is None or name == labels.ROOT_QUOTA_NAME:
         return ApiAnswer(f"cannot find quota {name}", 404)
+    tree, quota = found
     tree.bring_up_to_date(name)
     return ApiAnswer(described(quota, book.forest.tree_ids.get(name, ""), with_pods=_wants_pods(request)))
 
@@ -316,9 +315,7 @@ class ElasticQuota(
         return SUCCESS if status.code is Code.SKIP else status
 
     def rivals(self, pod: PodInfo) -> Iterable[str]:
-        ref = self.book.quota_of(pod.pod)
-        tree = self.book.tree_of(ref)
-        quota = tree.get(ref.name) if tree is not None else None
+        quota = self.book.quota_at(self.book.quota_of(pod.pod))
         for key, counted in quota.pods.items() if quota is not None else ():
             known = self.book.pod(key) if counted.is_assigned else None
             if known is not None:

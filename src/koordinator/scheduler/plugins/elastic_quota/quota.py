@@ -229,32 +229,22 @@ class Sums(msgspec.Struct):
         if other.non_preemptible_used:
             accumulate_in_place(self.non_preemptible_used, other.non_preemptible_used)
 
+    @property
+    def lists(self) -> tuple[Nanos, Nanos, Nanos, Nanos]:
+        """The four of them, in the order of the fields."""
+        return self.request, self.non_preemptible_request, self.used, self.non_preemptible_used
+
     def copy(self) -> "Sums":
         """Lists of its own with the same amounts."""
-        return Sums(
-            request=dict(self.request),
-            non_preemptible_request=dict(self.non_preemptible_request),
-            used=dict(self.used),
-            non_preemptible_used=dict(self.non_preemptible_used),
-        )
+        return Sums(*map(dict, self.lists))
 
     def minus(self, before: "Sums") -> "Sums":
         """Return what was added since `before`; amounts that are the same are left out."""
-        return Sums(
-            request=grown(self.request, before.request),
-            non_preemptible_request=grown(self.non_preemptible_request, before.non_preemptible_request),
-            used=grown(self.used, before.used),
-            non_preemptible_used=grown(self.non_preemptible_used, before.non_preemptible_used),
-        )
+        return Sums(*map(grown, self.lists, before.lists))
 
     def negative(self) -> "Sums":
         """Return what takes these sums away again."""
-        return Sums(
-            request=negated(self.request),
-            non_preemptible_request=negated(self.non_preemptible_request),
-            used=negated(self.used),
-            non_preemptible_used=negated(self.non_preemptible_used),
-        )
+        return Sums(*map(negated, self.lists))
 
 
 class Quota(msgspec.Struct, kw_only=True):

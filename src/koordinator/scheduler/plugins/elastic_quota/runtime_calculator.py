@@ -154,7 +154,7 @@ class ChildQuotas:
         return True
 
     def _count(self, entry: ChildQuota, sign: int) -> None:
-        self._negatives += sign * _is_negative(entry)
+        self._negatives += sign * (min(entry.weight, entry.request, entry.least) < 0)
         self._weight += sign * entry.weight
         self._asked += sign * entry.request
         self._least += sign * entry.least
@@ -267,10 +267,6 @@ class ChildQuotas:
             changed: list[int] = np.flatnonzero(reported != shares).tolist()
             return changed
         return [row for row, (old, new) in enumerate(zip(reported, shares, strict=True)) if old != new]
-
-
-def _is_negative(entry: ChildQuota) -> bool:
-    return entry.weight < 0 or entry.request < 0 or entry.least < 0
 
 
 def _enough(entry: ChildQuota) -> int:

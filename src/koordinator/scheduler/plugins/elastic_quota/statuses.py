@@ -25,6 +25,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     Nanos,
     Quota,
     amounts_of,
+    nanos_of,
     nanos_per_unit,
     to_units,
 )
@@ -46,11 +47,7 @@ class QuotaGauge:
         self._book = book
         self._changes = changes
         self._listener: ChangeListener | None = None
-        self._gauge = Gauge(
-            self.name,
-            "What quotas have, ask for and use.",
-            self.labels,
-        )
+        self._gauge = Gauge(self.name, "What quotas have, ask for and use.", self.labels)
         self._texts: dict[str, str] = {}
         """Quota → its lines."""
 
@@ -90,10 +87,7 @@ class QuotaGauge:
             return
         try:
             told = quota_annotations.UNSCHEDULABLE_RESOURCE.read(found.metadata.annotations, found.key)
-            yield (
-                "unschedulable-resource",
-                {name: each.nanos for name, each in resource_list.of(told or {}).items()},
-            )
+            yield "unschedulable-resource", nanos_of(resource_list.of(told or {}))
         except (ProtocolError, QuantityError):
             return
 

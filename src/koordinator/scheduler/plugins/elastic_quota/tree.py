@@ -75,6 +75,10 @@ class GroupQuotaTree:
         """Return names of all quotas, sorted."""
         return sorted(self._quotas)
 
+    def quotas(self) -> list[Quota]:
+        """Return all quotas, by name, to be read only."""
+        return [self._quotas[name] for name in self.names()]
+
     def bare(self) -> "GroupQuotaTree":
         """Return a tree without quotas that shares by the same rules."""
         return GroupQuotaTree(scales_min=self._scales_min, keeps_guarantee=self._keeps_guarantee)

@@ -71,23 +71,19 @@ def pod_helps(
         return True
     if before != after:
         return True
-    unwanted = (_means(term, event.old, event.new, namespaces) for term in affinity.apart)
-    return any(was and not still for was, still in unwanted)
+    return any(
+        _means(term, event.old, namespaces) and not _means(term, event.new, namespaces)
+        for term in affinity.apart
+    )
 
 
 def _near(pod: object, affinity: PodAffinityTerms, namespaces: NamespaceLabels) -> bool:
     """Return whether a pod is company: it matches all required terms at once."""
-    if not affinity.together or not isinstance(pod, PodInfo):
-        return False
-    return all(term.pods.matches(pod.pod, namespaces) for term in affinity.together)
+    return bool(affinity.together) and all(_means(term, pod, namespaces) for term in affinity.together)
 
 
-def _means(term: Term, old: object, new: object, namespaces: NamespaceLabels) -> tuple[bool, bool]:
-    """Return whether a term means a pod before and after the event."""
-    return (
-        isinstance(old, PodInfo) and term.pods.matches(old.pod, namespaces),
-        isinstance(new, PodInfo) and term.pods.matches(new.pod, namespaces),
-    )
+def _means(term: Term, pod: object, namespaces: NamespaceLabels) -> bool:
+    return isinstance(pod, PodInfo) and term.pods.matches(pod.pod, namespaces)
 
 
 class PodAffinityReason(Reason):
@@ -185,18 +181,17 @@ class InterPodAffinity(
         meaning = self._index.meaning(pod)
         # As upstream: the argument spares pods without preferences the whole score.
         is_scored = bool(affinity.preferred) or not self._ignores_preferred
-        weighed = ((holders, self._existing_weight(holders.term)) for holders in meaning if is_scored)
+        weighed = (
+            (holders, self._hard_weight if holders.term.kind == REQUIRED_AFFINITY else holders.term.weight)
+            for holders in meaning
+            if is_scored
+        )
         return PodAffinityState(
             affinity=affinity,
             is_own_match=affinity.is_own_match(pod.pod, self.namespaces),
             existing_anti=tuple(holders for holders in meaning if holders.term.kind == REQUIRED_ANTI),
             existing_scored=tuple((holders, weight) for holders, weight in weighed if weight),
         )
-
-    def _existing_weight(self, term: Term) -> int:
-        if term.kind == REQUIRED_AFFINITY:
-            return self._hard_weight
-        return term.weight
 
     def epoch(self, state: PodAffinityState) -> Hashable:
         """Return whether filter and score take part at all depends on what is booked, too."""
@@ -241,13 +236,9 @@ class InterPodAffinity(
     # Filter
 
     def pre_filter(self, state: PodAffinityState) -> PreFilterResult:
-        if (
-            state.affinity.together
-            or state.affinity.apart
-            or any(each.total for each in self._holders(state))
-        ):
-            return PreFilterResult()
-        return PreFilterResult(SKIP)
+        has_own = state.affinity.together or state.affinity.apart
+        takes_part = has_own or any(each.total for each in self._holders(state))
+        return PreFilterResult() if takes_part else PreFilterResult(SKIP)
 
     def filter(self, state: PodAffinityState, rows: Rows) -> ReasonCodes:
         codes = np.zeros(rows.size, np.uint16)
@@ -272,7 +263,8 @@ class InterPodAffinity(
     def facts(self, state: PodAffinityState, row: int) -> tuple[str, ...]:
         found = Neighbours(self._table, self.namespaces, self._affinities)
         affinity = state.affinity
-        lines = [found.wanting_away(domains, each, row) for domains, each in self._objecting(state)]
+        objecting = zip(self._holders(state), state.existing_anti, strict=True)
+        lines = [found.wanting_away(domains, each, row) for domains, each in objecting]
         lines += [
             found.unwanted(domains, self._counts.count((term.pods,)), term, row)
             for domains, term in zip(self._unwanted(state), affinity.apart, strict=True)
@@ -284,9 +276,6 @@ class InterPodAffinity(
             for domains, term in zip(wanted, affinity.together, strict=True)
         ]
         return tuple(filter(None, lines))
-
-    def _objecting(self, state: PodAffinityState) -> Iterator[tuple[DomainCounts, Holders]]:
-        return zip(self._holders(state), state.existing_anti, strict=True)
 
     def _is_near_wanted(self, state: PodAffinityState, rows: Rows) -> Mask:
         wanted = self._wanted(state)
@@ -390,19 +379,13 @@ class Neighbours:
         def is_meant(pod: PodInfo) -> bool:
             return any(term.key == key for term in self._affinities.of(pod.pod).all)
 
-        found = self._told(domains, holders, row, is_meant)
-        return (
-            f"{found} in the same {holders.term.topology_key} does not want this pod there" if found else ""
-        )
+        found, where = self._told(domains, holders, row, is_meant), holders.term.topology_key
+        return f"{found} in the same {where} does not want this pod there" if found else ""
 
     def unwanted(self, domains: DomainCounts, count: PodCount, term: Term, row: int) -> str:
         """Return pods near the row that this one wants to be away from; empty without any."""
-        found = self._told(domains, count, row, self._matching(count))
-        return (
-            f"{found} is in the same {term.topology_key}, which this pod wants to be away from"
-            if found
-            else ""
-        )
+        found, where = self._told(domains, count, row, self._matching(count)), term.topology_key
+        return f"{found} is in the same {where}, which this pod wants to be away from" if found else ""
 
     def wanted(self, domains: DomainCounts, count: PodCount, term: Term, row: int, *, is_first: bool) -> str:
         """Return pods that this one must be near: those near the row, or how many there are elsewhere."""

@@ -108,17 +108,17 @@ class LoadAwarePolicy(msgspec.Struct, frozen=True, kw_only=True):
             usage_thresholds=vector(names, thresholds),
             prod_thresholds=vector(names, args.prod_usage_thresholds),
             aggregated_thresholds=vector(names, aggregated.usage_thresholds) if has_filter else None,
-            filter_aggregation=UsageAggregation(
-                aggregated.usage_aggregation_type, duration.parse(aggregated.usage_aggregated_duration)
-            )
-            if has_filter
-            else None,
-            score_aggregation=UsageAggregation(
-                aggregated.score_aggregation_type, duration.parse(aggregated.score_aggregated_duration)
-            )
-            if aggregated.score_aggregation_type
-            else None,
+            filter_aggregation=_aggregation(
+                aggregated.usage_aggregation_type if has_filter else "", aggregated.usage_aggregated_duration
+            ),
+            score_aggregation=_aggregation(
+                aggregated.score_aggregation_type, aggregated.score_aggregated_duration
+            ),
         )
+
+
+def _aggregation(kind: str, window: str) -> UsageAggregation | None:
+    return UsageAggregation(kind, duration.parse(window)) if kind else None
 
 
 def vector(names: tuple[str, ...], amounts: dict[str, int]) -> tuple[int, ...]:

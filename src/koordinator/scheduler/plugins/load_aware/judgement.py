@@ -48,12 +48,8 @@ class NodeLoadRules(msgspec.Struct, frozen=True, kw_only=True):
 def rules_of(node: Node, policy: LoadAwarePolicy) -> NodeLoadRules:
     """Return what the policy and the node's own annotation say about it."""
     own, names = _own_thresholds(node), policy.names
-    thresholds, aggregated, prod = (
-        policy.usage_thresholds,
-        policy.aggregated_thresholds,
-        policy.prod_thresholds,
-    )
-    aggregation = policy.filter_aggregation
+    thresholds, aggregated = policy.usage_thresholds, policy.aggregated_thresholds
+    prod, aggregation = policy.prod_thresholds, policy.filter_aggregation
     if own.usage_thresholds:
         thresholds = vector(names, own.usage_thresholds)
     if own.prod_usage_thresholds:
@@ -108,10 +104,10 @@ def _own_thresholds(node: Node) -> node_annotations.UsageThresholds:
     """Return what the node's annotation says; a malformed one is ignored, as documented."""
     try:
         found = node_annotations.USAGE_THRESHOLDS.read(node.metadata.annotations, f"Node {node.key}")
+        return found or node_annotations.UsageThresholds()
     except KoordinatorError as error:
         log.warning("annotation ignored: %s", error, extra={"node": node.key})
-        found = None
-    return found or node_annotations.UsageThresholds()
+        return node_annotations.UsageThresholds()
 
 
 NEAR_NODES_MAX = 3
@@ -151,15 +147,8 @@ def judged(
     if load.report is None or load.report.node_usage is None:
         return None
     if is_prod and rules.has_prod_limits:
-        return JudgedNode(
-            names,
-            load.existing_prod(),
-            rules.capacity,
-            estimate,
-            rules.prod_thresholds,
-            rules.prod_limits,
-            "usage of prod pods",
-        )
+        used, limits = load.existing_prod(), (rules.prod_thresholds, rules.prod_limits)
+        return JudgedNode(names, used, rules.capacity, estimate, *limits, "usage of prod pods")
     used, of_what = load.existing(), "usage"
     if rules.aggregation is not None:
         used, of_what = load.existing_aggregated(rules.aggregation), f"{rules.aggregation.type} usage"

@@ -13,7 +13,7 @@ import numpy as np
 
 from koordinator.api import duration, labels, pod_resources, resource_vector, resources
 from koordinator.api.annotations import placement
-from koordinator.api.core import Container, Pod, ResourceRequirements
+from koordinator.api.core import Pod, ResourceRequirements
 from koordinator.api.node_metric import REPORT_INTERVAL_S, NodeMetric, PodMetricInfo
 from koordinator.api.pod_labels import load_estimated_s_after_initialized, load_estimated_s_after_scheduled
 from koordinator.api.pod_resize import counted_spec
@@ -419,15 +419,11 @@ def kind_key(pod: Pod) -> Hashable:
         meta_labels.get(labels.PRIORITY_CLASS),
         meta_labels.get(labels.QOS_CLASS),
         pod.status.qos_class,
-        tuple([_amounts_key(container) for container in spec.containers]),
-        tuple([(_amounts_key(c), c.restart_policy) for c in spec.init_containers]),
+        tuple([_requirements_key(container.resources) for container in spec.containers]),
+        tuple([(_requirements_key(c.resources), c.restart_policy) for c in spec.init_containers]),
         tuple(spec.overhead.items()),
         None if spec.resources is None else _requirements_key(spec.resources),
     )
-
-
-def _amounts_key(container: Container) -> Hashable:
-    return _requirements_key(container.resources)
 
 
 def _requirements_key(requirements: ResourceRequirements) -> Hashable:

@@ -150,11 +150,7 @@ class LoadAwareScheduling(
 
     def prepare(self, pod: PodInfo) -> LoadState:
         estimated, is_prod = self._facts(pod)
-        return LoadState(
-            amounts=np.array(estimated, np.int64)[:, np.newaxis],
-            is_prod=is_prod,
-            is_daemon=_is_daemon(pod),
-        )
+        return LoadState(np.array(estimated, np.int64)[:, np.newaxis], is_prod, _is_daemon(pod))
 
     def _facts(self, pod: PodInfo) -> Facts:
         """The pod's estimate and whether it is prod; remembered until it is assigned or gone."""
@@ -196,16 +192,13 @@ class LoadAwareScheduling(
         return True
 
     def filter(self, state: LoadState, rows: Rows) -> ReasonCodes:
-        return self._filter(state, rows, 1)
+        return self.filter_ahead(state, rows, 0)
 
-    def filter_ahead(self, state: LoadState, rows: Rows, ahead: I64) -> ReasonCodes:
-        return self._filter(state, rows, ahead + 1)
-
-    def _filter(self, state: LoadState, rows: Rows, copies: int | I64) -> ReasonCodes:
+    def filter_ahead(self, state: LoadState, rows: Rows, ahead: int | I64) -> ReasonCodes:
         if state.is_daemon or rows.size == 0:
             return passes(rows)
         room = at((self._prod_room if state.is_prod else self._room).values, rows)
-        over = room < state.amounts * copies
+        over = room < state.amounts * (ahead + 1)
         codes: ReasonCodes | None = None
         if over.any():
             first = over.argmax(axis=0)
@@ -251,16 +244,13 @@ class LoadAwareScheduling(
         return judgement.judged(self.policy.names, node_load, rules, estimated, is_prod=state.is_prod)
 
     def score(self, state: LoadState, rows: Rows) -> Scores:
-        return self._score(state, rows, 1)
+        return self.score_ahead(state, rows, 0)
 
-    def score_ahead(self, state: LoadState, rows: Rows, ahead: I64) -> Scores:
-        return self._score(state, rows, ahead + 1)
-
-    def _score(self, state: LoadState, rows: Rows, copies: int | I64) -> Scores:
+    def score_ahead(self, state: LoadState, rows: Rows, ahead: int | I64) -> Scores:
         by_prod = state.is_prod and self.policy.args.score_according_prod_usage
         left = at((self._prod_left if by_prod else self._left).values, rows)
         divisor = at(self._capacity.values, rows)
-        free = left - state.amounts * copies
+        free = left - state.amounts * (ahead + 1)
         weights, dominant = self.policy.weights, self.policy.args.dominant_resource_weight
         scores = load.usage_score(free, divisor, weights, dominant)
         is_expired = at(self._is_expired.values, rows)
@@ -352,17 +342,14 @@ class LoadAwareScheduling(
         known = self._load_at(row).pod(new.uid)
         if known is not None and _is_same_to_us(old, new):
             return
-        now_s = self.handle.clock.now()
-        self._count_pod(row, new, known.since_s if known is not None else now_s)
+        assigned_s = known.since_s if known is not None else self.handle.clock.now()
+        estimated, is_prod = self._last_facts(new)
+        found = load.assigned_pod(new.pod, estimated, is_prod, self.policy.args, assigned_s)
+        if self._load_at(row).set_pod(new.uid, found):
+            self._write_usage(row)
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
         if self._load_at(row).remove_pod(pod.uid):
-            self._write_usage(row)
-
-    def _count_pod(self, row: int, pod: PodInfo, assigned_s: float) -> None:
-        estimated, is_prod = self._last_facts(pod)
-        found = load.assigned_pod(pod.pod, estimated, is_prod, self.policy.args, assigned_s)
-        if self._load_at(row).set_pod(pod.uid, found):
             self._write_usage(row)
 
     @contextlib.contextmanager

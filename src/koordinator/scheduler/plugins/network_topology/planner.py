@@ -58,6 +58,10 @@ class PlanningMemberClass(msgspec.Struct, frozen=True, eq=False):
     by_leaf: I64
 
 
+Groups = Sequence[Sequence[PodInfo]]
+"""Members by kind."""
+
+
 class JobPlan(msgspec.Struct, frozen=True, eq=False):
     """`plan` names members by uid; `kinds` tell what nodes said, the hardest to place first."""
 
@@ -69,9 +73,9 @@ class JobPlan(msgspec.Struct, frozen=True, eq=False):
     @property
     def message(self) -> str:
         """Return why there is no place; empty when there is one."""
-        return self.plan.message(
-            self.kinds[0].slots.fit_error(self.node_count) if self.kinds else fit_error(0, {})
-        )
+        if not self.kinds:
+            return self.plan.message(fit_error(0, {}))
+        return self.plan.message(self.kinds[0].slots.fit_error(self.node_count))
 
     @property
     def rejected_by(self) -> frozenset[str]:
@@ -111,7 +115,6 @@ class Planner:
 
         Raises: UnknownProfile.
         """
-        table = self._handle.table
         members = job.members
         selector = selector_of(members[0].pod) if members else ""
         existing = self._rows.by_leaf(tree, self._attraction.by_row(selector))
@@ -122,17 +125,8 @@ class Planner:
         demand = placement.demand_of(job.rules, tree.layers)
         attracting = np.maximum(existing, bound)
         score = -tree.by_leaf(job.costs) if job.costs else None
-        return PlanDraft(
-            self._handle,
-            tree,
-            demand,
-            kinds,
-            attracting,
-            bound,
-            score,
-            self._rows.rows(tree),
-            table.node_count,
-        )
+        rows = self._rows.rows(tree)
+        return PlanDraft(self._handle, tree, demand, kinds, attracting, bound, score, rows)
 
     def _kinds(self, tree: TopologyTree, members: Sequence[PodInfo]) -> list[PlanningMemberClass]:
         """Return the members by what nodes say to them, the hardest to place first."""
@@ -148,11 +142,8 @@ class Planner:
         kinds = []
         for key, alike in found.items():
             counted = slots.count(self._handle, by_key[key], alike, wanted=len(members))
-            kinds.append(
-                PlanningMemberClass(
-                    tuple(alike), by_key[key], counted, self._rows.by_leaf(tree, counted.counts)
-                )
-            )
+            by_leaf = self._rows.by_leaf(tree, counted.counts)
+            kinds.append(PlanningMemberClass(tuple(alike), by_key[key], counted, by_leaf))
         return sorted(kinds, key=lambda kind: int(kind.by_leaf.sum()))
 
 
@@ -167,30 +158,20 @@ class UnknownProfile(Exception):
         return f"pod {self.member.key}: scheduler {self.member.pod.spec.scheduler_name!r} is none of ours"
 
 
-class PlanDraft:
-    """One job over one tree: what each node takes of each kind of members, and plans made of that."""
+class PlanDraft(msgspec.Struct, frozen=True, eq=False):
+    """One job over one tree: what each node takes of each kind of members, and plans made of that.
 
-    def __init__(
-        self,
-        handle: Handle,
-        tree: TopologyTree,
-        demand: TopologyRequirement,
-        kinds: tuple[PlanningMemberClass, ...],
-        existing: I64,
-        bound: I64,
-        score: I64 | None,
-        rows: Rows,
-        node_count: int,
-    ) -> None:
-        self.tree = tree
-        self.demand = demand
-        self.kinds = kinds
-        self._handle = handle
-        self._existing = existing
-        self.bound = bound
-        self._score = score
-        self._rows = rows
-        self._node_count = node_count
+    `existing`, `bound` and `score` are as `placement.plan` takes them, `rows` (nodes of the tree,).
+    """
+
+    handle: Handle
+    tree: TopologyTree
+    demand: TopologyRequirement
+    kinds: tuple[PlanningMemberClass, ...]
+    existing: I64
+    bound: I64
+    score: I64 | None
+    rows: Rows
 
     def plan(self, job: PlanningJob) -> JobPlan:
         """Return nodes for all members of the job, for the least of them, or why not."""
@@ -198,7 +179,7 @@ class PlanDraft:
         if not found.is_placed and 0 < len(job.least) < len(job.members):
             fewer = self._plan(job.least)
             found = fewer if fewer.is_placed else found
-        return JobPlan(found, self.kinds, self._node_count, self.demand.must_layer)
+        return JobPlan(found, self.kinds, self.handle.table.node_count, self.demand.must_layer)
 
     def _plan(self, members: Sequence[PodInfo]) -> TopologyPlacement:
         uids = {member.uid for member in members}
@@ -220,11 +201,9 @@ class PlanDraft:
     ) -> TopologyPlacement:
         """Return a plan by what nodes take by themselves, tried as a whole where that is not all."""
         uids = [member.uid for member in members]
-        taken = np.minimum.reduce([kind.by_leaf for kind in kinds]) if kinds else self._existing
+        taken = np.minimum.reduce([kind.by_leaf for kind in kinds]) if kinds else self.existing
         for _ in range(CORRECTIONS_MAX):
-            found = placement.plan(
-                self.tree, self.demand, uids, taken, self._existing, self.bound, self._score
-            )
+            found = placement.plan(self.tree, self.demand, uids, taken, self.existing, self.bound, self.score)
             if not found.is_placed or (len(kinds) == 1 and not kinds[0].slots.looks_around):
                 return found
             refused = self._refused(members, kinds, found.nodes)
@@ -233,7 +212,7 @@ class PlanDraft:
             taken = taken.copy()
             for node, count in refused.items():
                 taken[self.tree.leaf_of[node]] = count
-        offers = Offers(self.tree, self.demand, taken, self._existing, self.bound)
+        offers = Offers(self.tree, self.demand, taken, self.existing, self.bound)
         depth, top = placement.places_to_gather(self.tree, self.demand, self.bound)
         return placement.no_room(PlanReason.NO_ROOM, self.demand, offers, depth, top, len(uids))
 
@@ -241,7 +220,7 @@ class PlanDraft:
         self, members: Sequence[PodInfo], kinds: Sequence[PlanningMemberClass], nodes: Mapping[str, str]
     ) -> dict[str, int]:
         """Return nodes that do not take their share beside all members placed before, and how many they take."""
-        table = self._handle.table
+        table = self.handle.table
         views = {
             member.uid: view
             for kind in kinds
@@ -269,7 +248,7 @@ class PlanDraft:
         uids = {member.uid for member in members}
         wanted = [tuple(each for each in kind.members if each.uid in uids) for kind in kinds]
         total = np.add.reduce([kind.by_leaf for kind in kinds])
-        offers = Offers(self.tree, msgspec.structs.replace(self.demand, multiples={}), total, self._existing)
+        offers = Offers(self.tree, msgspec.structs.replace(self.demand, multiples={}), total, self.existing)
         depth, top = placement.places_to_gather(self.tree, self.demand, self.bound)
         looks_around = any(kind.slots.looks_around for kind in kinds)
         tried: dict[int, int] = {}
@@ -307,9 +286,9 @@ class PlanDraft:
 
     def offers(self) -> Offers:
         """Return what places take; of members that differ, as many as they take of each kind."""
-        nobody = np.zeros_like(self._existing)
+        nobody = np.zeros_like(self.existing)
         taken = np.minimum.reduce([kind.by_leaf for kind in self.kinds]) if self.kinds else nobody
-        return Offers(self.tree, self.demand, taken, self._existing, self.bound, self._score)
+        return Offers(self.tree, self.demand, taken, self.existing, self.bound, self.score)
 
     def fitting(self, depth: int, index: int) -> dict[str, str]:
         """Return the members that find room in a place together: uid → node."""
@@ -323,16 +302,10 @@ class PlanDraft:
     def rows_below(self, depth: int, index: int) -> Rows:
         """Return the nodes below a place, ascending: (rows,)."""
         first, end = self.tree.leaves_below(depth, index)
-        rows = self._rows[first:end]
+        rows = self.rows[first:end]
         return np.sort(rows[rows >= 0])
 
-    def _may_hold(
-        self,
-        kinds: Sequence[PlanningMemberClass],
-        wanted: Sequence[Sequence[PodInfo]],
-        depth: int,
-        index: int,
-    ) -> bool:
+    def _may_hold(self, kinds: Sequence[PlanningMemberClass], wanted: Groups, depth: int, index: int) -> bool:
         """Return whether the place takes all members of each kind, were there no others."""
         first, end = self.tree.leaves_below(depth, index)
         return all(
@@ -341,23 +314,19 @@ class PlanDraft:
         )
 
     def _fill(
-        self,
-        kinds: Sequence[PlanningMemberClass],
-        wanted: Sequence[Sequence[PodInfo]],
-        depth: int,
-        index: int,
+        self, kinds: Sequence[PlanningMemberClass], wanted: Groups, depth: int, index: int
     ) -> dict[str, str]:
         """Return members that find room in a place, kind after kind: uid → node."""
         nodes: dict[str, str] = {}
         names = self.tree.levels[-1].names
-        beside = self._existing.copy()
+        beside = self.existing.copy()
         plain = msgspec.structs.replace(self.demand, multiples={})
-        with trial_of(self._handle.table) as what_if:
+        with trial_of(self.handle.table) as what_if:
             for number, (kind, alike) in enumerate(zip(kinds, wanted, strict=True)):
                 left = self._left(what_if, kind, alike, depth, index)
                 # Of equal nodes those that are of least use to the kinds that follow.
                 later = [other.by_leaf for other in kinds[number + 1 :]]
-                score = -np.add.reduce(later) if later else self._score
+                score = -np.add.reduce(later) if later else self.score
                 offers = Offers(self.tree, plain, left, beside, score=score)
                 shares = offers.distribute(depth, index, len(alike))
                 leaves = [leaf for leaf, count in shares for _ in range(count)]
@@ -377,9 +346,9 @@ class PlanDraft:
             left[first:end] = kind.by_leaf[first:end]
             return left
         leaves = first + np.flatnonzero(kind.by_leaf[first:end])
-        rows = self._rows[leaves]
+        rows = self.rows[leaves]
         order = np.argsort(rows)
-        again = slots.count_again(self._handle, kind.prospects, kind.slots, alike, rows[order])
+        again = slots.count_again(self.handle, kind.prospects, kind.slots, alike, rows[order])
         left[leaves[order]] = again
         return left
 

@@ -60,7 +60,6 @@ def hints_of(
 
     Source: behaviour/numa-cpu 7.2.
     """
-
     room = allocate.room_of(node, request, given_back)
     available = room.available
 

@@ -9,12 +9,6 @@ from koordinator.api.annotations.placement import CPUBindPolicy
 from koordinator.api.node_labels import NUMAAllocateStrategy
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import node_allocation as node_allocations
-from koordinator.scheduler.plugins.node_numa_resource.accumulator import (
-    NOT_ENOUGH,
-    CPURequest,
-    FreeCPUs,
-    take_preferred,
-)
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     CPU_MILLI,
     Amounts,
@@ -22,7 +16,14 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     NodeCPUTopology,
     Zones,
 )
-from koordinator.scheduler.plugins.node_numa_resource.node_allocation import FreeZones, NodeAllocation
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
+    NOT_ENOUGH,
+    CPURequest,
+    FreeCPUs,
+    FreeZones,
+    NodeAllocation,
+    take_preferred,
+)
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 
 NUMAMask = int

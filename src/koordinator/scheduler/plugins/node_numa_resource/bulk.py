@@ -16,9 +16,9 @@ from koordinator.scheduler.plugin.framework import Mask, ReasonCodes, Scores
 from koordinator.scheduler.plugin.status import Reason
 from koordinator.scheduler.plugins.node_numa_resource import admission, policy
 from koordinator.scheduler.plugins.node_numa_resource import allocations as cols
-from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAColumns, NUMAColumnSlice
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_MILLI
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NOT_ENOUGH
 from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.score import (
@@ -224,12 +224,9 @@ def _kinds(demand: NUMARequest, forced: I64 | None) -> Kinds:
 
 def _by_kind(usable: I64, kinds: Kinds) -> I64:
     """`usable` (kinds, ..., rows) with each row's kind taken."""
-    by_kind: I64
     if isinstance(kinds, int):
-        by_kind = usable[kinds]
-        return by_kind
-    by_kind = np.where(kinds == 0, usable[0], np.where(kinds == 1, usable[1], usable[2]))
-    return by_kind
+        return np.asarray(usable[kinds])
+    return np.asarray(np.where(kinds == 0, usable[0], np.where(kinds == 1, usable[1], usable[2])))
 
 
 def _refuse_amplified(
@@ -399,7 +396,8 @@ def _best_slots(
             continue
         offered = capacity[resource.name] = window.capacity[:, index]
         left = window.available[:, index]
-        if resource.name == resources.CPU and binds is not None and not _is_none(kinds):
+        is_free = isinstance(kinds, int) and kinds == 0  # no policy is required anywhere
+        if resource.name == resources.CPU and binds is not None and not is_free:
             usable_milli = CPU_MILLI * _by_kind(window.usable, kinds)
             left = np.where(binds & (kinds > np.int64(0)), np.minimum(left, usable_milli), left)
         used[resource.name] = np.maximum(0, offered - left)
@@ -407,11 +405,6 @@ def _best_slots(
     points[~fits] = -1
     best: npt.NDArray[np.intp] = points.argmax(axis=0)
     return best
-
-
-def _is_none(kinds: Kinds) -> bool:
-    """Return whether no policy is required anywhere."""
-    return isinstance(kinds, int) and kinds == 0
 
 
 def _points(

@@ -15,7 +15,6 @@ from koordinator.api.core import Pod
 from koordinator.scheduler.plugin.framework import Relief
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import admission, allocate, holdings, policy
-from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
 from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, OtherHints
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     NOTHING_GIVEN_BACK,
@@ -26,6 +25,7 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUPla
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHint
 from koordinator.scheduler.plugins.node_numa_resource.holdings import NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
+    NOT_ENOUGH,
     NodeAllocation,
     NUMAStatus,
     PodHolding,

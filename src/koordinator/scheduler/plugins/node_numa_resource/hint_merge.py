@@ -5,7 +5,6 @@ included) for hints, merges them (`admit`), and asks every provider for a trial 
 """
 
 import abc
-import enum
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -59,13 +58,6 @@ _ANY = NUMATopologyHint(None)
 _IMPOSSIBLE = NUMATopologyHint(None, is_preferred=False, is_unsatisfied=True)
 
 
-class _Joiner(enum.StrEnum):
-    """The text between the parts of a refusal; users know them so."""
-
-    RESTRICTED = " & "
-    SINGLE_NUMA_NODE = ","
-
-
 def admit(
     policy: NUMATopologyPolicy,
     numa_nodes: NUMAMask,
@@ -84,15 +76,14 @@ def admit(
     if impossible:
         anywhere = NUMATopologyHint(None if is_single else numa_nodes, is_preferred=False)
         return NUMAAdmission(anywhere, unschedulable(*impossible))
-    joiner = _Joiner.RESTRICTED
     if is_single:
-        joiner = _Joiner.SINGLE_NUMA_NODE
         lists = [[hint for hint in hints if hint.is_preferred and _is_single(hint)] for hints in lists]
     best = best_hint(numa_nodes, lists, exclusivity)
     if is_single and best.numa_nodes == numa_nodes:
         best = NUMATopologyHint(None, best.is_preferred)
     if best.is_preferred:
         return NUMAAdmission(best)
+    joiner = "," if is_single else " & "  # users know them so
     return NUMAAdmission(best, unschedulable(f"Unaligned NUMA Hint cause {joiner.join(sorted(summaries))}"))
 
 
@@ -182,19 +173,13 @@ class _Best:
         self.found = start
 
     def offer(self, new: _Permutation) -> None:
-        old = self.found
-        if old is None or self._replaces(old, new):
-            self.found = new
-
-    @staticmethod
-    def _replaces(old: _Permutation, new: _Permutation) -> bool:
-        if _narrowness(new.numa_nodes) < _narrowness(old.numa_nodes):
-            return True
-        return new.numa_nodes.bit_count() == old.numa_nodes.bit_count() and new.score > old.score
-
-
-def _narrowness(numa_nodes: NUMAMask) -> tuple[int, int]:
-    return numa_nodes.bit_count(), numa_nodes
+        old, width = self.found, new.numa_nodes.bit_count()
+        if old is not None:
+            old_width = old.numa_nodes.bit_count()
+            is_narrower = (width, new.numa_nodes) < (old_width, old.numa_nodes)
+            if not is_narrower and (width != old_width or new.score <= old.score):
+                return
+        self.found = new
 
 
 def _alike(

@@ -23,7 +23,7 @@ from koordinator.api.node_labels import NodeCPUBindPolicy, NUMAAllocateStrategy,
 from koordinator.api.quantity import QuantityError
 from koordinator.scheduler.plugins.node_numa_resource import cpu_topology, policy
 from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation, NUMANodeState
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_ID_MAX, Amounts, Zones, cpus_of
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_ID_MAX, Zones, cpus_of
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import NUMA_ID_MAX, TopologyOptions
 
@@ -144,11 +144,6 @@ def _exclusive(pod: Pod, obj: str) -> str:
         spec = placement.RESOURCE_SPEC.read(pod.metadata.annotations, obj) or ResourceSpec()
     except ProtocolError:
         return ""  # it says nothing about CPUs that are held already
-    return exclusive_of(spec)
-
-
-def exclusive_of(spec: ResourceSpec) -> str:
-    """Return the exclusive policy that counts; "" is none."""
     policy = spec.preferred_cpu_exclusive_policy
     return "" if policy == CPUExclusivePolicy.NONE else policy
 
@@ -162,13 +157,8 @@ def held(uid: str, allocation: Allocation, exclusive: str) -> PodHolding | None:
 
 def status_of(allocation: Allocation) -> ResourceStatus:
     """Return the `resource-status` that tells node agent, and schedulers to come, what the pod got."""
-    return ResourceStatus(
-        cpuset=cpuset.text_of(cpus_of(allocation.cpus)),
-        numa_node_resources=[
-            NUMANodeResource(node=numa, resources=_wire(amounts)) for numa, amounts in allocation.numa.items()
-        ],
-    )
-
-
-def _wire(amounts: Amounts) -> dict[str, str | int | float]:
-    return {name: resource_vector.amount_text(name, amount) for name, amount in amounts.items()}
+    numa: list[NUMANodeResource] = []
+    for node, amounts in allocation.numa.items():
+        wire = {name: resource_vector.amount_text(name, amount) for name, amount in amounts.items()}
+        numa.append(NUMANodeResource(node=node, resources={**wire}))
+    return ResourceStatus(cpuset=cpuset.text_of(cpus_of(allocation.cpus)), numa_node_resources=numa)

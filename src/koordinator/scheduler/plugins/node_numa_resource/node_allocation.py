@@ -1,13 +1,20 @@
-"""Account what pods hold of a node's CPUs and NUMA nodes, and what that leaves. Source: behaviour/numa-cpu 4."""
+"""Account what pods hold of a node's CPUs and NUMA nodes, what that leaves, and pick CPUs out of those that are free.
+Source: behaviour/numa-cpu 4 and 8.
+
+The pick goes from the tightest place to the loosest: one NUMA node, one socket, whole sockets, anything. Exclusive
+policies are best effort: each stage first avoids what a pod of the same policy holds, then does without.
+"""
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from koordinator.api import node_labels, resources
+from koordinator.api.annotations.placement import CPUBindPolicy, CPUExclusivePolicy
 from koordinator.api.cpuset import CPUSet
-from koordinator.scheduler.plugins.node_numa_resource.accumulator import CPUHold, FreeCPUs
+from koordinator.api.node_labels import NUMAAllocateStrategy
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     CPU_MILLI,
     CPUMask,
@@ -16,7 +23,293 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     cpus_of,
     mask_of,
     total,
+    union_of,
 )
+
+NOT_ENOUGH = unschedulable("not enough cpus available to satisfy request")
+FAILED = unschedulable("failed to allocate cpus")
+
+
+class CPUHold(msgspec.Struct, frozen=True):
+    """The number of pods that hold a CPU, and the exclusive policy of the last of them ("" is none)."""
+
+    ref_count: int
+    exclusive: str = ""
+
+
+class CPURequest(msgspec.Struct, frozen=True):
+    """The number of CPUs that a pod wants, and how it wants them. `exclusive` is a `CPUExclusivePolicy`, "" is
+    none.
+    """
+
+    count: int
+    bind_policy: str = CPUBindPolicy.FULL_PCPUS
+    exclusive: str = ""
+    strategy: str = NUMAAllocateStrategy.LEAST_ALLOCATED
+    """Which NUMA nodes and sockets are tried first: the fullest for MostAllocated, else the emptiest."""
+
+
+class FreeCPUs(msgspec.Struct, frozen=True):
+    """CPUs that may be taken, and by whom CPUs are held (those that may be shared can be free and held)."""
+
+    cpus: CPUMask
+    holds: Mapping[int, CPUHold] = {}
+    ref_count_max: int = 1
+    """How many pods may hold one CPU."""
+
+
+class CPUDecision(msgspec.Struct, frozen=True):
+    """The CPUs that a pod gets; none when `status` is a refusal."""
+
+    cpus: CPUMask
+    status: Status = SUCCESS
+
+
+def take_preferred(
+    topology: NodeCPUTopology, free: FreeCPUs, preferred: CPUMask, request: CPURequest
+) -> CPUDecision:
+    """Return CPUs for the request, those of `preferred` first."""
+    first = preferred & free.cpus
+    if not first:
+        return take(topology, free, request)
+    first_count = min(request.count, first.bit_count())
+    decision = take(
+        topology,
+        msgspec.structs.replace(free, cpus=first),
+        msgspec.structs.replace(request, count=first_count),
+    )
+    if not decision.status.is_success or first_count == request.count:
+        return decision
+    others = take(
+        topology,
+        msgspec.structs.replace(free, cpus=free.cpus & ~preferred),
+        msgspec.structs.replace(request, count=request.count - first_count),
+    )
+    return CPUDecision(decision.cpus | others.cpus, SUCCESS) if others.status.is_success else others
+
+
+def take(topology: NodeCPUTopology, free: FreeCPUs, request: CPURequest) -> CPUDecision:
+    """Return CPUs for the request; fails only when fewer are free than are wanted."""
+    if request.count < 1:
+        return CPUDecision(0)
+    if request.count > free.cpus.bit_count():
+        return CPUDecision(0, NOT_ENOUGH)
+    accumulator = _Accumulator(topology, free, request)
+    accumulator.run()
+    return CPUDecision(accumulator.taken) if not accumulator.need else CPUDecision(0, FAILED)
+
+
+class _Accumulator:
+    """One run: what is free, what is taken so far, how many are still needed."""
+
+    def __init__(self, topology: NodeCPUTopology, free: FreeCPUs, request: CPURequest) -> None:
+        self.topology, self.request = topology, request
+        self.need = request.count
+        self.free = free.cpus
+        self.taken: CPUMask = 0
+        self._refs = (
+            {cpu: hold.ref_count for cpu, hold in free.holds.items()} if free.ref_count_max > 1 else {}
+        )
+        self._sign = 1 if request.strategy == NUMAAllocateStrategy.MOST_ALLOCATED else -1
+        self._blocked_cores = self._held_by(free.holds, CPUExclusivePolicy.PCPU_LEVEL, topology.cores)
+        self._blocked_numa = self._held_by(
+            free.holds, CPUExclusivePolicy.NUMA_NODE_LEVEL, topology.numa_nodes
+        )
+
+    def _held_by(self, holds: Mapping[int, CPUHold], policy: str, groups: Mapping[int, CPUMask]) -> CPUMask:
+        """Return the groups that pods of `policy` are in, if our pod has that policy as well."""
+        if self.request.exclusive != policy:
+            return 0
+        held = self.topology.mask_of(cpu for cpu, hold in holds.items() if hold.exclusive == policy)
+        return union_of(group for group in groups.values() if group & held)
+
+    def run(self) -> None:
+        is_full = self.request.bind_policy == CPUBindPolicy.FULL_PCPUS
+        if is_full or self.topology.cpus_per_core == 1:
+            self._take_whole_cores()
+        if self.need and not is_full:
+            self._take_near_each_other()
+        for avoids in (True, False):
+            if self.need:
+                self._take(self._spread(self._all_free(avoids))[: self.need])
+
+    def _take(self, cpus: Sequence[int]) -> None:
+        mask = mask_of(cpus)
+        self.free &= ~mask
+        self.taken |= mask
+        self.need -= len(cpus)
+        if self.request.exclusive == CPUExclusivePolicy.PCPU_LEVEL:
+            self._blocked_cores |= union_of(
+                self.topology.cores[self.topology.places[cpu].core] for cpu in cpus
+            )
+        elif self.request.exclusive == CPUExclusivePolicy.NUMA_NODE_LEVEL:
+            self._blocked_numa |= union_of(
+                self.topology.numa_nodes[self.topology.places[cpu].numa] for cpu in cpus
+            )
+
+    def _take_first_fitting(
+        self, groups: Iterable[CPUMask], in_order: Callable[[CPUMask], list[int]]
+    ) -> bool:
+        """Take all from the first group that has enough; only that one is put in order."""
+        for cpus in groups:
+            if cpus.bit_count() >= self.need:
+                self._take(in_order(cpus)[: self.need])
+                return True
+        return False
+
+    # Whole cores
+
+    def _take_whole_cores(self) -> None:
+        if self.need <= self.topology.cpus_per_numa_node:
+            for avoids in (True, False):
+                if self._take_first_fitting(self._whole_cores_by_numa(avoids), self._in_core_order):
+                    return
+        groups = self._whole_cores_by_socket()
+        if self.need <= self.topology.cpus_per_socket and self._take_first_fitting(
+            groups, self._in_core_order
+        ):
+            return
+        too_long = []
+        for cpus in sorted(groups, key=int.bit_count, reverse=True):
+            if self.need < cpus.bit_count():
+                too_long.append(cpus)
+            else:
+                self._take(self._in_core_order(cpus))
+        per_core = self.topology.cpus_per_core
+        for cpus in sorted(too_long, key=int.bit_count):
+            count = min(self.need // per_core, cpus.bit_count() // per_core) * per_core
+            if count:
+                self._take(self._in_core_order(cpus)[:count])
+
+    def _whole_cores_by_numa(self, avoids: bool) -> list[CPUMask]:
+        candidates = self.free & ~self._blocked_numa if avoids else self.free
+        whole = self.topology.whole_cores(candidates)
+        groups = {numa: whole & mask for numa, mask in self.topology.numa_nodes.items()}
+        return self._numa_order(groups, candidates)
+
+    def _whole_cores_by_socket(self) -> list[CPUMask]:
+        whole = self.topology.whole_cores(self.free)
+        return self._socket_order({socket: whole & mask for socket, mask in self.topology.sockets.items()})
+
+    # CPUs that need not share cores
+
+    def _take_near_each_other(self) -> None:
+        if self.need <= self.topology.cpus_per_numa_node:
+            for avoids in (True, False):
+                blocked = self._blocked_cores | self._blocked_numa if avoids else 0
+                candidates = self.free & ~blocked
+                groups = {numa: candidates & mask for numa, mask in self.topology.numa_nodes.items()}
+                if self._take_spread(self._numa_order(groups, candidates), avoids):
+                    return
+        if self.need <= self.topology.cpus_per_socket:
+            for avoids in (True, False):
+                candidates = self.free & ~self._blocked_cores if avoids else self.free
+                groups = {socket: candidates & mask for socket, mask in self.topology.sockets.items()}
+                sizes = {
+                    socket: self.topology.core_count_of(cpus) if avoids else cpus.bit_count()
+                    for socket, cpus in groups.items()
+                }
+                if self._take_spread(self._socket_order(groups, sizes), avoids):
+                    return
+
+    def _take_spread(self, groups: Iterable[CPUMask], one_per_core: bool) -> bool:
+        """Take all from the first group that has enough CPUs, or enough cores where only one of each counts."""
+        for cpus in groups:
+            size = self.topology.core_count_of(cpus) if one_per_core else cpus.bit_count()
+            if size >= self.need:
+                ordered = self._in_cpu_order(cpus)
+                if one_per_core:
+                    ordered = self._first_of_each_core(ordered)
+                self._take(self._spread(ordered)[: self.need])
+                return True
+        return False
+
+    def _all_free(self, avoids: bool) -> list[int]:
+        """Everything free: sockets where the pod is already come first, then broken cores before whole ones."""
+        topology, sign = self.topology, self._sign
+        candidates = self.free & ~(self._blocked_cores | self._blocked_numa) if avoids else self.free
+        taken = {socket: (mask & self.taken).bit_count() for socket, mask in topology.sockets.items()}
+        in_socket = {socket: (mask & candidates).bit_count() for socket, mask in topology.sockets.items()}
+        in_numa = {numa: (mask & candidates).bit_count() for numa, mask in topology.numa_nodes.items()}
+
+        def rank(core: int) -> tuple[int, ...]:
+            cpus = topology.cores[core] & candidates
+            place = topology.places[next(cpus_of(cpus))]
+            return (
+                -taken[place.socket],
+                sign * in_socket[place.socket],
+                sign * in_numa[place.numa],
+                cpus.bit_count(),
+                place.socket,
+                self._core_ref(cpus),
+                core,
+            )
+
+        cores = sorted((core for core, mask in topology.cores.items() if mask & candidates), key=rank)
+        return [cpu for core in cores for cpu in self._in_cpu_order(topology.cores[core] & candidates)]
+
+    # Orders
+
+    def _numa_order(self, groups: Mapping[int, CPUMask], candidates: CPUMask) -> list[CPUMask]:
+        """Return the CPUs of NUMA nodes, in the order in which these are tried."""
+        topology, sign = self.topology, self._sign
+        in_socket = {
+            socket: sign * (mask & candidates).bit_count() for socket, mask in topology.sockets.items()
+        }
+
+        def rank(numa: int) -> tuple[int, int, int]:
+            return sign * groups[numa].bit_count(), in_socket[topology.socket_of_numa[numa]], numa
+
+        return [groups[numa] for numa in sorted(groups, key=rank)]
+
+    def _socket_order(
+        self, groups: Mapping[int, CPUMask], sizes: Mapping[int, int] | None = None
+    ) -> list[CPUMask]:
+        """Return the CPUs of sockets that have any, in the order in which these are tried."""
+        if sizes is None:
+            sizes = {socket: cpus.bit_count() for socket, cpus in groups.items()}
+        order = sorted(groups, key=lambda socket: (self._sign * sizes[socket], socket))
+        return [groups[socket] for socket in order if groups[socket]]
+
+    def _in_core_order(self, cpus: CPUMask) -> list[int]:
+        """Cores with the most of these CPUs first, then those that fewer pods share, then by id."""
+        if not self._refs and self.topology.whole_cores(cpus) == cpus:
+            return self._first_whole_cores(cpus)
+        cores = [(core, mask & cpus) for core, mask in self.topology.cores.items() if mask & cpus]
+        cores.sort(key=lambda entry: (-entry[1].bit_count(), self._core_ref(entry[1]), entry[0]))
+        return [cpu for _, mask in cores for cpu in cpus_of(mask)]
+
+    def _first_whole_cores(self, cpus: CPUMask) -> list[int]:
+        """`_in_core_order` of whole cores of equal size, as far as it is needed."""
+        found: list[int] = []
+        for mask in self.topology.cores.values():
+            if mask & cpus:
+                found += cpus_of(mask & cpus)
+                if len(found) >= self.need:
+                    break
+        return found
+
+    def _in_cpu_order(self, cpus: CPUMask) -> list[int]:
+        return sorted(cpus_of(cpus), key=lambda cpu: (self._refs.get(cpu, 0), cpu))
+
+    def _core_ref(self, cpus: CPUMask) -> int:
+        return sum(self._refs.get(cpu, 0) for cpu in cpus_of(cpus)) if self._refs else 0
+
+    def _first_of_each_core(self, cpus: Iterable[int]) -> list[int]:
+        first: dict[int, int] = {}
+        for cpu in cpus:
+            first.setdefault(self.topology.places[cpu].core, cpu)
+        return list(first.values())
+
+    def _spread(self, cpus: list[int]) -> list[int]:
+        """Round after round one CPU of each core, cores in the order of the list."""
+        if len(cpus) <= self.topology.cpus_per_core:
+            return cpus
+        by_core: dict[int, list[int]] = {}
+        for cpu in cpus:
+            by_core.setdefault(self.topology.places[cpu].core, []).append(cpu)
+        rounds = max(map(len, by_core.values()), default=0)
+        return [of_core[i] for i in range(rounds) for of_core in by_core.values() if i < len(of_core)]
 
 
 class NUMAStatus(enum.StrEnum):

@@ -13,13 +13,17 @@ from koordinator.api.annotations.placement import CPUBindPolicy, NUMANodeExclusi
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.node_numa_resource import admission, allocate, policy, score
 from koordinator.scheduler.plugins.node_numa_resource import node_allocation as node_allocations
-from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH, FreeCPUs
 from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
 from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, FreeForPod
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_MILLI, Amounts, CPUMask, Zones
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHint
 from koordinator.scheduler.plugins.node_numa_resource.holdings import NO_FACTS, NodeTopologyFacts
-from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, NUMAStatus
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
+    NOT_ENOUGH,
+    FreeCPUs,
+    NodeAllocation,
+    NUMAStatus,
+)
 from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision, BoundCPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategies
 

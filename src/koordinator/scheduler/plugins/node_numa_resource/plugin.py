@@ -68,8 +68,6 @@ log = logging.getLogger(__name__)
 
 FEW = 8
 """Up to so many rows are judged one by one: array operations cost as much as that whatever they do."""
-TRIALS_MAX = 16_384
-"""Verdicts of trials that a class of pods remembers: some for each node of a large cluster."""
 _SPECIAL_QOS = ("LSE", "LSR")
 
 
@@ -240,24 +238,14 @@ class NodeNUMAResource(
         if key is None:
             return self._tried(state, row).status
         full_key = (record.kind, key, self._usage(row))
-        found = state.verdicts.get(full_key)
-        if found is None:
-            if len(state.verdicts) >= TRIALS_MAX:
-                state.verdicts.clear()
-            found = state.verdicts[full_key] = self.trial(state, state.pod, row).status
-        return found
+        return state.verdicts.get(full_key, lambda: self.trial(state, state.pod, row).status)
 
     def _tried(self, state: NUMAState, row: int) -> NUMAPlacement:
         """Try the pod on the node; equal nodes share one trial."""
         if state.needs_trial:
             return self.trial(state, state.pod, row)
         key = (self.books.signature(row), self._usage(row))
-        found = state.trials.get(key)
-        if found is None:
-            if len(state.trials) >= TRIALS_MAX:
-                state.trials.clear()
-            found = state.trials[key] = self.trial(state, state.pod, row)
-        return found
+        return state.trials.get(key, lambda: self.trial(state, state.pod, row))
 
     def trial(self, state: NUMAState, pod: PodInfo, row: int, *, counted: bool = False) -> NUMAPlacement:
         """Return what the pod would get on a node, or why nothing. `counted` when it is among the row's requests

@@ -26,7 +26,7 @@ from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMAPodTe
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
-from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.columns import Recent, Rows, at
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -98,6 +98,8 @@ class TableAmounts:
         return bulk.score_plain(demand, nodes, strategy)
 
 
+TRIALS_MAX = 16_384
+"""Verdicts of trials that a class of pods remembers: some for each node of a large cluster."""
 OWN_CODES_MAX = 40_000
 """Texts that a class of pods tells apart; codes have two bytes."""
 
@@ -121,8 +123,8 @@ class NUMAState:
         self.scored: ScoredRequest | None = None
         """(column, amount, weight) of what counts where only requests do."""
         self.terms: dict[Hashable, NUMAPodTerms] = {}
-        self.trials: dict[Hashable, NUMAPlacement] = {}
-        self.verdicts: dict[Hashable, Status] = {}
+        self.trials: Recent[NUMAPlacement] = Recent(TRIALS_MAX)
+        self.verdicts: Recent[Status] = Recent(TRIALS_MAX)
         self.statuses: list[Status] = []
         self._codes: dict[Status, int] = {}
 

@@ -13,7 +13,6 @@ import msgspec
 
 from koordinator.scheduler.plugin.status import unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import allocate
-from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     Allocation,
     AllocationRequest,
@@ -29,7 +28,7 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     total,
     union_of,
 )
-from koordinator.scheduler.plugins.node_numa_resource.node_allocation import PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NOT_ENOUGH, PodHolding
 
 NO_NOMINATION = unschedulable("no nominated reservation")
 OUT_OF_SCOPE = unschedulable("pod has a nominated reservation but cannot be allocated within its NUMA scope")

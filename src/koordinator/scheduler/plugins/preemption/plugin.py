@@ -101,7 +101,10 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
         answer = await reviewer.reconsider(pod, proposals)
         if isinstance(answer, Status):
             return PostFilterResult(answer)
-        left = [left_of(options[name], set(each.uids), each.violations) for name, each in answer.items()]
+        left = []
+        for name, each in answer.items():
+            agreed = (victim for victim in options[name].victims if victim.pod.uid in each.uids)
+            left.append(Candidate(name, tuple(agreed), each.violations))
         best = victims.choose(each for each in left if each.victims)
         if best is None:
             refusals = Counter({REVIEWED: len(options)})
@@ -161,12 +164,6 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
             return rows
         start = pick.chance_of(0, pod.uid, self._attempt_count) % rows.size
         return np.roll(rows, -start)
-
-
-def left_of(candidate: Candidate, uids: set[str], violations: int) -> Candidate:
-    """Return the same candidate with the victims that others agree to."""
-    chosen = tuple(victim for victim in candidate.victims if victim.pod.uid in uids)
-    return Candidate(candidate.node_name, chosen, violations)
 
 
 def objection(pod: PodInfo, nominated_status: Status, on_nominated_node: Iterable[PodInfo]) -> str:

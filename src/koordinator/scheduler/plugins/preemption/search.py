@@ -7,6 +7,7 @@ filter has a say that depends on pods are tried one by one on the node table. So
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -259,19 +260,14 @@ class Search:
             if not losses.counts[index]:
                 yield row, _nobody_has_to_go(name)
                 continue
-            rank = (
-                int(losses.violations[index]),
-                int(losses.top[index]),
-                int(losses.priorities[index]),
-                int(losses.counts[index]),
-                -float(losses.earliest_s[index]),
-            )
+            whole = (losses.violations, losses.top, losses.priorities, losses.counts)
+            rank = (*(int(values[index]) for values in whole), -float(losses.earliest_s[index]))
             gone = order[index, must_go[index]].tolist()
 
             def candidate(
                 name: str = name, gone: list[int] = gone, rank: tuple[float, ...] = rank
             ) -> Candidate:
-                chosen = victims.by_importance([Victim.of(pods[each], now_s) for each in gone])
+                chosen = victims.by_importance(Victim.of(pods[each], now_s) for each in gone)
                 return Candidate(name, tuple(chosen), int(rank[0]))
 
             yield row, RankedCandidate(name, rank, candidate)
@@ -362,16 +358,7 @@ class _Outlook:
         is_refused = is_known & (codes != 0)
         self.is_open[undecided[is_refused]] = False
         for row, code in zip(asked[is_refused].tolist(), codes[is_refused].tolist(), strict=True):
-            self._refusals[row] = _Refusal(plugin, state, code)
-
-
-class _Refusal(msgspec.Struct, frozen=True):
-    plugin: FilterPlugin[Any]
-    state: Any
-    code: int
-
-    def __call__(self) -> Status:
-        return self.plugin.refusal(self.state, self.code)
+            self._refusals[row] = partial(plugin.refusal, state, code)
 
 
 def _is_known(plugin: FilterPlugin[Any], state: Any, rows: Rows, codes: ReasonCodes) -> Mask:
@@ -382,9 +369,14 @@ def _is_known(plugin: FilterPlugin[Any], state: Any, rows: Rows, codes: ReasonCo
     return is_known | (codes == 0) if plugin.fewer_pods_help else is_known
 
 
+def looks_further(plugin: Plugin[Any]) -> bool:
+    """Return whether pods elsewhere may matter to the plugin's answer about a node."""
+    return type(plugin).epoch is not Plugin.epoch or type(plugin).live_key is not Plugin.live_key
+
+
 def _ignores_pods(plugin: Plugin[Any]) -> bool:
     """Return whether a trial with other pods on the nodes gets the same answers from the plugin."""
-    if type(plugin).epoch is not Plugin.epoch or type(plugin).live_key is not Plugin.live_key:
+    if looks_further(plugin):
         return False
     is_kept_out = isinstance(plugin, RowKeeper) and not plugin.in_trials
     return is_kept_out or not plugin.reads & RowChange.PODS

@@ -48,7 +48,8 @@ class Inclusion:
         self._selector = tuple(pod.spec.node_selector.items()) if policy.honors_affinity else ()
         self._terms = required_terms(pod) if policy.honors_affinity else None
         self._tolerations = tuple(pod.spec.tolerations)
-        self.keys = (*policy.keys, *(key for key, _ in self._selector), *_keys_of(self._terms or ()))
+        terms = (wanted.key for term in self._terms or () for wanted in term.match_expressions)
+        self.keys = (*policy.keys, *(key for key, _ in self._selector), *terms)
         self._stamp: Hashable = None
         self._mask: Mask = np.zeros(0, np.bool_)
         self._version = 0
@@ -99,8 +100,7 @@ class Inclusions:
     def __init__(self, table: NodeTable, labels: LabelColumns) -> None:
         self._table = table
         self._labels = labels
-        self._taints = TaintColumns()
-        table.add_keeper(self._taints)
+        self._taints = table.shared(TaintColumns)
         self._known: Recent[Inclusion] = Recent(INCLUSIONS_MAX)
 
     def of(self, pod: Pod, policy: InclusionPolicy) -> Inclusion:
@@ -124,10 +124,6 @@ def required_terms(pod: Pod) -> list[NodeSelectorTerm] | None:
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
     return None if required is None else required.node_selector_terms
-
-
-def _keys_of(terms: Iterable[NodeSelectorTerm]) -> tuple[str, ...]:
-    return tuple(wanted.key for term in terms for wanted in term.match_expressions)
 
 
 SOFT: Final = "ScheduleAnyway"
@@ -224,19 +220,15 @@ def _constraints(
     pod: Pod, pairs: list[tuple[WireConstraint | DefaultConstraint, Selectors]], *, needs_keys: bool
 ) -> Constraints:
     terms = {id(selectors): _counted(selectors, pod.metadata.namespace) for _, selectors in pairs}
-    is_hard = [wire.when_unsatisfiable == HARD for wire, _ in pairs]
-    hard_keys = _keys(wire for (wire, _), hard in zip(pairs, is_hard, strict=True) if hard)
-    soft_keys = _keys(wire for (wire, _), hard in zip(pairs, is_hard, strict=True) if not hard)
-    made = [
-        _constraint(
-            pod, wire, selectors, terms[id(selectors)], hard_keys if hard else soft_keys if needs_keys else ()
-        )
-        for (wire, selectors), hard in zip(pairs, is_hard, strict=True)
-    ]
-    hard = tuple(each for each, flag in zip(made, is_hard, strict=True) if flag)
-    soft = tuple(each for each, flag in zip(made, is_hard, strict=True) if not flag)
+
+    def made(*, is_hard: bool) -> tuple[Constraint, ...]:
+        own = [(wire, sels) for wire, sels in pairs if (wire.when_unsatisfiable == HARD) is is_hard]
+        keys = tuple(sorted({wire.topology_key for wire, _ in own})) if is_hard or needs_keys else ()
+        return tuple(_constraint(pod, wire, sels, terms[id(sels)], keys) for wire, sels in own)
+
+    hard, soft = made(is_hard=True), made(is_hard=False)
     found = Constraints(hard, soft, needs_keys, ())
-    honors_affinity = any(each.policy.honors_affinity for each in made)
+    honors_affinity = any(each.policy.honors_affinity for each in (*hard, *soft))
     key = (
         tuple(_key(each) for each in hard),
         tuple(_key(each) for each in soft),
@@ -244,10 +236,6 @@ def _constraints(
         placement_key(pod, honors_affinity, found.honors_taints),
     )
     return msgspec.structs.replace(found, key=key)
-
-
-def _keys(wires: Iterable[WireConstraint | DefaultConstraint]) -> tuple[str, ...]:
-    return tuple(sorted({wire.topology_key for wire in wires}))
 
 
 def _counted(selectors: Selectors, namespace: str) -> PodTerm:

@@ -66,7 +66,7 @@ def frame_of(
 
     Source: behaviour/scheduler B2 and B9.
     """
-    lacks_key = tuple([_where_any(its_ids == ABSENT) for its_ids in ids])
+    lacks_key = tuple([mask if (mask := its_ids == ABSENT).any() else None for its_ids in ids])
     is_ignored: Mask | None = None
     for lacks in lacks_key if needs_keys else ():
         if lacks is not None:
@@ -79,10 +79,6 @@ def frame_of(
     # Copies: label columns change in place.
     copies = tuple(its_ids.copy() for its_ids in ids)
     return Frame(rows, stamp, copies, lacks_key, is_ignored, tuple(counts))
-
-
-def _where_any(mask: Mask) -> Mask | None:
-    return mask if mask.any() else None
 
 
 def _distinct(ids: Ids) -> int:

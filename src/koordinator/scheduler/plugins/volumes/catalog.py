@@ -34,6 +34,11 @@ T = TypeVar("T", bound=Object)
 ClaimKey = tuple[str, str]
 """(namespace, name)"""
 
+
+def key_of(obj: Object) -> ClaimKey:
+    return obj.metadata.namespace, obj.metadata.name
+
+
 CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 WAIT_FOR_FIRST_CONSUMER = "WaitForFirstConsumer"
@@ -87,7 +92,7 @@ class VolumeCatalog:
     def _set(self, old: Any, new: Any) -> None:
         obj = new if new is not None else old
         of_kind = self._objects[type(obj)]
-        key = (obj.metadata.namespace, obj.metadata.name)
+        key = key_of(obj)
         if new is None:
             of_kind.pop(key, None)
         else:
@@ -103,7 +108,8 @@ class VolumeCatalog:
         for volume, is_new in ((old, False), (new, True)):
             if volume is None:
                 continue
-            claim = _reference_of(volume)
+            ref = volume.spec.claim_ref
+            claim = None if ref is None else (ref.namespace, ref.name)
             if claim is None:
                 volumes = self._free.setdefault(class_of_volume(volume), {})
             else:
@@ -114,11 +120,6 @@ class VolumeCatalog:
                 volumes.pop(volume.metadata.name, None)
                 if not volumes and claim is not None:
                     del self._meant[claim]
-
-
-def _reference_of(volume: PersistentVolume) -> ClaimKey | None:
-    ref = volume.spec.claim_ref
-    return None if ref is None else (ref.namespace, ref.name)
 
 
 _HELPS_BY_GOING = (CSINode, CSIDriver, VolumeAttachment)
@@ -138,7 +139,7 @@ def helps(event: QueueingEvent, pod: Pod, kinds: Iterable[type[Object]]) -> bool
         return isinstance(subject, _HELPS_BY_GOING)
     if not isinstance(subject, PersistentVolumeClaim):
         return True
-    key = (subject.metadata.namespace, subject.metadata.name)
+    key = key_of(subject)
     return any(use.key == key for use in claims_of(pod))
 
 
@@ -302,7 +303,7 @@ class Commitments:
 
     def meant_for(self, claim: PersistentVolumeClaim) -> list[PersistentVolume]:
         """Volumes that name a claim of this name, as if the promise were written already."""
-        key = (claim.metadata.namespace, claim.metadata.name)
+        key = key_of(claim)
         found = list(self._catalog.meant_for(key))
         name = self._promises.volume_of.get(key)
         volume = self._catalog.volume(name) if name is not None else None
@@ -319,9 +320,8 @@ class Commitments:
 
     def selected_node(self, claim: PersistentVolumeClaim) -> str:
         """Return the node for which the claim's volume is made, "" before it is known."""
-        meta = claim.metadata
-        promised = self._promises.node_of.get((meta.namespace, meta.name), "")
-        return promised or meta.annotations.get(SELECTED_NODE, "")
+        promised = self._promises.node_of.get(key_of(claim), "")
+        return promised or claim.metadata.annotations.get(SELECTED_NODE, "")
 
     # A pod
 
@@ -330,9 +330,9 @@ class Commitments:
         self._plans[uid] = plan
         for claim, volume in plan.static:
             self._promises.claim_of[volume.metadata.name] = _reference(claim)
-            self._promises.volume_of[(claim.metadata.namespace, claim.metadata.name)] = volume.metadata.name
+            self._promises.volume_of[key_of(claim)] = volume.metadata.name
         for claim in plan.dynamic:
-            self._promises.node_of[(claim.metadata.namespace, claim.metadata.name)] = node_name
+            self._promises.node_of[key_of(claim)] = node_name
         self._promises.version += 1
 
     def withdraw(self, uid: str) -> None:
@@ -342,9 +342,9 @@ class Commitments:
             return
         for claim, volume in plan.static:
             self._promises.claim_of.pop(volume.metadata.name, None)
-            self._promises.volume_of.pop((claim.metadata.namespace, claim.metadata.name), None)
+            self._promises.volume_of.pop(key_of(claim), None)
         for claim in plan.dynamic:
-            self._promises.node_of.pop((claim.metadata.namespace, claim.metadata.name), None)
+            self._promises.node_of.pop(key_of(claim), None)
         self._promises.version += 1
 
     async def fulfil(self, pod: PodInfo, claims: Sequence[ObjectMeta], node_name: str) -> Status:
@@ -370,9 +370,7 @@ class Commitments:
         for claim in plan.dynamic:
             if claim.metadata.annotations.get(SELECTED_NODE) != node_name:
                 written = await self._write_claim(claim, node_name)
-                annotated[(written.metadata.namespace, written.metadata.name)] = (
-                    written.metadata.resource_version
-                )
+                annotated[key_of(written)] = written.metadata.resource_version
         changed = asyncio.Event()
         self._waiting.append(changed)
         try:

@@ -119,7 +119,10 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
         name_of = self.handle.table.name_of
         for index, row in enumerate(rows.tolist()):
             name = name_of(row)
-            if any(name in limits for limits in limited) and self._is_over(state.volumes, name, row):
+            # Volumes that are there already need no new place.
+            if any(name in limits for limits in limited) and any(
+                more and there + more > limit for _, there, more, limit in self._figures(state, row)
+            ):
                 codes[index] = _TOO_MANY
         return codes
 
@@ -165,16 +168,6 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
             if limit is not None:
                 there = attached.get(driver, set())
                 yield driver, len(there), len(handles - there), limit
-
-    def _is_over(self, new: Attached, node_name: str, row: int) -> bool:
-        attached = self._attached_at(row)
-        for driver, handles in new.items():
-            limit = self._limits.get(driver, {}).get(node_name)
-            there = attached.get(driver, set())
-            # Volumes that are there already need no new place.
-            if limit is not None and len(there) + len(handles - there) > limit and not handles <= there:
-                return True
-        return False
 
     # What is attached where
 
