@@ -184,7 +184,7 @@ class Access:
             return [AccessRequest(verb=request.method.lower(), path=path)]
         asked = _asked(request, target)
         if asked.verb == "patch" and self._would_create(request, target):
-            return [asked, _with_verb(asked, "create")]
+            return [asked, msgspec.structs.replace(asked, verb="create")]
         return [asked]
 
     def _would_create(self, request: AnyRequest, target: ResourcePath) -> bool:
@@ -198,16 +198,6 @@ class Access:
         except errors.NotFound:
             return True
         return False
-
-
-def _with_verb(asked: AccessRequest, verb: str) -> AccessRequest:
-    return AccessRequest(
-        verb=verb,
-        group=asked.group,
-        resource=asked.resource,
-        namespace=asked.namespace,
-        name=asked.name,
-    )
 
 
 def _asked(request: AnyRequest, target: ResourcePath) -> AccessRequest:

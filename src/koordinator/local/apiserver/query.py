@@ -11,6 +11,7 @@ import msgspec
 
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteRequest, ListOptions, WriteOptions
+from koordinator.local.schema.decode import word_of
 
 # What follows `/api/v1/namespaces/NAME/` and is not a resource inside that namespace.
 _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
@@ -231,7 +232,7 @@ def _field(body: dict[str, Any], name: str, expected: type) -> Any:
         return None
     if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
         raise errors.BadRequest(
-            f"json: cannot unmarshal {json_type(value)} into Go struct field DeleteOptions.{name} "
+            f"json: cannot unmarshal {word_of(value)} into Go struct field DeleteOptions.{name} "
             f"of type {_GO[expected]}"
         )
     if isinstance(value, int) and abs(value) > _INT64_MAX:
@@ -242,19 +243,6 @@ def _field(body: dict[str, Any], name: str, expected: type) -> Any:
 
 
 _GO = {int: "int64", str: "string", bool: "bool", dict: "v1.Preconditions"}
-
-
-def json_type(value: Any) -> str:
-    """Go's name of the JSON type of a value."""
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    if isinstance(value, dict):
-        return "object"
-    return "array" if isinstance(value, list) else "null"
 
 
 def invalid_options(kind: str, trouble: str) -> errors.Invalid:

@@ -13,6 +13,7 @@ from koordinator.cluster.backend import Backend, ObjectRecord
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.apiserver import bodies, calls, protobuf, query, tables
 from koordinator.local.apiserver.calls import MediaForm, ResourceCall
+from koordinator.local.schema.decode import word_of
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ class Verbs:
         if not isinstance(obj, dict):
             raise errors.BadRequest(
                 f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
-                f"json parse error: json: cannot unmarshal {query.json_type(obj)} into Go value of type "
+                f"json parse error: json: cannot unmarshal {word_of(obj)} into Go value of type "
                 f"struct ({bodies.summary(body)})"
             )
         if not connect and call.target.subresource != "scale":
@@ -211,8 +212,7 @@ def _check_kind(resource: Resource, obj: dict[str, Any], body: bytes) -> None:
                 resource.kind,
                 body,
                 bodies.MalformedBody(
-                    f"json: cannot unmarshal {query.json_type(value)} "
-                    f"into Go struct field .{name} of type string"
+                    f"json: cannot unmarshal {word_of(value)} into Go struct field .{name} of type string"
                 ),
             )
     if not kind and _is_custom(resource):
@@ -271,7 +271,7 @@ def _metadata(call: ResourceCall, obj: dict[str, Any]) -> dict[str, Any]:
         kind = call.resource.kind
         raise errors.BadRequest(
             f'{kind} in version "{call.resource.version}" cannot be handled as a {kind}: json: '
-            f"cannot unmarshal {query.json_type(meta)} into Go struct field {kind}.metadata of type "
+            f"cannot unmarshal {word_of(meta)} into Go struct field {kind}.metadata of type "
             "v1.ObjectMeta"
         )
     return meta
@@ -289,8 +289,7 @@ async def _decode_patch(body: bytes, patch_type: PatchType) -> Any:
     if not isinstance(patch, expected):
         wanted = "jsonpatch.Patch" if expected is list else "map[string]interface {}"
         raise errors.BadRequest(
-            f"error decoding patch: json: cannot unmarshal {query.json_type(patch)} "
-            f"into Go value of type {wanted}"
+            f"error decoding patch: json: cannot unmarshal {word_of(patch)} into Go value of type {wanted}"
         )
     return patch
 

@@ -113,32 +113,8 @@ def struct_name(shape: SchemaType) -> str:
 @functools.cache
 def decoder_of(shape: SchemaType) -> Decoder:
     """Return the compiled decoder of a type."""
-    match shape.kind:
-        case WireKind.STRUCT:
-            return _struct(shape)
-        case WireKind.MAP:
-            return _map(shape)
-        case WireKind.LIST:
-            return _list(shape)
-        case WireKind.ANY:
-            return _any
-        case WireKind.STRING:
-            return _string
-        case WireKind.BOOL:
-            return _bool
-        case WireKind.INT32 | WireKind.INT64:
-            return _integer(shape.kind)
-        case WireKind.FLOAT:
-            return _float
-        case WireKind.QUANTITY:
-            return _quantity
-        case WireKind.INT_OR_STRING:
-            return _int_or_string
-        case WireKind.BYTES:
-            return _bytes
-        case WireKind.MICRO_TIME:
-            return _time(_canonical_micro_time)
-    return _time(_canonical_time)
+    compile_ = {WireKind.STRUCT: _struct, WireKind.MAP: _map, WireKind.LIST: _list}.get(shape.kind)
+    return _PLAIN[shape.kind] if compile_ is None else compile_(shape)
 
 
 def _struct(shape: SchemaType) -> Decoder:
@@ -347,3 +323,19 @@ def _seconds(text: str) -> float:
     if not _TIME_FORM.fullmatch(text):
         raise ValueError(text)
     return parse_rfc3339(text)
+
+
+_PLAIN: dict[WireKind, Decoder] = {
+    WireKind.ANY: _any,
+    WireKind.STRING: _string,
+    WireKind.BOOL: _bool,
+    WireKind.INT32: _integer(WireKind.INT32),
+    WireKind.INT64: _integer(WireKind.INT64),
+    WireKind.FLOAT: _float,
+    WireKind.QUANTITY: _quantity,
+    WireKind.INT_OR_STRING: _int_or_string,
+    WireKind.BYTES: _bytes,
+    WireKind.MICRO_TIME: _time(_canonical_micro_time),
+    WireKind.TIME: _time(_canonical_time),
+}
+"""Decoders of types that have no parts."""
