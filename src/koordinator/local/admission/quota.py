@@ -67,7 +67,7 @@ def counted_kinds(name: str) -> str:
     """Return the qualified resource whose objects a quota's name counts."""
     if name.startswith("count/"):
         return name.removeprefix("count/")
-    if name in _COUNTED_PLAINLY or name == "services":
+    if name in _COUNTED_PLAINLY:
         return name
     if name in _SERVICE_NAMES:
         return "services"
