@@ -154,7 +154,7 @@ class ChildQuotas:
         return True
 
     def _count(self, entry: ChildQuota, sign: int) -> None:
-        self._negatives += sign * (min(entry.weight, entry.request, entry.least) < 0)
+        self._negatives += sign * (entry.weight < 0 or entry.request < 0 or entry.least < 0)
         self._weight += sign * entry.weight
         self._asked += sign * entry.request
         self._least += sign * entry.least
