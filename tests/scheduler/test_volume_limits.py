@@ -227,3 +227,17 @@ def test_volumes_are_scored_by_the_part_that_claims_fill(
     else:
         assert plugin.pre_score(state).code is Code.SUCCESS
         assert plugin.score(state, counted.engine.table.rows).tolist() == scores
+
+
+def test_nothing_is_kept_of_attachments_that_are_gone_and_all_of_those_that_stay() -> None:
+    counted = Counted()
+    counted.step("attachment", 0, (0, 0))
+    counted.step("attachment", 1, (0, 1))
+    counted.step("attachment", 2, (1, 1))
+
+    counted.step("attachment", 0, None)
+    assert counted.plugin._nodes_of == {"v0": {"n1"}, "v1": {"n1"}}
+    assert {name: len(found) for name, found in counted.plugin._attachments.items()} == {"n1": 2}
+    counted.step("attachment", 1, None)
+    counted.step("attachment", 2, None)
+    assert (counted.plugin._nodes_of, counted.plugin._attachments) == ({}, {})
