@@ -23,7 +23,13 @@ from koordinator.scheduler.plugins.device_share.allocate import (
     allocate,
 )
 from koordinator.scheduler.plugins.device_share.hints import numa_hints
-from koordinator.scheduler.plugins.device_share.inventory import DeviceLimits, NodeDevices, devices_of
+from koordinator.scheduler.plugins.device_share.inventory import (
+    DeviceLimits,
+    NodeDevices,
+    booked,
+    held_by,
+    node_devices,
+)
 from koordinator.scheduler.plugins.device_share.request import RefusalKind, parse, per_gpu
 from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, allocate_reserved
 
@@ -85,7 +91,7 @@ def recorded(decision: DeviceDecision) -> DeviceAllocations:
 
 
 def node(*pods: DeviceAllocations, of: Device | None = None) -> NodeDevices:
-    return devices_of(of or device(), {}, pods)
+    return booked(node_devices(of or device(), {}), map(held_by, pods))
 
 
 def pod(

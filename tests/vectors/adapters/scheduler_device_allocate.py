@@ -46,7 +46,8 @@ def _node(case: Case, booked: list[ReservedDevices]) -> NodeDevices:
     pods = msgspec.convert(case.get("used", []), list[DeviceAllocations])
     for reservation in booked:
         pods += [_as_allocations(reservation.reserved), _as_allocations(reservation.used_by_owners)]
-    return inventory.devices_of(device, case.get("nodeLabels", {}), pods)
+    node = inventory.node_devices(device, case.get("nodeLabels", {}))
+    return inventory.booked(node, map(inventory.held_by, pods))
 
 
 def _as_allocations(by_type: Any) -> DeviceAllocations:

@@ -48,7 +48,7 @@ MULTI_POINT = (
 )
 """The stock default plugins."""
 
-NOT_BUILT_IN = frozenset(("Reservation", "DeviceShare"))
+NOT_BUILT_IN = frozenset(("Reservation",))
 """Names that configurations may use although this version has no such plugin: left out with a warning. The shipped
 profile names none of them."""
 
@@ -277,52 +277,10 @@ class ReservationArgs(_Args, frozen=True):
                 raise ValueError(f"ignoredResourceGroups: {group!r} is no group of extended resources")
 
 
-class DeviceWeight(_Args, frozen=True):
-    """A resource in the score of devices."""
-
-    name: str
-    weight: Weight = 1
-
-
-class DeviceScoring(_Args, frozen=True):
-    """The score of full devices."""
-
-    type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
-    resources: list[DeviceWeight] = []
-
-
-class GPUTemplates(_Args, frozen=True):
-    """The place of templates for shared GPUs."""
-
-    config_map_namespace: str = ""
-    config_map_name: str = ""
-    matched_resources: list[str] = []
-
-
-class GPUModel(_Args, frozen=True):
-    """A card that cannot be shared."""
-
-    vendor: str = ""
-    model: str = ""
-
-
-class DeviceShareArgs(_Args, frozen=True):
-    """GPUs, RDMA and FPGAs; `allocator` has no effect, as in upstream."""
-
-    allocator: str = ""
-    scoring_strategy: DeviceScoring = DeviceScoring()
-    disable_device_numa_topology_alignment: bool = msgspec.field(
-        default=False, name="disableDeviceNUMATopologyAlignment"
-    )
-    gpu_shared_resource_templates_config: GPUTemplates | None = None
-    gpu_share_unsupported_models: list[GPUModel] = []
-
-
 ARGS: dict[str, type[msgspec.Struct]] = {
     "DynamicResources": DynamicResourcesArgs,
     "Coscheduling": CoschedulingArgs,
     "ElasticQuota": ElasticQuotaArgs,
     "Reservation": ReservationArgs,
-    "DeviceShare": DeviceShareArgs,
 }
 """By plugin name."""

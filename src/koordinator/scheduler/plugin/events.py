@@ -41,6 +41,10 @@ class ClusterEvent(enum.Enum):
     """The tree of the network is another one."""
     DEVICE_CLASS_ADDED = "DeviceClassAdd"
     DEVICE_CLASS_UPDATED = "DeviceClassUpdate"
+    DEVICE_ADDED = "DeviceAdd"
+    """Devices of a node were reported for the first time."""
+    DEVICE_UPDATED = "DeviceUpdate"
+    DEVICE_DELETED = "DeviceDelete"
     WILDCARD = "Wildcard"
     """Wakes everything."""
 

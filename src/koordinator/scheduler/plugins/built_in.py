@@ -6,6 +6,7 @@ from koordinator.scheduler.engine.registry import PluginRegistry, installed
 from koordinator.scheduler.plugin.framework import Plugin
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.default_binder import DefaultBinder, DefaultPreBind
+from koordinator.scheduler.plugins.device_share.plugin import DeviceShare
 from koordinator.scheduler.plugins.dynamic_resources.plugin import DynamicResources
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
@@ -44,6 +45,7 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
         DefaultBinder,
         DefaultPreBind,
         DefaultPreemption,
+        DeviceShare,
         DynamicResources,
         ElasticQuota,
         ImageLocality,

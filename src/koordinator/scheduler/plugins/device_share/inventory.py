@@ -2,13 +2,14 @@
 5.3.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from koordinator.api import label_selector, resource_vector, resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.device import DeviceAllocations
+from koordinator.api.annotations.device import VirtualFunction as AllocatedVF
 from koordinator.api.device import Device, DeviceInfo, VirtualFunctionGroup
 from koordinator.api.quantity import RawQuantity
 from koordinator.scheduler.plugins.device_share.request import Amounts
@@ -86,33 +87,73 @@ View = dict[int, VisibleDevice]
 """Minor → device, ascending."""
 
 
-def devices_of(
-    device: Device, node_labels: Mapping[str, str], pods: Iterable[DeviceAllocations]
-) -> NodeDevices:
-    """Return the node's devices with what these pods got of them.
+class HeldDevice(msgspec.Struct, frozen=True):
+    """A part of one device that a pod holds."""
+
+    minor: int
+    amounts: Mapping[str, int]
+    vfs: tuple[AllocatedVF, ...] = ()
+    template: str = ""
+
+
+Held = Mapping[str, Sequence[HeldDevice]]
+"""What one pod holds, by type of device."""
+
+
+def entries_of(device: Device) -> dict[str, dict[int, DeviceEntry]]:
+    """Return the devices of a node by type and minor, ascending.
 
     Raises: QuantityError when an amount is no quantity.
     """
     by_type: dict[str, dict[int, DeviceEntry]] = {}
-    for info in device.spec.devices:
+    for info in sorted(device.spec.devices, key=lambda info: info.minor or 0):
         entry = _entry(info)
         by_type.setdefault(info.type, {})[entry.minor] = entry
+    return by_type
+
+
+def held_by(allocations: DeviceAllocations) -> Held:
+    """Return what a pod's annotation says it holds.
+
+    Raises: QuantityError when an amount is no quantity.
+    """
+    return {
+        device_type: [
+            HeldDevice(
+                each.minor,
+                amounts_of(each.resources),
+                tuple(each.extension.vfs) if each.extension is not None else (),
+                each.extension.gpu_shared_resource_template if each.extension is not None else "",
+            )
+            for each in of_type
+        ]
+        for device_type, of_type in allocations.items()
+    }
+
+
+def booked(node: NodeDevices, pods: Iterable[Held]) -> NodeDevices:
+    """Return the node's devices with what these pods hold of them, and nothing else."""
     used: dict[str, dict[int, Amounts]] = {}
     taken: dict[str, set[str]] = {}
     for pod in pods:
-        for device_type, allocations in pod.items():
-            for allocation in allocations:
-                amounts = used.setdefault(device_type, {}).setdefault(allocation.minor, {})
-                add(amounts, amounts_of(allocation.resources))
-                if allocation.extension is not None:
-                    taken.setdefault(device_type, set()).update(vf.bus_id for vf in allocation.extension.vfs)
+        for device_type, devices in pod.items():
+            for device in devices:
+                add(used.setdefault(device_type, {}).setdefault(device.minor, {}), device.amounts)
+                taken.setdefault(device_type, set()).update(vf.bus_id for vf in device.vfs)
+    taken_vfs = {device_type: frozenset(bus_ids) for device_type, bus_ids in taken.items()}
+    return msgspec.structs.replace(node, used=used, taken_vfs=taken_vfs)
+
+
+def node_devices(device: Device, node_labels: Mapping[str, str]) -> NodeDevices:
+    """Return a node's devices, of which nobody holds anything.
+
+    Raises: QuantityError when an amount is no quantity.
+    """
     return NodeDevices(
         labels=device.metadata.labels,
         annotations=device.metadata.annotations,
         node_labels=node_labels,
-        devices={device_type: dict(sorted(of_type.items())) for device_type, of_type in by_type.items()},
-        used=used,
-        taken_vfs={device_type: frozenset(bus_ids) for device_type, bus_ids in taken.items()},
+        devices=entries_of(device),
     )
 
 
@@ -157,7 +198,7 @@ def view_of(
             continue
         if selector is not None and not label_selector.matches(selector, entry.labels):
             continue
-        visible[minor] = _visible(node, device_type, entry, limits)
+        visible[minor] = visible_device(node, device_type, entry, limits)
     has_any = any(any(device.free.values()) for device in visible.values())
     return visible if has_any else {}
 
@@ -166,7 +207,10 @@ def _is_near(entry: DeviceEntry, numa_nodes: Collection[int]) -> bool:
     return entry.has_topology and (entry.numa_node == -1 or entry.numa_node in numa_nodes)
 
 
-def _visible(node: NodeDevices, device_type: str, entry: DeviceEntry, limits: DeviceLimits) -> VisibleDevice:
+def visible_device(
+    node: NodeDevices, device_type: str, entry: DeviceEntry, limits: DeviceLimits
+) -> VisibleDevice:
+    """Return what a pod may have of one device."""
     used = node.used.get(device_type, {}).get(entry.minor, {})
     back = limits.given_back.get(device_type, {}).get(entry.minor, {})
     held = {name: max(0, amount - back.get(name, 0)) for name, amount in used.items()}

@@ -33,6 +33,10 @@ _NAMES: dict[str, tuple[str, ...]] = {
     DeviceType.RDMA: (resources.RDMA,),
     DeviceType.FPGA: (resources.FPGA,),
 }
+NAMES = (
+    frozenset(name for names in _NAMES.values() for name in names) | resources.DEPRECATED_DEVICE_NAMES.keys()
+)
+"""Every name by which a pod asks for devices."""
 _ALONE = frozenset((*_VENDOR_GPUS, resources.GPU, resources.RDMA, resources.FPGA))
 _BY_PERCENT = frozenset(
     frozenset(names)

@@ -1,0 +1,254 @@
+"""Keep the devices of every row of the node table, and what pods hold of them. Source: behaviour/devices 3.1 and 5.1.
+
+The cache of one table is kept once, whatever profiles there are. What bound pods hold is read from their annotations,
+what assumed pods hold is what Reserve gave them; so it follows from the objects alone, in whatever order they come.
+"""
+
+import logging
+from collections.abc import Hashable, Iterable, Mapping
+
+import msgspec
+
+from koordinator.api import labels
+from koordinator.api.annotations import device as annotation
+from koordinator.api.core import Node
+from koordinator.api.device import Device
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import QuantityError
+from koordinator.scheduler.plugins.device_share.inventory import (
+    Held,
+    NodeDevices,
+    booked,
+    held_by,
+    node_devices,
+)
+from koordinator.scheduler.table.changes import RowChange
+from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
+
+log = logging.getLogger(__name__)
+
+_NODE_LABELS = (
+    labels.GPU_VENDOR,
+    labels.GPU_MODEL,
+    labels.GPU_PARTITION_POLICY,
+    labels.GPU_ISOLATION_PROVIDER,
+)
+"""Labels of a node that allocation looks at."""
+_NO_DEVICES = NodeDevices()
+
+
+class NodeDeviceRecord:
+    """The devices of a row and their holders; the latter may be known first."""
+
+    def __init__(self) -> None:
+        self.is_reported = False
+        """Whether there is, or was, a Device object: without one the node's own device plugins choose."""
+        self.ids: Mapping[str, Mapping[int, str]] = {}
+        """Type and minor → id as reported: a UUID or a PCI address."""
+        self.held: dict[str, Held] = {}
+        """By uid of the pod."""
+        self._idle = _NO_DEVICES
+        self._kind: bytes = b""
+        self._devices: NodeDevices | None = None
+        self._signature: Hashable = None
+
+    @property
+    def devices(self) -> NodeDevices:
+        """Return the devices as they are now."""
+        if self._devices is None:
+            self._devices = booked(self._idle, self.held.values())
+            self._signature = (self._kind, *_sorted_use(self._devices))
+        return self._devices
+
+    @property
+    def signature(self) -> Hashable:
+        """Return what is equal for rows on which every pod gets the same answer."""
+        _ = self.devices
+        return self._signature
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether anything was heard of the row."""
+        return self.is_reported or bool(self.held)
+
+    def set_idle(self, idle: NodeDevices) -> bool:
+        """Set what the node has, whoever holds it; return whether that is news."""
+        partitions = idle.annotations.get(labels.GPU_PARTITIONS)
+        kind = msgspec.json.encode((idle.devices, idle.labels, partitions, idle.node_labels))
+        is_news = kind != self._kind
+        self._idle, self._kind = idle, kind
+        self.changed()
+        return is_news
+
+    @property
+    def idle(self) -> NodeDevices:
+        """Return what the node has, as if nobody held any."""
+        return self._idle
+
+    def changed(self) -> None:
+        """Forget what followed from the holders."""
+        self._devices = None
+
+
+def _sorted_use(devices: NodeDevices) -> tuple[Hashable, Hashable]:
+    """Return what is used and which virtual functions are taken, equal for equal use."""
+    used = sorted(
+        (device_type, minor, *sorted(amounts.items()))
+        for device_type, of_type in devices.used.items()
+        for minor, amounts in of_type.items()
+    )
+    return tuple(used), tuple(sorted((kind, *sorted(vfs)) for kind, vfs in devices.taken_vfs.items()))
+
+
+class NodeDeviceCache(RowKeeper):
+    """Records by row, and Device objects by node name: an object may come before its node."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self._records: dict[int, NodeDeviceRecord] = {}
+        self._reports: dict[str, Device] = {}
+        self._reserved: dict[str, Held] = {}
+        self._aside: dict[str, Held] = {}
+
+    def at(self, row: int) -> NodeDeviceRecord:
+        """Return the record of a row, an empty one if nothing was heard of it."""
+        record = self._records.get(row)
+        if record is None:
+            record = self._records[row] = NodeDeviceRecord()
+        return record
+
+    def reported_rows(self) -> Iterable[tuple[int, NodeDeviceRecord]]:
+        """Yield the rows of nodes that have, or had, a Device object."""
+        return ((row, record) for row, record in self._records.items() if record.is_reported)
+
+    # Devices and nodes
+
+    def set_report(self, device: Device) -> int | None:
+        """Keep a Device; return its row when the node is known and something changed there.
+
+        Raises: ProtocolError when an amount is no quantity; the last object stays.
+        """
+        name = device.metadata.name
+        try:
+            node_devices(device, {})
+        except QuantityError as error:
+            raise ProtocolError(f"Device {name}", "spec.devices[].resources", str(error)) from error
+        self._reports[name] = device
+        return self._reread(name)
+
+    def remove_report(self, name: str) -> int | None:
+        """Treat all devices of a node as unhealthy: what pods hold of them stays booked."""
+        self._reports.pop(name, None)
+        row = self._table.row_of(name)
+        record = self._records.get(row) if row is not None else None
+        if row is None or record is None or not record.is_reported:
+            return None
+        unhealthy = {
+            device_type: {minor: msgspec.structs.replace(entry, total={}) for minor, entry in of_type.items()}
+            for device_type, of_type in record.idle.devices.items()
+        }
+        if not record.set_idle(msgspec.structs.replace(record.idle, devices=unhealthy)):
+            return None
+        self._table.changes.add(row, RowChange.NODE)
+        return row
+
+    def _reread(self, name: str) -> int | None:
+        row = self._table.row_of(name)
+        node = self._table.node_at(row) if row is not None else None
+        if row is None or node is None or not self._set_node(row, node):
+            return None
+        self._table.changes.add(row, RowChange.NODE)
+        return row
+
+    def node_changed(self, row: int, node: Node) -> None:
+        self._set_node(row, node)
+
+    def _set_node(self, row: int, node: Node) -> bool:
+        device = self._reports.get(node.metadata.name)
+        if device is None:
+            return False
+        record = self.at(row)
+        own = node.metadata.labels
+        record.is_reported = True
+        ids: dict[str, dict[int, str]] = {}
+        for info in device.spec.devices:
+            ids.setdefault(info.type, {})[info.minor or 0] = info.id
+        record.ids = ids
+        return record.set_idle(node_devices(device, {key: own[key] for key in _NODE_LABELS if key in own}))
+
+    def row_freed(self, row: int) -> None:
+        self._records.pop(row, None)
+
+    # Pods
+
+    def reserve(self, row: int, uid: str, held: Held) -> None:
+        """Give an assumed pod what was chosen for it."""
+        self._reserved[uid] = held
+        self._hold(row, uid, held)
+
+    def unreserve(self, uid: str) -> None:
+        """Undo `reserve`; nothing when there is nothing to undo."""
+        if self._reserved.pop(uid, None) is not None:
+            place = self._table.place_of(uid)
+            if place is not None:
+                self._release(place.row, uid)
+
+    def reserved(self, uid: str) -> Held | None:
+        """Return what Reserve gave a pod that is not yet known to be bound."""
+        return self._reserved.get(uid)
+
+    def pod_assigned(self, row: int, pod: PodInfo) -> None:
+        if self._table.is_trial:
+            held = self._aside.pop(pod.uid, None)
+            if held is not None:
+                self._hold(row, pod.uid, held)
+        elif not self._is_assumed(pod.uid):  # else Reserve says what it gets
+            self._hold_as_annotated(row, pod)
+
+    def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
+        if self._is_assumed(new.uid):
+            return
+        was_reserved = self._reserved.pop(new.uid, None) is not None
+        key = labels.DEVICE_ALLOCATED
+        if was_reserved or old.pod.metadata.annotations.get(key) != new.pod.metadata.annotations.get(key):
+            self._hold_as_annotated(row, new)
+
+    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        if not self._table.is_trial:
+            self._reserved.pop(pod.uid, None)
+        elif (record := self._records.get(row)) is not None and pod.uid in record.held:
+            self._aside[pod.uid] = record.held[pod.uid]
+        self._release(row, pod.uid)
+
+    def _is_assumed(self, uid: str) -> bool:
+        place = self._table.place_of(uid)
+        return place is not None and place.assumed
+
+    def _hold_as_annotated(self, row: int, pod: PodInfo) -> None:
+        annotations = pod.pod.metadata.annotations
+        held: Held = {}
+        if labels.DEVICE_ALLOCATED in annotations:
+            try:
+                held = held_by(annotation.DEVICE_ALLOCATED.read(annotations, f"Pod {pod.key}") or {})
+            except (ProtocolError, QuantityError) as problem:
+                log.warning("pod holds no devices that we know of: %s", problem, extra={"pod": pod.key})
+        if self._hold(row, pod.uid, held) if held else self._release(row, pod.uid):
+            self._table.changes.add(row, RowChange.PODS)
+
+    def _hold(self, row: int, uid: str, held: Held) -> bool:
+        """Book what a pod holds; return whether that is news."""
+        record = self.at(row)
+        if record.held.get(uid) == held:
+            return False
+        record.held[uid] = held
+        record.changed()
+        return True
+
+    def _release(self, row: int, uid: str) -> bool:
+        """Drop what a pod holds; return whether it held anything."""
+        record = self._records.get(row)
+        if record is None or record.held.pop(uid, None) is None:
+            return False
+        record.changed()
+        return True

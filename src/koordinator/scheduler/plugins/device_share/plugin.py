@@ -1,0 +1,489 @@
+"""The extension points of DeviceShare. Source: behaviour/devices 5 to 10.
+
+`node_device_cache` keeps what every node has and who holds it; `allocate` decides for one node. Nodes with equal
+devices, equally used, share a decision.
+"""
+
+import logging
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koordinator.api import labels, resource_vector
+from koordinator.api.annotations import device as annotation
+from koordinator.api.annotations import placement
+from koordinator.api.annotations.device import AllocationExtension, DeviceAllocation, DeviceAllocations
+from koordinator.api.device import Device
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import QuantityError
+from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
+from koordinator.scheduler.plugin.framework import (
+    FilterPlugin,
+    Handle,
+    Mask,
+    PreBindPlugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    ReasonCodes,
+    ReservePlugin,
+    ScorePlugin,
+    Scores,
+    Watch,
+    default_normalize,
+)
+from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, unresolvable
+from koordinator.scheduler.plugins.device_share import describe, request
+from koordinator.scheduler.plugins.device_share.allocate import (
+    AllocateOptions,
+    DeviceDecision,
+    PodDevices,
+    allocate,
+    check_shared_gpu,
+    designated,
+    node_score,
+)
+from koordinator.scheduler.plugins.device_share.hints import numa_hints
+from koordinator.scheduler.plugins.device_share.inventory import (
+    NO_LIMITS,
+    DeviceLimits,
+    Held,
+    HeldDevice,
+    NodeDevices,
+)
+from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache, NodeDeviceRecord
+from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy, Picked
+from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAAllocations
+from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
+    NUMATopologyHint,
+    NUMATopologyHintProvider,
+    ProvidedHints,
+)
+from koordinator.scheduler.table.changes import RowChange
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.pod_info import PodInfo
+
+log = logging.getLogger(__name__)
+
+_ANNOTATIONS = (labels.DEVICE_ALLOCATE_HINT, labels.DEVICE_JOINT_ALLOCATE, labels.GPU_PARTITION_SPEC)
+_HINTS = (labels.SCHEDULING_HINT, labels.DEPRECATED_SCHEDULING_HINT)
+_NO_DEVICE = unresolvable("node(s) no longer has the chosen devices")
+
+
+class GPUTemplates(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """The place of templates for shared GPUs."""
+
+    config_map_namespace: str = ""
+    config_map_name: str = ""
+    matched_resources: list[str] = []
+
+
+class GPUModel(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A card that cannot be shared."""
+
+    vendor: str = ""
+    model: str = ""
+
+
+class DeviceShareArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """GPUs, RDMA and FPGAs; `allocator` has no effect, as in upstream."""
+
+    allocator: str = ""
+    scoring_strategy: DeviceScoringStrategy = DeviceScoringStrategy()
+    disable_device_numa_topology_alignment: bool = msgspec.field(
+        default=False, name="disableDeviceNUMATopologyAlignment"
+    )
+    gpu_shared_resource_templates_config: GPUTemplates | None = None
+    gpu_share_unsupported_models: list[GPUModel] = []
+
+
+class DeviceState:
+    """What a pod asks for, and what nodes answered so far; nodes that are alike answer alike."""
+
+    def __init__(
+        self,
+        pod: PodInfo,
+        asked: PodDevices,
+        status: Status = SUCCESS,
+        chosen: DeviceAllocations | None = None,
+    ) -> None:
+        self.pod = pod
+        self.asked = asked
+        self.status = status
+        self.chosen = chosen
+        """Devices that were chosen beforehand, by whoever plans for the scheduler."""
+        self.codes: dict[Hashable, int] = {}
+        self.points: dict[Hashable, int] = {}
+        self.statuses: list[Status] = []
+        self._code_of: dict[Status, int] = {}
+
+    def code_of(self, status: Status) -> int:
+        """Return the number of a refusal; 0 for success."""
+        if status.is_success:
+            return 0
+        code = self._code_of.get(status)
+        if code is None:
+            self.statuses.append(status)
+            code = self._code_of[status] = len(self.statuses)
+        return code
+
+
+ANSWERS_MAX = 16_384
+"""Answers that a class of pods remembers: some for each node of a large cluster."""
+
+
+class DeviceShare(
+    NUMATopologyHintProvider[DeviceState | None],
+    PreFilterPlugin[DeviceState | None],
+    FilterPlugin[DeviceState | None],
+    PreScorePlugin[DeviceState | None],
+    ScorePlugin[DeviceState | None],
+    ReservePlugin[DeviceState | None],
+    PreBindPlugin[DeviceState | None],
+    ApiProvider[DeviceState | None],
+):
+    """Chooses which GPUs, NICs and FPGAs a pod gets, whole or in part. Pods that ask for none have no state."""
+
+    name = "DeviceShare"
+    args = DeviceShareArgs
+    in_rehearsals = True
+    reads = RowChange.NODE | RowChange.PODS
+    wakes_for_row = True
+    normalizes = True
+    wakes_on = (
+        ClusterEvent.DEVICE_ADDED,
+        ClusterEvent.DEVICE_UPDATED,
+        ClusterEvent.DEVICE_DELETED,
+        ClusterEvent.ASSIGNED_POD_DELETED,
+        ClusterEvent.ASSIGNED_POD_UPDATED,
+        ClusterEvent.NODE_ADDED,
+        ClusterEvent.NODE_LABELS,
+        ClusterEvent.POD_UPDATED,
+    )
+
+    def __init__(self, args: DeviceShareArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._args = args
+        self._table = handle.table
+        self._unsupported: dict[str, frozenset[str]] = {}
+        for each in args.gpu_share_unsupported_models:
+            self._unsupported[each.vendor] = self._unsupported.get(each.vendor, frozenset()) | {each.model}
+        self._scored = AllocateOptions(args.scoring_strategy, is_reserve=True)
+        self._columns: frozenset[int] = frozenset()
+        self._names_seen = 0
+        self.cache = handle.table.shared(NodeDeviceCache)
+        self._numa = handle.table.shared(NUMAAllocations)
+        handle.watch(
+            Watch(
+                Device,
+                on_add=lambda new: self.set_device(None, new),
+                on_update=self.set_device,
+                on_delete=self.remove_device,
+            )
+        )
+
+    # A pod
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        if not self._asks(pod):
+            return None
+        annotations, own = pod.pod.metadata.annotations, pod.pod.metadata.labels
+        chosen = None
+        if any(key in annotations for key in _HINTS):
+            chosen = annotations.get(labels.DEVICE_ALLOCATED)
+        return (
+            pod.request_key,
+            *(annotations.get(key) for key in _ANNOTATIONS),
+            chosen,
+            own.get(labels.GPU_ISOLATION_PROVIDER),
+        )
+
+    def _asks(self, pod: PodInfo) -> bool:
+        names = self._table.registry.names
+        if len(names) != self._names_seen:
+            self._columns = frozenset(column for column, name in enumerate(names) if name in request.NAMES)
+            self._names_seen = len(names)
+        columns = self._columns
+        return bool(columns) and any(column in columns for column, _ in pod.requests)
+
+    def prepare(self, pod: PodInfo) -> DeviceState | None:
+        if not self._asks(pod):
+            return None
+        names = self._table.registry.names
+        parsed = request.parse({names[column]: amount for column, amount in pod.requests})
+        annotations = pod.pod.metadata.annotations
+        try:
+            asked = PodDevices(
+                parsed.by_type,
+                annotation.DEVICE_ALLOCATE_HINT.read(annotations, f"Pod {pod.key}") or {},
+                annotation.DEVICE_JOINT_ALLOCATE.read(annotations, f"Pod {pod.key}"),
+                annotation.GPU_PARTITION_SPEC.read(annotations, f"Pod {pod.key}"),
+            )
+            return DeviceState(pod, asked, parsed.status, self._designated(pod))
+        except ProtocolError as problem:
+            return DeviceState(pod, PodDevices({}), unresolvable(str(problem)))
+
+    def _designated(self, pod: PodInfo) -> DeviceAllocations | None:
+        """Return the devices that the pod's annotation names, if its hint says that these are to be used."""
+        annotations = pod.pod.metadata.annotations
+        hint = placement.scheduling_hint(annotations, f"Pod {pod.key}")
+        if hint is None or self.name not in hint.extensions:
+            return None
+        return annotation.DEVICE_ALLOCATED.read(annotations, f"Pod {pod.key}")
+
+    def pre_filter(self, state: DeviceState | None) -> PreFilterResult:
+        return PreFilterResult(SKIP if state is None else state.status)
+
+    # Filter
+
+    def filter(self, state: DeviceState | None, rows: Rows) -> ReasonCodes:
+        if state is None:
+            return np.zeros(rows.size, np.uint16)
+        at, codes = self.cache.at, state.codes
+        if len(codes) > ANSWERS_MAX:
+            codes.clear()
+        answers = np.zeros(rows.size, np.uint16)
+        for index, row in enumerate(rows.tolist()):
+            record = at(row)
+            if not record.is_reported:
+                continue
+            signature = record.signature
+            code = codes.get(signature)
+            if code is None:
+                code = codes[signature] = state.code_of(self._try(state, record).status)
+            answers[index] = code
+        return answers
+
+    def _try(
+        self,
+        state: DeviceState,
+        record: NodeDeviceRecord,
+        numa_nodes: int | None = None,
+        *,
+        scored: bool = False,
+    ) -> DeviceDecision:
+        """Return what the pod would get on a node, from these NUMA nodes (a mask; None: any)."""
+        devices, asked = record.devices, state.asked
+        status = check_shared_gpu(
+            asked, state.pod.pod.metadata.labels, devices.node_labels, self._unsupported
+        )
+        if not status.is_success:
+            return DeviceDecision(status=status)
+        try:
+            limits = self._limits(state, devices, numa_nodes)
+            return allocate(devices, asked, limits, self._scored if scored else None)
+        except (ProtocolError, QuantityError) as problem:
+            return DeviceDecision(status=unresolvable(str(problem)))
+
+    def _limits(self, state: DeviceState, devices: NodeDevices, numa_nodes: int | None) -> DeviceLimits:
+        limits = NO_LIMITS
+        if numa_nodes is not None and _has_topology(devices):
+            limits = DeviceLimits(numa_nodes=_ids(numa_nodes))
+        return limits if state.chosen is None else designated(limits, devices, state.chosen)
+
+    def refusal(self, state: DeviceState | None, code: int) -> Status:
+        assert state is not None
+        return state.statuses[code - 1]
+
+    def pods_matter(self, state: DeviceState | None, rows: Rows) -> Mask:
+        return np.fromiter((bool(self.cache.at(row).held) for row in rows.tolist()), np.bool_, rows.size)
+
+    # NUMA nodes
+
+    def numa_hints(self, state: DeviceState | None, pod: PodInfo, row: int) -> ProvidedHints:
+        record = self.cache.at(row)
+        if state is None or self._args.disable_device_numa_topology_alignment or not record.is_reported:
+            return ProvidedHints()
+        devices = record.devices
+        try:
+            decision = numa_hints(devices, state.asked, self._limits(state, devices, None))
+        except (ProtocolError, QuantityError) as problem:
+            return ProvidedHints(status=unresolvable(str(problem)))
+        return ProvidedHints(
+            {
+                device_type: [
+                    NUMATopologyHint(
+                        sum(1 << numa for numa in hint.numa_nodes), hint.is_preferred, hint.score
+                    )
+                    for hint in hints
+                ]
+                for device_type, hints in decision.by_type.items()
+            },
+            decision.status,
+        )
+
+    def try_numa(self, state: DeviceState | None, pod: PodInfo, row: int, hint: NUMATopologyHint) -> Status:
+        record = self.cache.at(row)
+        if state is None or self._args.disable_device_numa_topology_alignment or not record.is_reported:
+            return SUCCESS
+        return self._try(state, record, hint.numa_nodes).status
+
+    # Score
+
+    def pre_score(self, state: DeviceState | None) -> Status:
+        return SKIP if state is None else SUCCESS
+
+    def score(self, state: DeviceState | None, rows: Rows) -> Scores:
+        points = np.zeros(rows.size, np.int64)
+        if state is None:
+            return points
+        known = state.points
+        if len(known) > ANSWERS_MAX:
+            known.clear()
+        for index, row in enumerate(rows.tolist()):
+            record = self.cache.at(row)
+            if not record.is_reported:
+                continue
+            signature = record.signature
+            found = known.get(signature)
+            if found is None:
+                devices = record.devices
+                limits = self._limits(state, devices, None)
+                found = node_score(devices, state.asked, self._args.scoring_strategy, limits)
+                known[signature] = found
+            points[index] = found
+        return points
+
+    def normalize(self, state: DeviceState | None, scores: Scores) -> Scores:
+        return default_normalize(scores)
+
+    # Reserve and PreBind
+
+    def reserves(self, state: DeviceState | None) -> bool:
+        return state is not None
+
+    def reserve(self, state: DeviceState | None, pod: PodInfo, row: int) -> Status:
+        if state is None:
+            return SUCCESS
+        record = self.cache.at(row)
+        if not record.is_reported:
+            return SUCCESS
+        decision = self._try(state, record, self._chosen_numa(pod), scored=True)
+        if decision.status.is_success:
+            self.cache.reserve(row, pod.uid, _held(decision))
+        return decision.status
+
+    def _chosen_numa(self, pod: PodInfo) -> int | None:
+        """Return the NUMA nodes (a mask) that NodeNUMAResource has just chosen with the hints given to it."""
+        if self._args.disable_device_numa_topology_alignment:
+            return None
+        placed = self._numa.placement_of(pod.uid)
+        return placed.hint.numa_nodes if placed is not None and placed.hint is not None else None
+
+    def unreserve(self, state: DeviceState | None, pod: PodInfo, node_name: str) -> None:
+        self.cache.unreserve(pod.uid)
+
+    async def pre_bind(
+        self, state: DeviceState | None, pod: PodInfo, node_name: str, patch: PodPatch
+    ) -> Status:
+        row, held = self._table.row_of(node_name), self.cache.reserved(pod.uid)
+        if held is None:
+            if state is not None and labels.DEVICE_ALLOCATED in pod.pod.metadata.annotations:
+                # Left from an attempt that did not succeed: these devices are not the pod's.
+                patch.annotations[labels.DEVICE_ALLOCATED] = None
+            return SUCCESS
+        if row is None:
+            return _NO_DEVICE
+        allocations = allocations_of(held, self.cache.at(row))
+        patch.annotations[labels.DEVICE_ALLOCATED] = annotation.DEVICE_ALLOCATED.encode(allocations)
+        return SUCCESS
+
+    # Device objects
+
+    def set_device(self, old: Device | None, new: Device) -> None:
+        """A node's devices were reported."""
+        try:
+            row = self.cache.set_report(new)
+        except ProtocolError as problem:
+            log.warning("report ignored: %s", problem, extra={"node": new.metadata.name})
+            return
+        event = ClusterEvent.DEVICE_ADDED if old is None else ClusterEvent.DEVICE_UPDATED
+        if row is not None:
+            self.handle.happened(QueueingEvent(event, row, old, new))
+
+    def remove_device(self, old: Device) -> None:
+        """A node's devices are not reported on any more."""
+        row = self.cache.remove_report(old.metadata.name)
+        if row is not None:
+            self.handle.happened(QueueingEvent(ClusterEvent.DEVICE_DELETED, row, old, None))
+
+    # For people
+
+    def facts(self, state: DeviceState | None, row: int) -> tuple[str, ...]:
+        """Return what the pod asks for, and what each device of the node has left."""
+        if state is None:
+            return ()
+        return describe.facts(state.asked, self.cache.at(row))
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("nodeDeviceSummaries", self._summaries),
+            Endpoint("nodeDeviceSummaries/{name}", self._summary),
+        )
+
+    def _summaries(self, request: ApiRequest) -> ApiAnswer:
+        names = ((self._table.name_of(row), row, record) for row, record in self.cache.reported_rows())
+        return ApiAnswer({name: self._summary_of(row, record) for name, row, record in sorted(names)})
+
+    def _summary(self, request: ApiRequest) -> ApiAnswer:
+        name = request.path["name"]
+        row = self._table.row_of(name)
+        if row is None or not self.cache.at(row).is_reported:
+            return ApiAnswer({"message": f"node {name} has no Device"}, 404)
+        return ApiAnswer(self._summary_of(row, self.cache.at(row)))
+
+    def _summary_of(self, row: int, record: NodeDeviceRecord) -> Mapping[str, Any]:
+        keys = {uid: pod.key for uid, pod in self._table.pods_at(row).items()}
+        return describe.summary(record, keys)
+
+
+def _has_topology(devices: NodeDevices) -> bool:
+    return any(
+        entry.has_topology and entry.numa_node >= 0
+        for of_type in devices.devices.values()
+        for entry in of_type.values()
+    )
+
+
+def _ids(mask: int) -> tuple[int, ...]:
+    return tuple(numa for numa in range(mask.bit_length()) if mask >> numa & 1)
+
+
+def _held(decision: DeviceDecision) -> Held:
+    return {
+        device_type: [_held_device(each) for each in picked]
+        for device_type, picked in decision.by_type.items()
+    }
+
+
+def _held_device(picked: Picked) -> HeldDevice:
+    vfs = (picked.vf,) if picked.vf is not None else ()
+    return HeldDevice(picked.minor, picked.amounts, vfs, picked.template)
+
+
+def allocations_of(held: Held, record: NodeDeviceRecord) -> DeviceAllocations:
+    """Return what is written on a pod: its devices with their ids."""
+    return {
+        device_type: [
+            DeviceAllocation(
+                minor=each.minor,
+                resources={
+                    name: resource_vector.amount_text(name, amount) for name, amount in each.amounts.items()
+                },
+                id=record.ids.get(device_type, {}).get(each.minor, ""),
+                extension=_extension(each),
+            )
+            for each in devices
+        ]
+        for device_type, devices in held.items()
+    }
+
+
+def _extension(held: HeldDevice) -> AllocationExtension | None:
+    if not (held.vfs or held.template):
+        return None
+    return AllocationExtension(vfs=list(held.vfs), gpu_shared_resource_template=held.template)
