@@ -258,12 +258,13 @@ def test_without_configuration_the_stock_plugins_run_in_their_order() -> None:
 def test_the_shipped_profile_appends_to_the_stock_plugins() -> None:
     merged = merge_plugins(default_plugins.SHIPPED_PLUGINS, built_in.PLUGINS)
 
-    assert names(merged["filter"])[-2:] == ["LoadAwareScheduling", "NodeNUMAResource"]
+    assert names(merged["filter"])[-3:] == ["LoadAwareScheduling", "NodeNUMAResource", "DeviceShare"]
     assert names(merged["bind"]) == ["DefaultBinder"]
     assert names(merged["pre_bind"]) == [
         "VolumeBinding",
         "DynamicResources",
         "NodeNUMAResource",
+        "DeviceShare",
         "Coscheduling",
         "DefaultPreBind",
     ]
@@ -282,8 +283,8 @@ def test_the_shipped_profile_names_no_plugin_that_is_not_there() -> None:
 
 
 def test_plugins_that_do_not_run_yet_are_left_out_with_a_warning_and_forgotten_once_they_run() -> None:
-    wanted = config.decode({"profiles": [{"plugins": {"filter": {"enabled": [{"name": "DeviceShare"}]}}}]})
-    assert missing_plugins(wanted, built_in.PLUGINS) == ["DeviceShare"]
+    wanted = config.decode({"profiles": [{"plugins": {"filter": {"enabled": [{"name": "Reservation"}]}}}]})
+    assert missing_plugins(wanted, built_in.PLUGINS) == ["Reservation"]
     assert not default_plugins.NOT_BUILT_IN & built_in.PLUGINS.keys()
 
 

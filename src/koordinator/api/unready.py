@@ -102,9 +102,10 @@ DEVICES = frozenset(
         resources.FPGA,
     )
 )
-"""Amounts that nodes count, but of which no pod gets a device."""
+"""Amounts of which the scheduler gives pods devices, while nothing on the node hands these to containers yet."""
 NO_DEVICE = (
-    "nodes are filled up to their sums, but the pod is given no device (the scheduler's plugin DeviceShare)"
+    "the scheduler chooses devices and writes them on the pod; what hands them to its containers is left to device "
+    "plugins that read that annotation, until hooks run within the container runtime"
 )
 NO_RESERVATION = "the pod stays pending (the scheduler's plugin Reservation)"
 
@@ -128,7 +129,7 @@ def pod_warnings(pod: Pod) -> Iterator[str]:
     """Yield the warnings for users who create the pod."""
     if found := devices_of(pod):
         names = ", ".join(sorted(found))
-        yield f"{names}: this version of Koordinator does not share devices yet: {NO_DEVICE}"
+        yield f"{names}: this version of Koordinator does not put devices into containers yet: {NO_DEVICE}"
     if labels.RESERVATION_AFFINITY in pod.metadata.annotations:
         key = f"metadata.annotations[{labels.RESERVATION_AFFINITY}]"
         yield f"{key}: this version of Koordinator does not place pods into reservations yet: {NO_RESERVATION}"

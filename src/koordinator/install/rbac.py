@@ -167,6 +167,7 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
             "list watch",
             "which switches nodes hang on",
         ),
+        _rule("scheduling.koordinator.sh", "devices", "list watch", "GPUs, NICs and FPGAs"),
         _rule(
             "scheduling.koordinator.sh",
             "clusternetworktopologies/status",

@@ -3,12 +3,14 @@
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from koordinator.api import pod_labels
 from koordinator.api.annotations import device as annotation
 from koordinator.api.annotations.device import DeviceAllocations
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
+from koordinator.scheduler.plugin.framework import default_normalize
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.plugins.device_share import inventory, pick, request
 from koordinator.scheduler.plugins.device_share.allocate import (
@@ -195,7 +197,8 @@ def _hints(node: NodeDevices, pod: PodDevices, limits: DeviceLimits, options: Al
 def device_score(case: Case) -> Any:
     strategy = _strategy(case) or DeviceScoringStrategy()
     if case["op"] == "normalise":
-        return {"scores": pick.normalise(case["scores"])}
+        points = default_normalize(np.array(list(case["scores"].values()), np.int64))
+        return {"scores": dict(zip(case["scores"], points.tolist(), strict=True))}
     if case["op"] == "order":
         return {"order": _order(case)}
     if case["op"] == "device":

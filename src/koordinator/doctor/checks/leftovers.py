@@ -114,7 +114,7 @@ def check_unready(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     if names := [each.key for each in pods if unready.devices_of(each)]:
         yield Finding.warning(
             ("Pod", names),
-            "requests a share of a device, which this version of Koordinator does not give out yet",
+            "requests devices, which this version of Koordinator does not put into containers yet",
             why=unready.NO_DEVICE,
             do=_REMEDY,
         )

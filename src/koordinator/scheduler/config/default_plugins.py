@@ -6,7 +6,7 @@ out. Source: behaviour/scheduler A3 (the shipped profile) and B1 (the stock plug
 behaviour/gangs 2.3; behaviour/elastic-quota 3; behaviour/reservations 13 and 14; behaviour/devices.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 

@@ -1,7 +1,8 @@
 """Keep the devices of every row of the node table, and what pods hold of them. Source: behaviour/devices 3.1 and 5.1.
 
-The cache of one table is kept once, whatever profiles there are. What bound pods hold is read from their annotations,
-what assumed pods hold is what Reserve gave them; so it follows from the objects alone, in whatever order they come.
+The cache of one table is kept once, whatever profiles there are. Holdings of bound pods are read from their
+annotations, those of assumed pods are what Reserve gave them; so the cache follows from the objects alone, in whatever
+order they come.
 """
 
 import logging
@@ -22,7 +23,7 @@ from koordinator.scheduler.plugins.device_share.inventory import (
     held_by,
     node_devices,
 )
-from koordinator.scheduler.table.changes import RowChange
+from koordinator.scheduler.table.columns import RowChange
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 

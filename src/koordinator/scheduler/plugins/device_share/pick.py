@@ -164,9 +164,3 @@ def type_score(
         add(total, device_total)
         add(free, device_free)
     return device_score(strategy, request, total, free)
-
-
-def normalise(scores: Mapping[str, int]) -> dict[str, int]:
-    """Scores of nodes so that the best has 100; all 0 when the best has."""
-    best = max(scores.values(), default=0)
-    return {node: score * SCORE_MAX // best if best > 0 else 0 for node, score in scores.items()}

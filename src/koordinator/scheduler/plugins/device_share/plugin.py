@@ -63,8 +63,7 @@ from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
     NUMATopologyHintProvider,
     ProvidedHints,
 )
-from koordinator.scheduler.table.changes import RowChange
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import RowChange, Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
@@ -102,7 +101,7 @@ class DeviceShareArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 
 
 class DeviceState:
-    """What a pod asks for, and what nodes answered so far; nodes that are alike answer alike."""
+    """A pod's demand, and the answers of nodes so far; nodes that are alike answer alike."""
 
     def __init__(
         self,
