@@ -101,6 +101,8 @@ SHIPPED_ARGS = [
     PluginConfig(
         name=FIT,
         args={
+            # The webhook adds it to pods that ask for GPUs, but nodes have it only with a gate that is off by default.
+            "ignoredResources": ["koordinator.sh/gpu.shared"],
             "scoringStrategy": {
                 "type": "LeastAllocated",
                 "resources": [
@@ -109,7 +111,7 @@ SHIPPED_ARGS = [
                     {"name": "kubernetes.io/batch-cpu", "weight": 1},
                     {"name": "kubernetes.io/batch-memory", "weight": 1},
                 ],
-            }
+            },
         },
     ),
     PluginConfig(
