@@ -343,6 +343,7 @@ def test_the_shipped_profile_runs_only_its_own_where_only_one_may_decide() -> No
     assert {ref.name: ref.weight for ref in plugins.score.enabled} == {
         "LoadAwareScheduling": 1,
         "NodeNUMAResource": 1,
+        "DeviceShare": 1,
         "Coscheduling": 1,
     }
     alone = {point for point in plugins.__struct_fields__ if names(getattr(plugins, point).disabled) == ["*"]}
