@@ -1,6 +1,5 @@
 """Serve HTTP in the process of every component, and tell what it costs under the names that every Prometheus client
-uses.
-"""
+uses."""
 
 import contextlib
 import logging

@@ -35,8 +35,7 @@ def crds(names: tuple[str, ...], output_dir: Path | None) -> None:
 
 def select(manifests: list[dict[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the manifests that a name stands for, in the order of the names; all when there is none. Raises:
-    BadParameter for an unknown name.
-    """
+    BadParameter for an unknown name."""
     if not names:
         return manifests
     by_name = {alias.lower(): manifest for manifest in manifests for alias in _aliases(manifest)}

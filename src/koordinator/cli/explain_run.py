@@ -1,6 +1,5 @@
-"""Carry out `koordinator explain` once its command line is read: for a pod, a gang, and for many pods, where those
-with the same answer share a line.
-"""
+"""Carry out `koordinator explain` once its command line is read: for a pod, a gang, and for many pods, where those with
+the same answer share a line."""
 
 import asyncio
 import sys

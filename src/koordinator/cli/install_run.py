@@ -59,9 +59,7 @@ def install(
 
 
 def uninstall(dry_run: bool, do_apply: bool, everything: bool, kubeconfig: str, context: str) -> None:
-    """Carry out `koordinator uninstall`; the parameters are its options. Raises: UsageError when no action is
-    named.
-    """
+    """Carry out `koordinator uninstall`; the parameters are its options. Raises: UsageError when no action is named."""
     if dry_run == do_apply:
         raise click.UsageError("say what to do: --dry-run or --apply")
     _carry_out(

@@ -1,6 +1,5 @@
 """Carry out `koordinator quota` once its command line is read: trees of quotas as lines of a fixed width, with names,
-bars, amounts, and who borrows from whom.
-"""
+bars, amounts, and who borrows from whom."""
 
 import asyncio
 import contextlib
@@ -62,9 +61,8 @@ PLAIN = Glyphs("|- ", "`- ", "|  ", "#", "=", ".", "!", "|")
 
 
 class TreeDrawing(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a drawing: `width` in characters (None: as wide as it gets), names of resources (none: all
-    that count), how deep.
-    """
+    """The options of a drawing: `width` in characters (None: as wide as it gets), names of resources (none: all that
+    count), how deep."""
 
     width: int | None = None
     resources: tuple[str, ...] = ()
@@ -349,9 +347,8 @@ def tree(
     context: str,
     output: str,
 ) -> None:
-    """Carry out `koordinator quota tree`; the parameters are its options. Raises: UsageError when they contradict
-    each other.
-    """
+    """Carry out `koordinator quota tree`; the parameters are its options. Raises: UsageError when they contradict each
+    other."""
     logs.keep_quiet()
     if watch and dump_files:
         raise click.UsageError("--watch follows a cluster: it goes without --dump")

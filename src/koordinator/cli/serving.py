@@ -1,6 +1,5 @@
 """Serve the secure port: TLS with a given or a self-made certificate, and who may call, by flags and by the cluster's
-certificate authorities.
-"""
+certificate authorities."""
 
 import contextlib
 import datetime

@@ -39,8 +39,7 @@ def scheduling(
     output_file: Path | None,
 ) -> None:
     """Carry out `koordinator simulate scheduling`; the parameters are its options. Raises: UsageError when they
-    contradict each other.
-    """
+    contradict each other."""
     logs.keep_quiet()
     if timeline and order != Order.GIVEN.value:
         raise click.UsageError("--timeline orders pods by their times: it goes without --order")

@@ -226,8 +226,7 @@ TIMEOUT_S = 5.0
 
 class Handshake(msgspec.Struct, frozen=True, kw_only=True):
     """The result of connecting. `reached` is False when nothing answered; `problem` is then why, else why the
-    certificate is not trusted (empty when it is).
-    """
+    certificate is not trusted (empty when it is)."""
 
     reached: bool
     problem: str = ""

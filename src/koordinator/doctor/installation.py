@@ -102,9 +102,8 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         return self.workloads.get(component)
 
     def is_in_process(self, component: ComponentName) -> bool:
-        """Return whether the component is a task of `koordinator up`: it works without a workload, and without a
-        lease. Pods of a workload that is there nevertheless run nothing, as nodes are hollow.
-        """
+        """Return whether the component is a task of `koordinator up`: it works without a workload, and without a lease.
+        Pods of a workload that is there nevertheless run nothing, as nodes are hollow."""
         return self.is_local and component is not ComponentName.DESCHEDULER
 
     @property

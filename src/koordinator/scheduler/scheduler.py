@@ -161,8 +161,7 @@ class Scheduler:
 
     def _listen(self) -> None:
         """Register who hears of objects, in this order: the auditor and plugins that count pods know one before the
-        queue asks about it.
-        """
+        queue asks about it."""
         if self.auditor is not None:
             self.caches.pods.add_handler(self.auditor.created, None, self.auditor.deleted)
         for handle in self.engine.handles:

@@ -42,8 +42,7 @@ SAMPLES_MAX = 2_000
 
 class PodOutcome(msgspec.Struct, frozen=True):
     """The fate of a pod: `node` is "" when it was never placed, `reasons` then tell why; `waited_s` is virtual time
-    from arrival to placement (time line only).
-    """
+    from arrival to placement (time line only)."""
 
     info: PodInfo
     node: str
@@ -62,9 +61,8 @@ class ReplaySample(msgspec.Struct, frozen=True):
 
 
 class Occupancy(msgspec.Struct, frozen=True):
-    """The contents of the nodes when most of some resource was allocated: `requested` (resources, nodes) in the
-    order of `ReplayResult.resources`, `pod_count` (nodes,).
-    """
+    """The contents of the nodes when most of some resource was allocated: `requested` (resources, nodes) in the order
+    of `ReplayResult.resources`, `pod_count` (nodes,)."""
 
     requested: I64
     pod_count: I64
@@ -452,8 +450,7 @@ def given_back_reason(status: Status) -> str:
 
 def reasons_of(result: Unplaced) -> tuple[str, ...]:
     """Return the distinct reasons of all nodes, sorted; of the pod as a whole, or of its gang, when no node was
-    asked.
-    """
+    asked."""
     evaluation = result.evaluation
     if evaluation is None or not evaluation.status.is_success:
         return result.status.reasons

@@ -19,8 +19,7 @@ class HeldPod(msgspec.Struct, frozen=True):
 
 class ReplayActions(Actions):
     """The actions that plugins may ask of a replay. Decisions are noted, and carried out between two attempts
-    (`settle`).
-    """
+    (`settle`)."""
 
     def __init__(self) -> None:
         self._held: dict[str, HeldPod] = {}

@@ -112,8 +112,7 @@ class ReplayReport(ReportPart, frozen=True, kw_only=True):
 
 def report(given: ReplayInput, result: ReplayResult, reading_s: float, placing_s: float) -> ReplayReport:
     """Return the figures of a finished replay. Allocation and fragmentation are those of the end, with a time line
-    those of the fullest moment.
-    """
+    those of the fullest moment."""
     timeline = bool(result.samples)
     allocatable, requested = _capacity(result)
     wanted = _wanted(result)

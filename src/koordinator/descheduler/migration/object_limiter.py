@@ -1,6 +1,5 @@
 """Decide how many pods of a workload may move at once (behaviour/descheduler 8.4), and spread the evictions of one
-workload or namespace over time, by token buckets that are told the time (7.6, 7.7).
-"""
+workload or namespace over time, by token buckets that are told the time (7.6, 7.7)."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,5 @@
-"""Is there anything that nobody acts on: objects of nodes that are gone, of the Go project that ours would fight
-with, or of kinds that this version does not serve yet?
-"""
+"""Is there anything that nobody acts on: objects of nodes that are gone, of the Go project that ours would fight with,
+or of kinds that this version does not serve yet?"""
 
 from collections.abc import Iterator
 

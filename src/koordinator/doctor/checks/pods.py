@@ -1,6 +1,5 @@
 """Find pods that admission would refuse today, that ask for what no node lends, or wait for a scheduler that does not
-run.
-"""
+run."""
 
 from collections.abc import Iterator
 

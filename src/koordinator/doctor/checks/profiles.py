@@ -1,6 +1,5 @@
 """Are the four PriorityClasses there, with their numbers, and do ClusterColocationProfiles name what exists, match
-anything, and agree with each other?
-"""
+anything, and agree with each other?"""
 
 import itertools
 from collections import Counter

@@ -1,6 +1,5 @@
-"""Do all nodes report how busy they are, believably, and lend what they should: Batch resources where they are due,
-and none where they are not?
-"""
+"""Do all nodes report how busy they are, believably, and lend what they should: Batch resources where they are due, and
+none where they are not?"""
 
 from collections.abc import Iterable, Iterator
 

@@ -84,9 +84,8 @@ class MeasuredFinding(msgspec.Struct, frozen=True):
 
 
 def is_new(history: WorkloadHistory, kind: RecordKind) -> bool:
-    """Return whether a record of one member tells something of the gang: what all its members go through is told
-    once, until the gang takes a turn.
-    """
+    """Return whether a record of one member tells something of the gang: what all its members go through is told once,
+    until the gang takes a turn."""
     for record in reversed(history.records):
         if record.kind is kind:
             return False

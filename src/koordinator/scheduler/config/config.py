@@ -212,9 +212,8 @@ def parse(text: str | bytes) -> SchedulerConfig:
 
 
 def read(path: Path) -> SchedulerConfig:
-    """Return the configuration in a file. Raises: FileError, which names it, for what is no YAML;
-    SchedulerConfigError; OSError.
-    """
+    """Return the configuration in a file. Raises: FileError, which names it, for what is no YAML; SchedulerConfigError;
+    OSError."""
     text = user_files.read_text(path)
     try:
         yaml_text.load(text)
@@ -256,9 +255,8 @@ def decode_args(plugin: str, args: Any, kind: type[msgspec.Struct], field: str =
 
 
 def _named(profiles: Any) -> Any:
-    """Return the profiles of a file, where a single one without a name is that of the stock scheduler, as upstream;
-    so is the one of a file that has none.
-    """
+    """Return the profiles of a file, where a single one without a name is that of the stock scheduler, as upstream; so
+    is the one of a file that has none."""
     if not profiles:
         return [{"schedulerName": STOCK_SCHEDULER_NAME}]
     if isinstance(profiles, list) and len(profiles) == 1 and isinstance(profiles[0], dict):

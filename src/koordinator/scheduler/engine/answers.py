@@ -1,6 +1,5 @@
-"""The answers of an evaluation: feasible rows, totals, and who refused each node first, in configured
-order. `evaluation` works it out and keeps it current.
-"""
+"""The answers of an evaluation: feasible rows, totals, and who refused each node first, in configured order.
+`evaluation` works it out and keeps it current."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -243,8 +242,7 @@ class Answers:
 
     def score_shares(self, rows: Rows) -> list[ScoreShare]:
         """Return what each plugin that takes part adds to the totals of `rows` (rows,), which take part together;
-        worked out anew.
-        """
+        worked out anew."""
         skipped = {p.name for p in self._profile.pre_scorers if p.pre_score(self.state_of(p.name)).is_skip}
         shares = []
         for plugin, weight in self._profile.scorers:

@@ -355,8 +355,7 @@ class Batch:
 
 def failure_message(booked: Sequence[AssumedPod], failed_count: int, first: FailedPod) -> str:
     """Return how far the plan got, and the pod that it failed for, in upstream's words; of pods with a planned node
-    that is the one whose key is smallest. Source: behaviour/gangs 17.
-    """
+    that is the one whose key is smallest. Source: behaviour/gangs 17."""
     where = f"@{first.node_name}" if first.node_name else ""
     text = (
         f"job failed due to job batch schedule failed, assumed {len(booked)} pods, failed {failed_count} pods, "

@@ -199,9 +199,8 @@ class Cycle:
     def _batch(
         self, profile: Profile, trigger: Trigger, evaluation: Evaluation, plan: PlacementPlan
     ) -> Placed | Unplaced | None:
-        """Return the pod and all others of its plan on their nodes, or none of them. None when the plan failed and
-        the pod is to be tried as if there was none.
-        """
+        """Return the pod and all others of its plan on their nodes, or none of them. None when the plan failed and the
+        pod is to be tried as if there was none."""
         pod = trigger.candidate.pod
         outcome = Batch(self, profile, plan, trigger).run()
         if outcome.refusal is not None:

@@ -108,8 +108,7 @@ class Engine:
 
     def endpoints(self) -> dict[str, tuple[Endpoint, ...]]:
         """Return the endpoints that plugins answer over HTTP, by plugin name; of several instances the first
-        answers.
-        """
+        answers."""
         return {plugin.name: tuple(plugin.endpoints()) for plugin in self._first_of_each(ApiProvider)}
 
     def controllers(self, wanted: ControllerFilter = ALL_CONTROLLERS) -> list[BackgroundController]:

@@ -104,9 +104,8 @@ def sample_percent(global_percent: int | None, profile_percent: int | None) -> i
 
 
 def sample(feasible: Rows, order: Rows, start: int, wanted: int) -> tuple[Rows, int]:
-    """Return the first `wanted` of the `feasible` rows (feasible rows,) from position `start` of `order` (rows,)
-    on, ascending, and how many nodes were looked at to find them; `order` has all rows that come into question.
-    """
+    """Return the first `wanted` of the `feasible` rows (feasible rows,) from position `start` of `order` (rows,) on,
+    ascending, and how many nodes were looked at to find them; `order` has all rows that come into question."""
     if feasible.size <= wanted:
         return feasible, int(order.size)
     position_of = np.empty(int(order.max()) + 1, np.intp)
@@ -128,9 +127,8 @@ def zone_of(labels: dict[str, str]) -> tuple[str, str]:
 
 
 def interleaved(rows: Rows, zones: list[tuple[str, str]]) -> Rows:
-    """Return `rows` (rows,) in turns: the first node of each zone, then the second of each, and so on; zones in
-    order of their first node.
-    """
+    """Return `rows` (rows,) in turns: the first node of each zone, then the second of each, and so on; zones in order
+    of their first node."""
     turns: dict[tuple[str, str], int] = {}
     keys = []
     for zone in zones:
@@ -218,9 +216,8 @@ class Lookahead:
         return self._left.nbytes + self._ends.nbytes + self._states.itemsize * self._used
 
     def take(self, row: int) -> int | None:
-        """Return the folded score after one more pod, `NOT_FEASIBLE` when the row is full then; None when it has to
-        be worked out.
-        """
+        """Return the folded score after one more pod, `NOT_FEASIBLE` when the row is full then; None when it has to be
+        worked out."""
         left = self._left.item(row)
         if not left:
             return None
@@ -233,11 +230,9 @@ class Lookahead:
         self._ends[rows] = _NONE
 
     def choose(self, row: int, totals: Totals | Scores, misses: int) -> Rows:
-        """Return the rows to look at next, ascending, (chosen rows,): `row`, which had no prediction left, and all
-        that are as good as the best or, where these are few, the best of those that have at most one. None of them
-        while the ties are so many that it does not pay for a class of which `misses` pods went without a
-        prediction.
-        """
+        """Return the rows to look at next, ascending, (chosen rows,): `row`, which had no prediction left, and all that
+        are as good as the best or, where these are few, the best of those that have at most one. None of them while the
+        ties are so many that it does not pay for a class of which `misses` pods went without a prediction."""
         is_wanted = (totals == totals.max()) & (self._left == 0)
         is_wanted[row] = True
         ties = int(np.count_nonzero(is_wanted))

@@ -146,9 +146,8 @@ class CycleDiagnosis:
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """The answers of PostFilter plugins: the nomination of the first that made room, how it ended, and what has to
-    be waited for, if anything.
-    """
+    """The answers of PostFilter plugins: the nomination of the first that made room, how it ended, and what has to be
+    waited for, if anything."""
 
     texts: tuple[str, ...]
     nominated: str | None

@@ -157,9 +157,8 @@ class Profile:
     def participation(
         self, skips_filter: frozenset[str], skips_score: frozenset[str], refused_by: str
     ) -> Participation:
-        """Return which plugins take part in the cycles of a pod: all that do not skip, up to the one that refuses
-        the pod as a whole ("" when none does). The same object for the same answers.
-        """
+        """Return which plugins take part in the cycles of a pod: all that do not skip, up to the one that refuses the
+        pod as a whole ("" when none does). The same object for the same answers."""
         key = (skips_filter, skips_score, refused_by)
         found = self.participations.get(key)
         if found is None:

@@ -188,9 +188,8 @@ class Prospects:
         return self._profile.live_key(pod)
 
     def evaluate(self, pod: PodInfo, lasting_key: Hashable = None) -> Evaluation:
-        """Return what all filters say about all nodes now: shared with all pods of the class, unless the table is
-        only for a moment what it seems. `lasting_key`: for who knows it.
-        """
+        """Return what all filters say about all nodes now: shared with all pods of the class, unless the table is only
+        for a moment what it seems. `lasting_key`: for who knows it."""
         if self._table.is_trial:
             return evaluate(self._profile, self._table, pod)
         key = self._profile.class_key(pod) if lasting_key is None else lasting_key

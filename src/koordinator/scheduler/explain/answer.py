@@ -146,8 +146,7 @@ class ConditionLine(AnswerPart, frozen=True, kw_only=True):
 
 class QueueLine(AnswerPart, frozen=True, kw_only=True):
     """The place where a pending pod waits in the scheduler: `active`, `backoff`, `unschedulable`, `gated`, `in a
-    cycle`, `waiting for permission` or `being bound`.
-    """
+    cycle`, `waiting for permission` or `being bound`."""
 
     area: str
     attempts: int = 0

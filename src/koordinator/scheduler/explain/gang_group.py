@@ -65,9 +65,8 @@ class GangSet(msgspec.Struct, frozen=True, kw_only=True):
         return {gang_id: self.short_of(gang) for gang_id, gang in self.gangs.items()}
 
     def pending(self) -> Iterator[PendingMember | str]:
-        """Yield members without a place, in the order in which a round tries them: the one that stands for the
-        group first, then gang by gang, by name. Of those whose requests cannot be read the name alone.
-        """
+        """Yield members without a place, in the order in which a round tries them: the one that stands for the group
+        first, then gang by gang, by name. Of those whose requests cannot be read the name alone."""
         first = self.gang.group.representative
         keys = [(gang_id, key) for gang_id, gang in sorted(self.gangs.items()) for key in gang.startable()]
         keys.sort()
@@ -158,8 +157,7 @@ class PendingMembers(msgspec.Struct, frozen=True):
 
 def job_of(engine: Engine, group: GangSet, *, is_live: bool) -> Steps[PendingMembers]:
     """Yield the pending members. Of a live scheduler's large gang the largest kind is counted, where that tells as
-    much.
-    """
+    much."""
     members: list[PendingMember] = []
     unreadable: list[str] = []
     for number, member in enumerate(group.pending(), 1):

@@ -105,10 +105,8 @@ Prepare = Callable[[Trial], None]
 
 
 class RehearsalOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules for trying members: on `rows` only (`where` says which these are), after `prepare` took pods away.
-    Of the first that does not fit, what it lacks, unless `is_brief`. `is_live`: others wait for the end of each
-    slice.
-    """
+    """The rules for trying members: on `rows` only (`where` says which these are), after `prepare` took pods away. Of
+    the first that does not fit, what it lacks, unless `is_brief`. `is_live`: others wait for the end of each slice."""
 
     rows: Rows | None = None
     where: str = ""

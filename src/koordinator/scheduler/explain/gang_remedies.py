@@ -81,9 +81,8 @@ def remedies(
 def remedies_together(
     engine: Engine, group: GangSet, outcome: RehearsalResult, rows: Rows, where: str, *, is_live: bool
 ) -> Steps[list[Remedy]]:
-    """Return remedies for a gang that must be in one part of the network, of which `rows` (rows,), called `where`,
-    take most members.
-    """
+    """Return remedies for a gang that must be in one part of the network, of which `rows` (rows,), called `where`, take
+    most members."""
     found = outcome.survey
     if found is None or outcome.status is None or refused_by_quota(outcome.status) or outcome.quota_full:
         return _start_with_less(group, outcome)
@@ -176,9 +175,8 @@ def _of_those(variant: Variant, members: Sequence[PendingMember]) -> Callable[[P
 
 
 def _largest_fitting(found: Survey, column: int, count: int) -> int | None:
-    """Return the largest request of one resource with which `count` pods fit on the nodes that object to nothing
-    but room, the other resources as they are; None when lowering this one does not help.
-    """
+    """Return the largest request of one resource with which `count` pods fit on the nodes that object to nothing but
+    room, the other resources as they are; None when lowering this one does not help."""
     table, wanted = found.engine.table, wanted_amounts(found)
     index = next((i for i, each in enumerate(found.filters) if each.name == FIT), None)
     refused = found.refused.copy()
@@ -320,9 +318,8 @@ def _uncordon(attempts: _Attempts, found: Survey) -> Steps[list[Remedy]]:
 def _new_nodes(
     attempts: _Attempts, found: Survey, outcome: RehearsalResult, inside: Mask | None = None, where: str = ""
 ) -> list[Remedy]:
-    """Return how many empty nodes like one that exists would hold the members that found no place; `inside` (rows
-    of `found`) of a part of the cluster.
-    """
+    """Return how many empty nodes like one that exists would hold the members that found no place; `inside` (rows of
+    `found`) of a part of the cluster."""
     short = _short_in_all(attempts.group, outcome)
     row = model_row(found, inside)
     if row is None or not short or len({each.pod.request_key for each in outcome.missed}) > 1:

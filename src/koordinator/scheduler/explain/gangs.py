@@ -40,10 +40,8 @@ NO_TREE = (
 
 
 class EligibleNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the cluster that a gang with a network topology may use. With `nodes` (by uid) it is planned;
-    else `rows` are the nodes of the part that takes most members, `where` its name, and `message` the scheduler's
-    words.
-    """
+    """The part of the cluster that a gang with a network topology may use. With `nodes` (by uid) it is planned; else
+    `rows` are the nodes of the part that takes most members, `where` its name, and `message` the scheduler's words."""
 
     nodes: Mapping[str, str] = {}
     where: str = ""
@@ -106,8 +104,7 @@ _SOURCES = {GangSource.POD_GROUP: "PodGroup", GangSource.POD: "pods", GangSource
 
 def explain_gang(engine: Engine, gang_id: str) -> GangAnswer | None:
     """Return all about a gang, in one piece; None when nobody has named it. Columns that depend on the time must be
-    current.
-    """
+    current."""
     group = group_of(engine, gang_id)
     return finish(explain_group(engine, group)).answer if group is not None else None
 
@@ -123,9 +120,8 @@ class GangExplanation(msgspec.Struct, frozen=True):
 def explain_group(
     engine: Engine, group: GangSet, *, with_remedies: bool = True, is_live: bool = False
 ) -> Steps[GangExplanation]:
-    """Yield all about a group of gangs. `is_live`: others wait for the end of each slice, so that what takes too
-    long is cut short.
-    """
+    """Yield all about a group of gangs. `is_live`: others wait for the end of each slice, so that what takes too long
+    is cut short."""
     now = group.books.rounds.round
     is_tried = now is not None and now.group_id == group.gang.group.group_id
     base = GangAnswer(

@@ -98,9 +98,8 @@ def explain_domain(
 
 
 def domains(engine: Engine, key: str) -> dict[str, Rows]:
-    """Return the nodes (rows,) by their value of a label, sorted by value. A label value cannot hold a `/`, so
-    `key` may be the part of the label's name after it.
-    """
+    """Return the nodes (rows,) by their value of a label, sorted by value. A label value cannot hold a `/`, so `key`
+    may be the part of the label's name after it."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for row in engine.table.rows.tolist():
         node = engine.table.node_at(row)

@@ -35,9 +35,8 @@ SIBLINGS_MAX = 1_000
 
 
 def is_unreached(nanos: int) -> bool:
-    """Return whether a max is none: that of the default quota is 2^63 / 5, whatever the resource, that of the roots
-    of trees 2^63 / 2000.
-    """
+    """Return whether a max is none: that of the default quota is 2^63 / 5, whatever the resource, that of the roots of
+    trees 2^63 / 2000."""
     return nanos >= _UNREACHED or nanos == _MAX_OF_ROOTS
 
 
@@ -75,9 +74,8 @@ class QuotaResource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the figures can belong together. They are written one after the other, so that for a
-        second after a change a runtime may stand above a lowered max, and more be used than is asked for.
-        """
+        """Return whether the figures can belong together. They are written one after the other, so that for a second
+        after a change a runtime may stand above a lowered max, and more be used than is asked for."""
         if self.runtime is None or (self.max is not None and self.runtime > self.max):
             return False
         return self.request is None or self.used <= self.request
@@ -251,9 +249,8 @@ def _why_stray(name: str, known: Mapping[str, ElasticQuota]) -> str:
 
 
 def _read(quota: ElasticQuota, *, is_reported: bool) -> QuotaNode:
-    """Return the quota by itself; what is not readable counts as not said. `is_reported`: a scheduler writes
-    runtimes here, and leaves those out that are zero.
-    """
+    """Return the quota by itself; what is not readable counts as not said. `is_reported`: a scheduler writes runtimes
+    here, and leaves those out that are zero."""
     quota = normalization.normalize_quota(quota)
     meta = quota.metadata
     notes: list[str] = []

@@ -143,9 +143,8 @@ def _text(resource: str, nanos: int) -> str:
 
 
 class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference from the present state. Amounts of one resource in 10^-9 units; `asks` are added to what
-    quotas ask for.
-    """
+    """The difference from the present state. Amounts of one resource in 10^-9 units; `asks` are added to what quotas
+    ask for."""
 
     mins: Mapping[str, int] = {}
     maxes: Mapping[str, int] = {}
@@ -266,8 +265,7 @@ class WhatIf:
 
     def _least(self, change_of: Callable[[int], QuotaChange], most: int) -> int | None:
         """Return the smallest whole amount, at most `most`, with which the pod fits; None when even that does not
-        do.
-        """
+        do."""
         unit = nanos_per_unit(self._resource)
         low, high = 0, -(-most // unit)
         if high <= 0 or not self._fits(change_of(high * unit)):
@@ -355,9 +353,8 @@ class WhatIf:
         return self._remedy("quota-max", f"raise {' and '.join(told)}")
 
     def _raise_min(self) -> list[Remedy]:
-        """Return the remedies that raise the min of the quota as far as needed, and of those above it that then
-        have too little for their children.
-        """
+        """Return the remedies that raise the min of the quota as far as needed, and of those above it that then have
+        too little for their children."""
         name = self._place.ref.name
         low, high = self._quotas[name].min.get(self._resource, 0), self._quotas[name].max[self._resource]
         least = self._least(lambda more: QuotaChange(mins=self._mins(more)), high - low)

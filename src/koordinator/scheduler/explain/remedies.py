@@ -82,9 +82,8 @@ def _pairs(made: Sequence[Variant]) -> list[list[Variant]]:
 
 
 def _tried(found: Survey, changes: Iterable[Sequence[Variant]]) -> list[Remedy]:
-    """Return the remedies after which some node takes the pod. A larger change is left out when a smaller one of
-    its kind does as well; most nodes first within a kind.
-    """
+    """Return the remedies after which some node takes the pod. A larger change is left out when a smaller one of its
+    kind does as well; most nodes first within a kind."""
     kept: list[Remedy] = []
     for change in changes:
         rows = _takers(found, change)
@@ -132,8 +131,7 @@ def _takers(found: Survey, change: Sequence[Variant]) -> Rows:
 
 def _taints(found: Survey) -> list[Variant]:
     """Return one per distinct set of taints that keeps the pod out, on most nodes first; nodes where nothing else
-    objects come first.
-    """
+    objects come first."""
     index = _index_of(found, "TaintToleration")
     if index is None:
         return []
@@ -234,8 +232,7 @@ def _has_pod_slot(found: Survey) -> Mask:
 
 def room(found: Survey, inside: Mask | None = None) -> list[Remedy]:
     """Return what to free on the nodes (rows that are `inside` (rows,)) that lack least, where nothing but room is
-    missing.
-    """
+    missing."""
     wanted = wanted_amounts(found)
     columns = list(wanted)
     only_fit = _only(found, "NodeResourcesFit")
@@ -311,9 +308,8 @@ def _new_node(found: Survey) -> list[Remedy]:
 
 
 def model_row(found: Survey, inside: Mask | None = None) -> int | None:
-    """Return the node (of the rows that are `inside` (rows,)) with fewest pods that nothing but its pods can be in
-    the way of.
-    """
+    """Return the node (of the rows that are `inside` (rows,)) with fewest pods that nothing but its pods can be in the
+    way of."""
     table = found.engine.table
     if not found.evaluation.status.is_success:
         return None
@@ -357,9 +353,8 @@ def preemption_of(
     plugins: Sequence[PostFilterPlugin[Any]] | None = None,
     nodes_max: int | None = PREEMPTION_NODES_MAX,
 ) -> PreemptionAnswer:
-    """Ask PostFilter plugins as the cycle does (those of the profile, unless said otherwise): in order, until one
-    made room or forbids the others to. `nodes_max` limits what is told of each.
-    """
+    """Ask PostFilter plugins as the cycle does (those of the profile, unless said otherwise): in order, until one made
+    room or forbids the others to. `nodes_max` limits what is told of each."""
     texts: tuple[str, ...] = ()
     nominated = ""
     offers: list[PreemptionOffer] = []

@@ -197,8 +197,7 @@ def _count(
 
 def _merged(counts: Iterable[ReasonCount]) -> list[ReasonCount]:
     """Return one entry per plugin and reason: several codes may share a reason (short of cpu; of cpu and memory).
-    Preemption might help when it might on some of the nodes.
-    """
+    Preemption might help when it might on some of the nodes."""
     merged: dict[tuple[str, str], ReasonCount] = {}
     for each in counts:
         key = (each.plugin, each.reason)
@@ -238,9 +237,8 @@ def plugin_answers(found: Survey, position: int) -> list[PluginAnswer]:
 
 
 def scores(found: Survey, rows: Rows, best_max: int, also: Iterable[int] = ()) -> list[ScoredNode]:
-    """Return the best of `rows` (rows,), which take part together, and the rows `also` among them, with each
-    plugin's share.
-    """
+    """Return the best of `rows` (rows,), which take part together, and the rows `also` among them, with each plugin's
+    share."""
     if rows.size == 0:
         return []
     shares = found.evaluation.score_shares(rows)

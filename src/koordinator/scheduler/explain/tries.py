@@ -183,9 +183,8 @@ class Count(msgspec.Struct, frozen=True, eq=False):
 
 
 def can_count(engine: Engine, profile: Profile, pod: PodInfo) -> bool:
-    """Return whether all that decides about pods like this one can be asked ahead: no filter looks around, nothing
-    is booked beyond amounts, and no node is kept free for others.
-    """
+    """Return whether all that decides about pods like this one can be asked ahead: no filter looks around, nothing is
+    booked beyond amounts, and no node is kept free for others."""
     extensions = profile.extensions
     if extensions.after_pre_filters or extensions.transforms or extensions.books:
         return False

@@ -1,6 +1,5 @@
 """Let plugins of a running scheduler ask for background work, events, and turning waiting pods down; and tell users in
-a pod's status why it is not scheduled, without holding up the next cycle.
-"""
+a pod's status why it is not scheduled, without holding up the next cycle."""
 
 import asyncio
 import logging

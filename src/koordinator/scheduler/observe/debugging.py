@@ -30,8 +30,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
 class ScheduleDiagnosis(_Part, frozen=True):
     """The answers of the nodes. `already_wait_for_bound`: members of the pod's gang that hold a node;
-    `node_offer_slot`: how many pods of the gang each node would take.
-    """
+    `node_offer_slot`: how many pods of the gang each node would take."""
 
     already_wait_for_bound: int = 0
     node_offer_slot: dict[str, int] = {}

@@ -210,8 +210,7 @@ _CODERS: dict[str, Callable[[Any], Code]] = {
 
 
 class MonitorOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds between scans; how long an attempt may take; when a popped pod that nobody started is
-    forgotten."""
+    """Seconds between scans; how long an attempt may take; when a popped pod that nobody started is forgotten."""
 
     period_s: float = 10.0
     timeout_s: float = 30.0

@@ -86,9 +86,8 @@ class JobRefusal(msgspec.Struct, frozen=True):
 
 
 class SharedFailure(msgspec.Struct, frozen=True):
-    """The reason why a pod fails with another one: nodes and PostFilter plugins were asked about that one.
-    `message` stands for what nodes say, `post_filter_message` is what came of making room.
-    """
+    """The reason why a pod fails with another one: nodes and PostFilter plugins were asked about that one. `message`
+    stands for what nodes say, `post_filter_message` is what came of making room."""
 
     message: str
     by: str
@@ -248,8 +247,7 @@ class NextPodPlugin(Plugin[S]):
 
     def brings_others(self, pod: PodInfo) -> bool:
         """Return whether others are tried with the pod: after a failure it then waits until its backoff is over, as
-        each attempt costs as many cycles as there are pods, whatever events there were.
-        """
+        each attempt costs as many cycles as there are pods, whatever events there were."""
         return False
 
 

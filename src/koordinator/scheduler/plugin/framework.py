@@ -242,9 +242,8 @@ class FilterPlugin(Plugin[S]):
         return codes
 
     def filter_ahead(self, state: S, rows: Rows, ahead: I64) -> ReasonCodes:
-        """Filter as `filter` does, with as many more pods of this class on each row as `ahead` (rows,) says; asked
-        when the plugin `foresees`. Rows ascend, each once, or they descend and come several times.
-        """
+        """Filter as `filter` does, with as many more pods of this class on each row as `ahead` (rows,) says; asked when
+        the plugin `foresees`. Rows ascend, each once, or they descend and come several times."""
         return self.filter(state, rows)
 
     def refusal(self, state: S, code: int) -> Status:
@@ -254,8 +253,7 @@ class FilterPlugin(Plugin[S]):
 
     def pods_matter(self, state: S, rows: Rows) -> Mask:
         """Return a mask (rows,) of where the answer may be another one without some of the pods there. Said of too
-        many, it only makes preemption slower.
-        """
+        many, it only makes preemption slower."""
         return np.ones(rows.size, np.bool_)
 
     def facts(self, state: S, row: int) -> tuple[str, ...]:
@@ -264,8 +262,7 @@ class FilterPlugin(Plugin[S]):
 
     def reliefs(self, state: S, rows: Rows) -> Sequence[Relief]:
         """Return changes that would lift this plugin's refusal of some of `rows` (rows,), all of which it refuses;
-        computed, not guessed. Nothing when it cannot tell.
-        """
+        computed, not guessed. Nothing when it cannot tell."""
         return ()
 
     def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
@@ -391,21 +388,18 @@ class ScorePlugin(Plugin[S]):
         ...
 
     def score_ahead(self, state: S, rows: Rows, ahead: I64) -> Scores:
-        """Score as `score` does, with as many more pods of this class on each row as `ahead` (rows,) says; asked
-        when the plugin `foresees`. Rows ascend, each once, or they descend and come several times.
-        """
+        """Score as `score` does, with as many more pods of this class on each row as `ahead` (rows,) says; asked when
+        the plugin `foresees`. Rows ascend, each once, or they descend and come several times."""
         return self.score(state, rows)
 
     def normalize(self, state: S, scores: Scores) -> Scores:
-        """Return final scores (rows,) from the raw ones of all feasible rows. Where these are all 0, what they
-        become must not depend on how many there are.
-        """
+        """Return final scores (rows,) from the raw ones of all feasible rows. Where these are all 0, what they become
+        must not depend on how many there are."""
         return scores
 
     def normalize_at(self, state: S, scores: Scores, rows: Rows) -> Scores:
         """Normalize `scores` (rows,) as `normalize` does, for plugins that compare the feasible `rows` themselves
-        (topology domains).
-        """
+        (topology domains)."""
         return self.normalize(state, scores)
 
 

@@ -1,6 +1,5 @@
 """Lend plugins the node table, the API, the objects they watch, and what they may ask for; let them handle a failed
-attempt besides the scheduler itself, and decide which nomination it leaves. Source: behaviour/scheduler C5.
-"""
+attempt besides the scheduler itself, and decide which nomination it leaves. Source: behaviour/scheduler C5."""
 
 import enum
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -159,8 +158,7 @@ class Actions:
 
     def is_in_line(self, uid: str) -> bool:
         """Return whether a pod is in the queue, backs off, or is being tried: it sleeps behind no gate and for no
-        event.
-        """
+        event."""
         return True
 
     def reject_waiting(self, uid: str, plugin: str, message: str) -> bool:
@@ -252,9 +250,8 @@ class Handle:
         return self._cluster
 
     def shared(self, kind: type[V], make: "Callable[[Handle], V]") -> V:
-        """Return the scheduler's one object of a kind, made with the handle of the first plugin that asks: for what
-        the instances of a plugin in several profiles keep together.
-        """
+        """Return the scheduler's one object of a kind, made with the handle of the first plugin that asks: for what the
+        instances of a plugin in several profiles keep together."""
         found = self._singletons.get(kind)
         if found is None:
             found = self._singletons[kind] = make(self)

@@ -69,6 +69,5 @@ class PodPatch:
 
 def observed(pod: Pod) -> dict[str, int]:
     """Return the member of a condition that says which generation of the pod it is about; servers before 1.33 have
-    none.
-    """
+    none."""
     return {"observedGeneration": pod.metadata.generation} if pod.metadata.generation else {}

@@ -1,6 +1,5 @@
 """The answer of an extension point: a code that tells the next step, and reasons for people; and why a pod found no
-node, in the words that users of Kubernetes know. Source: behaviour/scheduler B4.
-"""
+node, in the words that users of Kubernetes know. Source: behaviour/scheduler B4."""
 
 import enum
 from collections import Counter

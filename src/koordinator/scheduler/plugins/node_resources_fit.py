@@ -107,9 +107,8 @@ class FitArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
 
 
 class FitState(msgspec.Struct, frozen=True):
-    """The requests of a pod: `checked` lists (column, amount) in the order of the reasons; `requested` has the
-    amounts of the scored resources, `scored` their columns and weights.
-    """
+    """The requests of a pod: `checked` lists (column, amount) in the order of the reasons; `requested` has the amounts
+    of the scored resources, `scored` their columns and weights."""
 
     checked: tuple[tuple[int, int], ...]
     names: tuple[str, ...]
@@ -217,8 +216,7 @@ class NodeResourcesFit(
 
     def filter_without(self, state: FitState, rows: Rows, held: I64, held_pods: I64) -> ReasonCodes:
         """Filter as `filter` does, if pods that hold these amounts (resources in `checked`, nodes) were gone;
-        `held_pods` (nodes,) tells how many that are.
-        """
+        `held_pods` (nodes,) tells how many that are."""
         table = self.handle.table
         pods = at(table.pod_count, rows) - at(held_pods, rows) + 1
         masks = (pods > at(table.pods_max, rows)).astype(np.int64) * _PODS_BIT

@@ -1,6 +1,5 @@
-"""Plugins that look at a pod alone: its place in the queue, its gates, and the annotations that name nodes or demand
-a reservation. Source: behaviour/scheduler B1, B5 and D4.
-"""
+"""Plugins that look at a pod alone: its place in the queue, its gates, and the annotations that name nodes or demand a
+reservation. Source: behaviour/scheduler B1, B5 and D4."""
 
 from typing import Annotated, Any
 

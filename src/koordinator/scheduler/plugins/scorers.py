@@ -104,8 +104,7 @@ def scaled_size(size_bytes: int, nodes_with_image: int, node_count: int) -> int:
 
 def image_locality(sums_bytes: I64, container_count: int) -> Scores:
     """Return scores (rows,): 0 below 23 MiB of images present, 100 from 1000 MiB per container on, linear in
-    between.
-    """
+    between."""
     highest = max(CONTAINER_THRESHOLD_MAX_BYTES * container_count, THRESHOLD_MIN_BYTES + 1)
     clamped = np.clip(sums_bytes, THRESHOLD_MIN_BYTES, highest)
     return SCORE_MAX * (clamped - THRESHOLD_MIN_BYTES) // (highest - THRESHOLD_MIN_BYTES)

@@ -228,9 +228,8 @@ class SchedulingQueue:
     # A cycle
 
     def pop(self, now_s: float) -> QueuedPod | None:
-        """Return the next pod to schedule. When none is active, one whose backoff (not after an error) is still
-        running goes early: the scheduler has nothing better to do.
-        """
+        """Return the next pod to schedule. When none is active, one whose backoff (not after an error) is still running
+        goes early: the scheduler has nothing better to do."""
         self.flush(now_s)
         entry = self._active.pop() or self._backoff.pop()
         if entry is None:

@@ -35,10 +35,9 @@ Plugins = Mapping[str, Plugin[Any]]
 
 
 class UnschedulablePod(Protocol):
-    """The facts about a pod that was refused. `refused_by` are all plugins that did, `pending_by` those among them
-    that only wait for somebody else to act. `hint` is the pod that they are asked about, with its class: mostly the
-    pod itself.
-    """
+    """The facts about a pod that was refused. `refused_by` are all plugins that did, `pending_by` those among them that
+    only wait for somebody else to act. `hint` is the pod that they are asked about, with its class: mostly the pod
+    itself."""
 
     @property
     def pod(self) -> PodInfo: ...

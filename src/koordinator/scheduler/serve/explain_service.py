@@ -1,6 +1,5 @@
 """Explain over HTTP why a pod (`GET /apis/v1/explain/<namespace>/<pod>`) or a gang (`GET
-/apis/v1/explain/gangs/<namespace>/<gang>`) is pending, from the scheduler that decides about it.
-"""
+/apis/v1/explain/gangs/<namespace>/<gang>`) is pending, from the scheduler that decides about it."""
 
 import difflib
 from collections.abc import Awaitable, Callable, Iterable

@@ -40,10 +40,9 @@ PODS_PER_TURN = 200
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`is_leader` opens `/apis/v1`, `leader` is who else leads, as far as is known;
-    `lease` says why the election is unwell, empty when it is well;
-    `set_verbosity` takes what was put to `/debug/flags/v`; `profiling` serves `/debug/pprof`; `slis` are shared by
-    all ports."""
+    """`is_leader` opens `/apis/v1`, `leader` is who else leads, as far as is known; `lease` says why the election is
+    unwell, empty when it is well; `set_verbosity` takes what was put to `/debug/flags/v`; `profiling` serves
+    `/debug/pprof`; `slis` are shared by all ports."""
 
     is_leader: Callable[[], bool] = lambda: True
     leader: Callable[[], str] = str

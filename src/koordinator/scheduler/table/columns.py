@@ -1,6 +1,5 @@
 """Columns of the node table: numbers of all rows, and fast ways to read and write some of them; the log of which rows
-changed since when, and in what respect; a bounded memory of values computed from them.
-"""
+changed since when, and in what respect; a bounded memory of values computed from them."""
 
 import contextlib
 import enum
@@ -38,8 +37,7 @@ def at(values: npt.NDArray[A], rows: Rows) -> npt.NDArray[A]:
 
 def put(values: npt.NDArray[Any], rows: Rows, entries: npt.NDArray[Any] | int) -> None:
     """Write the entries (rows,), or one number, to `rows` (rows,) of `values` (capacity,), fast where they are
-    neighbours.
-    """
+    neighbours."""
     if rows.size:
         first, last = int(rows[0]), int(rows[-1])
         if last - first + 1 == rows.size:

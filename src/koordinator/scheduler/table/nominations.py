@@ -61,9 +61,8 @@ class Nominations:
         return tuple(self._pods.get(node_name, {}).values())
 
     def that_count(self, node_name: str, pod: PodInfo) -> tuple[PodInfo, ...]:
-        """Return pods nominated to the node that `pod` has to respect: at least as important (those of other
-        schedulers more so), not itself, and not of the same job, whose members preempt together.
-        """
+        """Return pods nominated to the node that `pod` has to respect: at least as important (those of other schedulers
+        more so), not itself, and not of the same job, whose members preempt together."""
         there = self.on(node_name)
         job = job_of(pod.pod) if there else ()
         return tuple(

@@ -199,8 +199,7 @@ def _nonzero(spec: PodSpec, requested: dict[int, int]) -> tuple[int, ...]:
 
 def _defaults(spec: PodSpec) -> dict[str, RawQuantity]:
     """Return what stands in for missing requests: where the pod as a whole requests something, only what nobody
-    names.
-    """
+    names."""
     whole = spec.resources
     if whole is None or not any(map(pod_resources.is_pod_level, whole.requests)):
         return NONZERO_DEFAULTS

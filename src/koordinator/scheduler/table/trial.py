@@ -66,9 +66,8 @@ class Trial:
 
 @contextlib.contextmanager
 def trial_of(table: NodeTable) -> Iterator[Trial]:
-    """Try pods elsewhere. Everything that the trial changed is as before in the end, so cached evaluations hold;
-    they must not be used within.
-    """
+    """Try pods elsewhere. Everything that the trial changed is as before in the end, so cached evaluations hold; they
+    must not be used within."""
     trial = Trial(table)
     was_trial, table.is_trial = table.is_trial, True
     with table.telling(lambda keeper: keeper.in_trials), table.changes.muted():
@@ -81,9 +80,8 @@ def trial_of(table: NodeTable) -> Iterator[Trial]:
 
 @contextlib.contextmanager
 def rehearsal_of(table: NodeTable) -> Iterator[Trial]:
-    """Try pods as `trial_of` does, for placing them one beside the other: every keeper is told of pods that are
-    added, and changes go to a log of their own, so that evaluations made within may be kept current within.
-    """
+    """Try pods as `trial_of` does, for placing them one beside the other: every keeper is told of pods that are added,
+    and changes go to a log of their own, so that evaluations made within may be kept current within."""
     log, table.changes = table.changes, ChangeLog(table.capacity)
     was_trial, table.is_trial = table.is_trial, True
     trial = Trial(table, is_rehearsal=True)

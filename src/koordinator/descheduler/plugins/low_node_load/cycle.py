@@ -45,9 +45,8 @@ class Detector:
         return self._anomaly_until_s is not None
 
     def mark_abnormal(self, now_s: float) -> bool:
-        """Note that the node looks abnormal; return whether it is in anomaly then. Marks during an anomaly do not
-        make it longer.
-        """
+        """Note that the node looks abnormal; return whether it is in anomaly then. Marks during an anomaly do not make
+        it longer."""
         is_anomalous = self.is_anomalous(now_s)
         self._abnormal += 1
         self._normal = 0
@@ -82,8 +81,7 @@ class Detectors:
 
     def mark_abnormal(self, node: str, rule: AnomalyRule, now_s: float) -> bool:
         """Note that the node looks abnormal; return whether it is in anomaly then. `rule` counts if its detector is
-        new.
-        """
+        new."""
         self._forget(now_s)
         detector = self._known.setdefault(node, Detector(rule))
         self._marked_s[node] = now_s

@@ -120,8 +120,7 @@ def load_of(
 
 def capacity_of(node: Node) -> dict[str, int]:
     """Return the amounts that limits are parts of: allocatable before amplification where known, milli-cores and
-    units.
-    """
+    units."""
     try:
         raw: ResourceList | None = RAW_ALLOCATABLE.read(node.metadata.annotations)
         if raw is not None:

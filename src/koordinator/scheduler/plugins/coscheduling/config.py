@@ -71,9 +71,8 @@ def gang_id_of(pod: Pod) -> str:
 
 
 def from_pod(pod: Pod, defaults: GangDefaults) -> GangConfig | None:
-    """Return the gang as its pod describes it. None when the pod does not: it belongs to a PodGroup, or has no
-    proper minimum.
-    """
+    """Return the gang as its pod describes it. None when the pod does not: it belongs to a PodGroup, or has no proper
+    minimum."""
     meta = pod.metadata
     if meta.labels.get(labels.POD_GROUP):
         return None
@@ -99,8 +98,7 @@ def from_pod_group(group: PodGroup, defaults: GangDefaults) -> GangConfig:
 
 def problems_of(pod: Pod) -> tuple[str, ...]:
     """Return what is wrong in the description of a gang that a pod gives, and what follows. Nothing for a pod whose
-    gang a PodGroup describes.
-    """
+    gang a PodGroup describes."""
     meta = pod.metadata
     if meta.labels.get(labels.POD_GROUP) or not gang_id_of(pod):
         return ()

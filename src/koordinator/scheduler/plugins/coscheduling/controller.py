@@ -97,8 +97,7 @@ def _took_long(group: PodGroup) -> bool:
 
 def next_of(group: PodGroup, tally: MemberCounts, now: str) -> PodGroupStatus:
     """Return the status of a PodGroup one step later; itself where nothing has happened. `now` is a timestamp (RFC
-    3339).
-    """
+    3339)."""
     match worth_a_look(group, tally):
         case QueueReason.OK:
             return next_status(group.status, group.spec.min_member, tally, now)

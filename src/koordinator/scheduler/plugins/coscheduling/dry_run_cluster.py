@@ -311,9 +311,7 @@ class PreemptionDryRun:
             yield table.free[column] + held
 
     def _slots(self, kind: TrialMemberClass, rows: Rows | None = None, *, with_held: bool = True) -> I64:
-        """Return how many such members nodes take as far as resources go: (rows,), of all table rows without
-        `rows`.
-        """
+        """Return how many such members nodes take as far as resources go: (rows,), of all table rows without `rows`."""
         table = self._table
         which: Rows | slice = slice(None) if rows is None else rows
         found: I64 = table.free_pods[which] + (self._held_pods[which] if with_held else 0)

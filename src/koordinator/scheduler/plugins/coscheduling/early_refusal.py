@@ -39,9 +39,8 @@ Amounts = Mapping[int, int]
 
 
 class GangDemand(msgspec.Struct, frozen=True):
-    """The demand of each gang: how many members more have to get a place, and how many there are of each kind
-    without one.
-    """
+    """The demand of each gang: how many members more have to get a place, and how many there are of each kind without
+    one."""
 
     needed: Mapping[str, int]
     members: Mapping[str, Counter[int]]
@@ -80,8 +79,7 @@ class HeadRoom(msgspec.Struct, frozen=True, eq=False):
 
 class MemberShortage(msgspec.Struct, frozen=True):
     """The shortage: of `needed` members of the gangs no more than `fitting` could get a place; `kind` None: of all
-    kinds.
-    """
+    kinds."""
 
     gangs: tuple[str, ...]
     needed: int
@@ -99,10 +97,8 @@ def as_is(table: NodeTable, kinds: Sequence[MemberClass]) -> HeadRoom:
 def without(
     table: NodeTable, kinds: Sequence[MemberClass], held: Mapping[int, I64], held_pods: I64
 ) -> HeadRoom:
-    """Return the room that there would be if pods were gone that hold so much: `held` (rows,) per column,
-    `held_pods` (rows,) of them. Filters other than that for amounts are taken to let members pass then where
-    evictions may help.
-    """
+    """Return the room that there would be if pods were gone that hold so much: `held` (rows,) per column, `held_pods`
+    (rows,) of them. Filters other than that for amounts are taken to let members pass then where evictions may help."""
     now = as_is(table, kinds)
     free = {column: amounts + held[column] for column, amounts in now.free.items()}
     free_pods = now.free_pods + held_pods
@@ -206,9 +202,8 @@ class GangShortage(msgspec.Struct, frozen=True, eq=False):
 
 
 class EarlyRefusals:
-    """The early refusals of one profile. `is_aware`: gangs that ask for a network topology are planned, and not
-    looked at here.
-    """
+    """The early refusals of one profile. `is_aware`: gangs that ask for a network topology are planned, and not looked
+    at here."""
 
     def __init__(self, handle: Handle, gangs: RunningGangs, *, is_aware: bool, is_for_jobs: bool) -> None:
         self._handle = handle
@@ -221,9 +216,8 @@ class EarlyRefusals:
         )
 
     def shortage(self, pod: PodInfo) -> GangShortage | None:
-        """Return what the gang group of a pod lacks that starts a round; None when the round may succeed, when room
-        may be made for the one member that fails it, and where nobody can tell.
-        """
+        """Return what the gang group of a pod lacks that starts a round; None when the round may succeed, when room may
+        be made for the one member that fails it, and where nobody can tell."""
         group = self._gangs.group_of(pod.pod)
         gangs = self._gangs.rounds.cache.members_of(group) if group is not None else []
         if not gangs or not self._may_judge(gangs):
@@ -255,8 +249,7 @@ class EarlyRefusals:
 
     def _is_ample(self, prospects: Prospects, pod: PodInfo, gangs: Iterable[Gang], total: int) -> bool:
         """Return whether there is no need to look at all members: there is a node for each one, or else nodes take
-        enough of them, or of the pod nothing else is to be said than that no node takes it.
-        """
+        enough of them, or of the pod nothing else is to be said than that no node takes it."""
         kinds = {self._lasting_key(prospects, pod): pod}
         for info in self._samples(pod, gangs):
             kinds.setdefault(self._lasting_key(prospects, info), info)
@@ -314,9 +307,8 @@ class EarlyRefusals:
     def _by_kind(
         self, prospects: Prospects, pod: PodInfo, gangs: Iterable[Gang]
     ) -> tuple[dict[tuple[Hashable, Hashable], list[PodInfo]], dict[str, Counter[int]]] | None:
-        """Return members without a place by what nodes say to them, and for each gang how many there are of which
-        of these kinds, by number; None for members of several profiles, and for too many kinds.
-        """
+        """Return members without a place by what nodes say to them, and for each gang how many there are of which of
+        these kinds, by number; None for members of several profiles, and for too many kinds."""
         alike: dict[tuple[Hashable, Hashable], list[PodInfo]] = {}
         numbers: dict[tuple[Hashable, Hashable], int] = {}
         members: dict[str, Counter[int]] = {}

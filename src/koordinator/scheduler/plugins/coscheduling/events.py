@@ -1,6 +1,5 @@
 """Apply to gangs that pods and PodGroups come, change and go, and decide what follows for members. Source:
-behaviour/gangs 4 and 5.
-"""
+behaviour/gangs 4 and 5."""
 
 import enum
 from collections import deque

@@ -27,9 +27,8 @@ from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class JobResidents(Residents):
-    """The `Residents` with (slots,) columns `jobs` (a number for each job, as long as it has pods on nodes),
-    `may_go` and `is_leaving`.
-    """
+    """The `Residents` with (slots,) columns `jobs` (a number for each job, as long as it has pods on nodes), `may_go`
+    and `is_leaving`."""
 
     def __init__(self, table: NodeTable) -> None:
         self.jobs: I64 = np.zeros(0, np.int64)
@@ -359,9 +358,8 @@ def _objection(job: JobPreemptor, dry_run: PreemptionCluster) -> PreemptReason:
 
 
 def cheapest(members: Sequence[JobMember], dry_run: PreemptionCluster) -> Placing:
-    """Return each member on the cheapest node that takes it beside those placed before it; members that are not
-    needed where there is room for them.
-    """
+    """Return each member on the cheapest node that takes it beside those placed before it; members that are not needed
+    where there is room for them."""
     nodes: dict[str, str] = {}
     for is_needed in (True, False):
         left = [member for member in members if member.is_needed is is_needed]
@@ -394,9 +392,8 @@ def _evictions(used: set[str], dry_run: PreemptionCluster) -> Iterable[VictimEvi
 
 
 class _Worth:
-    """The order in which pods come back: the most important first, and of equally important pods those without
-    which a job breaks, so that few jobs do. `pods` are all that may have to go.
-    """
+    """The order in which pods come back: the most important first, and of equally important pods those without which a
+    job breaks, so that few jobs do. `pods` are all that may have to go."""
 
     def __init__(self, pods: Iterable[Occupant]) -> None:
         self._counts = Counter(pod.job for pod in pods)

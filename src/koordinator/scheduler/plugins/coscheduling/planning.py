@@ -167,9 +167,8 @@ class GangPlanning:
     def _least(
         self, group: GangGroup, members: tuple[PodInfo, ...], first: PodInfo | None
     ) -> tuple[PodInfo, ...]:
-        """Return as many members as each gang of the group needs to be released, the first in planning order; in
-        any case the one that is tried.
-        """
+        """Return as many members as each gang of the group needs to be released, the first in planning order; in any
+        case the one that is tried."""
         missing = {
             gang.gang_id: self._gangs.rounds.lacking(gang)
             for gang in self._gangs.rounds.cache.members_of(group)
@@ -203,8 +202,7 @@ class GangPlanning:
 
     def scores(self, selector: str, rows: Rows) -> Scores:
         """Return scores (rows,) of feasible rows, 100 for the one nearest to pods with the selector. Nodes that the
-        tree does not know come last, by name; without a tree all are alike.
-        """
+        tree does not know come last, by name; without a tree all are alike."""
         tree = self._handle.network()
         if tree is None:
             return np.zeros(rows.size, np.int64)

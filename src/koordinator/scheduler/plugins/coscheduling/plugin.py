@@ -329,9 +329,8 @@ class Coscheduling(
         return found
 
     def _objection(self, pod: PodInfo, ended: Next) -> Status | JobRefusal:
-        """Return why the round that a pod begins is in vain. `ended` is the round before: the places that it gives
-        back count until this attempt is over.
-        """
+        """Return why the round that a pod begins is in vain. `ended` is the round before: the places that it gives back
+        count until this attempt is over."""
         status = self._room_for(pod)
         shortage = self.early.shortage(pod) if status.is_success and not ended.rejected else None
         if shortage is None:
@@ -342,9 +341,8 @@ class Coscheduling(
         return shortage.refusal_of(pod, is_for_jobs=self.preemption.is_for_jobs)
 
     def _room_for(self, pod: PodInfo) -> Status:
-        """Return whether limits that members meet together (quotas) have room for as many as it takes. Asked while
-        the round holds nothing: one that gives back places is not to be woken by the room that it makes.
-        """
+        """Return whether limits that members meet together (quotas) have room for as many as it takes. Asked while the
+        round holds nothing: one that gives back places is not to be woken by the room that it makes."""
         knowing = self.handle.companions(JobRoomPlugin)  # type: ignore[type-abstract]
         if not knowing:
             return SUCCESS

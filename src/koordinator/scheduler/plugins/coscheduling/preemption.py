@@ -152,9 +152,8 @@ class GangPreemption:
         return self._result(job, found)
 
     def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
-        """Return whether somebody left who could not be evicted, from a node where one more member fits once all
-        others went who can: filters only look at what is free.
-        """
+        """Return whether somebody left who could not be evicted, from a node where one more member fits once all others
+        went who can: filters only look at what is free."""
         gone, row, table = event.old, event.row, self._handle.table
         if self._residents is None or gone is None or row is None or table.node_at(row) is None:
             return False

@@ -201,9 +201,8 @@ class GangRounds(GangEvents):
                 yield gang
 
     def _untried(self, now: GangRound) -> list[tuple[str, str]]:
-        """Return members to be tried, with their gangs: those that gangs lack before those beyond a minimum, who
-        might take their room.
-        """
+        """Return members to be tried, with their gangs: those that gangs lack before those beyond a minimum, who might
+        take their room."""
         first: list[tuple[str, str]] = []
         others: list[tuple[str, str]] = []
         for gang in self._gangs_of(now):
@@ -319,9 +318,8 @@ class GangRounds(GangEvents):
         )
 
     def _has_to_wait(self, gang: Gang, *, is_alone: bool) -> bool:
-        """Return whether some gang of the group lacks members. A group that has started waits for nobody, also not
-        for a gang that is not described any more.
-        """
+        """Return whether some gang of the group lacks members. A group that has started waits for nobody, also not for
+        a gang that is not described any more."""
         if is_alone:
             return False
         if len(gang.waiting) + len(gang.bound) < gang.config.minimum:  # whatever of these counts

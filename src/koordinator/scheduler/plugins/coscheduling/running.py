@@ -126,8 +126,7 @@ class RunningGangs:
 
     def pending_of(self, group: GangGroup) -> list[PodInfo]:
         """Return members of all gangs of the group that have no place, in planning order: by their
-        network-topology-index, then by name.
-        """
+        network-topology-index, then by name."""
         keys = [key for gang in self.rounds.cache.members_of(group) for key in gang.startable()]
         found = [info for info in map(self.info, keys) if info is not None]
         found.sort(key=_planning_order)

@@ -52,8 +52,7 @@ def _words(amounts: Mapping[str, int]) -> str:
 
 def summary(record: NodeDeviceRecord, pod_keys: Mapping[str, str]) -> Json:
     """Return what the endpoint answers about a node, in the reference's form; `pod_keys` maps uids to
-    namespace/name.
-    """
+    namespace/name."""
     devices = record.devices
     total = {
         t: {minor: entry.total for minor, entry in of_type.items()} for t, of_type in devices.devices.items()

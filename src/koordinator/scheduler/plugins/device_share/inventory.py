@@ -1,6 +1,5 @@
 """Keep which devices a node has, what is used, and what a pod may see of them. Source: behaviour/devices 5.1 and
-5.3.
-"""
+5.3."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 

@@ -1,6 +1,5 @@
-"""GPUs that are linked and given out together, or close to each other: the smallest scope that fits, in use rather
-than idle. Source: behaviour/devices 6.3 and 6.4.
-"""
+"""GPUs that are linked and given out together, or close to each other: the smallest scope that fits, in use rather than
+idle. Source: behaviour/devices 6.3 and 6.4."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -24,8 +23,7 @@ Scorer = Callable[[VisibleDevice], int]
 
 class GPURequest(msgspec.Struct, frozen=True):
     """The number of GPUs, and how much each must have left; `level` is the widest scope that will do (see the
-    annotation).
-    """
+    annotation)."""
 
     count: int
     amounts: dict[str, int]

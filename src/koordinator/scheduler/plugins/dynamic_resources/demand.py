@@ -1,6 +1,5 @@
 """Read what the claims of a pod without devices ask for, and select the devices that a request may get: selectors and
-taints, worked out once per kind of request and device. Words as upstream's.
-"""
+taints, worked out once per kind of request and device. Words as upstream's."""
 
 import abc
 from collections.abc import Callable, Iterable, Sequence
@@ -51,8 +50,7 @@ class DeviceSelectorError(Exception):
 
 class SelectionKey(msgspec.Struct, frozen=True):
     """The inputs of a selection. `owner` and `own` are a class's name and selectors, `more` those of the request:
-    claims that ask for the same share it.
-    """
+    claims that ask for the same share it."""
 
     owner: str
     own: tuple[str | None, ...]

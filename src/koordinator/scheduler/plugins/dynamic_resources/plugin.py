@@ -75,8 +75,7 @@ def gives_back(event: QueueingEvent) -> bool:
 
 def helps(event: QueueingEvent, pod: Pod) -> bool:
     """Return whether news of a claim can help a pod: its own claim came or has another status, or devices became
-    free.
-    """
+    free."""
     if gives_back(event):
         return True
     old, new = event.old, event.new

@@ -51,9 +51,8 @@ class QuotaStanding(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, quota: Quota, *, has_runtime: bool, like: Amounts | None = None) -> "QuotaStanding":
-        """Return a quota as it stands; its runtime has been refreshed by the caller. Its use is written as in
-        `like`, the request of the pod that asks.
-        """
+        """Return a quota as it stands; its runtime has been refreshed by the caller. Its use is written as in `like`,
+        the request of the pod that asks."""
         return cls(
             name=quota.spec.name,
             max=quota.spec.max,
@@ -120,9 +119,8 @@ def has_room(request: Nanos, quota: Quota, limit: Nanos, is_preemptible: bool = 
 
 
 def fits(request: Nanos, counted: Collection[str], used: Nanos, limit: Nanos) -> bool:
-    """Return whether the counted resources of a request are there beside what is used. A name that `limit` lacks is
-    not limited.
-    """
+    """Return whether the counted resources of a request are there beside what is used. A name that `limit` lacks is not
+    limited."""
     return not any(
         number + used.get(name, 0) > limit[name]
         for name, number in request.items()
@@ -171,9 +169,8 @@ def admit(
 def admit_above(
     asked: Amounts, ancestor: QuotaStanding | str, *, path: tuple[str, ...], pod_count: int = 1
 ) -> AdmissionDecision:
-    """Return whether an ancestor (a name: one that is not known) of the quota at the end of `path` has room for
-    what its descendants count of a request.
-    """
+    """Return whether an ancestor (a name: one that is not known) of the quota at the end of `path` has room for what
+    its descendants count of a request."""
     if isinstance(ancestor, str):
         return AdmissionDecision(reason=AdmissionReason.ANCESTOR_MISSING, quota=ancestor, path=path)
     exceeded = exceeding(mask(add(asked, ancestor.used), asked), ancestor.limit)

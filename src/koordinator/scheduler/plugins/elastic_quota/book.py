@@ -1,6 +1,5 @@
-"""The quotas of a cluster with the pods in them, kept by events: what the plugin asks, and what it never has to
-search for. No I/O. Source: behaviour/elastic-quota 9 to 11.
-"""
+"""The quotas of a cluster with the pods in them, kept by events: what the plugin asks, and what it never has to search
+for. No I/O. Source: behaviour/elastic-quota 9 to 11."""
 
 import heapq
 import logging

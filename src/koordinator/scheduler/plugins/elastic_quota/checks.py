@@ -156,9 +156,8 @@ class QuotaChecks:
         return limit_of(quota, has_runtime=self._has_runtime)
 
     def place_of(self, pod: Pod) -> PodQuota | Status:
-        """Return where a pod belongs, brought up to date; Skip for one without a quota, an error where its quota is
-        out of reach.
-        """
+        """Return where a pod belongs, brought up to date; Skip for one without a quota, an error where its quota is out
+        of reach."""
         return self._up_to_date(self._places.of(pod))
 
     def place(self, ref: QuotaRef) -> PodQuota | Status:
@@ -198,8 +197,7 @@ class QuotaChecks:
 
     def decide(self, pod: Pod, place: PodQuota, count: int = 1) -> AdmissionDecision:
         """Return whether there is room for so many pods like this one, with the figures. Raises: QuantityError,
-        ProtocolError.
-        """
+        ProtocolError."""
         request, written = self.request_of(pod, place.quota), self._book.ask_of(pod).request
         return decide_at(
             place,
@@ -312,8 +310,7 @@ def decide_at(
     place: PodQuota, request: Amounts, *, has_runtime: bool, is_preemptible: bool = True, pod_count: int = 1
 ) -> AdmissionDecision:
     """Return whether there is room for a request where it belongs, brought up to date, and above. `has_runtime`:
-    runtimes limit quotas.
-    """
+    runtimes limit quotas."""
     return admission.admit(
         request,
         _standing(place.quota, has_runtime=has_runtime, like=request),

@@ -284,9 +284,8 @@ class OverUse:
         return quota if above(quota.below.used, limit_of(quota, has_runtime=True)) else None
 
     async def _take_back(self, quota: Quota) -> None:
-        """Evicts as long as the quota stays above: it may get more, or others may go, before the last one's turn. A
-        pod that leaves already is not taken a second time, however long it takes.
-        """
+        """Evicts as long as the quota stays above: it may get more, or others may go, before the last one's turn. A pod
+        that leaves already is not taken a second time, however long it takes."""
         used, runtime = amounts_of(quota.below.used), amounts_of(limit_of(quota, has_runtime=True))
         staying: list[QuotaPod] = []
         for pod, each in self._assigned(quota):

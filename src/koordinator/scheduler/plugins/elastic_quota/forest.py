@@ -1,6 +1,5 @@
-"""Several quota trees side by side: the default one, and others that own a part of the cluster; and which quota a
-pod belongs to. Source: behaviour/elastic-quota 9 and 10.
-"""
+"""Several quota trees side by side: the default one, and others that own a part of the cluster; and which quota a pod
+belongs to. Source: behaviour/elastic-quota 9 and 10."""
 
 import enum
 from collections.abc import Mapping

@@ -31,9 +31,8 @@ def nanos_of(amounts: Amounts) -> Nanos:
 
 
 def amounts_of(nanos: Mapping[str, int], like: Mapping[str, Quantity] | None = None) -> Amounts:
-    """Return the same list for people and the wire: written as amounts of that name in `like`, else memory in
-    powers of 1024.
-    """
+    """Return the same list for people and the wire: written as amounts of that name in `like`, else memory in powers of
+    1024."""
     known = like or {}
     return {
         name: Quantity(number, known[name].family if name in known else _family(name))

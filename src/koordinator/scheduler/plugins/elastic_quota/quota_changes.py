@@ -1,6 +1,5 @@
-"""Collect what happened to quotas, for loops that look at what changed instead of at all quotas; and
-measure how long that takes (behaviour/elastic-quota 16).
-"""
+"""Collect what happened to quotas, for loops that look at what changed instead of at all quotas; and measure how long
+that takes (behaviour/elastic-quota 16)."""
 
 import asyncio
 from collections.abc import Callable

@@ -183,9 +183,8 @@ class WeightedChildren:
         return split_arrays(amount, self.weights, whole=self._whole, largest=self._largest)
 
     def going_on(self, short: Column) -> "tuple[WeightedChildren, Column]":
-        """Return the children that still lack something, and what they lack (those children,); `short` (children,)
-        has an entry per child of the crowd.
-        """
+        """Return the children that still lack something, and what they lack (those children,); `short` (children,) has
+        an entry per child of the crowd."""
         stays = short > 0
         count = int(np.count_nonzero(stays))
         if count == short.size:

@@ -37,9 +37,8 @@ from koordinator.scheduler.plugins.elastic_quota.runtime_calculator import Runti
 
 
 class GroupQuotaTree:
-    """All quotas with one tree id. The root is always there; `reserved` are the maxima of the system and
-    the default quota, which only the default tree has.
-    """
+    """All quotas with one tree id. The root is always there; `reserved` are the maxima of the system and the default
+    quota, which only the default tree has."""
 
     def __init__(
         self,

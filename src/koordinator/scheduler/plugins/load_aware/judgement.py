@@ -1,6 +1,5 @@
 """Judge nodes by their load: the thresholds of the policy or the node's own, and in words and figures what is known
-about a node and what would change the verdict. Pure. Source: behaviour/scheduler I3.
-"""
+about a node and what would change the verdict. Pure. Source: behaviour/scheduler I3."""
 
 import logging
 from collections import Counter
@@ -29,10 +28,9 @@ PLAIN_MAX = 256
 
 
 class NodeLoadRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules by which a node is judged. `limits` are the highest usages within the thresholds (None: no
-    threshold), of the node's usage or of a percentile of it; `prod_limits`, if there are any, hold for prod pods
-    instead. Thresholds are in percent, 0 is off.
-    """
+    """The rules by which a node is judged. `limits` are the highest usages within the thresholds (None: no threshold),
+    of the node's usage or of a percentile of it; `prod_limits`, if there are any, hold for prod pods instead.
+    Thresholds are in percent, 0 is off."""
 
     capacity: Vector
     aggregation: UsageAggregation | None
@@ -173,9 +171,8 @@ def facts(found: JudgedNode) -> Iterator[str]:
 
 
 def reliefs(nodes: Iterable[tuple[int, str, JudgedNode]]) -> list[Relief]:
-    """Return the threshold that opens one node and the one that opens many, and how much usage has to go where
-    least is too much. `nodes`: (row, name, how the pod is judged there).
-    """
+    """Return the threshold that opens one node and the one that opens many, and how much usage has to go where least is
+    too much. `nodes`: (row, name, how the pod is judged there)."""
     refused = [(row, name, found, found.over()) for row, name, found in nodes]
     refused = [each for each in refused if each[3]]
     return [*_thresholds(refused), *_less_usage(refused)]

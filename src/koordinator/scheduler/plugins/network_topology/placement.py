@@ -212,9 +212,8 @@ class Offers:
         return shares
 
     def _shared(self, depth: int, place: int, wanted: int) -> Iterator[tuple[int, int]]:
-        """Yield the children that take `wanted` members among them: near pods that attract, then those with most
-        slots, the highest score, and by name.
-        """
+        """Yield the children that take `wanted` members among them: near pods that attract, then those with most slots,
+        the highest score, and by name."""
         level = self.tree.levels[depth]
         first, end = int(level.first_child[place]), int(level.first_child[place + 1])
         slots, existing = self.slots[depth + 1][first:end], self.existing[depth + 1][first:end]
@@ -265,9 +264,8 @@ def plan(
 def places_to_gather(
     tree: TopologyTree, demand: TopologyRequirement, bound: I64 | None = None
 ) -> tuple[int, Indices]:
-    """Return the places (depth, indices) of which one must hold the gang: those that hold members of it already, if
-    any do; none when there is no such layer.
-    """
+    """Return the places (depth, indices) of which one must hold the gang: those that hold members of it already, if any
+    do; none when there is no such layer."""
     depth = tree.depth_of(demand.must_layer) if demand.must_layer else 0
     if depth is None:
         return 0, np.empty(0, np.intp)
@@ -295,8 +293,7 @@ def no_room(
     reason: PlanReason, demand: TopologyRequirement, offers: Offers, depth: int, top: Indices, wanted: int
 ) -> TopologyPlacement:
     """Return a plan that says why there is no room, with what the places `top` (places,) of the level at `depth`
-    offer.
-    """
+    offer."""
     slots = offers.slots[depth][top]
     shown = top[np.argsort(-slots, kind="stable")[:OFFERS_MAX]].tolist()
     return TopologyPlacement(

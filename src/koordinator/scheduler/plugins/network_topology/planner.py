@@ -385,8 +385,7 @@ class JobOutlook(msgspec.Struct, frozen=True, eq=False):
 
 def outlook(draft: PlanDraft, job: PlanningJob) -> Generator[None, None, JobOutlook]:
     """Yield the plan and, as far as there is none, what each place lacks. Others may have their turn at each
-    `yield`.
-    """
+    `yield`."""
     tree, demand = draft.tree, draft.demand
     depth, top = placement.places_to_gather(tree, demand, draft.bound)
     slots = draft.offers().slots[depth][top]

@@ -183,9 +183,8 @@ class Slots(msgspec.Struct, frozen=True, eq=False):
 def count(
     handle: Handle, prospects: Prospects, members: Sequence[PodInfo], wanted: int | None = None
 ) -> Slots:
-    """Return how many of `members`, who are alike and have no place, each node takes by itself; `wanted`: how many
-    pods like them to count at most, where no trial with these pods is needed.
-    """
+    """Return how many of `members`, who are alike and have no place, each node takes by itself; `wanted`: how many pods
+    like them to count at most, where no trial with these pods is needed."""
     pod, wanted = members[0], len(members) if wanted is None else wanted
     evaluation = prospects.evaluate(pod)
     counts = np.zeros(handle.table.capacity, np.int64)
@@ -210,9 +209,8 @@ def count(
 
 
 def bound(handle: Handle, prospects: Prospects, evaluation: Evaluation, wanted: int) -> Slots | None:
-    """Count as `count` does for pods of that class, without trials: nodes take no more than that, and perhaps
-    fewer, whatever other pods there are. None where nobody can tell.
-    """
+    """Count as `count` does for pods of that class, without trials: nodes take no more than that, and perhaps fewer,
+    whatever other pods there are. None where nobody can tell."""
     if evaluation.failure is not None or not evaluation.status.is_success:
         return None
     foresight = prospects.foresight(evaluation)
@@ -264,9 +262,8 @@ def _counts_ahead(foresight: Foresight, rows: Rows, wanted: int) -> I64:
 def _try(
     handle: Handle, view: View, members: Sequence[PodInfo], row: int, most: int, *, is_open: bool = True
 ) -> tuple[int, Status]:
-    """Return how many members the row takes one after the other, up to `most`, and why no more. `is_open`: it takes
-    the first one.
-    """
+    """Return how many members the row takes one after the other, up to `most`, and why no more. `is_open`: it takes the
+    first one."""
     name = handle.table.name_of(row)
     with trial_of(handle.table) as what_if:
         for number, member in enumerate(members[:most]):

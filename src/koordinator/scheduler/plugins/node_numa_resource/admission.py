@@ -219,8 +219,7 @@ def choose(
     others: Sequence[OtherHints] = (),
 ) -> NUMAAdmission:
     """Return the NUMA nodes for the pod. Larger sets are looked at only when they can be chosen or named in the
-    refusal.
-    """
+    refusal."""
     numa_nodes = mask_of(state.zones)
     provided: list[Hints] = []
     for other in others:

@@ -77,8 +77,7 @@ class GivenBack(msgspec.Struct, frozen=True):
 
 class Allocation(msgspec.Struct, frozen=True):
     """The allocation of a pod: amounts per NUMA node (CPU not amplified) and CPUs; nothing when `status` is a
-    refusal.
-    """
+    refusal."""
 
     numa: Zones = {}
     cpus: CPUMask = 0

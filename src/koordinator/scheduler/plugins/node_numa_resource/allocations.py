@@ -163,8 +163,7 @@ class NUMAColumns:
 
     def at(self, rows: Rows) -> NUMAColumnSlice:
         """Return the columns of `rows` (rows,), to be read before anything is written; the last answer is
-        remembered.
-        """
+        remembered."""
         if self._last is not None and self._last[0] is rows:
             return self._last[1]
         ratio = at(self._ratio, rows)

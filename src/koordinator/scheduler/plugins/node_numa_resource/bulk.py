@@ -308,8 +308,7 @@ def score(
     strategies: NUMAScoringStrategies,
 ) -> tuple[Scores, Mask | None]:
     """Return scores (rows,), and which rows need a trial instead (rows,) (None: no row). Rows are such that passed
-    Filter.
-    """
+    Filter."""
     window, traits = columns.at(rows), columns.traits
     policies = _policies(columns, window, demand)
     forced = window.forced_kind if traits.has_forced else None

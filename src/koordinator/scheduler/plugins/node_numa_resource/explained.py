@@ -1,7 +1,6 @@
-"""Say what NodeNUMAResource knows about a node, in words and figures, and what would have to be freed there;
-write a node's allocations for other programs; and take CPUs and NUMA nodes that somebody chose for a pod before it is
-scheduled. Pure. Source: behaviour/numa-cpu 12 and 16.
-"""
+"""Say what NodeNUMAResource knows about a node, in words and figures, and what would have to be freed there; write a
+node's allocations for other programs; and take CPUs and NUMA nodes that somebody chose for a pod before it is
+scheduled. Pure. Source: behaviour/numa-cpu 12 and 16."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -126,9 +125,8 @@ def _free(view: NUMANodeView) -> Iterator[str]:
 
 
 class NUMAShortage(msgspec.Struct, frozen=True):
-    """The shortage that keeps a pod from a node: amounts, and CPUs that are bound to others, of a NUMA node or of
-    the whole (None). `share` is the largest part of what is wanted that is missing.
-    """
+    """The shortage that keeps a pod from a node: amounts, and CPUs that are bound to others, of a NUMA node or of the
+    whole (None). `share` is the largest part of what is wanted that is missing."""
 
     numa: int | None
     amounts: dict[str, int]
@@ -144,9 +142,8 @@ class NUMAShortage(msgspec.Struct, frozen=True):
 
 
 def reliefs(nodes: Iterable[tuple[int, str, PodPlan, NUMAPodTerms, NUMANodeView]]) -> list[Relief]:
-    """Return what to free on the nodes that lack least, so that one NUMA node can hold the pod alone, or, where no
-    NUMA policy is in force, that there are enough CPUs to bind.
-    """
+    """Return what to free on the nodes that lack least, so that one NUMA node can hold the pod alone, or, where no NUMA
+    policy is in force, that there are enough CPUs to bind."""
     shortages = [(shortage_of(plan, terms, view), row, name) for row, name, plan, terms, view in nodes]
     near = sorted(
         (

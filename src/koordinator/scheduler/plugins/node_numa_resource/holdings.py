@@ -1,6 +1,5 @@
 """Read from annotations what a pod holds of its node, and write it back; combine what a node's object and its report
-say about CPUs and NUMA nodes. Source: behaviour/numa-cpu 2, 3 and 13.
-"""
+say about CPUs and NUMA nodes. Source: behaviour/numa-cpu 2, 3 and 13."""
 
 from collections.abc import Mapping
 

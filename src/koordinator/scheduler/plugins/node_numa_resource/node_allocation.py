@@ -38,9 +38,7 @@ class CPUHold(msgspec.Struct, frozen=True):
 
 
 class CPURequest(msgspec.Struct, frozen=True):
-    """The number of CPUs that a pod wants, and how it wants them. `exclusive` is a `CPUExclusivePolicy`, "" is
-    none.
-    """
+    """The number of CPUs that a pod wants, and how it wants them. `exclusive` is a `CPUExclusivePolicy`, "" is none."""
 
     count: int
     bind_policy: str = CPUBindPolicy.FULL_PCPUS

@@ -127,9 +127,8 @@ def terms_of(plan: PodPlan, facts: NodeTopologyFacts) -> NUMAPodTerms:
 
 
 def judge(view: NUMANodeView, plan: PodPlan, terms: NUMAPodTerms, usage: BoundCPUUsage) -> Status | None:
-    """Return whether the node can take the pod: success, the refusal, or None where a trial has to tell, at least
-    the words.
-    """
+    """Return whether the node can take the pod: success, the refusal, or None where a trial has to tell, at least the
+    words."""
     if not terms.status.is_success:
         return terms.status
     ratio = view.facts.cpu_ratio

@@ -249,8 +249,7 @@ class NodeNUMAResource(
 
     def trial(self, state: NUMAState, pod: PodInfo, row: int, *, counted: bool = False) -> NUMAPlacement:
         """Return what the pod would get on a node, or why nothing. `counted` when it is among the row's requests
-        already.
-        """
+        already."""
         record = self.books.at(row)
         others = [
             OtherHints(

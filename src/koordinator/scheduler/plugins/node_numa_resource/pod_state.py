@@ -1,6 +1,5 @@
 """Remember of a class of pods what they ask for, and what trials said about it so far; read what nodes offer and what
-is requested of them from the node table: the part of Score that knows no NUMA nodes.
-"""
+is requested of them from the node table: the part of Score that knows no NUMA nodes."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -82,9 +81,8 @@ class TableAmounts:
     def plain_score(
         self, demand: NUMARequest, scored: ScoredRequest, rows: Rows, copies: int | I64
     ) -> Scores:
-        """Return scores (rows,) where only requests count, with that many pods like this one on each row; `scored`
-        is what `scored` says of one.
-        """
+        """Return scores (rows,) where only requests count, with that many pods like this one on each row; `scored` is
+        what `scored` says of one."""
         strategy, requests = self._strategy, demand.plan.requests
         if strategy.type == "LeastAllocated":
             found = free_percent(self._table, scored, rows, copies)

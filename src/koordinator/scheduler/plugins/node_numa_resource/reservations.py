@@ -208,9 +208,8 @@ def allocate_nominated(
     *,
     requires_reservation: bool = False,
 ) -> Allocation:
-    """Return what Reserve books: of the nominated reservation ("" is none) if it holds anything of ours, else of
-    the node.
-    """
+    """Return what Reserve books: of the nominated reservation ("" is none) if it holds anything of ours, else of the
+    node."""
     if not nominated and requires_reservation:
         return Allocation(status=NO_NOMINATION)
     reservation = next((each for each in state.matched if nominated and each.uid == nominated), None)

@@ -167,9 +167,8 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
 
 
 def objection(pod: PodInfo, nominated_status: Status, on_nominated_node: Iterable[PodInfo]) -> str:
-    """Return why a pod may not preempt. `nominated_status` is what its nominated node got in this cycle, success
-    when it has none; `on_nominated_node` are the pods there.
-    """
+    """Return why a pod may not preempt. `nominated_status` is what its nominated node got in this cycle, success when
+    it has none; `on_nominated_node` are the pods there."""
     if pod.pod.spec.preemption_policy == "Never":
         return "not eligible due to preemptionPolicy=Never."
     if nominated_status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:

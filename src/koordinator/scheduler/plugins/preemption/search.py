@@ -165,9 +165,8 @@ class Search:
         self._clock = clock
 
     def run(self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis, wanted: int) -> FoundCandidates:
-        """Return options among `rows` (rows,), in this order, until there are `wanted`, one of them without harm to
-        a budget.
-        """
+        """Return options among `rows` (rows,), in this order, until there are `wanted`, one of them without harm to a
+        budget."""
         found = FoundCandidates([], Counter())
         outlook = _Outlook(self, pod, rows, diagnosis)
         harmless_count = 0

@@ -119,9 +119,8 @@ def select(
     take: Callable[[Victim], None],
     fits: Callable[[], bool],
 ) -> tuple[tuple[Victim, ...], int]:
-    """Return victims among `removed` (all less important pods of a node, taken away already) and how many budgets
-    they violate: pods are put back as long as the preemptor fits, protected ones first.
-    """
+    """Return victims among `removed` (all less important pods of a node, taken away already) and how many budgets they
+    violate: pods are put back as long as the preemptor fits, protected ones first."""
     violating, harmless = split(by_importance(removed), budgets)
     victims: list[Victim] = []
     violations = 0
@@ -238,8 +237,7 @@ ANSWERS_MAX = 65_536
 
 class Budgets:
     """All budgets by key. The labels that one selects are remembered until a selector changes: budgets are updated
-    whenever a pod of theirs comes or goes, selectors hardly ever.
-    """
+    whenever a pod of theirs comes or goes, selectors hardly ever."""
 
     def __init__(self) -> None:
         self._budgets: dict[str, DisruptionBudget] = {}
@@ -287,9 +285,8 @@ class Budgets:
         return tuple(key for key in found if meta.name not in self._budgets[key].disrupted)
 
     def violating(self, pods: Iterable[tuple[str, ...]]) -> list[bool]:
-        """Return whether each pod's going would violate a budget; given the keys of the budgets that cover each of
-        the pods of one node, which use the budgets up in this order.
-        """
+        """Return whether each pod's going would violate a budget; given the keys of the budgets that cover each of the
+        pods of one node, which use the budgets up in this order."""
         left: dict[str, int] = {}
         verdicts = []
         for keys in pods:

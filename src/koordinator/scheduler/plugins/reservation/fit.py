@@ -34,8 +34,7 @@ class ReservationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class Fit(msgspec.Struct, frozen=True):
     """The answer whether the node will do and by which reservation (None: by its free room), or every reason why
-    not.
-    """
+    not."""
 
     ok: bool
     room: str | None = None

@@ -1,6 +1,5 @@
 """Move a Reservation's status on: bound, refused, expired, used, collected; and which of the scheduler's stores an
-event of it changes. Pure. Source: behaviour/reservations 4.1, 9 and 12.
-"""
+event of it changes. Pure. Source: behaviour/reservations 4.1, 9 and 12."""
 
 import enum
 from collections.abc import Sequence

@@ -91,8 +91,7 @@ def requests(reservation: Reservation) -> Amounts:
 
 def restricted_names(allocatable: Sequence[str], options: Sequence[str] | None) -> list[str]:
     """Return the resources that a Restricted reservation restricts: those of its options, all if they name none of
-    it.
-    """
+    it."""
     chosen = [name for name in allocatable if name in (options or ())]
     return sorted(chosen or allocatable)
 

@@ -39,9 +39,7 @@ class PreAllocationMode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreAllocation(msgspec.Struct, frozen=True):
-    """The answer whether the node will do; the candidates for the next step, all of them unless several may be
-    used.
-    """
+    """The answer whether the node will do; the candidates for the next step, all of them unless several may be used."""
 
     ok: bool
     selected: tuple[str, ...] = ()

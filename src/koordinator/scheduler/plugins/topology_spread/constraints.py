@@ -1,7 +1,6 @@
 """Read what a pod says about how it spreads, or what follows for it from the defaults: the plugin's arguments, the pods
 that belong together (those of the services and the controller that select a pod), and the nodes that count for a
-constraint: those with all keys that the pod may use and whose taints it bears.
-"""
+constraint: those with all keys that the pod may use and whose taints it bears."""
 
 from collections.abc import Hashable, Iterable
 from typing import Annotated, Any, Final, Literal
@@ -210,9 +209,7 @@ def of_pod(pod: Pod) -> Constraints:
 def of_defaults(
     pod: Pod, defaults: tuple[DefaultConstraint, ...], selectors: Selectors, *, needs_keys: bool
 ) -> Constraints:
-    """Return the constraints that hold for a pod without any of its own; `selectors` say which pods belong
-    together.
-    """
+    """Return the constraints that hold for a pod without any of its own; `selectors` say which pods belong together."""
     return _constraints(pod, [(default, selectors) for default in defaults], needs_keys=needs_keys)
 
 

@@ -45,10 +45,9 @@ Floats = npt.NDArray[np.float64]
 
 
 class Frame(msgspec.Struct, frozen=True, eq=False):
-    """The feasible nodes as the soft constraints see them, one entry per constraint: `ids` (rows,) of the
-    node's domain, `lacks_key` (rows,) where there is none (None: nowhere), and how many domains there are.
-    `is_ignored` (rows,): nodes that get no score; None: all do. `stamp` tells for which state of the nodes'
-    labels that holds."""
+    """The feasible nodes as the soft constraints see them, one entry per constraint: `ids` (rows,) of the node's
+    domain, `lacks_key` (rows,) where there is none (None: nowhere), and how many domains there are. `is_ignored`
+    (rows,): nodes that get no score; None: all do. `stamp` tells for which state of the nodes' labels that holds."""
 
     rows: Rows
     stamp: Hashable
@@ -94,9 +93,8 @@ def score_part(counts: Counts, domain_count: int, max_skew: int) -> Floats:
 
 
 def normalized(raw: Floats, is_ignored: Mask | None) -> Scores:
-    """Return scores (rows,), 100 for the emptiest: ⌊100·(max + min − s)/max⌋ over nodes that are not ignored, which
-    get 0.
-    """
+    """Return scores (rows,), 100 for the emptiest: ⌊100·(max + min − s)/max⌋ over nodes that are not ignored, which get
+    0."""
     # Half up: sums are never negative, so cutting off is rounding down.
     rounded = (raw + 0.5).astype(np.int64)
     taking_part = rounded if is_ignored is None else rounded[~is_ignored]
@@ -172,8 +170,7 @@ class SpreadState(msgspec.Struct, eq=False):
 
 class DerivedConstraints:
     """The constraints that follow for pods from the selectors of their namespace, as long as these are the same: at
-    most `size_max` in all.
-    """
+    most `size_max` in all."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max

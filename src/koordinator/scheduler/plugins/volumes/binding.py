@@ -217,10 +217,9 @@ class VolumeBinding(
         plan: PodVolumes,
         fillings: "dict[str, StorageUtilization] | None" = None,
     ) -> tuple[Mask, Mask]:
-        """For each claim in turn, a volume of those left or a new one. Rows where a volume is missing, and rows
-        where there is no space for one. For a single row, the work goes into `plan`; requests of existing volumes
-        go into `fillings`, by class.
-        """
+        """For each claim in turn, a volume of those left or a new one. Rows where a volume is missing, and rows where
+        there is no space for one. For a single row, the work goes into `plan`; requests of existing volumes go into
+        `fillings`, by class."""
         is_unbound = np.zeros(rows.size, np.bool_)
         is_short = np.zeros(rows.size, np.bool_)
         taken: dict[str, Mask] = {}

@@ -1,7 +1,6 @@
 """Claims, volumes and what storage drivers say, as the plugins see them; which volumes suit a claim, apart from where
 they are; and volumes promised to pods: remembered from Reserve on, written at PreBind, waited for until bound. Source:
-behaviour/scheduler B9 (Volumes).
-"""
+behaviour/scheduler B9 (Volumes)."""
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -127,9 +126,8 @@ _HELPS_BY_GOING = (CSINode, CSIDriver, VolumeAttachment)
 
 
 def helps(event: QueueingEvent, pod: Pod, kinds: Iterable[type[Object]]) -> bool:
-    """Return whether a change of storage can help a pod of a plugin that looks at these kinds: one of its claims
-    came or changed, or anything else there came, changed, or stopped to restrict. True for other events.
-    """
+    """Return whether a change of storage can help a pod of a plugin that looks at these kinds: one of its claims came
+    or changed, or anything else there came, changed, or stopped to restrict. True for other events."""
     if event.kind is not ClusterEvent.STORAGE:
         return True
     subject = event.old if event.new is None else event.new
@@ -161,9 +159,8 @@ def claims_of(pod: Pod) -> tuple[VolumeClaimUse, ...]:
 
 
 def class_key_of(pod: PodInfo) -> Hashable:
-    """Return what pods must have in common to be told the same about volumes: their claims; of ephemeral volumes
-    nobody else has any.
-    """
+    """Return what pods must have in common to be told the same about volumes: their claims; of ephemeral volumes nobody
+    else has any."""
     if not pod.pod.spec.volumes:
         return ()
     claims = claims_of(pod.pod)

@@ -1,6 +1,5 @@
 """VolumeRestrictions: disks that only one pod may have, claims for a single pod. VolumeZone: bound volumes are reached
-only from their zones. Source: behaviour/scheduler B1 and B9.
-"""
+only from their zones. Source: behaviour/scheduler B1 and B9."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
