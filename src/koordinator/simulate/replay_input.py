@@ -41,10 +41,7 @@ class ReplayInput(msgspec.Struct, frozen=True):
 def read(
     node_files: Sequence[str], pod_files: Sequence[str], gpu: Gpu, pods_per_node: int = PODS_PER_NODE
 ) -> ReplayInput:
-    """Everything that the files hold.
-
-    Raises: TableError, DumpError, InputError, OSError.
-    """
+    """Everything that the files hold. Raises: TableError, DumpError, InputError, OSError."""
     others = dumps.read(dict.fromkeys(name for name in (*node_files, *pod_files) if not _is_table(name)))
     node_dumps = dumps.read(name for name in node_files if not _is_table(name))
     pod_dumps = dumps.read(name for name in pod_files if not _is_table(name))

@@ -223,10 +223,7 @@ def read(path: Path) -> SchedulerConfig:
 
 
 def decode(body: Any) -> SchedulerConfig:
-    """Return the configuration in a decoded JSON object.
-
-    Raises: SchedulerConfigError.
-    """
+    """Return the configuration in a decoded JSON object. Raises: SchedulerConfigError."""
     if isinstance(body, dict):
         config_reader.check_version({"apiVersion": API_VERSION, "kind": KIND} | body, KIND)
     found: SchedulerConfig = config_reader.convert(body, SchedulerConfig)

@@ -1,7 +1,4 @@
-"""Ask PostFilter plugins when no node passed.
-
-Source: behaviour/scheduler B4 and B7.
-"""
+"""Ask PostFilter plugins when no node passed. Source: behaviour/scheduler B4 and B7."""
 
 from collections.abc import Hashable
 from typing import Any

@@ -134,10 +134,7 @@ class TopologyTree(msgspec.Struct, frozen=True, eq=False):
 
 
 def order(specs: Sequence[NetworkTopologySpec]) -> list[NetworkTopologySpec]:
-    """Return the layers from the nodes up.
-
-    Raises: TopologySpecError when a layer on the way is missing.
-    """
+    """Return the layers from the nodes up. Raises: TopologySpecError when a layer on the way is missing."""
     by_name = {spec.topology_layer: spec for spec in specs}
     ordered: list[NetworkTopologySpec] = []
     layer = NODE_LAYER

@@ -95,10 +95,7 @@ def loads(
 def load_of(
     node: Node, pods: Iterable[Pod], status: NodeMetricStatus, names: Sequence[str]
 ) -> NodeUtilization:
-    """Usage of one node: the system's and that of all reported pods, known or not.
-
-    Raises: QuantityError.
-    """
+    """Usage of one node: the system's and that of all reported pods, known or not. Raises: QuantityError."""
     active = tuple(pod for pod in pods if facts.is_active(pod))
     prod = tuple(pod for pod in active if priority.default(pod) is PriorityClass.PROD)
     prod_keys = {pod.key for pod in prod}

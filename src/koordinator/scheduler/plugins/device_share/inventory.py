@@ -112,10 +112,7 @@ def entries_of(device: Device) -> dict[str, dict[int, DeviceEntry]]:
 
 
 def held_by(allocations: DeviceAllocations) -> Held:
-    """Return what a pod's annotation says it holds.
-
-    Raises: QuantityError when an amount is no quantity.
-    """
+    """Return what a pod's annotation says it holds. Raises: QuantityError when an amount is no quantity."""
     return {
         device_type: [
             HeldDevice(
@@ -144,10 +141,7 @@ def booked(node: NodeDevices, pods: Iterable[Held]) -> NodeDevices:
 
 
 def node_devices(device: Device, node_labels: Mapping[str, str]) -> NodeDevices:
-    """Return a node's devices, of which nobody holds anything.
-
-    Raises: QuantityError when an amount is no quantity.
-    """
+    """Return a node's devices, of which nobody holds anything. Raises: QuantityError when an amount is no quantity."""
     return NodeDevices(
         labels=device.metadata.labels,
         annotations=device.metadata.annotations,
@@ -157,10 +151,7 @@ def node_devices(device: Device, node_labels: Mapping[str, str]) -> NodeDevices:
 
 
 def amounts_of(wire: Mapping[str, RawQuantity]) -> Amounts:
-    """Return a resource list in integers, under the names of today.
-
-    Raises: QuantityError.
-    """
+    """Return a resource list in integers, under the names of today. Raises: QuantityError."""
     renamed = resources.rename_all(dict(wire), resources.DEPRECATED_DEVICE_NAMES)
     return {name: resource_vector.amount(name, raw) for name, raw in renamed.items()}
 

@@ -111,10 +111,7 @@ class Planner:
         return self.draft(tree, job).plan(job)
 
     def draft(self, tree: TopologyTree, job: PlanningJob) -> "PlanDraft":
-        """Ask nodes what they say to the members, before anything is decided.
-
-        Raises: UnknownProfile.
-        """
+        """Ask nodes what they say to the members, before anything is decided. Raises: UnknownProfile."""
         members = job.members
         selector = selector_of(members[0].pod) if members else ""
         existing = self._rows.by_leaf(tree, self._attraction.by_row(selector))

@@ -26,10 +26,7 @@ CPU_MILLI = 1_000
 
 
 def amounts_of(wire: Mapping[str, RawQuantity]) -> Amounts:
-    """Return a resource list in integers.
-
-    Raises: QuantityError when an amount is no quantity.
-    """
+    """Return a resource list in integers. Raises: QuantityError when an amount is no quantity."""
     return {name: resource_vector.amount(name, raw) for name, raw in wire.items()}
 
 

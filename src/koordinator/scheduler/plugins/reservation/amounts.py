@@ -69,18 +69,12 @@ class ReservationNodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def amount(name: str, raw: RawQuantity) -> int:
-    """Return the integer of an amount.
-
-    Raises: QuantityError.
-    """
+    """Return the integer of an amount. Raises: QuantityError."""
     return quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
 
 
 def ints(wire: Mapping[str, RawQuantity]) -> dict[str, int]:
-    """Return the integers of a resource list.
-
-    Raises: QuantityError.
-    """
+    """Return the integers of a resource list. Raises: QuantityError."""
     return {name: amount(name, raw) for name, raw in wire.items()}
 
 

@@ -139,10 +139,7 @@ def sync(reservation: Reservation, node_exists: bool, pods: Sequence[OwnerPod], 
 
 
 def expiry_reason(reservation: Reservation, node_exists: bool, now_s: float) -> str:
-    """Return why the reservation ends now without having been used; empty when it does not.
-
-    Raises: ProtocolError.
-    """
+    """Return why the reservation ends now without having been used; empty when it does not. Raises: ProtocolError."""
     if not node_exists:
         return f"node {reservation.status.node_name} is gone"
     ttl_s, expires_s = _ttl_s(reservation), _time(reservation, "spec.expires", reservation.spec.expires)
@@ -200,10 +197,7 @@ def phase_gauges(reservation: Reservation) -> dict[str, int]:
 
 
 def resource_gauges(reservation: Reservation) -> list[ReservationGauge]:
-    """`scheduler_reservation_resource`: amounts, and the used part of each.
-
-    Raises: QuantityError.
-    """
+    """`scheduler_reservation_resource`: amounts, and the used part of each. Raises: QuantityError."""
     held = resource_list.of(reservation.status.allocatable)
     allocated = resource_list.of(reservation.status.allocated)
     gauges = [

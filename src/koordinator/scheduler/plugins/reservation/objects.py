@@ -71,19 +71,13 @@ def is_once(reservation: Reservation) -> bool:
 
 
 def template_pod(reservation: Reservation) -> Pod:
-    """Return the pod template as a pod, as written.
-
-    Raises: ProtocolError when the template is no pod template.
-    """
+    """Return the pod template as a pod, as written. Raises: ProtocolError when the template is no pod template."""
     template = reservation.spec.template
     return from_builtins({key: template[key] for key in ("metadata", "spec") if template.get(key)}, Pod)
 
 
 def requests(reservation: Reservation) -> Amounts:
-    """Return what the Reservation holds, or asks for while it holds nothing.
-
-    Raises: ProtocolError, QuantityError.
-    """
+    """Return what the Reservation holds, or asks for while it holds nothing. Raises: ProtocolError, QuantityError."""
     if is_available(reservation):
         return resource_list.of(reservation.status.allocatable)
     return pod_resources.requests(template_pod(reservation))
