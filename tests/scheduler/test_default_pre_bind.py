@@ -10,8 +10,7 @@ from koordinator.api.reservation import Reservation
 from koordinator.cluster import errors
 from koordinator.scheduler.plugin.capabilities import PreBindExtension, ReservationPreBindPlugin
 from koordinator.scheduler.plugin.framework import PreBindPlugin
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.extending import with_plugins
 from tests.scheduler.world import World, play, pod

@@ -22,8 +22,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.scheduler.config import config
 from koordinator.scheduler.plugin.framework import PermitPlugin, PermitResult, PreBindPlugin, ReservePlugin
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SUCCESS, Code, Status
+from koordinator.scheduler.plugin.status import SUCCESS, Code, PodPatch, Status
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.table.pod_info import PodInfo

@@ -11,8 +11,7 @@ from koordinator.scheduler.plugin.framework import (
     PreBindPlugin,
     ReservePlugin,
 )
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unschedulable
+from koordinator.scheduler.plugin.status import SUCCESS, Code, PodPatch, Status, unschedulable
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import World, node, play, pod, requested_cpu, with_plugins

@@ -15,8 +15,7 @@ from koordinator.scheduler.plugin.framework import (
     ReasonCodes,
     ReservePlugin,
 )
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
+from koordinator.scheduler.plugin.status import SUCCESS, PodPatch, Status, unschedulable
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import World, node, play, pod, requested_cpu, with_plugins

@@ -17,8 +17,7 @@ from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.executor import DISRUPTION_TARGET, PREEMPTION
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
-from koordinator.scheduler.table.nominations import Nominations
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import Nominations, PodInfo
 from koordinator.scheduler.table.trial import trial_of
 from tests.scheduler.world import World, play, pod
 

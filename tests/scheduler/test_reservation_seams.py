@@ -33,8 +33,7 @@ from koordinator.scheduler.plugin.framework import (
     Watch,
 )
 from koordinator.scheduler.plugin.handle import Handling, SchedulingFailure
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, unschedulable
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, unschedulable
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial

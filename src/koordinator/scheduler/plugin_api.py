@@ -53,9 +53,9 @@ from koordinator.scheduler.plugin.framework import ScorePlugin as ScorePlugin
 from koordinator.scheduler.plugin.framework import Scores as Scores
 from koordinator.scheduler.plugin.framework import Watch as Watch
 from koordinator.scheduler.plugin.framework import default_normalize as default_normalize
-from koordinator.scheduler.plugin.pod_patch import PodPatch as PodPatch
 from koordinator.scheduler.plugin.status import SKIP as SKIP
 from koordinator.scheduler.plugin.status import SUCCESS as SUCCESS
+from koordinator.scheduler.plugin.status import PodPatch as PodPatch
 from koordinator.scheduler.plugin.status import Reason as Reason
 from koordinator.scheduler.plugin.status import Status as Status
 from koordinator.scheduler.plugin.status import SuggestionType as SuggestionType

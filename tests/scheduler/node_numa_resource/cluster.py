@@ -12,7 +12,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.plugin.pod_patch import PodPatch
+from koordinator.scheduler.plugin.status import PodPatch
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAColumns
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource

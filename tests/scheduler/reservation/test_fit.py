@@ -4,13 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.scheduler.plugins.reservation import fit, preallocation
-from koordinator.scheduler.plugins.reservation.amounts import (
+from koordinator.scheduler.plugins.reservation.fit import (
+    HeldReservation,
     Ignored,
     ReservationAmounts,
     ReservationNodeView,
+    ReservationRequest,
     added,
 )
-from koordinator.scheduler.plugins.reservation.fit import HeldReservation, ReservationRequest
 
 lists = st.dictionaries(st.sampled_from(["cpu", "memory", "x/y"]), st.integers(0, 9), max_size=3)
 rooms = st.builds(

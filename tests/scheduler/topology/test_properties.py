@@ -23,8 +23,7 @@ from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.columns import NodeAspect
-from koordinator.scheduler.table.nominations import Nominations
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import Nominations, PodInfo
 from koordinator.scheduler.table.trial import trial_of
 from tests.scheduler.topology import reference
 from tests.scheduler.topology.drawn_objects import NAMESPACES, OWNER_VIEWS, RACK, ZONE, Writer

@@ -17,14 +17,13 @@ from koordinator.api.reservation import (
 from koordinator.clock import parse_rfc3339
 from koordinator.scheduler.loop.outcomes import event_message
 from koordinator.scheduler.plugins.reservation import (
-    amounts,
     fit,
     lifecycle,
     matching,
     objects,
     preallocation,
 )
-from koordinator.scheduler.plugins.reservation.amounts import Ignored, ReservationAmounts, ReservationNodeView
+from koordinator.scheduler.plugins.reservation.fit import Ignored, ReservationAmounts, ReservationNodeView
 from koordinator.scheduler.plugins.reservation.matching import RequiredReservations, ReservationOwners
 from tests.vectors.compare import quantities, subset, tolerant
 
@@ -105,7 +104,7 @@ def _counts(body: Case) -> matching.NodeCounts:
 
 
 def _nominate(case: Case) -> str | None:
-    request = amounts.ints(case.get("podRequests") or {})
+    request = fit.ints(case.get("podRequests") or {})
     options = [
         preallocation.NominationCandidate(
             name=each["name"],
@@ -127,7 +126,7 @@ def policy_area(case: Case) -> Any:
             return _pre_allocate(case)
         case "reservationScore":
             room = _room(case["reservation"], case.get("preemptibleInReservation"))
-            return {"score": preallocation.score(amounts.ints(case.get("podRequests") or {}), room)}
+            return {"score": preallocation.score(fit.ints(case.get("podRequests") or {}), room)}
         case "nodeScores":
             scores = {node: score or 0 for node, score in case["scores"].items()}
             found = preallocation.node_scores(scores, case.get("orders") or {})
@@ -149,23 +148,23 @@ def _room(body: Case, preemptible: Case | None = None) -> ReservationAmounts:
     return ReservationAmounts(
         name=body.get("name", ""),
         is_restricted=body.get("policy") == "Restricted",
-        allocatable=amounts.ints(body.get("allocatable") or {}),
-        allocated=amounts.ints(body.get("allocated") or {}),
-        kept=amounts.ints(body.get("reserved") or {}),
+        allocatable=fit.ints(body.get("allocatable") or {}),
+        allocated=fit.ints(body.get("allocated") or {}),
+        kept=fit.ints(body.get("reserved") or {}),
         names=tuple(sorted(body.get("resourceNames") or ())),
         pods=body.get("assignedPods", 0),
-        preemptible=amounts.ints(preemptible or {}),
+        preemptible=fit.ints(preemptible or {}),
     )
 
 
 def _node(case: Case, matched: int) -> ReservationNodeView:
     return ReservationNodeView(
-        allocatable=amounts.ints(case.get("nodeAllocatable") or {}),
-        requested=amounts.ints(case.get("nodeRequested") or {}),
-        matched_allocated=amounts.ints(case.get("matchedAllocated") or {}),
+        allocatable=fit.ints(case.get("nodeAllocatable") or {}),
+        requested=fit.ints(case.get("nodeRequested") or {}),
+        matched_allocated=fit.ints(case.get("matchedAllocated") or {}),
         pods=case.get("podsOnNode", 0),
         matched=matched,
-        preemptible=amounts.ints(case.get("preemptibleOnNode") or {}),
+        preemptible=fit.ints(case.get("preemptibleOnNode") or {}),
     )
 
 
@@ -173,7 +172,7 @@ def _filter(case: Case) -> Any:
     inside = case.get("preemptibleInReservations") or {}
     rooms = [_room(each, inside.get(each["name"])) for each in case.get("reservations") or ()]
     asked = fit.ReservationRequest(
-        request=amounts.ints(case.get("podRequests") or {}),
+        request=fit.ints(case.get("podRequests") or {}),
         must_reserve=case.get("requiredFromReservation", False),
         name=case.get("reservationName", ""),
         is_ignoring=case.get("reservationIgnored", False),
@@ -190,10 +189,10 @@ def _pre_allocate(case: Case) -> Any:
         prefers_none=case.get("preferNoPreAllocated", False),
     )
     candidates = [
-        preallocation.PreAllocationCandidate(each["name"], amounts.ints(each.get("requests") or {}))
+        preallocation.PreAllocationCandidate(each["name"], fit.ints(each.get("requests") or {}))
         for each in case.get("candidates") or ()
     ]
-    request = amounts.ints(case["reservationRequests"])
+    request = fit.ints(case["reservationRequests"])
     room = _room(case["reservation"])
     found = preallocation.pre_allocate(request, _node(case, 0), room, candidates, policy)
     if not found.ok:
@@ -206,12 +205,12 @@ def _restore(case: Case) -> Any:
     held = [
         fit.HeldReservation(
             each.get("matched", False),
-            amounts.ints(each.get("allocatable") or {}),
-            tuple(amounts.ints(owner) for owner in each.get("owners") or ()),
+            fit.ints(each.get("allocatable") or {}),
+            tuple(fit.ints(owner) for owner in each.get("owners") or ()),
         )
         for each in case.get("reservations") or ()
     ]
-    found = fit.restore([amounts.ints(each) for each in case.get("plainPods") or ()], held)
+    found = fit.restore([fit.ints(each) for each in case.get("plainPods") or ()], held)
     return {
         "initial": _wire(found.initial),
         "podRequested": _wire(found.snapshot),
@@ -220,7 +219,7 @@ def _restore(case: Case) -> Any:
     }
 
 
-def _wire(values: amounts.Ints) -> Case:
+def _wire(values: fit.Ints) -> Case:
     return {name: f"{number}m" if name == "cpu" else str(number) for name, number in values.items()}
 
 

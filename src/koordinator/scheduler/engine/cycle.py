@@ -34,8 +34,7 @@ from koordinator.scheduler.plugin.framework import Later
 from koordinator.scheduler.plugin.status import NO_NODES, SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.table.columns import NOT_FEASIBLE, Rows
 from koordinator.scheduler.table.nodes import NodeTable
-from koordinator.scheduler.table.nominations import Nominations
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import Nominations, PodInfo
 
 RESERVE_TRIES_MAX = 16
 """Nodes tried in one cycle when Reserve refuses one after the other: more means that Filter is blind."""

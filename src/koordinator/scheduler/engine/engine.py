@@ -37,8 +37,7 @@ from koordinator.scheduler.plugin.handle import FailureHandlers
 from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.topology_tree import TopologyTree
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
-from koordinator.scheduler.table.nominations import Nominations
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import Nominations, PodInfo
 
 log = logging.getLogger(__name__)
 

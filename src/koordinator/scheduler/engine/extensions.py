@@ -36,8 +36,7 @@ from koordinator.scheduler.plugin.capabilities import (
     SharedFailure,
 )
 from koordinator.scheduler.plugin.framework import SCORE_MAX, Diagnosis, Plugin
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.plugin.status import SUCCESS, PodPatch, Status
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial
 

@@ -19,8 +19,7 @@ from koordinator.scheduler.plugin.framework import FilterPlugin, Handle
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable
-from koordinator.scheduler.table.nominations import Nominations
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import Nominations, PodInfo
 from koordinator.scheduler.table.trial import Trial, trial_of
 
 

@@ -22,7 +22,7 @@ from koordinator.scheduler.loop.event_handlers import EventHandlers
 from koordinator.scheduler.plugin.events import SCHEDULING, QueueingEvent
 from koordinator.scheduler.plugin.framework import Actions
 from koordinator.scheduler.plugin.handle import RecordKind
-from koordinator.scheduler.plugin.pod_patch import observed
+from koordinator.scheduler.plugin.status import observed
 from koordinator.scheduler.queue.scheduling_queue import SchedulingQueue
 from koordinator.scheduler.table.pod_info import PodInfo
 

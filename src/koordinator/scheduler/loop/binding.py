@@ -21,8 +21,7 @@ from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.engine.batch import BatchBinding
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import Placed
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, error, unschedulable
+from koordinator.scheduler.plugin.status import SUCCESS, Code, PodPatch, Status, error, unschedulable
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
 

@@ -25,8 +25,7 @@ from koordinator.api.reservation import Reservation
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.scheduler.plugin.framework import Diagnosis, Plugin, PreFilterResult, S
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SUCCESS, Status, Suggestion
+from koordinator.scheduler.plugin.status import SUCCESS, PodPatch, Status, Suggestion
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial
 

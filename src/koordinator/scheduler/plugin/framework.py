@@ -21,8 +21,15 @@ from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.handle import Actions as Actions
 from koordinator.scheduler.plugin.handle import Handle as Handle
 from koordinator.scheduler.plugin.handle import Watch as Watch
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, Suggestion, SuggestionType
+from koordinator.scheduler.plugin.status import (
+    SKIP,
+    SUCCESS,
+    PodPatch,
+    Reason,
+    Status,
+    Suggestion,
+    SuggestionType,
+)
 from koordinator.scheduler.table.columns import ColumnSpec, RowChange, Rows
 from koordinator.scheduler.table.pod_info import KeyPart, PodInfo
 

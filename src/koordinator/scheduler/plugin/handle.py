@@ -19,8 +19,7 @@ from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.plugin.topology_tree import TopologyTree
 from koordinator.scheduler.table.columns import TableColumn
 from koordinator.scheduler.table.nodes import NodeTable
-from koordinator.scheduler.table.nominations import Nominations
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import Nominations, PodInfo
 
 T = TypeVar("T", bound=Object)
 C = TypeVar("C")

@@ -1,12 +1,14 @@
-"""The answer of an extension point: a code that tells the next step, and reasons for people; and why a pod found no
-node, in the words that users of Kubernetes know. Source: behaviour/scheduler B4."""
+"""Say what plugins answer, why a pod found no node, in the words that users of Kubernetes know, and what plugins want
+written on a pod (or a Reservation) before it is bound. Source: behaviour/scheduler B4 and D1."""
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import msgspec
+
+from koordinator.api.core import Pod
 
 
 class Code(enum.IntEnum):
@@ -153,3 +155,67 @@ class Suggestion(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __str__(self) -> str:
         return f"Suggestion: {{type: {self.type}, message: {self.message}}}"
+
+
+class PodPatch:
+    """The changes that PreBind plugins want written, collected.
+
+    `annotations` and `labels` are set; None takes a key away. `add_finalizer` adds to those that the object
+    has. `spec` and `status` are merged into the object's.
+    """
+
+    def __init__(self) -> None:
+        self.annotations: dict[str, str | None] = {}
+        self.labels: dict[str, str | None] = {}
+        self.finalizers: list[str] = []
+        self.spec: dict[str, Any] = {}
+        self.status: dict[str, Any] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nobody wants anything written."""
+        return not (self.annotations or self.labels or self.finalizers or self.spec or self.status)
+
+    def add_finalizer(self, name: str) -> None:
+        """Keep the object from vanishing until somebody takes the finalizer away."""
+        if name not in self.finalizers:
+            self.finalizers.append(name)
+
+    def body(
+        self,
+        annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        finalizers: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Return the JSON merge patch for an object that has these; empty when there is nothing to write.
+
+        Values that the object has already are left out. Finalizers are a list, which a merge patch replaces as a
+        whole: the patch then holds all of them and is good for one version of the object only.
+        """
+        metadata: dict[str, Any] = {}
+        for field, wanted, have in (
+            ("annotations", self.annotations, annotations or {}),
+            ("labels", self.labels, labels or {}),
+        ):
+            differing = {key: value for key, value in wanted.items() if have.get(key) != value}
+            if differing:
+                metadata[field] = differing
+        missing = [name for name in self.finalizers if name not in finalizers]
+        if missing:
+            metadata["finalizers"] = [*finalizers, *missing]
+        body: dict[str, Any] = {}
+        if metadata:
+            body["metadata"] = metadata
+        if self.spec:
+            body["spec"] = dict(self.spec)
+        return body
+
+    def status_body(self) -> dict[str, Any]:
+        """Return the merge patch for the subresource `status`; empty when there is nothing to write."""
+        return {"status": dict(self.status)} if self.status else {}
+
+
+def observed(pod: Pod) -> dict[str, int]:
+    """Return the member of a condition that says which generation of the pod it is about; servers before 1.33 have
+    none."""
+    return {"observedGeneration": pod.metadata.generation} if pod.metadata.generation else {}

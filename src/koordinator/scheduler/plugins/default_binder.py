@@ -15,8 +15,7 @@ from koordinator.api.reservation import Reservation
 from koordinator.cluster import backoff, errors
 from koordinator.scheduler.plugin.capabilities import PreBindExtension
 from koordinator.scheduler.plugin.framework import BindPlugin, Handle, PreBindPlugin
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SUCCESS, Status, error
+from koordinator.scheduler.plugin.status import SUCCESS, PodPatch, Status, error
 from koordinator.scheduler.table.pod_info import PodInfo
 
 LOOK_PAUSES_S = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)

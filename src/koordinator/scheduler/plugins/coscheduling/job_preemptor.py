@@ -22,8 +22,7 @@ from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.preemption.victims import NOWHERE, Residents
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable
-from koordinator.scheduler.table.nominations import job_of
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo, job_of
 
 
 class JobResidents(Residents):

@@ -53,11 +53,11 @@ from koordinator.scheduler.plugin.framework import (
     ScorePlugin,
     Scores,
 )
-from koordinator.scheduler.plugin.pod_patch import PodPatch
 from koordinator.scheduler.plugin.status import (
     SKIP,
     SUCCESS,
     Code,
+    PodPatch,
     Status,
     fit_error,
     unresolvable,

@@ -35,9 +35,8 @@ from koordinator.scheduler.plugin.framework import (
     Watch,
     default_normalize,
 )
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, unresolvable
-from koordinator.scheduler.plugins.device_share import describe, request
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, unresolvable
+from koordinator.scheduler.plugins.device_share import node_device_cache, request
 from koordinator.scheduler.plugins.device_share.allocate import (
     AllocateOptions,
     DeviceDecision,
@@ -416,7 +415,7 @@ class DeviceShare(
         """Return what the pod asks for, and what each device of the node has left."""
         if state is None:
             return ()
-        return describe.facts(state.asked, self.cache.at(row))
+        return node_device_cache.facts(state.asked, self.cache.at(row))
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
@@ -437,7 +436,7 @@ class DeviceShare(
 
     def _summary_of(self, row: int, record: NodeDeviceRecord) -> Mapping[str, Any]:
         keys = {uid: pod.key for uid, pod in self._table.pods_at(row).items()}
-        return describe.summary(record, keys)
+        return node_device_cache.summary(record, keys)
 
 
 def _has_topology(devices: NodeDevices) -> bool:

@@ -32,8 +32,15 @@ from koordinator.scheduler.plugin.framework import (
     ReservePlugin,
     Watch,
 )
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import (
+    SKIP,
+    SUCCESS,
+    PodPatch,
+    Reason,
+    Status,
+    unresolvable,
+    unschedulable,
+)
 from koordinator.scheduler.plugins.dynamic_resources import claim_allocations, demand, supply
 from koordinator.scheduler.plugins.dynamic_resources.allocator import AllocationOutcome
 from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import (

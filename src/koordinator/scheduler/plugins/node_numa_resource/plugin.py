@@ -33,8 +33,7 @@ from koordinator.scheduler.plugin.framework import (
     Scores,
     Watch,
 )
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, error
 from koordinator.scheduler.plugins.node_numa_resource import (
     admission,
     bulk,

@@ -14,7 +14,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster, PatchType
 from koordinator.scheduler.plugin.events import PREEMPTING
 from koordinator.scheduler.plugin.framework import Handle
-from koordinator.scheduler.plugin.pod_patch import observed
+from koordinator.scheduler.plugin.status import observed
 from koordinator.scheduler.plugins.preemption.victims import Candidate
 from koordinator.scheduler.table.pod_info import PodInfo
 

@@ -29,8 +29,7 @@ from koordinator.scheduler.plugins.preemption.victims import (
 )
 from koordinator.scheduler.table.columns import RowChange, Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
-from koordinator.scheduler.table.nominations import Nominations
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import Nominations, PodInfo
 from koordinator.scheduler.table.trial import trial_of
 
 NOBODY = -1

@@ -8,16 +8,17 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from koordinator.api.scalars import ScalarError, parse_int
-from koordinator.scheduler.plugins.reservation.amounts import (
+from koordinator.scheduler.plugins.reservation.fit import (
     NOTHING_IGNORED,
     Ignored,
     Ints,
     ReservationAmounts,
     ReservationNodeView,
     added,
+    node_reasons,
+    short_in_room,
     short_on_node,
 )
-from koordinator.scheduler.plugins.reservation.fit import node_reasons, short_in_room
 
 SCORE_MAX = 100
 NOBODY = "node(s) no pod(s) to meet the pre-allocation requirements"

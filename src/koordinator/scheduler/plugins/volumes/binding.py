@@ -32,8 +32,7 @@ from koordinator.scheduler.plugin.framework import (
     ScorePlugin,
     Scores,
 )
-from koordinator.scheduler.plugin.pod_patch import PodPatch
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Code, Status, unresolvable
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Code, PodPatch, Status, unresolvable
 from koordinator.scheduler.plugins.node_resources_fit import (
     ShapePoint,
     check_shape,
