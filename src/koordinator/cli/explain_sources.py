@@ -80,8 +80,7 @@ def pod_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> P
     engine = found.engine
     for each in ask.nodes or ():
         if engine.table.row_of(each) is None:
-            names = [engine.table.name_of(row) for row in engine.table.rows.tolist()]
-            raise unknown("node", each, names)
+            raise unknown("node", each, [engine.table.name_of(row) for row in engine.table.rows.tolist()])
     _refresh(found)
     answer = explain(
         engine,

@@ -251,5 +251,4 @@ def options(command: Any) -> Any:
 def of(values: Mapping[str, Any]) -> tuple[Flags, list[str]]:
     """Return the flags, and those that were given although they have no effect."""
     given = [name for name in WITHOUT_EFFECT if values[name.replace("-", "_")] is not None]
-    own = {field: values[field] for field in Flags.__struct_fields__}
-    return Flags(**own), given
+    return Flags(**{field: values[field] for field in Flags.__struct_fields__}), given

@@ -56,8 +56,7 @@ def start(flags: Flags, inert: Sequence[str]) -> None:
     settings = read_config(flags)
     gates = read_gates(flags.feature_gates)
     if flags.write_config_to is not None:
-        plugins = installed_plugins()
-        flags.write_config_to.write_text(http.as_yaml(settings, plugins))
+        flags.write_config_to.write_text(http.as_yaml(settings, installed_plugins()))
         return
     auditing(flags)
     connection = settings.client_connection

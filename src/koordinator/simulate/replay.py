@@ -126,8 +126,7 @@ class _Replay:
         timer: Callable[[], float],
         progress: Progress,
     ) -> None:
-        now_s = dumps.newest_s(given.others, given.nodes, ())
-        self.clock = FixedClock(now_s)
+        self.clock = FixedClock(dumps.newest_s(given.others, given.nodes, ()))
         self.actions = ReplayActions()
         network = network_of(given)
         self.engine = Engine(
@@ -313,8 +312,7 @@ class _Replay:
         table = self.engine.table
         columns = [table.registry.column(name) for name in self.resources]
         have = table.allocatable[columns].sum(axis=1)
-        used = table.requested[columns].sum(axis=1)
-        return tuple((used / np.maximum(have, 1)).tolist())
+        return tuple((table.requested[columns].sum(axis=1) / np.maximum(have, 1)).tolist())
 
 
 class _Timeline:

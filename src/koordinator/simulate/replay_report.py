@@ -164,8 +164,7 @@ def _capacity(result: ReplayResult) -> tuple[I64, I64]:
     """(resources, nodes): allocatable and requested."""
     table = result.engine.table
     columns = [table.registry.column(name) for name in result.resources]
-    rows = table.rows
-    return table.allocatable[columns][:, rows], result.fullest.requested
+    return table.allocatable[columns][:, table.rows], result.fullest.requested
 
 
 def _free_slots(result: ReplayResult) -> I64:

@@ -171,8 +171,7 @@ class _Day:
         return max(ratio, 0.0) * float(self.fleet.capacity.sum())
 
     def _scheduler(self, *, load_aware: bool) -> Scheduler:
-        config = scheduler_config(load_aware=load_aware)
-        return Scheduler(self.cluster, config, seed=self.scenario.seed)
+        return Scheduler(self.cluster, scheduler_config(load_aware=load_aware), seed=self.scenario.seed)
 
     async def _install(self) -> None:
         """Create what an installation brings, and the two namespaces."""

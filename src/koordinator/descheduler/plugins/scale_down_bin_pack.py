@@ -117,6 +117,5 @@ def _size(pods: Iterable[Pod], node: Node, weights: Mapping[str, float]) -> floa
     for name, weight in weights.items():
         capacity = quantity.of(node.status.allocatable.get(name)).milli
         if capacity > 0:
-            used = sum(one.get(name, quantity.ZERO).milli for one in requests)
-            total += weight * used / capacity
+            total += weight * sum(one.get(name, quantity.ZERO).milli for one in requests) / capacity
     return total

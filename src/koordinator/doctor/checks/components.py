@@ -144,8 +144,7 @@ def _versions(installation: Installation) -> Iterator[Finding]:
 def _tag(image: str) -> str:
     """Return the tag, or the digest, of an image."""
     name, _, digest = image.partition("@")
-    last = name.rpartition("/")[2]
-    return last.partition(":")[2] or digest
+    return name.rpartition("/")[2].partition(":")[2] or digest
 
 
 LEASES = {

@@ -122,8 +122,7 @@ REGION_KEYS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.
 def zone_of(labels: dict[str, str]) -> tuple[str, str]:
     """Region and zone of a node, each "" when it does not say."""
     region = next((labels[key] for key in REGION_KEYS if key in labels), "")
-    zone = next((labels[key] for key in ZONE_KEYS if key in labels), "")
-    return region, zone
+    return region, next((labels[key] for key in ZONE_KEYS if key in labels), "")
 
 
 def interleaved(rows: Rows, zones: list[tuple[str, str]]) -> Rows:
@@ -135,8 +134,7 @@ def interleaved(rows: Rows, zones: list[tuple[str, str]]) -> Rows:
         turn = turns[zone] = turns.get(zone, -1) + 1
         keys.append(turn)
     number = {zone: index for index, zone in enumerate(turns)}
-    order = np.lexsort(([number[zone] for zone in zones], keys))
-    return rows[order]
+    return rows[np.lexsort(([number[zone] for zone in zones], keys))]
 
 
 class ZoneOrder(RowKeeper):

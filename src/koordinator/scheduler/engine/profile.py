@@ -305,8 +305,7 @@ def _merge_set(defaults: list[PluginRef], own: PluginSet, field: str) -> list[Pl
         raise SchedulerConfigError(f"plugins.{field}.enabled", f"{_duplicate(names)} appears twice")
     disabled = {ref.name for ref in own.disabled}
     kept = [] if "*" in disabled else [ref for ref in defaults if ref.name not in disabled]
-    merged = [enabled.pop(ref.name, ref) for ref in kept]
-    return merged + list(enabled.values())
+    return [enabled.pop(ref.name, ref) for ref in kept] + list(enabled.values())
 
 
 def _expand(

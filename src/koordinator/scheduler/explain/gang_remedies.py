@@ -162,8 +162,7 @@ def _lower_requests(attempts: _Attempts, found: Survey, outcome: RehearsalResult
         if target is None:
             continue
         variant = for_requests(pod.pod, wanted, {names[column]: target})
-        changed = _of_those(variant, alike)
-        after = yield from attempts.changed(changed)
+        after = yield from attempts.changed(_of_those(variant, alike))
         if after is not None and after.is_enough:
             made.append(_remedy("requests", f"{variant.change}, on every member", after))
     return made
@@ -383,8 +382,7 @@ def _evicted(engine: Engine, group: GangSet, outcome: RehearsalResult) -> Steps[
         yield
         kind = kind_of(engine, waiting[0].pod)
         alike = [each for each in waiting if kind_of(engine, each.pod) == kind]
-        offers = _offers_beside(engine, outcome, made, alike[0])
-        found = list(zip(alike, offers, strict=False))
+        found = list(zip(alike, _offers_beside(engine, outcome, made, alike[0]), strict=False))
         if not found:
             return ()
         made += found

@@ -134,8 +134,7 @@ def _try(engine: Engine, pods: Sequence[PodInfo], rows: Rows | None, *, with_evi
             elif offers:
                 name = _make_room(trial, offers[0])
             else:
-                message = found.evaluation.fit_error("", found.kept_free.values())
-                status = unresolvable(message)
+                status = unresolvable(found.evaluation.fit_error("", found.kept_free.values()))
                 return Try(tuple(placed), found, status, tuple(_details(found, rows)), tuple(all_offers))
             trial.add(pod, name)
             placed.append(_scheduled(pod.pod, name))

@@ -256,8 +256,7 @@ class WhatIf:
         is_above = name in self._path and name != self._place.ref.name
         sums = quota.own if is_above else quota.below
         asked = max(sums.request.get(resource, 0) + change.asks.get(name, 0), 0)
-        ask = QuotaPodRequest(key=f"all of {name}", request=amounts_of({resource: asked}))
-        copy.add_pod(name, ask)
+        copy.add_pod(name, QuotaPodRequest(key=f"all of {name}", request=amounts_of({resource: asked})))
 
     def _fits(self, change: QuotaChange) -> bool:
         used = self._place.quota.below.used.get(self._resource, 0) + change.used
@@ -341,8 +340,7 @@ class WhatIf:
         for name in self._path:
             if self._fits(QuotaChange(maxes=maxes)):
                 break
-            quota = self._quotas[name]
-            high = quota.max.get(self._resource, 0)
+            high = self._quotas[name].max.get(self._resource, 0)
             grown = need - self._place.quota.max.get(self._resource, 0)
             if name == self._place.ref.name and grown <= 0:
                 return []

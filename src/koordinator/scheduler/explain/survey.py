@@ -221,8 +221,7 @@ def plugin_answers(found: Survey, position: int) -> list[PluginAnswer]:
     answers = []
     for index, plugin in enumerate(found.filters):
         code = int(found.codes[index, position])
-        state = found.evaluation.state_of(plugin.name)
-        details = plugin.facts(state, row)
+        details = plugin.facts(found.evaluation.state_of(plugin.name), row)
         if code:
             answers.append(_refusal(found.status_of(index, code), details))
         else:

@@ -151,8 +151,7 @@ class ExtenderClient:
             ) as response:
                 text = await response.read()
                 if response.status != 200:
-                    reason = f"{verb} was answered with code {response.status}"
-                    raise ExtenderError(self._prefix, reason)
+                    raise ExtenderError(self._prefix, f"{verb} was answered with code {response.status}")
         except TimeoutError as error:
             raise ExtenderError(self._prefix, f"no answer to {verb} in {self.config.timeout_s:g}s") from error
         except aiohttp.ClientError as error:

@@ -110,8 +110,7 @@ class StatusWriter:
             while not self._pending:
                 self._filled.clear()
                 await self._filled.wait()
-            uid = next(iter(self._pending))
-            pod, verdict = self._pending.pop(uid)
+            pod, verdict = self._pending.pop(next(iter(self._pending)))
             try:
                 await self._write(pod, verdict)
             except errors.NotFound:

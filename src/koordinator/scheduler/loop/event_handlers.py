@@ -68,8 +68,7 @@ class EventHandlers:
                 self._queue.happened(event, now_s)
         else:
             self._queue.happened(event, now_s)
-        series = self._metrics.event_handling.of(event.kind.value)
-        series.observe(max(0.0, self._clock.now() - now_s))
+        self._metrics.event_handling.of(event.kind.value).observe(max(0.0, self._clock.now() - now_s))
         self.wake()
 
     def activate(self, uids: Iterable[str], *, at_once: bool = True) -> None:
@@ -139,8 +138,7 @@ class EventHandlers:
         log.warning("pod not schedulable: %s", error, extra={"pod": pod.key})
         recorder = self._recorders.get(pod.spec.scheduler_name)
         if recorder is not None and not pod.spec.node_name:
-            note = event_note(str(error))
-            recorder.warning(pod, "FailedScheduling", note, action=SCHEDULING)
+            recorder.warning(pod, "FailedScheduling", event_note(str(error)), action=SCHEDULING)
 
     def _assigned(self, info: PodInfo) -> None:
         place = self._table.place_of(info.uid)

@@ -277,8 +277,7 @@ class FilterPlugin(Plugin[S]):
         row = event.row
         if row is None or self.handle.table.node_at(row) is None:
             return row is None
-        codes = self.filter(self.prepare(pod), np.array([row], np.intp))
-        return bool(codes[0] == 0)
+        return bool(self.filter(self.prepare(pod), np.array([row], np.intp))[0] == 0)
 
 
 class Diagnosis(Protocol):

@@ -174,8 +174,7 @@ class NodeResourcesFit(
             self._mean = _half_up_mean_of_positive
 
     def prepare(self, pod: PodInfo) -> FitState:
-        registry = self.handle.table.registry
-        names = registry.names
+        names = self.handle.table.registry.names
         amounts = dict(pod.requests)
         wanted = [column for column in amounts if not self._is_ignored(names[column])]
         wanted.sort(key=lambda column: (_NATIVE_ORDER.get(names[column], 3), names[column]))
@@ -381,8 +380,7 @@ NONZERO_INDEX = {resource_vector.CPU_COLUMN: 0, resource_vector.MEMORY_COLUMN: 1
 def least_allocated(used: I64, capacity: I64) -> I64:
     """100 when empty, 0 when full, over-full or without the resource. Shapes: (rows,)."""
     divisor = np.maximum(capacity, 1)
-    free = np.maximum(capacity - used, 0)
-    return np.asarray(free * SCORE_MAX // divisor)
+    return np.asarray(np.maximum(capacity - used, 0) * SCORE_MAX // divisor)
 
 
 def most_allocated(used: I64, capacity: I64) -> I64:

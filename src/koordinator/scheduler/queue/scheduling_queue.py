@@ -398,8 +398,7 @@ class SchedulingQueue:
 
     def _trim_events(self) -> None:
         """Forget events from before the oldest pod in flight was popped; all of them when there is none."""
-        oldest = next(iter(self._in_flight.values()), self._event_sequence)
-        seen = oldest - self._events_dropped
+        seen = next(iter(self._in_flight.values()), self._event_sequence) - self._events_dropped
         # In chunks, as taking from the front of a list costs its length.
         if seen > EVENTS_TRIM_CHUNK or not self._in_flight:
             del self._events[:seen]

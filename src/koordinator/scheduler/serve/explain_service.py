@@ -77,8 +77,7 @@ async def _told_live(scheduler: Scheduler, group: GangSet, *, with_remedies: boo
     engine = scheduler.engine
     for profile in engine.profiles.values():
         engine.refresh(profile, scheduler.clock.now())
-    steps = explain_group(engine, group, with_remedies=with_remedies, is_live=True)
-    return await in_turns(steps, engine)
+    return await in_turns(explain_group(engine, group, with_remedies=with_remedies, is_live=True), engine)
 
 
 async def explain_live(scheduler: Scheduler, pod: Pod, question: PodQuestion) -> PodAnswer:

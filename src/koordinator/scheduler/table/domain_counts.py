@@ -132,8 +132,7 @@ class DomainCounts:
             self.by_value = layout.nobody.copy()
             rows, counts = tally.arrays()
             is_known = rows < layout.slots.size
-            slots = layout.slots[rows[is_known]]
-            np.add.at(self.by_value, slots, counts[is_known])
+            np.add.at(self.by_value, layout.slots[rows[is_known]], counts[is_known])
             self.by_value[ABSENT] = 0
         self.total = int(self.by_value.sum()) if tally.rows else 0
         self._levels: dict[int, int] | None = None

@@ -98,8 +98,7 @@ class Balance:
         for row in phase.sources:
             removable = self._removable(row, phase)
             if removable:
-                ranked = self._rank(row, removable, phase)
-                evicted += yield from self._relieve(row, ranked, phase, budget)
+                evicted += yield from self._relieve(row, self._rank(row, removable, phase), phase, budget)
         return evicted
 
     def _relieve(
@@ -199,8 +198,7 @@ class Balance:
         loads = [self._found.loads[row] for row in rows]
         names = [*self._names, *([] if PODS in self._names else [PODS])]
         used = usage.columns((exact[row] for row in rows), names)
-        capacity = usage.capacity_columns(loads, names)
-        scores = node_scores(used, capacity, names, self._options.weights)
+        scores = node_scores(used, usage.capacity_columns(loads, names), names, self._options.weights)
         ranked = sorted(range(len(rows)), key=lambda i: (-int(scores[i]), loads[i].name))
         return [rows[i] for i in ranked]
 

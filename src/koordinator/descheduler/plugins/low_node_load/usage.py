@@ -192,8 +192,7 @@ def _fill_pair(
     low: Thresholds, high: Thresholds, names: tuple[str, ...], unlimited: float
 ) -> tuple[Thresholds, Thresholds]:
     filled_low = {name: low.get(name, unlimited) for name in names}
-    filled_high = {name: high.get(name, 0.0) if name in low else unlimited for name in names}
-    return filled_low, filled_high
+    return filled_low, {name: high.get(name, 0.0) if name in low else unlimited for name in names}
 
 
 def _pair(

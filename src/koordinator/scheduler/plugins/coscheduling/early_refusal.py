@@ -301,8 +301,7 @@ class EarlyRefusals:
         if eviction is not None and eviction.status.is_skip:
             return None
         active = prospects.evaluate(pod).active_filters() or ()
-        filters = frozenset(plugin.name for plugin, _ in active)
-        return _told(missing, gangs, kinds, filters, eviction)
+        return _told(missing, gangs, kinds, frozenset(plugin.name for plugin, _ in active), eviction)
 
     def _by_kind(
         self, prospects: Prospects, pod: PodInfo, gangs: Iterable[Gang]

@@ -263,8 +263,7 @@ class GangEvents:
         if in_round:
             return Effect()  # the end of the round sees to those that wait
         rejected = self._take_held((gang_id,))
-        one_of = self._adopt(gang_id)
-        return Effect(one_of=one_of, rejected=rejected, message=EndReason.GANG_GONE.value)
+        return Effect(one_of=self._adopt(gang_id), rejected=rejected, message=EndReason.GANG_GONE.value)
 
     def _adopt(self, gang_id: str) -> tuple[str, ...]:
         """Pods that are left of a gang without its PodGroup may describe a gang themselves; whom to try then."""

@@ -111,8 +111,7 @@ class EmptyingCosts:
         _, rank = np.unique(priorities, return_inverse=True)
         names, job = np.unique(jobs, return_inverse=True)
         self._job_count = max(names.size, 1)
-        pair = nodes * self._job_count + job
-        pairs, where = np.unique(pair, return_inverse=True)
+        pairs, where = np.unique(nodes * self._job_count + job, return_inverse=True)
         top: I64 = np.zeros(pairs.size, np.int64)
         np.maximum.at(top, where, rank)
         order = np.argsort(pairs % self._job_count, kind="stable")

@@ -134,8 +134,7 @@ class GangPreemption:
         now = self._gangs.round_of(pod.pod) if self._gang_of(pod) is not None else None
         if self._residents is None:
             if self._gang_of(pod) is not None and self._is_vacating_for(pod):
-                text = f"preemption: {PreemptReason.TERMINATING.value}"
-                return PostFilterResult(unresolvable(text))
+                return PostFilterResult(unresolvable(f"preemption: {PreemptReason.TERMINATING.value}"))
             return PostFilterResult(unschedulable())
         began_s = self._handle.clock.now()
         job = self._job_of(pod)
@@ -346,8 +345,7 @@ class GangPreemption:
 
     def _give_up(self, job: PreemptorJob, message: str) -> None:
         nominations, table = self._handle.nominations, self._handle.table
-        pods = (*job.members.values(), *job.waiting)
-        for pod in pods:
+        for pod in (*job.members.values(), *job.waiting):
             row = table.row_of(nominations.node_of(pod.uid))
             if nominations.remove(pod.uid) is not None and row is not None:
                 self._handle.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))

@@ -346,8 +346,7 @@ class GangRounds(GangEvents):
             return Rejection(is_tired=is_tired)
         if key in gang.leaving and not self._incomplete(gang.config):
             return Rejection()
-        name = pod.metadata.name
-        message = f'Gang "{gang.gang_id}" gets rejected due to Pod "{name}" in Unreserve'
+        message = f'Gang "{gang.gang_id}" gets rejected due to Pod "{pod.metadata.name}" in Unreserve'
         return Rejection(message, self._take_held(gang.config.group), is_tired)
 
     def _gone(self, gang: Gang | None) -> Rejection:

@@ -206,8 +206,7 @@ class _Attempt:
         pcies = self._pcies(primary, first.picked)
         is_same = self.pod.joint is not None and self.pod.joint.required_scope == SAME_PCIE
         for device_type in others:
-            preference = _Preference(pcies, len(pcies) if is_same else 0)
-            picked = self._pick(device_type, preference)
+            picked = self._pick(device_type, _Preference(pcies, len(pcies) if is_same else 0))
             if not picked.status.is_success:
                 return DeviceDecision(status=picked.status)
             if is_same and self._pcies(device_type, picked.picked) != pcies:

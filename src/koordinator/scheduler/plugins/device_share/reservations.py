@@ -76,8 +76,7 @@ def allocate_reserved(
     base = _sum([limits.given_back, *counted_twice])
     reasons: list[str] = []
     for reservation in matched:
-        of_reservation = within(reservation, limits, _sum([base, *owners]))
-        decision = allocate(node, pod, of_reservation, options)
+        decision = allocate(node, pod, within(reservation, limits, _sum([base, *owners])), options)
         if decision.status.is_success:
             return ReservedDecision(decision, reservation.name)
         reasons += [f"Reservation(s) {reason}" for reason in decision.status.reasons]

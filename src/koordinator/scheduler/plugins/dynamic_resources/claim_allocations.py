@@ -369,8 +369,7 @@ class ClaimWriter:
             if promise.is_doubtful:
                 self._handle.actions.spawn(self._settle(promise), f"claim {promise.claim.key}")
         if booked is None or any(promise.written_version for promise in promises) or self._is_user(pod, keys):
-            work = self._give_up(pod, keys)
-            self._handle.actions.spawn(work, f"claims of {pod.key}")
+            self._handle.actions.spawn(self._give_up(pod, keys), f"claims of {pod.key}")
         return bool(promises)
 
     def _is_user(self, pod: PodInfo, keys: Sequence[ClaimKey]) -> bool:

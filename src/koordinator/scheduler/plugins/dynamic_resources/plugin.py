@@ -313,8 +313,7 @@ class DynamicResources(
         state = self.prepare(pod)
         claim = self._misplaced(state, pod)
         if claim is not None:
-            work = self._writer.deallocate(claim)
-            self.handle.actions.spawn(work, f"deallocating claim {claim.key}")
+            self.handle.actions.spawn(self._writer.deallocate(claim), f"deallocating claim {claim.key}")
         return _would_answer(state, claim)
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:

@@ -105,8 +105,7 @@ class QuotaHooks:
                     hooks.append(made)
         if problems:
             raise ValueError("; ".join(problems))
-        took = handle.metrics.registry.shared(_latency())
-        return cls(hooks, handle.clock.now, took)
+        return cls(hooks, handle.clock.now, handle.metrics.registry.shared(_latency()))
 
     def __bool__(self) -> bool:
         return bool(self._hooks)

@@ -152,8 +152,7 @@ class QuotaIndex(QueueingHintIndex):
                 self._slots[slot] = self._number(pod)
         slots = self._slots[:slot_count]
         if isinstance(event.new, frozenset) and not self._all_of_tree:
-            numbers = [self._numbers[name] for name in event.new if name in self._numbers]
-            return np.isin(slots, numbers)
+            return np.isin(slots, [self._numbers[name] for name in event.new if name in self._numbers])
         if event.kind is ClusterEvent.ASSIGNED_POD_DELETED and isinstance(event.old, PodInfo):
             return np.asarray(slots == self._number(event.old))
         return np.asarray(slots != _FREE)

@@ -441,8 +441,7 @@ class RuntimeCalculator:
         auto_min = dict(child.min)
         for name, (available, wanted) in short.items():
             unit = nanos_per_unit(name)
-            minimum = to_units(child.min.get(name, 0), unit)
-            auto_min[name] = scaled_min(minimum, available, wanted) * unit
+            auto_min[name] = scaled_min(to_units(child.min.get(name, 0), unit), available, wanted) * unit
         return auto_min
 
     def _shortages(self) -> dict[str, tuple[int, int]]:

@@ -330,8 +330,7 @@ class LoadAwareScheduling(
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
         """Add the pod to its row; do not log what an evaluation foresees, as the table logs the pod itself."""
         estimated, is_prod = self._last_facts(pod)
-        now_s = self.handle.clock.now()
-        found = load.assigned_pod(pod.pod, estimated, is_prod, self.policy.args, now_s)
+        found = load.assigned_pod(pod.pod, estimated, is_prod, self.policy.args, self.handle.clock.now())
         node_load = self._load_at(row)
         if node_load.set_pod(pod.uid, found):
             self._write_sums(row, node_load)

@@ -170,8 +170,7 @@ class Offers:
             kept = np.flatnonzero(has_room)
         for position in range(len(levels) - 1, -1, -1):
             at = depth + position
-            ordered = self.sorted(at, levels[position])
-            for index in self._gathered(at, ordered, wanted):
+            for index in self._gathered(at, self.sorted(at, levels[position]), wanted):
                 yield at, index
 
     def sorted(self, depth: int, indices: Indices) -> Indices:

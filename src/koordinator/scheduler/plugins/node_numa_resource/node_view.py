@@ -203,8 +203,7 @@ def best_numa(
     ]
     if len(fitting) < 2:
         return fitting[0][1] if fitting else None
-    binds = terms.binding.binds_cpus
-    demand = score.demand(plan.requests, view.facts.cpu_ratio, binds_cpus=binds)
+    demand = score.demand(plan.requests, view.facts.cpu_ratio, binds_cpus=terms.binding.binds_cpus)
     best, most = None, -1
     for slot, numa in fitting:
         capacity = view.facts.zones[numa]

@@ -101,8 +101,7 @@ class RestoreState(msgspec.Struct, frozen=True):
 
         `victims` are pods within the reservation that a preemption would evict, taken together.
         """
-        shared = self.node_path()
-        zones = _summed((shared.zones, reservation.remained))
+        zones = _summed((self.node_path().zones, reservation.remained))
         if reservation.policy is not AllocatePolicy.RESTRICTED or not is_real:
             preferred = union_of(each.cpus for each in self.matched) | reservation.remained_cpus
             return GivenBack(zones=zones, preferred_cpus=preferred)

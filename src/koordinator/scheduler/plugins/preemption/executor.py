@@ -109,8 +109,7 @@ class PreemptionExecutor:
         def ended() -> None:
             self.under_way.discard(uid)
 
-        told = [*terms.nominations, *((loser, "") for loser in losers)]
-        running = work.run(leaving, told, ended)
+        running = work.run(leaving, [*terms.nominations, *((loser, "") for loser in losers)], ended)
         if actions.spawn(running, f"preemption by {preemptor.key}", ended) and leaving:
             self.under_way.add(uid)
 

@@ -249,8 +249,7 @@ class Search:
         by_importance = (-priorities, starts_s)
         is_protected = self._protected(pods, in_ranks(node_of, by_importance, rows.size))
         order = in_ranks(node_of, (~is_protected, *by_importance), rows.size)
-        columns = outlook.columns
-        amounts = residents.amounts_of(columns, slots)
+        amounts = residents.amounts_of(outlook.columns, slots)
         must_go = victims_of(order, amounts, outlook.room(rows))
         losses = losses_of(order, must_go, priorities, starts_s, is_protected, PRIORITY_OFFSET)
         for index, row in enumerate(rows.tolist()):

@@ -181,8 +181,7 @@ def fit(
         by_node.update(short)
         by_room.extend(own)
     if asked.must_reserve:
-        reasons = (*node_reasons(by_node), *by_room)
-        return Fit(False, reasons=reasons or (NONE_MEETS,))
+        return Fit(False, reasons=(*node_reasons(by_node), *by_room) or (NONE_MEETS,))
     # What is reserved stays counted as used here: the pod would have to do without it.
     short_names = by_node or set(short_on_node(asked.request, node, (), ignored))
     return Fit(not short_names, reasons=node_reasons(short_names))

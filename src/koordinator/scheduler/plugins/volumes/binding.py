@@ -257,8 +257,7 @@ class VolumeBinding(
                 is_unbound |= ~reaches
                 _note(plan, claim, volume, reaches, filling)
                 return np.ones(rows.size, np.bool_)
-        volumes = self._commitments.free_volumes(class_of(claim))
-        for volume in catalog.free_volumes(claim, volumes):
+        for volume in catalog.free_volumes(claim, self._commitments.free_volumes(class_of(claim))):
             name = volume.metadata.name
             takes = ~is_served & self._reaches(volume, rows)
             if name in taken:
@@ -322,8 +321,7 @@ class VolumeBinding(
     def score(self, state: BindingState, rows: Rows) -> Scores:
         """Mean over storage classes of the shape at what is asked of the volumes found there."""
         fillings: dict[str, StorageUtilization] = {}
-        plan = PodVolumes(static=[], dynamic=[])
-        self._plan(state.unbound, rows, plan, fillings)
+        self._plan(state.unbound, rows, PodVolumes(static=[], dynamic=[]), fillings)
         sums = np.zeros(rows.size)
         counts = np.zeros(rows.size, np.int64)
         for filling in fillings.values():
