@@ -113,6 +113,14 @@ def test_a_number_is_taken_up_to_both_ends_of_its_range(
             cgroup_knobs.check(knob, V1, f"{prefix}{number}")
 
 
+def test_v2_takes_any_burst_from_none_on() -> None:
+    for number in (0, 100_000_001, 2**63 - 1):
+        cgroup_knobs.check(Knob.CPU_BURST, V2, str(number))
+    for number in (-1, 2**63):
+        with pytest.raises(KnobValueError):
+            cgroup_knobs.check(Knob.CPU_BURST, V2, str(number))
+
+
 def test_a_class_id_may_be_hexadecimal() -> None:
     assert cgroup_knobs.encode(Knob.NET_CLASS, V1, "0x10003") == "0x10003"
 

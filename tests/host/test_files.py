@@ -174,6 +174,18 @@ def test_more_files_than_descriptors_close_the_least_used(tmp_path: Path) -> Non
     files.close()
 
 
+def test_never_are_more_files_open_than_there_may_be(tmp_path: Path) -> None:
+    files = Files(descriptors_max=4)
+    counts = []
+    for number in range(12):
+        (tmp_path / str(number)).write_text(str(number))
+        assert files.hot(str(tmp_path / str(number))) == str(number).encode()
+        counts.append(files.kept_count)
+
+    assert counts == [1, 2, 3] + [4] * 9
+    files.close()
+
+
 NUMBERS = st.integers(0, 2**63 - 1)
 V1_STAT = ["cache", "rss", "inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable"]
 V2_STAT = ["anon", "file", "inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable"]

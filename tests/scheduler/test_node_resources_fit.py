@@ -10,7 +10,9 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.built_in import installed_plugins
+from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.table.pod_info import PodInfo
+from tests.scheduler.small_cluster import SmallCluster
 from tests.scheduler.world import node, pod
 
 
@@ -35,3 +37,14 @@ def test_each_resource_that_is_short_is_named_however_many_are_asked_for(count: 
         row = engine.table.row_of(name)
         assert row is not None
         assert evaluation.status_of(row).reasons == tuple(f"Insufficient {each}" for each in short)
+
+
+@pytest.mark.parametrize(("more_bytes", "score"), [(0, (75 + 99) // 2), (1, (75 + 98) // 2)])
+def test_amounts_beyond_floating_point_are_scored_to_the_last_byte(more_bytes: int, score: int) -> None:
+    cluster = SmallCluster.shipped()
+    cluster.node(node("large", cpu="8", memory="25Pi"))
+    cluster.node(node("small", cpu="8", memory="16Gi"))
+    fit = cluster.plugin(NodeResourcesFit)
+    state = fit.prepare(cluster.pod(pod("p", cpu="2", memory=str(2**48 + more_bytes))))
+
+    assert fit.score(state, cluster.table.rows[:1]).tolist() == [score]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.predict.histogram import (
     CPU_BUCKETS,
+    EPSILON,
     MEMORY_BUCKETS,
     Buckets,
     HistogramCheckpoint,
@@ -79,6 +80,21 @@ def test_a_loaded_row_goes_on_as_a_loaded_histogram(samples: list[float], pause_
     scalar.add(3.0, 1.0, START_S + pause_s)
 
     assert_same(table, [scalar])
+
+
+@pytest.mark.parametrize(("weight", "is_empty"), [(EPSILON, False), (EPSILON * 0.999, True)])
+def test_a_row_is_empty_below_the_least_weight_that_counts_and_not_at_it(
+    weight: float, is_empty: bool
+) -> None:
+    saved = HistogramCheckpoint(weight, {7: 1}, START_S)
+    scalar = Histogram(CPU_BUCKETS, half_life_s=43_200.0)
+    scalar.load(saved)
+    table = HistogramTable(CPU_BUCKETS, 43_200.0)
+    table.grow(1)
+    table.load(0, saved)
+
+    assert_same(table, [scalar])
+    assert table.percentile(rows(0), 0.5)[0] == (0.0 if is_empty else CPU_BUCKETS.starts[8])
 
 
 def test_rows_keep_what_they_know_when_the_table_grows() -> None:

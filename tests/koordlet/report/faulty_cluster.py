@@ -1,11 +1,13 @@
 """A cluster whose next calls fail, and which counts what was written."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from koordinator.api.meta import Object
 from koordinator.cluster.backend import Backend
 from koordinator.cluster.memory import MemoryCluster
+from koordinator.cluster.protocol import WatchEvent
 
 T = TypeVar("T", bound=Object)
 
@@ -18,6 +20,9 @@ class FaultyCluster(MemoryCluster):
         self.faults: list[Exception] = []
         self.writes: list[str] = []
         """Verb and kind of the writes that succeeded."""
+        self.tells = asyncio.Event()
+        """Watches wait for this with their news."""
+        self.tells.set()
 
     async def get(self, view: type[T], name: str, namespace: str = "") -> T:
         self._fail()
@@ -36,6 +41,13 @@ class FaultyCluster(MemoryCluster):
             "/".join(filter(None, (f"patch {view.resource.kind}", options.get("subresource"))))
         )
         return patched
+
+    async def watch(
+        self, view: type[T], *rest: Any, **options: Any
+    ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
+        async for batch in super().watch(view, *rest, **options):
+            await self.tells.wait()
+            yield batch
 
     def _fail(self) -> None:
         if self.faults:

@@ -292,9 +292,15 @@ async def test_devices_are_reported_only_where_a_gate_asks_for_them(tmp_path: Pa
     assert names[1] == names[2] == ["nodetopology", "nodemetric", "device"]
 
 
-async def test_what_was_just_written_is_not_written_again_before_the_cache_tells(tmp_path: Path) -> None:
-    async with reporting(tmp_path, ACCELERATORS, cards()) as found:
-        for _ in range(3):
-            found.node.fixed.now_s += 3.0
-            await found.reporter.run()
+async def test_what_was_just_written_is_reported_from_before_the_cache_tells(tmp_path: Path) -> None:
+    gpus = cards()
+    async with reporting(tmp_path, ACCELERATORS, gpus) as found:
+        found.cluster.tells.clear()
+        await found.round()
+        await found.round()
         assert found.cluster.writes == ["create Device"]
+
+        gpus.pending = [XidEvent("GPU-1", 79)]
+        await found.round()
+        assert found.cluster.writes == ["create Device", "patch Device"]
+        assert await found.devices() == {("gpu", 0): True, ("gpu", 1): False}

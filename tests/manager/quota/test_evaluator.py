@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -148,6 +149,34 @@ def test_a_change_by_somebody_else_is_seen_after_the_conflict_even_before_the_wa
         assert await world.used() == 10
 
     run(scenario, instances=2)
+
+
+@pytest.mark.parametrize(("fresh", "reads"), [(False, 0), (True, 1)])
+def test_after_a_conflict_the_api_is_asked_only_where_the_cache_is_behind_or_not_trusted(
+    fresh: bool, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: World) -> None:
+        far = world.clusters[1]
+        asked: list[str] = []
+        get, patch = far.get, far.patch
+
+        async def counted(view: type[Any], name: str, *rest: Any) -> Any:
+            asked.append(name)
+            return await get(view, name, *rest)
+
+        async def overtaken(*request: Any) -> Any:
+            monkeypatch.setattr(far, "patch", patch)
+            assert await world.admit(3)
+            await asyncio.sleep(1)  # the watch tells
+            return await patch(*request)
+
+        monkeypatch.setattr(far, "get", counted)
+        monkeypatch.setattr(far, "patch", overtaken)
+        assert await world.admit(7, 1) is True
+        assert asked == ["web"] * reads
+        assert await world.used() == 10
+
+    run(scenario, instances=2, options=QuotaUpdateOptions(conflict_fresh_get=fresh))
 
 
 def test_an_own_write_counts_before_the_watch_shows_it() -> None:

@@ -1,12 +1,28 @@
 """Whether the end of a pod, or another quota, may help a pod that its quota refused."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from koordinator.api import labels
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.clock import FixedClock
+from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugins.elastic_quota import hints
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.hints import QueueingHintReason, TreeSnapshot
+from koordinator.scheduler.plugins.elastic_quota.hints import (
+    QueueingHintReason,
+    QuotaQueueingHints,
+    TreeSnapshot,
+)
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.elastic_quota.test_tree import spec
+from tests.scheduler.world import pod
 
 TREE = TreeSnapshot(
     parents={"leaf": "mid", "mid": "top", "top": ROOT, "other": ROOT, "a": "b", "b": "a"},
@@ -78,3 +94,35 @@ def test_another_quota_helps_when_something_that_counts_changed() -> None:
     assert same is QueueingHintReason.UNCHANGED
     hooked = hints.on_quota_update(LEAF, old, old, "", None, checks_ancestors=True, hooks_see_change=True)
     assert (hooked, hooked.queues) == (QueueingHintReason.NO_SNAPSHOT, True)
+
+
+def test_a_pod_frees_nothing_when_it_goes_that_the_snapshot_knows_without_a_place() -> None:
+    registry = ResourceRegistry()
+
+    def info(name: str) -> PodInfo:
+        body = pod(name)
+        body["metadata"]["labels"] = {labels.QUOTA_NAME: "team"}
+        return PodInfo.of(from_builtins(body, Pod), registry)
+
+    pods = {
+        "default/idle": SimpleNamespace(is_assigned=False),
+        "default/busy": SimpleNamespace(is_assigned=True),
+    }
+    team = SimpleNamespace(spec=spec("team", high=10), pods=pods)
+    trees = {"": SimpleNamespace(quotas=lambda: [team])}
+    book: Any = SimpleNamespace(
+        forest=SimpleNamespace(tree=trees.get),
+        quota_of=lambda pod: QuotaRef(pod.metadata.labels[labels.QUOTA_NAME], ""),
+    )
+
+    def helps(hints: QuotaQueueingHints, gone: object) -> bool:
+        return hints.may_help(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, old=gone), info("waiting"))
+
+    found = QuotaQueueingHints(ElasticQuotaArgs(), book, FixedClock(0.0))
+    assert not helps(found, info("idle"))
+    assert helps(found, info("busy"))
+    assert helps(found, info("came-later"))
+    assert helps(found, "what is no pod")
+    trees.clear()
+    without_a_tree = QuotaQueueingHints(ElasticQuotaArgs(), book, FixedClock(0.0))
+    assert helps(without_a_tree, info("idle"))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koordinator.scheduler.plugins.elastic_quota import runtime, runtime_calculator
 from koordinator.scheduler.plugins.elastic_quota.runtime import (
     ARRAYS_FROM,
     scaled_min,
@@ -193,6 +194,25 @@ def test_a_request_that_changes_no_share_is_known_as_such(seed: int, count: int)
         else:
             columns.ask(row, was_asked, is_computed=False)
             entries[row] = msgspec.structs.replace(entries[row], request=was_asked)
+
+
+@pytest.mark.parametrize("count", [3, ARRAYS_FROM])
+def test_what_is_just_enough_for_everybody_is_not_shared_out_in_rounds(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = ChildQuotas(1, [ChildQuota(weight=1, request=4, least=9, lends=True)] * count)
+    columns.insert(0, ChildQuota(weight=1, request=4, least=6, lends=False))
+    monkeypatch.setattr(runtime, "shares", None)
+    monkeypatch.setattr(runtime_calculator, "WaterFilling", None)
+
+    columns.compute(4 * count + 6, None)
+    assert [columns.share(row) for row in range(count + 1)] == [6, *[4] * count]
+
+    columns.remove(0)
+    columns.compute(4 * count, None)
+    assert [columns.share(row) for row in range(count)] == [4] * count
+    with pytest.raises(TypeError):
+        columns.compute(4 * count - 1, None)
 
 
 def test_rows_are_told_once_when_their_shares_have_changed() -> None:
