@@ -30,16 +30,15 @@ import msgspec
 from aiohttp import web
 
 from koordinator.api import crd
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace
-from koordinator.api.groups import CustomResourceDefinition, PriorityClass
+from koordinator.api.groups import ClusterColocationProfile, CustomResourceDefinition, PriorityClass
 from koordinator.clock import SystemClock
 from koordinator.cluster import garbage
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.manager.manager import Manager
 from koordinator.manager.webhooks import certificates
-from koordinator.manager.webhooks.server import WebhookServer
+from koordinator.manager.webhooks.serving import WebhookServer
 
 HOST = "127.0.0.1"
 CONNECTIONS = 32

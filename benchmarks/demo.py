@@ -11,8 +11,8 @@ import numpy as np
 
 from koordinator.api.core import Pod
 from koordinator.local.nodes import pod_shape
+from koordinator.local.nodes.contention import service_latency
 from koordinator.local.nodes.fleet import HollowFleet
-from koordinator.local.nodes.service_latency import service_latency
 from koordinator.simulate import services
 from koordinator.simulate.run import simulate
 from koordinator.simulate.scenario import TICK_S, Scenario, fleet_policy, node_shapes

@@ -35,7 +35,7 @@ from koordinator.manager.options import (
     ProfileControllerOptions,
     QuotaUpdateOptions,
 )
-from koordinator.manager.tidal.target import LoadRule, TidalPool
+from koordinator.manager.tidal.plan import LoadRule, TidalPool
 from koordinator.manager.webhooks.configuration import WebhookService
 from koordinator.manager.webhooks.settings import WebhookSettings
 from koordinator.scheduler.auditor.history import AuditLimits

@@ -3,14 +3,14 @@
 from pathlib import Path
 from statistics import median
 
-from koordinator.local.nodes import interference
+from koordinator.local.nodes import contention
 
 PAGE = Path(__file__).parents[2] / "docs/models.md"
 
 
 def test_table_1_is_the_kept_measurement() -> None:
-    measured = interference.shipped()
-    fitted = {mode: interference.curve(measured, mode).slowdown for mode in ("default", "managed")}
+    measured = contention.shipped()
+    fitted = {mode: contention.curve(measured, mode).slowdown for mode in ("default", "managed")}
     for index, load in enumerate(sorted(measured.p99_ms["alone"])):
         cells = [f"{load} % of the machine", f"{median(measured.p99_ms['alone'][load]):.2f}"]
         for mode, slowdown in fitted.items():

@@ -7,8 +7,8 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from koordinator.api import slo_config
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import ConfigMap, Node, Pod
+from koordinator.api.groups import ClusterColocationProfile
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.sigs import ElasticQuota
 from koordinator.doctor.checks.all import examine

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from koordinator.api.admission import MutatingWebhookConfiguration
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace, Node, Pod
-from koordinator.api.groups import PriorityClass
+from koordinator.api.groups import ClusterColocationProfile, PriorityClass
 from koordinator.api.meta import Object
 from koordinator.api.sigs import ElasticQuota
 from koordinator.doctor.checks.all import examine

@@ -14,12 +14,10 @@ from koordinator.host.cgroups import Cgroups
 from koordinator.host.mounts import CgroupMounts
 from koordinator.host.perf_events import CPU_TIME_AND_SWITCHES
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.collect.best_effort_usage import BestEffortUsage
 from koordinator.koordlet.collect.group_usage import MEMORY_ROUNDS, GroupScan
-from koordinator.koordlet.collect.node_info import NodeInfo
-from koordinator.koordlet.collect.node_usage import NodeUsageCollector
+from koordinator.koordlet.collect.node_usage import NodeInfo, NodeUsageCollector
 from koordinator.koordlet.collect.performance import CPI, PressureCollector
-from koordinator.koordlet.collect.pod_usage import NUMA_ROUNDS, PodUsage
+from koordinator.koordlet.collect.pod_usage import NUMA_ROUNDS, BestEffortUsage, PodUsage
 from koordinator.koordlet.collect.rates import LatestSamples
 from koordinator.koordlet.config import AgentConfig, CollectConfig
 from koordinator.koordlet.parts import Shared

@@ -6,8 +6,8 @@ import pytest
 
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteRequest, ListOptions
-from koordinator.local.registry import ObjectRegistry, deletion
-from koordinator.local.registry.deletion import DeletionFate
+from koordinator.local.registry import ObjectRegistry, metadata
+from koordinator.local.registry.metadata import DeletionFate
 from tests.local.registry_builders import NOW, backend, create, merge, names, pod
 
 LATER = "2023-11-14T22:13:50Z"  # 30 s after NOW
@@ -138,7 +138,7 @@ async def test_a_pod_without_grace_waits_for_its_finalizers() -> None:
 def test_propagation_marks(
     present: list[str], propagation: str, orphans_by_default: bool, expected: list[str]
 ) -> None:
-    assert deletion.finalizers({"finalizers": present}, propagation, orphans_by_default) == expected
+    assert metadata.finalizers({"finalizers": present}, propagation, orphans_by_default) == expected
 
 
 async def test_foreground_deletion_waits_for_the_garbage_collector() -> None:
@@ -243,7 +243,7 @@ async def test_a_collection_is_deleted_by_selector() -> None:
 def test_deciding_leaves_the_object_as_it_was() -> None:
     obj = {"metadata": {"name": "c", "finalizers": ["a.io/b"], "generation": 1}}
 
-    decided = deletion.decide(
+    decided = metadata.decide_deletion(
         obj, grace_s=None, asked_s=None, propagation="", orphans_by_default=False, now_s=0.0
     )
 

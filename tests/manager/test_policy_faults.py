@@ -12,10 +12,9 @@ import pytest
 
 from koordinator import clock as clocks
 from koordinator.api import crd, defaults, labels
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import ConfigMap, Namespace, Node, Pod
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.api.groups import CustomResourceDefinition
+from koordinator.api.groups import ClusterColocationProfile, CustomResourceDefinition
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.slo import NodeSLO
 from koordinator.cluster import supervise

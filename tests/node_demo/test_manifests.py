@@ -8,7 +8,7 @@ from koordinator.api import defaults, slo_config
 from koordinator.api.core import Node, Pod
 from koordinator.api.meta import ObjectMeta
 from koordinator.api.qos import KubeQoS
-from koordinator.local.processes import amounts
+from koordinator.local.processes import groups
 from koordinator.manager.config import colocation_config, node_slo_spec
 from koordinator.node_demo import manifests
 from koordinator.node_demo.disk import LIMIT_BPS, WholeDisk
@@ -66,22 +66,22 @@ def test_by_default_services_are_protected_as_by_an_installation_that_nobody_has
 def test_the_service_is_a_burstable_pod_that_requests_its_cpu() -> None:
     service = pod(manifests.service(["/bin/service"]))
 
-    assert amounts.kube(service) is KubeQoS.BURSTABLE
+    assert groups.kube(service) is KubeQoS.BURSTABLE
     assert service.metadata.labels["koordinator.sh/qosClass"] == "LS"
-    assert amounts.cpu_request_milli(service) == SERVICE_REQUEST_MILLI
+    assert groups.cpu_request_milli(service) == SERVICE_REQUEST_MILLI
 
 
 def test_unmanaged_batch_requests_together_what_the_service_does() -> None:
     pods = [pod(manifests.batch(DemoMode.UNMANAGED, n, ["hog"], 2, 64)) for n in range(BATCH_PODS)]
 
-    assert all(amounts.kube(each) is KubeQoS.BURSTABLE for each in pods)
-    assert sum(map(amounts.cpu_request_milli, pods)) == SERVICE_REQUEST_MILLI
+    assert all(groups.kube(each) is KubeQoS.BURSTABLE for each in pods)
+    assert sum(map(groups.cpu_request_milli, pods)) == SERVICE_REQUEST_MILLI
 
 
 def test_managed_batch_is_best_effort_and_may_use_the_whole_machine() -> None:
     batch = pod(manifests.batch(DemoMode.MANAGED, 0, ["hog"], 2, 64))
 
-    assert amounts.kube(batch) is KubeQoS.BEST_EFFORT
+    assert groups.kube(batch) is KubeQoS.BEST_EFFORT
     assert batch.metadata.labels["koordinator.sh/qosClass"] == "BE"
     assert batch.spec.priority_class_name == "koord-batch"
     assert batch.spec.containers[0].resources.limits[manifests.BATCH_CPU] == "2000"

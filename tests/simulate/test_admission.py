@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from koordinator import clock as clocks
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import ConfigMap, Namespace, Node, Pod
 from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.groups import ClusterColocationProfile
 from koordinator.api.reservation import Reservation
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.errors import ApiError

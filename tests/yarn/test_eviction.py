@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api.errors import ProtocolError
-from koordinator.yarn import containers, eviction
+from koordinator.yarn import eviction
 from koordinator.yarn.eviction import EvictionCandidate, ReleaseMode
 
 amounts = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.integers(0, 5), max_size=2)
@@ -76,7 +76,7 @@ def test_without_the_last_victim_something_would_be_missing(
     ],
 )
 def test_what_is_not_entirely_an_id_is_no_id(text: str) -> None:
-    assert not containers.is_id(text)
+    assert not eviction.is_id(text)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_what_is_not_entirely_an_id_is_no_id(text: str) -> None:
 )
 def test_an_answer_of_another_shape_is_an_error(body: object) -> None:
     with pytest.raises(ProtocolError, match="NodeManager"):
-        containers.parse(body)
+        eviction.parse(body)
 
 
 def test_no_containers_come_as_null_or_empty_text() -> None:
-    assert containers.parse({"containers": None}) == containers.parse({"containers": ""}) == []
+    assert eviction.parse({"containers": None}) == eviction.parse({"containers": ""}) == []

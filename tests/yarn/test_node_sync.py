@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from koordinator.api.annotations.node import ThirdPartyAllocation
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.yarn import allocation, amounts, node_sync
+from koordinator.yarn import amounts, node_sync
 from koordinator.yarn.amounts import BatchAmount, Rounding, YarnResource
 from koordinator.yarn.node_sync import NodeId, NodeManagerReport, Policy, SyncOutcome
 
@@ -53,17 +53,17 @@ def test_exact_rounding_never_promises_more_than_there_is(batch: BatchAmount) ->
 def test_recording_twice_writes_once_and_keeps_foreign_entries(used: BatchAmount, foreign: list[str]) -> None:
     entries = [ThirdPartyAllocation(name=name, priority="koord-batch") for name in foreign]
 
-    merged = allocation.with_entry(entries, used)
+    merged = amounts.with_entry(entries, used)
 
     others = [name for name in foreign if name != amounts.ALLOCATION_NAME]
     assert [each.name for each in merged if each.name != amounts.ALLOCATION_NAME] == others
-    assert allocation.with_entry(merged, used) == merged
-    text = allocation.new_text(None, used)
-    assert text is None or allocation.new_text(text, used) is None
+    assert amounts.with_entry(merged, used) == merged
+    text = amounts.new_text(None, used)
+    assert text is None or amounts.new_text(text, used) is None
 
 
 def test_a_node_that_never_had_yarn_gets_no_annotation() -> None:
-    assert allocation.new_text(None, BatchAmount()) is None
+    assert amounts.new_text(None, BatchAmount()) is None
 
 
 def test_a_manager_that_is_not_ready_gives_way_to_one_that_is() -> None:

@@ -1,13 +1,14 @@
 """Typed views of Kubernetes' API groups of one or two kinds, a few fields each: coordination, discovery, events,
 policy, rbac, resource quotas, scheduling, autoscaling, and the workloads of `apps.kruise.io`, whose replicas the
-descheduler looks up and which a cluster may not have.
+descheduler looks up and which a cluster may not have; also Koordinator's own `config.koordinator.sh` (behaviour/crds 6)
+and `quota.koordinator.sh` (7).
 
 Lists of addresses (Endpoints, EndpointSlices) and rules of roles are plain JSON: they are made, compared and written as
 a whole. HorizontalPodAutoscalers come in the version in which they are stored. Of an event, the API serves the same
 objects in this form and that of the core group.
 """
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -15,7 +16,7 @@ from koordinator.api.affinity import LabelSelector, Toleration
 from koordinator.api.core import EventSeries, EventSource
 from koordinator.api.meta import Condition, Object, ObjectReference, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity, ResourceList
-from koordinator.api.schema import IntOrString
+from koordinator.api.schema import ATOMIC, INT32, REQUIRED, IntOrString, always, one_of
 
 
 class PodDisruptionBudgetSpec(ViewPart, frozen=True, kw_only=True):
@@ -378,3 +379,81 @@ class CustomResourceDefinition(Object, frozen=True, kw_only=True):
 
     spec: CustomResourceDefinitionSpec = CustomResourceDefinitionSpec()
     status: CustomResourceDefinitionStatus = CustomResourceDefinitionStatus()
+
+
+class ClusterColocationProfileSpec(ViewPart, frozen=True, kw_only=True):
+    """The pods that are changed on creation, and the changes."""
+
+    namespace_selector: Annotated[
+        LabelSelector | None, ATOMIC, "Namespaces whose pods are changed; all when absent or empty."
+    ] = None
+    selector: Annotated[LabelSelector | None, ATOMIC, "Pods that are changed; all when absent or empty."] = (
+        None
+    )
+    probability: Annotated[
+        IntOrString | None, "Chance that a matching pod is changed, such as 50 or 50%; always when absent."
+    ] = None
+    qos_class: Annotated[str, one_of("LSE", "LSR", "LS", "BE", "SYSTEM"), "QoS class that the pod gets."] = ""
+    priority_class_name: Annotated[str, "Priority class that the pod gets, with its number."] = ""
+    koordinator_priority: Annotated[int | None, INT32, "Order among pods of the same priority class."] = None
+    labels: Annotated[dict[str, str], "Labels that the pod gets."] = {}
+    annotations: Annotated[dict[str, str], "Annotations that the pod gets."] = {}
+    label_keys_mapping: Annotated[
+        dict[str, str], "Labels whose value is copied to another key, from old key to new key."
+    ] = {}
+    annotation_keys_mapping: Annotated[
+        dict[str, str], "Annotations whose value is copied to another key, from old key to new key."
+    ] = {}
+    label_suffixes: Annotated[dict[str, str], "Texts appended to the values of labels."] = {}
+    scheduler_name: Annotated[str, "Scheduler that places the pod."] = ""
+    patch: Annotated[Any, "Strategic merge patch on the pod, applied last."] = None
+
+
+class ClusterColocationProfileStatus(ViewPart, frozen=True, kw_only=True):
+    """Nothing is reported yet."""
+
+
+class ClusterColocationProfile(Object, frozen=True, kw_only=True):
+    """Turns matching pods into co-located ones when they are created."""
+
+    resource: ClassVar[Resource] = Resource(
+        group="config.koordinator.sh",
+        version="v1alpha1",
+        kind="ClusterColocationProfile",
+        plural="clustercolocationprofiles",
+        namespaced=False,
+        subresources=("status",),
+    )
+
+    spec: ClusterColocationProfileSpec = ClusterColocationProfileSpec()
+    status: ClusterColocationProfileStatus = ClusterColocationProfileStatus()
+
+
+class ElasticQuotaProfileSpec(ViewPart, frozen=True, kw_only=True):
+    """The nodes that make up a quota tree."""
+
+    quota_name: Annotated[str, REQUIRED, "Name of the ElasticQuota to keep up to date."] = always("")
+    node_selector: Annotated[LabelSelector, REQUIRED, ATOMIC, "Nodes of the tree."] = always(LabelSelector())
+    quota_labels: Annotated[dict[str, str], "Labels that the ElasticQuota gets."] = {}
+    resource_ratio: Annotated[
+        str | None, "Share of the nodes' allocatable that the tree gets, such as 0.9; all when absent."
+    ] = None
+
+
+class ElasticQuotaProfileStatus(ViewPart, frozen=True, kw_only=True):
+    """Nothing is reported yet."""
+
+
+class ElasticQuotaProfile(Object, frozen=True, kw_only=True):
+    """Makes the root ElasticQuota of a quota tree out of the nodes that it selects."""
+
+    resource: ClassVar[Resource] = Resource(
+        group="quota.koordinator.sh",
+        version="v1alpha1",
+        kind="ElasticQuotaProfile",
+        plural="elasticquotaprofiles",
+        short_names=("eqp",),
+    )
+
+    spec: ElasticQuotaProfileSpec = ElasticQuotaProfileSpec()
+    status: ElasticQuotaProfileStatus = ElasticQuotaProfileStatus()

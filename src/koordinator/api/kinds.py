@@ -8,7 +8,7 @@ namespace clean-up.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from koordinator.api import admission, apps, batch, core, dra, groups, storage
+from koordinator.api import admission, apps, core, dra, groups, storage
 from koordinator.api.crd import DEFINITIONS
 from koordinator.api.meta import Object, Resource, metadata_view
 
@@ -31,8 +31,8 @@ _VIEWS: tuple[type[Object], ...] = (
     apps.StatefulSet,
     apps.DaemonSet,
     apps.ControllerRevision,
-    batch.Job,
-    batch.CronJob,
+    apps.Job,
+    apps.CronJob,
     groups.HorizontalPodAutoscaler,
     groups.PodDisruptionBudget,
     groups.Lease,

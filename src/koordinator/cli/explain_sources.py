@@ -12,8 +12,7 @@ import click
 import msgspec
 
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.apps import DaemonSet, Deployment, ReplicaSet, StatefulSet
-from koordinator.api.batch import Job
+from koordinator.api.apps import DaemonSet, Deployment, Job, ReplicaSet, StatefulSet
 from koordinator.api.core import Event, Pod
 from koordinator.api.label_selector import Predicate, compile_selector
 from koordinator.api.meta import Object

@@ -10,15 +10,13 @@ import msgspec
 from koordinator.api import labels, slo_config, unready
 from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration, Webhook
 from koordinator.api.apps import DaemonSet, Deployment
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import ConfigMap, Namespace, Node, Pod, Secret, Service
 from koordinator.api.device import Device
-from koordinator.api.groups import Lease, PriorityClass
+from koordinator.api.groups import ClusterColocationProfile, ElasticQuotaProfile, Lease, PriorityClass
 from koordinator.api.meta import Object, Resource
 from koordinator.api.network_topology import ClusterNetworkTopology
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
-from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.api.slo import NodeSLO
 from koordinator.api.slo_config import ColocationConfig

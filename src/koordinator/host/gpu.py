@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.host import pci
+from koordinator.host import sysfs
 from koordinator.host.cgroups import KernelSupport
 from koordinator.host.errors import ContentError
 from koordinator.host.files import Files, HostRoots
@@ -168,8 +168,8 @@ def _device(nvml: Any, handle: Any, files: Files, roots: HostRoots) -> GPUDevice
         name=_text(nvml.nvmlDeviceGetName(handle)),
         memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
         bus_id=bus_id,
-        numa_node=pci.numa_node(files.read(f"{where}/numa_node") or "-1"),
-        root_complex=pci.root_complex(files.link(where) or ""),
+        numa_node=sysfs.numa_node(files.read(f"{where}/numa_node") or "-1"),
+        root_complex=sysfs.root_complex(files.link(where) or ""),
     )
 
 

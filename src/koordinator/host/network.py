@@ -7,7 +7,7 @@ import os
 
 import msgspec
 
-from koordinator.host import pci
+from koordinator.host import sysfs
 from koordinator.host.errors import ContentError
 from koordinator.host.files import Files, HostRoots
 
@@ -88,11 +88,11 @@ def _rdma_device(files: Files, device: str, name: str, where: str) -> RDMADevice
     functions = (files.read(f"{where}/sriov_numvfs") or "0").strip()
     return RDMADevice(
         name=name,
-        minor=pci.rdma_minor(name),
-        is_healthy=pci.is_rdma_healthy(files.read(f"{device}/ports/{port}/state") or "" for port in ports),
+        minor=sysfs.rdma_minor(name),
+        is_healthy=sysfs.is_rdma_healthy(files.read(f"{device}/ports/{port}/state") or "" for port in ports),
         bus_id=os.path.basename(where),
-        numa_node=pci.numa_node(files.read(f"{where}/numa_node") or "-1"),
-        root_complex=pci.root_complex(where),
+        numa_node=sysfs.numa_node(files.read(f"{where}/numa_node") or "-1"),
+        root_complex=sysfs.root_complex(where),
         virtual_functions=_functions(files, where) if functions.isdigit() and int(functions) > 0 else None,
     )
 

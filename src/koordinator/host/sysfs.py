@@ -1,8 +1,8 @@
-"""Parse `/sys`: NUMA nodes, huge pages and the CPU, as pure functions of text, and the CPU topology as `lscpu` would
-tell it: no process to start, no output to parse.
+"""Parse `/sys`: NUMA nodes, huge pages, the CPU, devices on the PCI bus and RDMA cards, as pure functions of names and
+text; and the CPU topology as `lscpu` would tell it: no process to start, no output to parse.
 
-Source: behaviour/koordlet-observe 4.1 and 4.2: cores are numbered over the whole machine in the order in which they are
-met, since the kernel's own `core_id` repeats with each socket.
+Source: behaviour/koordlet-observe 4.1, 4.2 and 10: cores are numbered over the whole machine in the order in which they
+are met, since the kernel's own `core_id` repeats with each socket.
 """
 
 import re
@@ -15,6 +15,7 @@ from koordinator.api import cpuset
 from koordinator.api.annotations.node import CPUBasicInfo
 from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.host import procfs
+from koordinator.host.cgroup_values import signed
 from koordinator.host.errors import ContentError
 from koordinator.host.files import Files
 from koordinator.host.procfs import KIB
@@ -256,3 +257,44 @@ def _number(text: str | None) -> int:
     """Return a socket; some virtual machines say -1."""
     digits = (text or "").strip()
     return int(digits) if digits.isdigit() else 0
+
+
+_BUS_ID = re.compile(r"(?:(?:1?[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])")
+_ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
+_RDMA_NAME = re.compile(r"mlx[0-9]+_([0-9]+)")
+_ACTIVE = "ACTIVE"
+
+
+def bus_ids(entries: Iterable[str]) -> list[str]:
+    """Entries of a driver's directory that are PCI addresses, in lower case."""
+    return [name for name in (entry.lower() for entry in entries) if _BUS_ID.fullmatch(name)]
+
+
+def numa_node(text: str) -> int:
+    """NUMA node of a device; 0 where the machine does not say.
+
+    Raises: ContentError.
+    """
+    return max(signed("numa_node", text), 0)
+
+
+def root_complex(device_path: str) -> str:
+    """Root complex in the resolved path of a device, empty without."""
+    return next((part for part in device_path.split("/") if _ROOT_COMPLEX.fullmatch(part)), "")
+
+
+def rdma_minor(device: str) -> int:
+    """Minor number of an RDMA device, from its name.
+
+    Raises: ContentError for names that have none.
+    """
+    form = _RDMA_NAME.fullmatch(device)
+    if form is None:
+        raise ContentError("RDMA device", f"{device[:40]!r} is not named like mlx5_0")
+    return int(form[1])
+
+
+def is_rdma_healthy(port_states: Iterable[str]) -> bool:
+    """Return whether an RDMA device has ports, and all of them are up."""
+    states = list(port_states)
+    return bool(states) and all(_ACTIVE in state for state in states)

@@ -44,7 +44,11 @@ from koordinator.local.controllers.endpoints import EndpointsController
 from koordinator.local.controllers.garbage_collector import GarbageCollector
 from koordinator.local.controllers.job import JobController
 from koordinator.local.controllers.namespace import NamespaceContentsController, NamespaceController
-from koordinator.local.controllers.node_lifecycle import NodeLifecycleController
+from koordinator.local.controllers.node_lifecycle import (
+    NodeLifecycleController,
+    PodGarbageCollector,
+    TaintEvictionController,
+)
 from koordinator.local.controllers.pod_autoscaler import PodAutoscalerController
 from koordinator.local.controllers.replicaset import ReplicaSetController
 from koordinator.local.controllers.resource_claims import ResourceClaimController
@@ -52,7 +56,6 @@ from koordinator.local.controllers.resource_quota import ResourceQuotaController
 from koordinator.local.controllers.role_aggregation import RoleAggregationController
 from koordinator.local.controllers.service_addresses import LoadBalancerController
 from koordinator.local.controllers.statefulset import StatefulSetController
-from koordinator.local.controllers.taint_eviction import PodGarbageCollector, TaintEvictionController
 from koordinator.local.controllers.volumes import VolumeController
 from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig, HollowNodes

@@ -2,7 +2,7 @@
 
 Every instance follows the cluster and answers admission requests (`following`); controllers run on the leader
 (`lead`), and only while it surely leads can they change anything. `--controllers` chooses them by name
-(behaviour/manager 2.1). Where the handlers are served is the caller's choice: over HTTPS (`webhooks.server`) or in
+(behaviour/manager 2.1). Where the handlers are served is the caller's choice: over HTTPS (`webhooks.serving`) or in
 process.
 """
 

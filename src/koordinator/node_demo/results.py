@@ -5,7 +5,7 @@ from statistics import median
 
 import msgspec
 
-from koordinator.local.nodes.interference import Interference
+from koordinator.local.nodes.contention import Interference
 from koordinator.node_demo.measure import Measured
 from koordinator.node_demo.plan import DISK_BLOCK_KIB, DemoMode, DemoScenario, Hog, alone_like
 

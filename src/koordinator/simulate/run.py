@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from koordinator.api import crd, defaults, kinds
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Node, Pod
+from koordinator.api.groups import ClusterColocationProfile
 from koordinator.clock import LoopClock
 from koordinator.cluster import garbage
 from koordinator.cluster.informer import Informer

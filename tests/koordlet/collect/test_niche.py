@@ -16,7 +16,7 @@ from koordinator.koordlet.collect import performance
 from koordinator.koordlet.collect.all import GROUP_WINDOW_S, INTERVAL_S, SeriesRetention, collectors
 from koordinator.koordlet.collect.cold_pages import OWNER, ColdPages
 from koordinator.koordlet.collect.gpu_usage import GPUUsageCollector
-from koordinator.koordlet.collect.node_info import StorageInfo
+from koordinator.koordlet.collect.node_usage import StorageInfo
 from koordinator.koordlet.collect.performance import CPI, CPU_FLAGS, PressureCollector, ResctrlMonitors
 from koordinator.koordlet.config import CollectConfig
 from koordinator.koordlet.series import GROUP_WINDOW_S_MAX

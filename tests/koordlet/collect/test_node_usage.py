@@ -10,10 +10,8 @@ from koordinator.api.slo import HostApplicationSpec, NodeSLOSpec
 from koordinator.clock import Clock
 from koordinator.host.cgroup_knobs import V1
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.collect.best_effort_usage import BestEffortUsage
-from koordinator.koordlet.collect.node_info import NodeInfo
-from koordinator.koordlet.collect.node_usage import NodeUsageCollector, SystemUsage
-from koordinator.koordlet.collect.pod_usage import HostApplicationUsages
+from koordinator.koordlet.collect.node_usage import NodeInfo, NodeUsageCollector, SystemUsage
+from koordinator.koordlet.collect.pod_usage import BestEffortUsage, HostApplicationUsages
 from koordinator.koordlet.collect.rates import LatestSamples, NumaValues, Total
 from koordinator.koordlet.view import Topic
 from tests.host import host_tree

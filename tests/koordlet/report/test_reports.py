@@ -13,7 +13,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ObjectMeta
 from koordinator.api.node_metric import MetricCollectPolicy, NodeMetricSpec
 from koordinator.api.node_topology import NodeResourceTopology, Zone, ZoneResource
-from koordinator.host import pci, sysfs
+from koordinator.host import sysfs
 from koordinator.host.sysfs import HostCPUTopology, Processor
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import NodeConfigError
@@ -203,7 +203,7 @@ def test_virtual_functions_stand_for_their_card_and_a_card_for_itself() -> None:
 def test_only_addresses_are_taken_for_gpus() -> None:
     entries = ["0000:3B:00.0", "3b:00.1", "10000:01:00.0", "bind", "module", "0000:3b:00"]
 
-    assert pci.bus_ids(entries) == ["0000:3b:00.0", "3b:00.1", "10000:01:00.0"]
+    assert sysfs.bus_ids(entries) == ["0000:3b:00.0", "3b:00.1", "10000:01:00.0"]
 
 
 def test_a_report_carries_the_prediction_and_the_real_durations() -> None:

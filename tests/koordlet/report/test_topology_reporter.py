@@ -19,8 +19,8 @@ from koordinator.cluster import errors
 from koordinator.host import sysfs
 from koordinator.host.kubelet import KubeletError
 from koordinator.host.sysfs import HostCPUTopology, Processor
+from koordinator.koordlet.agent import DryRunCluster
 from koordinator.koordlet.config import KubeletClientConfig
-from koordinator.koordlet.dry_run import DryRunCluster
 from koordinator.koordlet.report import topology_object
 from koordinator.koordlet.report.topology_reporter import TopologyReporter
 from koordinator.koordlet.view import Topic

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.api.batch import CronJob, Job
+from koordinator.api.apps import CronJob, Job
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.local.controllers import cronjob

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koordinator.api.batch import Job
+from koordinator.api.apps import Job
 from koordinator.api.core import Pod
 from koordinator.api.meta import Object
 from koordinator.cluster import errors

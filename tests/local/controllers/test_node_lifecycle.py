@@ -10,9 +10,13 @@ from koordinator.api.affinity import Taint, Toleration
 from koordinator.api.core import Node, Pod
 from koordinator.api.groups import Lease
 from koordinator.cluster.events import EventRecorder
-from koordinator.local.controllers import node_lifecycle, taint_eviction
-from koordinator.local.controllers.node_lifecycle import NodeLifecycleController, NodeMonitor
-from koordinator.local.controllers.taint_eviction import PodGarbageCollector, TaintEvictionController
+from koordinator.local.controllers import node_lifecycle
+from koordinator.local.controllers.node_lifecycle import (
+    NodeLifecycleController,
+    NodeMonitor,
+    PodGarbageCollector,
+    TaintEvictionController,
+)
 from tests.local.controllers.world import Runs, World, run
 
 LEASES = node_lifecycle.LEASE_NAMESPACE
@@ -155,7 +159,7 @@ def test_the_shortest_toleration_counts_and_an_untolerated_taint_ends_it_now() -
         Toleration(key="d", operator="Exists", toleration_seconds=30),
     ]
 
-    assert taint_eviction.stay_s([unreachable, dedicated], both) == 30
-    assert taint_eviction.stay_s([unreachable, dedicated], both[:1]) == 0
-    assert taint_eviction.stay_s([unreachable], [Toleration(operator="Exists")]) is None
-    assert taint_eviction.stay_s([], []) is None
+    assert node_lifecycle.stay_s([unreachable, dedicated], both) == 30
+    assert node_lifecycle.stay_s([unreachable, dedicated], both[:1]) == 0
+    assert node_lifecycle.stay_s([unreachable], [Toleration(operator="Exists")]) is None
+    assert node_lifecycle.stay_s([], []) is None

@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from koordinator.api.apps import Deployment, StatefulSet
-from koordinator.api.batch import Job
+from koordinator.api.apps import Deployment, Job, StatefulSet
 from koordinator.api.core import Pod
 from koordinator.cluster.informer import InformerFactory
 from koordinator.local.cluster import workloads

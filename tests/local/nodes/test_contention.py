@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.local.nodes import contention, interference
+from koordinator.local.nodes import contention
 from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.usage import F64, Index
 
@@ -192,7 +192,7 @@ def test_a_queue_takes_as_long_as_the_formula_says(
 
 
 def test_slowdown_between_and_beyond_the_measured_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    curve = interference.Curve((0.2, 0.4, 0.6), (1.0, 1.4, 2.5))
+    curve = contention.Curve((0.2, 0.4, 0.6), (1.0, 1.4, 2.5))
     monkeypatch.setitem(contention.CURVES, Protection.SHARES, curve)
 
     def factor(load: float, occupied: float) -> float:

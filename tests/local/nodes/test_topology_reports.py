@@ -9,7 +9,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.clock import Clock
-from koordinator.local.nodes import machine
+from koordinator.local.nodes import topology_reports
 from koordinator.local.nodes.fleet import NodeShape
 from koordinator.local.nodes.hollow import HollowConfig
 from koordinator.simulate.virtual_time import run_virtual
@@ -47,8 +47,8 @@ def test_a_node_has_two_numa_nodes_with_half_of_its_cpus_and_memory() -> None:
 def test_small_machines_have_one_numa_node(cores: int, nodes: int) -> None:
     shape = NodeShape(name="n", cpu_milli=cores * 1000)
 
-    assert len(machine.cpus(shape).by("node")) == machine.numa_nodes(shape) == nodes
-    assert len(machine.cpus(shape).cpus) == cores
+    assert len(topology_reports.cpus(shape).by("node")) == topology_reports.numa_nodes(shape) == nodes
+    assert len(topology_reports.cpus(shape).cpus) == cores
 
 
 def test_bound_cpus_leave_the_shared_pool_and_come_back() -> None:
@@ -103,7 +103,7 @@ def test_a_reservation_of_the_node_is_reported_and_a_lost_report_comes_back_with
 
 def test_cards_are_shared_out_to_numa_nodes_and_named_once() -> None:
     shape = NodeShape(name="n", gpus=8, gpu_model="H100", rdma_cards=3)
-    device = machine.devices(shape, Node())
+    device = topology_reports.devices(shape, Node())
     assert device is not None
 
     gpus = [one for one in device.spec.devices if one.type == "gpu"]
@@ -115,14 +115,14 @@ def test_cards_are_shared_out_to_numa_nodes_and_named_once() -> None:
     assert [(one.minor, one.resources) for one in rdma] == [
         (n, {"koordinator.sh/rdma": "100"}) for n in range(3)
     ]
-    assert machine.devices(NodeShape(name="n"), Node()) is None
+    assert topology_reports.devices(NodeShape(name="n"), Node()) is None
 
 
 @pytest.mark.parametrize(
     ("model", "gib"), [("A100-SXM4-80GB", 80), ("NVIDIA-T4", 16), ("H200", 141), ("", 80), ("Mystery", 80)]
 )
 def test_the_memory_of_a_gpu_follows_from_its_model(model: str, gib: int) -> None:
-    assert machine.gpu_memory_bytes(model) == gib * 2**30
+    assert topology_reports.gpu_memory_bytes(model) == gib * 2**30
 
 
 def test_devices_are_written_with_the_topology() -> None:

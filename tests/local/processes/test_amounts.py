@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api.qos import KubeQoS
-from koordinator.local.processes import amounts
-from koordinator.local.processes.amounts import GroupAmounts
+from koordinator.local.processes import groups
+from koordinator.local.processes.groups import GroupAmounts
 from tests.local.processes.pods import container, pod
 
 MIB = 2**20
@@ -32,7 +32,7 @@ FULL = {"cpu": "500m", "memory": "64Mi"}
     ],
 )
 def test_a_containers_group(spec: dict[str, object], expected: GroupAmounts) -> None:
-    assert amounts.of_container(pod(spec).spec.containers[0]) == expected
+    assert groups.of_container(pod(spec).spec.containers[0]) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_containers_group(spec: dict[str, object], expected: GroupAmounts) -> 
 def test_a_pods_group(
     containers: list[dict[str, object]], init: list[dict[str, object]], expected: GroupAmounts
 ) -> None:
-    assert amounts.of_pod(pod(*containers, initContainers=init).view) == expected
+    assert groups.of_pod(pod(*containers, initContainers=init).view) == expected
 
 
 def test_classes_share_by_what_their_pods_request() -> None:
@@ -76,10 +76,10 @@ def test_classes_share_by_what_their_pods_request() -> None:
         pod(container(), name="batch").view,
     ]
 
-    assert amounts.of_class(KubeQoS.BURSTABLE, pods) == GroupAmounts(1024)
-    assert amounts.of_class(KubeQoS.BEST_EFFORT, pods) == GroupAmounts(2)
-    assert amounts.of_class(KubeQoS.BURSTABLE, []) == GroupAmounts(2)
-    assert amounts.of_all_pods(1500, 2**30) == GroupAmounts(1536, 0, 2**30)
+    assert groups.of_class(KubeQoS.BURSTABLE, pods) == GroupAmounts(1024)
+    assert groups.of_class(KubeQoS.BEST_EFFORT, pods) == GroupAmounts(2)
+    assert groups.of_class(KubeQoS.BURSTABLE, []) == GroupAmounts(2)
+    assert groups.of_all_pods(1500, 2**30) == GroupAmounts(1536, 0, 2**30)
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_classes_share_by_what_their_pods_request() -> None:
 def test_the_order_in_which_the_kernel_kills(spec: dict[str, object], priority: int, score: int) -> None:
     found = pod(spec, priority=priority)
 
-    assert amounts.oom_score_adj(found.view, found.spec.containers[0], 2**30) == score
+    assert groups.oom_score_adj(found.view, found.spec.containers[0], 2**30) == score
 
 
 @given(st.lists(st.integers(0, 4_000), min_size=1, max_size=5))
 def test_a_pod_has_the_shares_of_its_containers_together(requests_milli: list[int]) -> None:
-    whole = amounts.of_pod(
+    whole = groups.of_pod(
         pod(
             *(container(f"c{i}", requests={"cpu": f"{milli}m"}) for i, milli in enumerate(requests_milli))
         ).view

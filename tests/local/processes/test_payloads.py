@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koordinator.api.core import ConfigMap, Secret
-from koordinator.local.processes import pod_files, volumes
+from koordinator.local.processes import volumes
 from koordinator.local.processes.environment import EnvironmentSources
 from koordinator.local.processes.pod_spec import TokenFile
 from koordinator.local.processes.volumes import File, FileOwner, MountError, Payload, VolumeSources
@@ -156,16 +156,16 @@ def read(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 def test_files_change_together_and_stale_ones_go(tmp_path: Path) -> None:
     first = {"a": File(b"1", 0o644), "x/y": File(b"2", 0o400), "gone/z": File(b"3", 0o644)}
-    assert pod_files.replace_files(tmp_path, first, FileOwner())
+    assert volumes.replace_files(tmp_path, first, FileOwner())
     assert read(tmp_path) == {"a": (b"1", 0o644), "x/y": (b"2", 0o400), "gone/z": (b"3", 0o644)}
     before = os.readlink(tmp_path / "..data")
 
-    assert not pod_files.replace_files(tmp_path, first, FileOwner()), "nothing changed"
+    assert not volumes.replace_files(tmp_path, first, FileOwner()), "nothing changed"
     assert os.readlink(tmp_path / "..data") == before
     held = os.open(tmp_path / "..data", os.O_RDONLY)  # a reader in the midst of it
 
     second = {"a": File(b"new", 0o600), "x/y": File(b"2", 0o400)}
-    assert pod_files.replace_files(tmp_path, second, FileOwner())
+    assert volumes.replace_files(tmp_path, second, FileOwner())
 
     assert read(tmp_path) == {"a": (b"new", 0o600), "x/y": (b"2", 0o400)}
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -179,15 +179,15 @@ def test_files_change_together_and_stale_ones_go(tmp_path: Path) -> None:
 
 
 def test_a_change_of_a_mode_alone_is_a_change(tmp_path: Path) -> None:
-    pod_files.replace_files(tmp_path, {"a": File(b"1", 0o644)}, FileOwner())
+    volumes.replace_files(tmp_path, {"a": File(b"1", 0o644)}, FileOwner())
 
-    assert pod_files.replace_files(tmp_path, {"a": File(b"1", 0o600)}, FileOwner())
+    assert volumes.replace_files(tmp_path, {"a": File(b"1", 0o600)}, FileOwner())
     assert read(tmp_path) == {"a": (b"1", 0o600)}
 
 
 def test_the_group_of_a_volume_may_read_it(tmp_path: Path) -> None:
     group = os.getgid()
-    pod_files.replace_files(tmp_path, {"x/token": File(b"t", 0o600)}, FileOwner(None, group))
+    volumes.replace_files(tmp_path, {"x/token": File(b"t", 0o600)}, FileOwner(None, group))
 
     assert read(tmp_path) == {"x/token": (b"t", 0o640)}
     folder = (tmp_path / "x").stat()

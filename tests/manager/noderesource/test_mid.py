@@ -12,8 +12,8 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetricStatus
 from koordinator.api.slo_config import ColocationStrategy
 from koordinator.manager.config.colocation_config import MidPolicy, mid_policy
-from koordinator.manager.noderesource import account, decide, mid
-from koordinator.manager.noderesource.mid import MidInputs
+from koordinator.manager.noderesource import account, decide
+from koordinator.manager.noderesource.decide import MidInputs
 
 CAPACITY_MAX = 2**40
 ROW = st.tuples(st.integers(0, CAPACITY_MAX), st.integers(0, CAPACITY_MAX))
@@ -41,9 +41,9 @@ def inputs_of(rows: Rows) -> MidInputs:
 
 @given(rows=ROWS, policy=POLICY)
 def test_many_nodes_give_what_each_gives_alone(rows: Rows, policy: MidPolicy) -> None:
-    together = mid.mid_allocatable(inputs_of(rows), policy)
+    together = decide.mid_allocatable(inputs_of(rows), policy)
 
-    alone = [mid.mid_allocatable(inputs_of([row]), policy)[0] for row in rows]
+    alone = [decide.mid_allocatable(inputs_of([row]), policy)[0] for row in rows]
     assert together.tolist() == [row.tolist() for row in alone]
 
 
@@ -51,7 +51,7 @@ def test_many_nodes_give_what_each_gives_alone(rows: Rows, policy: MidPolicy) ->
 def test_no_node_lends_less_than_nothing_or_more_than_its_cap(rows: Rows, policy: MidPolicy) -> None:
     inputs = inputs_of(rows)
 
-    lent = mid.mid_allocatable(inputs, policy)
+    lent = decide.mid_allocatable(inputs, policy)
 
     whole_bytes = -(-inputs.capacity[:, 1] // 1000) * 1000
     assert (lent >= 0).all()
@@ -64,8 +64,12 @@ def test_a_busier_node_never_lends_more(row: Rows, more: tuple[int, int], policy
     capacity, reserved, request, usage, reclaimable, flags = row
     busier = (usage[0] + more[0], usage[1] + more[1])
 
-    calm = mid.mid_allocatable(inputs_of([(capacity, reserved, request, usage, reclaimable, flags)]), policy)
-    busy = mid.mid_allocatable(inputs_of([(capacity, reserved, request, busier, reclaimable, flags)]), policy)
+    calm = decide.mid_allocatable(
+        inputs_of([(capacity, reserved, request, usage, reclaimable, flags)]), policy
+    )
+    busy = decide.mid_allocatable(
+        inputs_of([(capacity, reserved, request, busier, reclaimable, flags)]), policy
+    )
 
     assert (busy <= calm).all()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordinator.manager.noderesource import node_events
+from koordinator.manager.noderesource import controller
 from koordinator.manager.noderesource.decide import Withdrawal
 from koordinator.manager.noderesource.rows import NodeRow
 
@@ -27,4 +27,4 @@ def test_colocation_that_is_switched_off_is_told_where_something_was_lent(
 ) -> None:
     row = NodeRow("n", have=have, withdrawal=Withdrawal.DISABLED)
 
-    assert [note.reason for note in node_events.report_notes(row, 0.0)] == told
+    assert [note.reason for note in controller.report_notes(row, 0.0)] == told

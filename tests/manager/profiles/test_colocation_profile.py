@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api import labels, priority
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.groups import PriorityClass
+from koordinator.api.groups import ClusterColocationProfile, PriorityClass
 from koordinator.manager.profiles import colocation_profile, profile_matching
 from koordinator.manager.profiles.colocation_profile import ProfileError, ProfileOutcome
 from koordinator.manager.profiles.profile_matching import CompiledProfile, compile_profile

@@ -7,10 +7,9 @@ from typing import Any, ClassVar, TypeVar
 
 from koordinator import clock as clocks
 from koordinator.api import crd, labels
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace, Pod
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.api.groups import CustomResourceDefinition
+from koordinator.api.groups import ClusterColocationProfile, CustomResourceDefinition
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api import label_selector
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.decode import from_builtins
+from koordinator.api.groups import ClusterColocationProfile
 from koordinator.manager.profiles.profile_matching import CompiledProfile, Profiles, compile_profile
 
 KEYS = st.sampled_from(["app", "team", "tier"])

@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
+from koordinator.api.groups import ClusterColocationProfile
 from koordinator.manager.profiles import colocation_profile, profile_matching
 from koordinator.manager.profiles.profile_matching import CompiledProfile
 

@@ -11,7 +11,7 @@ from koordinator.api import labels, quantity
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
-from koordinator.api.quota_group import ElasticQuotaProfile
+from koordinator.api.groups import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.manager.quota import profile, profile_controller
 from koordinator.manager.quota.profile import WantedQuota

@@ -9,9 +9,8 @@ import msgspec
 from koordinator import clock as clocks
 from koordinator.api import crd, labels
 from koordinator.api.core import Namespace, Node
-from koordinator.api.groups import CustomResourceDefinition
+from koordinator.api.groups import CustomResourceDefinition, ElasticQuotaProfile
 from koordinator.api.meta import Object
-from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster

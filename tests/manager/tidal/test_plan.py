@@ -3,8 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.manager.tidal.plan import PodDemand, Side, TidalNode, TidalPhase, assign_reserves, plan
-from koordinator.manager.tidal.target import Reserves
+from koordinator.manager.tidal.plan import (
+    PodDemand,
+    Reserves,
+    Side,
+    TidalNode,
+    TidalPhase,
+    assign_reserves,
+    plan,
+)
 
 ALL = PodDemand(8_000, 16)
 

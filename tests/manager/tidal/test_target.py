@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api.errors import ProtocolError
-from koordinator.manager.tidal.target import (
+from koordinator.manager.tidal.plan import (
     LendTarget,
     LoadRule,
     OnlineLoad,

@@ -8,10 +8,13 @@ import msgspec
 
 from koordinator import clock as clocks
 from koordinator.api import crd, labels
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import ConfigMap, Namespace, Pod
-from koordinator.api.groups import CustomResourceDefinition, PriorityClass
-from koordinator.api.quota_group import ElasticQuotaProfile
+from koordinator.api.groups import (
+    ClusterColocationProfile,
+    CustomResourceDefinition,
+    ElasticQuotaProfile,
+    PriorityClass,
+)
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry

@@ -11,7 +11,7 @@ from koordinator.api import labels, resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.quota_group import ElasticQuotaProfile
+from koordinator.api.groups import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.manager.quota.tree import QuotaTree, quota_info
 from koordinator.manager.webhooks import pod_quotas

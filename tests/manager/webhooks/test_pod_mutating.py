@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from koordinator import clock as clocks
 from koordinator.api import crd, labels
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Event, Namespace
-from koordinator.api.groups import CustomResourceDefinition, PriorityClass
+from koordinator.api.groups import ClusterColocationProfile, CustomResourceDefinition, PriorityClass
 from koordinator.cluster.errors import ServiceUnavailable
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry

@@ -10,8 +10,7 @@ from koordinator.api import crd, labels
 from koordinator.api.core import Namespace, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.api.groups import CustomResourceDefinition
-from koordinator.api.quota_group import ElasticQuotaProfile
+from koordinator.api.groups import CustomResourceDefinition, ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.informer import InformerFactory
 from koordinator.local import registry

@@ -7,9 +7,8 @@ import pytest
 
 from koordinator import clock as clocks
 from koordinator.api import crd, labels
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace
-from koordinator.api.groups import CustomResourceDefinition
+from koordinator.api.groups import ClusterColocationProfile, CustomResourceDefinition
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.manager.webhooks import all as webhooks

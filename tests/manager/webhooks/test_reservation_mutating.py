@@ -4,9 +4,8 @@ import copy
 from typing import Any
 
 from koordinator.api import labels
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.decode import from_builtins
-from koordinator.api.groups import PriorityClass
+from koordinator.api.groups import ClusterColocationProfile, PriorityClass
 from koordinator.manager.profiles.profile_matching import CompiledProfile, compile_profile
 from koordinator.manager.webhooks import pod_mutating
 

@@ -15,7 +15,7 @@ import pytest
 from koordinator.api.admission import MutatingWebhookConfiguration
 from koordinator.api.core import Secret
 from koordinator.cluster.errors import InternalError
-from koordinator.manager.webhooks import certificates, configuration, server, serving, sync, table
+from koordinator.manager.webhooks import certificates, configuration, serving, sync, table
 from koordinator.manager.webhooks.review import AdmissionRequest, AdmissionVerdict
 from koordinator.manager.webhooks.serving import Webhooks, WebhookStartError
 from koordinator.manager.webhooks.settings import CertWriter, WebhookSettings
@@ -172,7 +172,7 @@ async def test_a_webhook_that_is_too_slow_is_given_up(world: World) -> None:
 async def test_requests_that_come_before_caches_are_filled_wait_or_are_told_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "CACHES_WAIT_S", 0.1)
+    monkeypatch.setattr(serving, "CACHES_WAIT_S", 0.1)
     async with world.serving(synced=False) as webhooks:
         assert await webhooks.check() == "caches are not filled yet"
         with pytest.raises(
@@ -180,7 +180,7 @@ async def test_requests_that_come_before_caches_are_filled_wait_or_are_told_so(
         ):
             await world.create_pod("early")
 
-        monkeypatch.setattr(server, "CACHES_WAIT_S", 10)
+        monkeypatch.setattr(serving, "CACHES_WAIT_S", 10)
         waiting = asyncio.create_task(world.create_pod("patient"))
         await asyncio.sleep(0.05)
         webhooks._synced.set()
@@ -300,7 +300,7 @@ async def test_what_is_not_served_is_told_apart(world: World) -> None:
             "/validate-node is not served; is its feature gate on?\n",
         )
         assert (await ask(webhooks, "GET", table.MUTATE_POD))[0] == 405
-        assert (await ask(webhooks, "POST", table.MUTATE_POD, b" " * (server.BODY_BYTES_MAX + 1)))[0] == 413
+        assert (await ask(webhooks, "POST", table.MUTATE_POD, b" " * (serving.BODY_BYTES_MAX + 1)))[0] == 413
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])

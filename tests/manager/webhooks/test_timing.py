@@ -5,8 +5,14 @@ import pytest
 from koordinator.clock import FixedClock
 from koordinator.manager.metrics import ManagerMetrics
 from koordinator.manager.webhooks import review
-from koordinator.manager.webhooks.review import AdmissionRequest, AdmissionVerdict
-from koordinator.manager.webhooks.timing import MUTATE, VALIDATE, Steps, timed
+from koordinator.manager.webhooks.review import (
+    MUTATE,
+    VALIDATE,
+    AdmissionRequest,
+    AdmissionVerdict,
+    Steps,
+    timed,
+)
 
 NAME = "koord_manager_webhook_webhook_duration_milliseconds"
 

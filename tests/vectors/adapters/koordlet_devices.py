@@ -10,7 +10,7 @@ from koordinator.api.annotations.device import GPU_PARTITIONS
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import DeviceInfo
-from koordinator.host import pci
+from koordinator.host import sysfs
 from koordinator.koordlet.collect import gpu_usage
 from koordinator.koordlet.collect.gpu_usage import GPUUsage
 from koordinator.koordlet.report import device, pod_resources, xpu
@@ -126,19 +126,19 @@ def _pod_resources(case: dict[str, Any]) -> Any:
 
 
 def _pci(case: dict[str, Any]) -> Any:
-    return {"nodeID": pci.numa_node(case["numaNode"]), "pcieID": pci.root_complex(case["devicePath"])}
+    return {"nodeID": sysfs.numa_node(case["numaNode"]), "pcieID": sysfs.root_complex(case["devicePath"])}
 
 
 def _gpu_bus_ids(case: dict[str, Any]) -> Any:
-    return {"busIDs": pci.bus_ids(case["entries"])}
+    return {"busIDs": sysfs.bus_ids(case["entries"])}
 
 
 def _rdma_minor(case: dict[str, Any]) -> Any:
-    return {"minor": pci.rdma_minor(case["device"])}
+    return {"minor": sysfs.rdma_minor(case["device"])}
 
 
 def _rdma_health(case: dict[str, Any]) -> Any:
-    return {"healthy": pci.is_rdma_healthy(case["portStates"])}
+    return {"healthy": sysfs.is_rdma_healthy(case["portStates"])}
 
 
 def _xpu_files(case: dict[str, Any]) -> Any:

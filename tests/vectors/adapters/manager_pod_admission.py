@@ -7,7 +7,7 @@ import msgspec
 from koordinator.api import labels, quota_labels
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.quota_group import ElasticQuotaProfile
+from koordinator.api.groups import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.manager.profiles import extended_resources
 from koordinator.manager.quota.tree import QuotaTree, quota_info

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.groups import PriorityClass
+from koordinator.api.groups import ClusterColocationProfile, PriorityClass
 from koordinator.manager.profiles import colocation_profile, profile_matching
 from koordinator.manager.profiles.profile_matching import Profiles
 from tests.vectors import compare

@@ -8,7 +8,7 @@ from koordinator.api import labels, resource_list
 from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
-from koordinator.api.quota_group import ElasticQuotaProfile
+from koordinator.api.groups import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.manager.quota import evaluation, profile, profile_controller
 from tests.vectors import compare

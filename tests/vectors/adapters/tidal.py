@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.manager.tidal.target import PoolShare, TidalPool, Window, reserves, target
+from koordinator.manager.tidal.plan import PoolShare, TidalPool, Window, reserves, target
 
 Case = dict[str, Any]
 

@@ -12,7 +12,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.manager.noderesource import target
-from koordinator.yarn import allocation, amounts, containers, eviction, hadoop_config, node_sync, rpc
+from koordinator.yarn import amounts, eviction, hadoop_config, node_sync, rpc
 from koordinator.yarn.amounts import BatchAmount, Rounding, YarnResource
 from koordinator.yarn.hadoop_config import Dialect, HadoopConfigError, YarnCluster
 from koordinator.yarn.node_sync import NodeId, NodeManagerReport, Policy, SyncPlan
@@ -52,7 +52,7 @@ def node_resource(case: Case) -> Any:
             return {rounding.value: _yarn(amounts.to_yarn(batch, rounding)) for rounding in Rounding}
         case "annotation":
             used = amounts.to_batch(YarnResource(case["usedVcores"], case["usedMemoryMB"]))
-            entries = allocation.with_entry(allocation.read(case["existing"]), used)
+            entries = amounts.with_entry(amounts.read(case["existing"]), used)
             return {
                 "allocations": [
                     {"name": e.name, "priority": e.priority, "resources": _values(e.resources)}
@@ -159,17 +159,17 @@ def _views(case: Case) -> Any:
 def evict_order(case: Case) -> Any:
     match case["op"]:
         case "list":
-            found = containers.live(containers.parse(case["nm"]), case["cgroupPath"])
+            found = eviction.live(eviction.parse(case["nm"]), case["cgroupPath"])
             varying = ("labels", "annotations", "createTimestamp")
             listed = [msgspec.to_builtins(each) for each in found]
             return {"containers": [{k: v for k, v in each.items() if k not in varying} for each in listed]}
         case "parentShares":
-            parsed = containers.parse({"containers": {"container": case["containers"]}})
-            return {"cpuShares": containers.parent_shares(parsed)}
+            parsed = eviction.parse({"containers": {"container": case["containers"]}})
+            return {"cpuShares": eviction.parent_shares(parsed)}
         case "isMaster":
-            return {"isMaster": containers.is_master(case["id"])}
+            return {"isMaster": eviction.is_master(case["id"])}
         case "validId":
-            return {"valid": containers.is_id(case["id"])}
+            return {"valid": eviction.is_id(case["id"])}
     candidates = [from_builtins(each, eviction.EvictionCandidate) for each in case["candidates"]]
     if case["op"] == "order":
         return {"order": [each.id for each in eviction.order(candidates, case["resource"])]}

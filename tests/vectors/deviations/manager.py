@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from koordinator.api import node_labels, quantity
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
+from koordinator.api.groups import ClusterColocationProfile
 from koordinator.api.quantity import NANO
 from koordinator.manager.profiles.profile_matching import compile_profile
 from tests.vectors.deviations.question import Ask, Case

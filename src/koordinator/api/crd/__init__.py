@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 
 from koordinator.api import schema
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.device import Device
+from koordinator.api.groups import ClusterColocationProfile, ElasticQuotaProfile
 from koordinator.api.meta import Object
 from koordinator.api.network_topology import ClusterNetworkTopology
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology, NodeResourceTopologyV1Alpha2
 from koordinator.api.pod_migration import PodMigrationJob
-from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.reservation import Reservation
 from koordinator.api.schedule_explanation import ScheduleExplanation
 from koordinator.api.sigs import ElasticQuota, PodGroup

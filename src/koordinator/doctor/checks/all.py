@@ -6,10 +6,9 @@ import msgspec
 
 from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from koordinator.api.apps import Deployment
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import ConfigMap, Node, Pod
 from koordinator.api.errors import KoordinatorError
-from koordinator.api.groups import Lease, PriorityClass
+from koordinator.api.groups import ClusterColocationProfile, Lease, PriorityClass
 from koordinator.api.meta import Object
 from koordinator.api.network_topology import ClusterNetworkTopology
 from koordinator.api.node_metric import NodeMetric

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 
 from koordinator.api import labels, quota_labels, slo_config
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
+from koordinator.api.groups import ClusterColocationProfile, ElasticQuotaProfile
 from koordinator.api.node_topology import NodeResourceTopology
-from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.doctor.checks.quotas import BUILT_IN
 from koordinator.doctor.finding import Finding, some_of

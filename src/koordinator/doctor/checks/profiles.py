@@ -9,9 +9,8 @@ import msgspec
 
 from koordinator.api import label_selector, priority, qos
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace, Pod
-from koordinator.api.groups import PriorityClass
+from koordinator.api.groups import ClusterColocationProfile, PriorityClass
 from koordinator.api.labels import SKIP_UPDATE_RESOURCES
 from koordinator.api.pod_resources import FORBIDDEN_PRIORITIES
 from koordinator.api.priority import BANDS, INSTALLED_NUMBERS

@@ -18,14 +18,12 @@ from koordinator.api.scalars import ScalarError
 from koordinator.cluster.supervise import Guard
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.collect import cold_pages
-from koordinator.koordlet.collect.best_effort_usage import BestEffortUsage
 from koordinator.koordlet.collect.cold_pages import ColdPages
 from koordinator.koordlet.collect.gpu_usage import GPUUsageCollector
 from koordinator.koordlet.collect.group_usage import GroupScan
-from koordinator.koordlet.collect.node_info import NodeInfo, StorageInfo
-from koordinator.koordlet.collect.node_usage import NodeUsageCollector, SystemUsage
+from koordinator.koordlet.collect.node_usage import NodeInfo, NodeUsageCollector, StorageInfo, SystemUsage
 from koordinator.koordlet.collect.performance import CPI, PressureCollector, ResctrlMonitors
-from koordinator.koordlet.collect.pod_usage import HostApplicationUsages, PodUsage
+from koordinator.koordlet.collect.pod_usage import BestEffortUsage, HostApplicationUsages, PodUsage
 from koordinator.koordlet.collect.rates import LatestSamples
 from koordinator.koordlet.parts import Collector, Shared
 from koordinator.koordlet.report import node_metric

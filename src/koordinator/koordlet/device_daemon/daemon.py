@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
-from koordinator.host import pci
+from koordinator.host import sysfs
 from koordinator.host.errors import ContentError
 from koordinator.host.files import Files
 from koordinator.koordlet.device_daemon import vendors
@@ -99,7 +99,7 @@ class DeviceDaemon:
                 vendor=self._hex(f"{base}/{name}/vendor"),
                 product=self._hex(f"{base}/{name}/device"),
                 numa_node=self._numa_node(f"{base}/{name}/numa_node"),
-                root_complex=pci.root_complex(self._files.link(f"{base}/{name}") or ""),
+                root_complex=sysfs.root_complex(self._files.link(f"{base}/{name}") or ""),
             )
             for name in self._files.names(base) or ()
         ]
@@ -165,6 +165,6 @@ class DeviceDaemon:
 
     def _numa_node(self, path: str) -> int:
         try:
-            return pci.numa_node((self._files.read(path) or "-1").strip())
+            return sysfs.numa_node((self._files.read(path) or "-1").strip())
         except ContentError:
             return 0

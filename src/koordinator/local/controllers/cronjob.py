@@ -17,7 +17,7 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api import duration
-from koordinator.api.batch import CronJob, CronJobStatus, Job
+from koordinator.api.apps import CronJob, CronJobStatus, Job
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ObjectReference
 from koordinator.cluster import errors

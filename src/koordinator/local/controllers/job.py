@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.batch import Job, JobStatus
+from koordinator.api.apps import Job, JobStatus
 from koordinator.api.core import Pod
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller

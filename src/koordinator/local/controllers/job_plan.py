@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from koordinator import clock
-from koordinator.api.batch import Job, JobStatus, UncountedTerminatedPods
+from koordinator.api.apps import Job, JobStatus, UncountedTerminatedPods
 from koordinator.api.core import Pod
 from koordinator.api.meta import Condition
 from koordinator.local.controllers import job_pods, pod_health

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from koordinator import clock
-from koordinator.api.batch import Job, OnExitCodes, PodFailureRule
+from koordinator.api.apps import Job, OnExitCodes, PodFailureRule
 from koordinator.api.core import ContainerStatus, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.local.controllers import pod_control, pod_health

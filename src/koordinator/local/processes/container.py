@@ -10,7 +10,7 @@ import signal
 from typing import Protocol
 
 from koordinator.host.cgroup_layout import ContainerID
-from koordinator.local.processes import amounts, container_state, environment, launch, probing
+from koordinator.local.processes import container_state, environment, groups, launch, probing
 from koordinator.local.processes.container_state import (
     COMPLETED,
     ERROR,
@@ -30,9 +30,9 @@ from koordinator.local.processes.environment import (
 from koordinator.local.processes.groups import GroupError
 from koordinator.local.processes.launch import Exit, Identity, Process, StartError
 from koordinator.local.processes.logs import LogFile, Output
-from koordinator.local.processes.pod_files import PodFiles
 from koordinator.local.processes.pod_spec import Container, Handler, KubeletPod, Probe
 from koordinator.local.processes.probing import ProbeKind, Prober
+from koordinator.local.processes.volumes import PodFiles
 
 log = logging.getLogger(__name__)
 
@@ -236,14 +236,14 @@ class ContainerLife:
         return Output(LogFile(files.log(self.name, self.log_run), self._services.clock))
 
     def _make_group(self) -> None:
-        groups = self._services.groups
-        groups.make(self.group, can_hold_groups=False)
-        groups.set_amounts(self.group, amounts.of_container(self.record.spec))
-        groups.die_together(self.group)
+        kept = self._services.groups
+        kept.make(self.group, can_hold_groups=False)
+        kept.set_amounts(self.group, groups.of_container(self.record.spec))
+        kept.die_together(self.group)
 
     def _enter(self, pid: int) -> None:
         self._services.groups.enter(pid, self.group)
-        score = amounts.oom_score_adj(self._home.pod.view, self.record.spec, self._services.memory_bytes)
+        score = groups.oom_score_adj(self._home.pod.view, self.record.spec, self._services.memory_bytes)
         self._services.processes.set_oom_score_adj(pid, score)
 
     def _running(self) -> None:

@@ -21,15 +21,14 @@ from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.protocol import PatchType
 from koordinator.cluster.supervise import Guard
 from koordinator.host.errors import HostError
-from koordinator.local.processes import amounts, container_state, environment, launch
+from koordinator.local.processes import container_state, environment, groups, launch
 from koordinator.local.processes.container import ContainerLife
 from koordinator.local.processes.container_state import ContainerRecord, PodFailure, PodStatusFacts
 from koordinator.local.processes.environment import ContainerConfigError, EnvironmentSources, Services
 from koordinator.local.processes.groups import GroupError
 from koordinator.local.processes.launch import Process
-from koordinator.local.processes.pod_files import PodFiles
 from koordinator.local.processes.pod_spec import KubeletPod
-from koordinator.local.processes.volumes import REFRESH_S, Volumes
+from koordinator.local.processes.volumes import REFRESH_S, PodFiles, Volumes
 
 log = logging.getLogger(__name__)
 
@@ -210,19 +209,19 @@ class PodWorker:
     async def _set_up(self) -> None:
         self.files.make([*self.pod.spec.init_containers, *self.pod.spec.containers])
         self.files.mount(self.pod, await self._volumes.payloads(self.pod, self._around()))
-        groups = self._services.groups
-        groups.make(self.group, can_hold_groups=True)
-        groups.set_amounts(self.group, amounts.of_pod(self.pod.view))
+        kept = self._services.groups
+        kept.make(self.group, can_hold_groups=True)
+        kept.set_amounts(self.group, groups.of_pod(self.pod.view))
         own_id = self._services.new_id(self.pod, "", 0)
-        group = groups.container_group(self.group, own_id)
-        groups.make(group, can_hold_groups=False)
-        groups.set_amounts(group, amounts.GroupAmounts(shares=amounts.SANDBOX_SHARES))
+        group = kept.container_group(self.group, own_id)
+        kept.make(group, can_hold_groups=False)
+        kept.set_amounts(group, groups.GroupAmounts(shares=groups.SANDBOX_SHARES))
         self._sandbox = self._start_pause(group)
 
     def _start_pause(self, group: str) -> Process:
         def enter(pid: int) -> None:
             self._services.groups.enter(pid, group)
-            self._services.processes.set_oom_score_adj(pid, amounts.SANDBOX_OOM_SCORE)
+            self._services.processes.set_oom_score_adj(pid, groups.SANDBOX_OOM_SCORE)
 
         with open("/dev/null", "wb") as nothing:
             return launch.start(

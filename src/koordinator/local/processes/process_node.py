@@ -32,11 +32,10 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.host.errors import ContentError, HostError
 from koordinator.host.host import Host
 from koordinator.local.nodes import kubelet
-from koordinator.local.processes import amounts, node_object
-from koordinator.local.processes.amounts import GroupAmounts
+from koordinator.local.processes import groups, node_object
 from koordinator.local.processes.container_state import OVER, PodFailure
 from koordinator.local.processes.environment import Services
-from koordinator.local.processes.groups import CLASSES, GroupError, PodGroups
+from koordinator.local.processes.groups import CLASSES, GroupAmounts, GroupError, PodGroups
 from koordinator.local.processes.node_object import MachineFacts
 from koordinator.local.processes.pod_spec import KubeletPod, RawPod
 from koordinator.local.processes.pod_worker import PodWorker
@@ -226,7 +225,7 @@ class ProcessNode:
         self._config.folder.mkdir(parents=True, exist_ok=True)
         self._config.folder.chmod(0o711)  # containers of other users find their way, and only theirs
         self.groups.make_tree()
-        offered = amounts.of_all_pods(self.facts.allocatable_milli, self.facts.allocatable_bytes)
+        offered = groups.of_all_pods(self.facts.allocatable_milli, self.facts.allocatable_bytes)
         self.groups.set_amounts(self.groups.root, offered)
         self._claims.confirm(folder, self._parents)
         self._share_by_class()
@@ -344,7 +343,7 @@ class ProcessNode:
         """
         pods = [worker.pod.view for worker in self.workers.values() if not worker.is_over]
         for kube_qos in CLASSES:
-            wanted = amounts.of_class(kube_qos, pods)
+            wanted = groups.of_class(kube_qos, pods)
             if self._class_amounts.get(kube_qos) == wanted:
                 continue
             try:

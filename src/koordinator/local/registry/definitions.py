@@ -4,7 +4,7 @@ from typing import Any
 
 from koordinator.cluster.backend import DeleteRequest, ObjectRecord
 from koordinator.local.interfaces import SchemaCatalog
-from koordinator.local.registry import crds
+from koordinator.local.registry import kinds
 from koordinator.local.registry.kinds import Kinds, ServedKind
 from koordinator.local.registry.scale import Paths
 from koordinator.local.registry.writing import ObjectWriter
@@ -22,7 +22,7 @@ class CustomDefinitions:
         """Serve everything that is defined in the store (after a start); saved events start their last hour."""
         for event in list(self._kinds.event_expiry.table.records()):
             self._kinds.event_expiry.written(event, self._writer.clock.now())
-        for record in list(self._writer.store.table(crds.TABLE).records()):
+        for record in list(self._writer.store.table(kinds.CRD_TABLE).records()):
             self.written(record.obj)
 
     def written(self, crd: dict[str, Any]) -> None:
@@ -30,7 +30,7 @@ class CustomDefinitions:
         spec = crd["spec"]
         group, plural = spec["group"], spec["names"]["plural"]
         kind = self._served(group, plural)
-        if kind is not None or crds.is_established(crd):
+        if kind is not None or kinds.is_established(crd):
             kind = self._serve(crd)
         if "deletionTimestamp" in crd["metadata"]:
             if kind is not None:
@@ -40,11 +40,11 @@ class CustomDefinitions:
 
     def _serve(self, crd: dict[str, Any]) -> ServedKind:
         served = self._schemas.add_crd(crd)
-        paths = crds.scale_paths(crd)
+        paths = kinds.scale_paths(crd)
         return self._kinds.serve_custom(
-            crds.stored_resource(crd, served),
+            kinds.stored_resource(crd, served),
             served,
-            crds.selectable_fields(crd),
+            kinds.selectable_fields(crd),
             None if paths is None else Paths(**paths),
         )
 
@@ -72,7 +72,7 @@ class CustomDefinitions:
         if record is None or "deletionTimestamp" not in record.obj["metadata"]:
             return
         meta = record.obj["metadata"]
-        kept = [name for name in meta.get("finalizers") or () if name != crds.CLEANUP_FINALIZER]
+        kept = [name for name in meta.get("finalizers") or () if name != kinds.CLEANUP_FINALIZER]
         if kept:
             changed = {**record.obj, "metadata": {**meta, "finalizers": kept}}
             self._writer.overwrite(definitions, record, changed)

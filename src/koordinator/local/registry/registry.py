@@ -25,7 +25,7 @@ from koordinator.cluster.errors import StatusCause
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.authorization.rbac import Rbac
 from koordinator.local.interfaces import Admission, AdmissionAttributes, Patcher, SchemaCatalog, WriteContext
-from koordinator.local.registry import actions, crds, metadata, reading, refusals, scale
+from koordinator.local.registry import actions, kinds, metadata, reading, refusals, scale
 from koordinator.local.registry.definitions import CustomDefinitions
 from koordinator.local.registry.kinds import Kinds, ServedKind
 from koordinator.local.registry.writing import Decoder, ObjectWriter
@@ -184,7 +184,7 @@ class ObjectRegistry:
             self._check_namespace(kind, resource, namespace, obj["metadata"])
         record = self.writer.insert(kind, resource, namespace, obj, options, is_tracked=is_tracked)
         if not options.dry_run:
-            if kind.table.name == crds.TABLE:
+            if kind.table.name == kinds.CRD_TABLE:
                 self.definitions.written(record.obj)
             await self._acknowledge()
         return kind.shown(record, resource)
@@ -377,7 +377,7 @@ class ObjectRegistry:
 
     def _follow_up(self, kind: ServedKind, record: ObjectRecord, *, is_gone: bool) -> None:
         """Carry out what a change means for the resources that are served."""
-        if kind.table.name == crds.TABLE:
+        if kind.table.name == kinds.CRD_TABLE:
             if is_gone:
                 self.definitions.removed(record.obj)
             else:

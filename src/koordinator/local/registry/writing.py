@@ -19,7 +19,7 @@ from koordinator.cluster.errors import StatusCause
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.admission.quota import QuotaBooks
 from koordinator.local.interfaces import Patcher, SchemaCatalog, WriteContext
-from koordinator.local.registry import crds, deletion, metadata, refusals
+from koordinator.local.registry import kinds, metadata, refusals
 from koordinator.local.registry.kinds import ServedKind
 from koordinator.local.registry.strategies import StrategyContext
 from koordinator.local.schema import errors as fields
@@ -171,7 +171,7 @@ class ObjectWriter:
             meta["generation"] = 1
         if self._checks:
             causes += self._schemas.schema_of(resource).validate(obj, None)
-            if kind.table.name == crds.TABLE:
+            if kind.table.name == kinds.CRD_TABLE:
                 causes += self._schemas.check_crd(obj)
         if causes:
             raise fields.invalid_object(resource, name, causes)
@@ -289,7 +289,7 @@ class ObjectWriter:
         # A part has rules of its own for what may change; the whole must be as good as a new object.
         before = None if subresource in PARTS else was
         causes += self._schemas.schema_of(resource).validate(shown, before)
-        if kind.table.name == crds.TABLE and not subresource:
+        if kind.table.name == kinds.CRD_TABLE and not subresource:
             causes += self._schemas.check_crd(obj)
         if causes:
             raise fields.invalid_object(resource, shown["metadata"]["name"], causes)
@@ -348,7 +348,7 @@ class ObjectWriter:
         self, kind: ServedKind, old: ObjectRecord, obj: dict[str, Any], options: WriteOptions
     ) -> tuple[ObjectRecord, bool]:
         meta = obj["metadata"]
-        is_gone = deletion.is_over(obj) and kind.strategy.is_over(obj)
+        is_gone = metadata.is_over(obj) and kind.strategy.is_over(obj)
         if options.dry_run:
             return ObjectRecord(obj, old.version), is_gone
         if is_gone:
@@ -382,9 +382,9 @@ class ObjectWriter:
         if name in kind.facts.immortal:
             raise refusals.forbidden(resource, name, "this namespace may not be deleted")
         decided = self._decide(kind, record, options)
-        if decided.fate is deletion.DeletionFate.WAITING:
+        if decided.fate is metadata.DeletionFate.WAITING:
             return record, False
-        if decided.fate is deletion.DeletionFate.GONE:
+        if decided.fate is metadata.DeletionFate.GONE:
             if options.dry_run:
                 return record, True
             return kind.table.remove(namespace, name), True
@@ -392,15 +392,15 @@ class ObjectWriter:
             return ObjectRecord(decided.obj, record.version), False
         return kind.table.put(namespace, name, decided.obj), False
 
-    def _decide(self, kind: ServedKind, record: ObjectRecord, options: DeleteRequest) -> deletion.Deletion:
+    def _decide(self, kind: ServedKind, record: ObjectRecord, options: DeleteRequest) -> metadata.Deletion:
         obj, now_s = record.obj, self.clock.now()
-        if options.propagation and options.propagation not in deletion.POLICIES:
-            choice = (*deletion.POLICIES, "nil")
+        if options.propagation and options.propagation not in metadata.DELETION_POLICIES:
+            choice = (*metadata.DELETION_POLICIES, "nil")
             cause = fields.not_supported("propagationPolicy", options.propagation, choice)
             raise refusals.bad_options("DeleteOptions", cause)
         if not kind.strategy.is_over(obj):
             return self._decide_namespace(kind, obj, options, now_s)
-        return deletion.decide(
+        return metadata.decide_deletion(
             obj,
             grace_s=kind.strategy.grace_s(obj, options.grace_period_s),
             asked_s=options.grace_period_s,
@@ -411,14 +411,14 @@ class ObjectWriter:
 
     def _decide_namespace(
         self, kind: ServedKind, obj: dict[str, Any], options: DeleteRequest, now_s: float
-    ) -> deletion.Deletion:
+    ) -> metadata.Deletion:
         """A namespace with `spec.finalizers` becomes Terminating; its controller does the rest."""
         if "deletionTimestamp" in obj["metadata"]:
-            return deletion.Deletion(deletion.DeletionFate.WAITING, obj)
-        wanted = deletion.finalizers(obj["metadata"], options.propagation, kind.facts.orphans_by_default)
-        marked = deletion.marked(obj, wanted, now_s, grace_s=None)
+            return metadata.Deletion(metadata.DeletionFate.WAITING, obj)
+        wanted = metadata.finalizers(obj["metadata"], options.propagation, kind.facts.orphans_by_default)
+        marked = metadata.marked(obj, wanted, now_s, grace_s=None)
         marked["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
-        return deletion.Deletion(deletion.DeletionFate.MARKED, marked)
+        return metadata.Deletion(metadata.DeletionFate.MARKED, marked)
 
 
 def _only_finalizers(obj: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:

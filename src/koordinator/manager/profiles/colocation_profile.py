@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 
 from koordinator.api import decode, labels, priority, qos
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
-from koordinator.api.groups import PriorityClass
+from koordinator.api.groups import ClusterColocationProfile, PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.cluster.errors import ApiError
 from koordinator.manager.profiles import extended_resources, profile_matching

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace, Pod
+from koordinator.api.groups import ClusterColocationProfile
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Rate, TokenBucket
 from koordinator.cluster.controller import Controller

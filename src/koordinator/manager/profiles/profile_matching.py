@@ -15,9 +15,9 @@ import msgspec
 
 from koordinator.api import decode, label_selector, labels
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
+from koordinator.api.groups import ClusterColocationProfile
 from koordinator.api.label_selector import Predicate
 from koordinator.cluster import strategic_merge
 from koordinator.cluster.errors import ApiError

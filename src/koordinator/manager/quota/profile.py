@@ -12,8 +12,8 @@ from koordinator.api import labels, quantity, quota_labels, resource_list, resou
 from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
+from koordinator.api.groups import ElasticQuotaProfile
 from koordinator.api.quantity import RawQuantity, ResourceList
-from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
 

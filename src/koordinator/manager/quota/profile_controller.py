@@ -16,9 +16,9 @@ from koordinator.api import label_selector, quantity, resource_list
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
+from koordinator.api.groups import ElasticQuotaProfile
 from koordinator.api.label_selector import Predicate
 from koordinator.api.quantity import QuantityError
-from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster import errors

@@ -16,8 +16,17 @@ from koordinator.manager.webhooks.pod_mutating import PodMutatingHandler, Reserv
 from koordinator.manager.webhooks.pod_validating import PodBindingHandler, PodValidatingHandler
 from koordinator.manager.webhooks.profile_cache import ProfileCache
 from koordinator.manager.webhooks.quota_admission import DEBUG_PATH, Quotas
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, Handler, Page
-from koordinator.manager.webhooks.timing import MUTATE, VALIDATE, Steps, timed
+from koordinator.manager.webhooks.review import (
+    ALLOWED,
+    MUTATE,
+    VALIDATE,
+    AdmissionRequest,
+    AdmissionVerdict,
+    Handler,
+    Page,
+    Steps,
+    timed,
+)
 
 
 class _Builders:

@@ -23,8 +23,14 @@ from koordinator.manager.profiles.profile_matching import CompiledProfile
 from koordinator.manager.webhooks import pod_quotas, pod_rules, table
 from koordinator.manager.webhooks.pod_quotas import PodQuotas
 from koordinator.manager.webhooks.profile_cache import ProfileCache
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
-from koordinator.manager.webhooks.timing import MUTATE, Steps
+from koordinator.manager.webhooks.review import (
+    ALLOWED,
+    MUTATE,
+    AdmissionRequest,
+    AdmissionVerdict,
+    Steps,
+    denied,
+)
 
 PATH = table.MUTATE_POD
 

@@ -16,8 +16,8 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.feature_gates import FeatureGates
+from koordinator.api.groups import ElasticQuotaProfile
 from koordinator.api.quantity import QuantityError
-from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
 from koordinator.manager.options import QuotaUpdateOptions

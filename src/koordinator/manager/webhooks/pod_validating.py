@@ -15,10 +15,10 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from koordinator.api import labels, quantity, unready
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import FeatureGates
+from koordinator.api.groups import ClusterColocationProfile
 from koordinator.manager.options import BindingAdmissionOptions
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.profiles import colocation_profile, profile_matching
@@ -26,8 +26,14 @@ from koordinator.manager.profiles.colocation_profile import ProfileError
 from koordinator.manager.quota.evaluation import QuotaUseVerdict
 from koordinator.manager.webhooks import pod_mutating, pod_rules, table
 from koordinator.manager.webhooks.pod_rules import LabelRulesSource
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
-from koordinator.manager.webhooks.timing import VALIDATE, Steps
+from koordinator.manager.webhooks.review import (
+    ALLOWED,
+    VALIDATE,
+    AdmissionRequest,
+    AdmissionVerdict,
+    Steps,
+    denied,
+)
 
 log = logging.getLogger(__name__)
 

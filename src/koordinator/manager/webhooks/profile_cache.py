@@ -11,9 +11,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace
-from koordinator.api.groups import PriorityClass
+from koordinator.api.groups import ClusterColocationProfile, PriorityClass
 from koordinator.api.meta import Object
 from koordinator.cluster.errors import ApiError, NotFound
 from koordinator.cluster.informer import Informer
