@@ -4,12 +4,15 @@ import itertools
 import random
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api import labels
 from koordinator.scheduler.engine.view import View
+from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
+    JobMember,
     JobPreemption,
     JobResidents,
     PreemptReason,
@@ -23,6 +26,11 @@ from tests.scheduler.small_cluster import SmallCluster
 from tests.scheduler.world import Json, node, pod
 
 PRIORITY = 10
+
+
+def with_port(body: Json) -> Json:
+    body["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
+    return body
 
 
 class Cluster(SmallCluster):
@@ -83,7 +91,7 @@ def random_cluster(rng: random.Random) -> Cluster:
         if rng.random() < 0.5:
             marks[labels.QUESTIONED_OBJECT_KEY] = rng.choice("xyz")
         if rng.random() < 0.2:
-            body["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
+            with_port(body)
         body["metadata"]["labels"] = marks
         info = cluster.info(body)
         name = rng.choice(names)
@@ -102,7 +110,7 @@ def random_members(rng: random.Random, cluster: Cluster, *, equal: bool) -> list
     for number in range(rng.randint(1, 4)):
         body = pod(f"m{number}", cpu=str(sizes[number]), priority=PRIORITY, memory=None)
         if wants_port:
-            body["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
+            with_port(body)
         members.append(cluster.info(body))
     # Members are placed in a trigger's round: one that fits nowhere.
     members.sort(key=lambda each: -each.requests[0][1])
@@ -198,3 +206,29 @@ def test_a_cluster_without_pods_has_no_victims() -> None:
 
     assert found.reason is PreemptReason.NO_ROOM
     assert found.message == "0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+
+
+def test_a_node_that_was_cleared_in_vain_is_not_tried_again_when_more_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    for name in ("cheap", "dear"):
+        cluster.add_node(name, 8)
+        victim = pod(f"on-{name}", cpu="7", priority=0 if name == "cheap" else 5, nodeName=name)
+        cluster.info(victim)
+    holder = with_port(pod("holder", cpu="1", priority=0, nodeName="cheap"))
+    holder["metadata"]["labels"] = {labels.DISABLE_PREEMPTIBLE: "true"}
+    cluster.info(holder)
+    tried: list[Sequence[str]] = []
+    clear = PreemptionDryRun.clear
+
+    def noted(self: PreemptionDryRun, members: Sequence[JobMember]) -> Sequence[str]:
+        tried.append(clear(self, members))
+        return tried[-1]
+
+    monkeypatch.setattr(PreemptionDryRun, "clear", noted)
+    found = cluster.preempt([cluster.info(with_port(pod("m", cpu="4", priority=PRIORITY)))])
+
+    assert tried == [["cheap"], ["dear"]]
+    assert found.nominations == {"default/m": "dear"}
+    assert [each.victim.key for each in found.evictions] == ["default/on-dear"]

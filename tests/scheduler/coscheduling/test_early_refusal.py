@@ -76,8 +76,7 @@ def test_members_that_are_gone_are_not_remembered() -> None:
         world.nodes(3, cpu="4")
         put_gang(world, "job", 8, cpu="2")
         await world.settle(1)
-        (profile,) = world.scheduler.engine.profiles.values()
-        (early,) = [each.early for each in profile.plugins if isinstance(each, Coscheduling)]
+        early = early_of(world)
         assert len(early._keys) == 8
         for number in range(8):
             world.api.remove("Pod", f"job-{number}", "default")
@@ -147,6 +146,38 @@ def test_members_that_have_a_place_count() -> None:
         world.api.put("Node", node("node-2", cpu="1"))
         await world.settle(15)
         assert len(placed(world)) == 5
+
+    play(story)
+
+
+def early_of(world: World) -> EarlyRefusals:
+    (profile,) = world.scheduler.engine.profiles.values()
+    (early,) = [each.early for each in profile.plugins if isinstance(each, Coscheduling)]
+    return early
+
+
+def test_who_begins_a_round_needs_a_place_even_where_its_own_gang_lacks_nobody() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="2")
+        more = {"match_policy": "waiting-and-running", "groups": roles("full", "short")}
+        running = member("full-0", "full", 1, **more)
+        running["spec"]["nodeName"] = "node-0"
+        for body in (running, *(member(f"short-{number}", "short", 2, **more) for number in range(2))):
+            world.api.put("Pod", body)
+        world.api.put("Pod", member("full-1", "full", 1, **more))
+        await world.settle(1)
+        assert placed(world) == ["full-0"]
+
+        texts = {}
+        for name in ("full-1", "short-0"):
+            begins = early_of(world)._gangs.info(f"default/{name}")
+            assert begins is not None
+            found = early_of(world).shortage(begins)
+            texts[name] = found and found.text
+        assert texts == {
+            "full-1": "gangs default/full, default/short need 3 more members, at most 1 fits now",
+            "short-0": "gang default/short needs 2 members, at most 1 fits now",
+        }
 
     play(story)
 

@@ -234,6 +234,19 @@ def test_a_look_at_the_gate_leaves_the_place_of_the_representative_free() -> Non
     assert rounds.look(pods["d/a"]).reason is GateReason.REPRESENTED
 
 
+def test_a_member_that_may_not_enter_stands_for_its_group_no_longer() -> None:
+    rounds, pods = gang_of(2, ["a", "b"])
+    assert rounds.pre_enqueue(pods["d/a"]).is_open
+    rounds.on_pod_delete(pods["d/b"])
+    assert rounds.pre_enqueue(pods["d/a"]).reason is GateReason.INCOMPLETE
+    assert rounds.pre_enqueue(pod("x", "unknown")).reason is GateReason.GANG_UNKNOWN
+
+    rounds.on_pod_add(pod("c"))
+
+    assert rounds.pre_enqueue(pod("c")).is_open
+    assert rounds.pre_enqueue(pods["d/a"]).reason is GateReason.REPRESENTED
+
+
 def test_members_that_a_gang_lacks_are_tried_before_those_beyond_the_minimum_of_another() -> None:
     rounds = GangRounds()
     groups = {GROUPS: '["d/a","d/b"]', "gang.scheduling.koordinator.sh/match-policy": "waiting-and-running"}

@@ -46,7 +46,7 @@ class GangRounds(GangEvents):
         gang, gate = self._looked_at(pod)
         if gang is not None and gate.is_open:
             gang.group.representative = key_of(pod)
-        elif gang is not None and gate.reason is GateReason.INCOMPLETE:
+        elif gang is not None:
             self.cache.forget_representative(gang, key_of(pod))
         return gate
 
