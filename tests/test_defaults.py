@@ -42,7 +42,6 @@ from koordinator.scheduler.auditor.history import AuditLimits
 from koordinator.scheduler.config.config import ClientConnection, LeaderElection, SchedulerConfig
 from koordinator.scheduler.config.default_plugins import (
     CoschedulingArgs,
-    DeviceWeight,
     ElasticQuotaArgs,
     ReservationArgs,
 )
@@ -165,7 +164,6 @@ DEFAULTS: dict[type[msgspec.Struct], dict[str, Any]] = {
         "enable_contention_profiling": True,
     },
     CoschedulingArgs: {"controller_workers": 1},
-    DeviceWeight: {"weight": 1},
     ElasticQuotaArgs: {
         "enable_runtime_quota": True,
         "enable_min_quota_scale": True,

@@ -68,12 +68,12 @@ def test_the_best_nodes_come_first_equal_ones_by_name_with_the_part_of_each_plug
     asked = PodInfo.of(from_builtins(pod("asked", cpu="2"), Pod), engine.table.registry)
     evaluation = Evaluation(profile, engine.table, asked)
 
-    every = top_scores(evaluation, profile, engine.table, 9)
+    every = top_scores(evaluation, engine.table, 9)
     assert [each.node for each in every] == ["large", "a", "b"]
     assert all(each.total == sum(part for _, part in each.parts) for each in every)
     assert dict(every[0].parts)["TaintToleration"] == 300, "normalised, times its weight"
-    assert top_scores(evaluation, profile, engine.table, 2) == every[:2]
-    assert top_scores(evaluation, profile, engine.table, 0) == []
+    assert top_scores(evaluation, engine.table, 2) == every[:2]
+    assert top_scores(evaluation, engine.table, 0) == []
     told = score_table(asked, every[:1]).splitlines()
     assert told[0].startswith("| # | Pod | Node | Score | ")
     assert told[2].startswith(f"| 0 | default/asked | large | {every[0].total} | ")

@@ -244,7 +244,8 @@ def gpu_node(name: str, count: int) -> Json:
 
 
 def gpus(name: str, count: int) -> Json:
-    full = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"}
+    whole = ("koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio")
+    full = {**dict.fromkeys(whole, "100"), "koordinator.sh/gpu-memory": "16Gi"}
     devices = [
         {"type": "gpu", "id": f"{name}-{minor}", "minor": minor, "health": True, "resources": full}
         for minor in range(count)
