@@ -82,9 +82,7 @@ def pod_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> P
             raise unknown("node", each, [engine.table.name_of(row) for row in engine.table.rows.tolist()])
     _refresh(found)
     answer = explain(
-        engine,
-        PodInfo.of(wanted, engine.table.registry),
-        PodQuestion(nodes=ask.nodes, best=ask.best),
+        engine, PodInfo.of(wanted, engine.table.registry), PodQuestion(nodes=ask.nodes, best=ask.best)
     )
     about = [each for each in found.events if _is_about(each, "Pod", wanted)]
     return msgspec.structs.replace(

@@ -102,12 +102,7 @@ def node_score(found: NodePods, weights: Mapping[str, float]) -> float:
 
 
 def _place(pod: Pod, node: Node, weights: Mapping[str, float]) -> tuple[float, float, str, str]:
-    return (
-        -_size([pod], node, weights),
-        -facts.created_s(pod),
-        pod.metadata.namespace,
-        pod.metadata.name,
-    )
+    return (-_size([pod], node, weights), -facts.created_s(pod), pod.metadata.namespace, pod.metadata.name)
 
 
 def _size(pods: Iterable[Pod], node: Node, weights: Mapping[str, float]) -> float:

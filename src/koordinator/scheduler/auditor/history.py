@@ -111,9 +111,7 @@ def step(
         gap_s = max(0.0, record.at_s - history.records[-1].at_s)
         found.append(MeasuredFinding(AuditFinding.EVENT_INTERVAL, gap_s, gap_s > limits.event_interval_s))
     seen = msgspec.structs.replace(
-        history,
-        records=(*history.records, record)[-RECORDS_MAX:],
-        event_count=history.event_count + 1,
+        history, records=(*history.records, record)[-RECORDS_MAX:], event_count=history.event_count + 1
     )
     match record.kind:
         case RecordKind.PREEMPT_NOMINATED:

@@ -96,8 +96,7 @@ def _tried(found: Survey, changes: Iterable[Sequence[Variant]]) -> list[Remedy]:
     kinds = list(dict.fromkeys(remedy.kind for remedy in kept))
     # Requests come with the smallest reduction first, which opens fewest nodes.
     return sorted(
-        kept,
-        key=lambda each: (kinds.index(each.kind), 0 if each.kind == "requests" else -each.node_count),
+        kept, key=lambda each: (kinds.index(each.kind), 0 if each.kind == "requests" else -each.node_count)
     )
 
 

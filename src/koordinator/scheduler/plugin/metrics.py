@@ -217,8 +217,7 @@ class SchedulerMetrics:
             _SCHEDULING_S,
         )
         self.batch_partial_jobs = Counter(
-            "scheduler_batch_partial_bind_jobs_total",
-            "[ALPHA] Plans of which only some pods were bound.",
+            "scheduler_batch_partial_bind_jobs_total", "[ALPHA] Plans of which only some pods were bound."
         )
         self.batch_partial_pods = Counter(
             "scheduler_batch_partial_bind_pods_total", "[ALPHA] Pods of such plans.", ("status",)

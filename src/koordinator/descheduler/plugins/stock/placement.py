@@ -128,10 +128,7 @@ def required_terms(pod: Pod) -> list[PodAffinityTerm]:
 
 
 def anti_affinity_evictions(
-    args: CommonArgs,
-    nodes: Sequence[Node],
-    pods_of: Mapping[str, Sequence[Pod]],
-    may_evict: MayEvict,
+    args: CommonArgs, nodes: Sequence[Node], pods_of: Mapping[str, Sequence[Pod]], may_evict: MayEvict
 ) -> Evictions[list[EvictAction]]:
     """Evict violating pods; one that is gone no longer counts, so one of a pair stays.
 

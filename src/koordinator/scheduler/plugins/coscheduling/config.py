@@ -174,13 +174,7 @@ def _objection(check: Callable[[Mapping[str, str]], object], annotations: Mappin
 
 
 def _configured(
-    source: GangSource,
-    gang_id: str,
-    meta: ObjectMeta,
-    defaults: GangDefaults,
-    *,
-    minimum: int,
-    wait_s: float,
+    source: GangSource, gang_id: str, meta: ObjectMeta, defaults: GangDefaults, *, minimum: int, wait_s: float
 ) -> GangConfig:
     annotations, no_groups = meta.annotations, list[str]()
     return GangConfig(

@@ -324,8 +324,7 @@ class PodGroupController:
         due_s = self._due_s.get(gang_id)
         if due_s is None:
             due_s = self._due_s[gang_id] = max(
-                now_s + self._turns.reserve(now_s),
-                self._wrote_s.get(gang_id, -math.inf) + COUNTERS_PERIOD_S,
+                now_s + self._turns.reserve(now_s), self._wrote_s.get(gang_id, -math.inf) + COUNTERS_PERIOD_S
             )
         return due_s
 

@@ -74,9 +74,7 @@ def numa_hints(
     smallest = min(map(len, feasible))
     hints = [
         DeviceTopologyHint(
-            subset,
-            len(subset) == smallest,
-            SAME_GPUS_SCORE if _gpus(decision) == _gpus(widest) else 0,
+            subset, len(subset) == smallest, SAME_GPUS_SCORE if _gpus(decision) == _gpus(widest) else 0
         )
         for subset, decision in feasible.items()
     ]

@@ -278,10 +278,7 @@ class QuotaChecks:
         decision = admission.admit(amounts_of(group.request), standing, pod_count=group.count)
         if decision.is_allowed and group.fixed:
             decision = admission.admit(
-                amounts_of(group.fixed),
-                standing,
-                is_preemptible=False,
-                pod_count=group.fixed_count,
+                amounts_of(group.fixed), standing, is_preemptible=False, pod_count=group.fixed_count
             )
         if decision.is_allowed and group.place.ancestors:
             return self._decide_above(group, groups)

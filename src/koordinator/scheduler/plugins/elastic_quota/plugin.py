@@ -233,11 +233,7 @@ class ElasticQuota(
 
     name = "ElasticQuota"
     args = ElasticQuotaArgs
-    wakes_on = (
-        ClusterEvent.ASSIGNED_POD_DELETED,
-        ClusterEvent.ELASTIC_QUOTA,
-        ClusterEvent.POD_UPDATED,
-    )
+    wakes_on = (ClusterEvent.ASSIGNED_POD_DELETED, ClusterEvent.ELASTIC_QUOTA, ClusterEvent.POD_UPDATED)
 
     def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
         self.accounts = QuotaAccounts.of(args, handle)

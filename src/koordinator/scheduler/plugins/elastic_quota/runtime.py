@@ -26,11 +26,7 @@ _HAS_64_BIT_FLOATS = np.finfo(np.longdouble).nmant >= 63
 
 
 def shares(
-    total: int,
-    floors: Sequence[int],
-    requests: Sequence[int],
-    weights: Sequence[int],
-    lends: Sequence[bool],
+    total: int, floors: Sequence[int], requests: Sequence[int], weights: Sequence[int], lends: Sequence[bool]
 ) -> list[int]:
     """Return the runtime of each child, in order of their names: floors first, then what is left by weight, nobody
     beyond its request. One entry of each list per child; for many children there is `WaterFilling`.

@@ -45,11 +45,7 @@ from koordinator.scheduler.plugins.node_numa_resource import (
 )
 from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, OtherHints
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NodeNUMARecord, NUMAAllocations
-from koordinator.scheduler.plugins.node_numa_resource.bulk import (
-    FIRST_OWN_CODE,
-    NUMAReason,
-    NUMARequest,
-)
+from koordinator.scheduler.plugins.node_numa_resource.bulk import FIRST_OWN_CODE, NUMAReason, NUMARequest
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHintProvider
 from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMAPodTerms
 from koordinator.scheduler.plugins.node_numa_resource.pod_state import NUMAState, Provider, TableAmounts

@@ -15,10 +15,7 @@ from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import allocate, cpu_topology
-from koordinator.scheduler.plugins.node_numa_resource.allocate import (
-    AllocationRequest,
-    NUMANodeState,
-)
+from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, NUMANodeState
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_MILLI, Amounts, NodeCPUTopology
 from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 
