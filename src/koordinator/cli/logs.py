@@ -88,9 +88,7 @@ def _place(error: BaseException) -> str:
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
-    if at is None:
-        return "no place"
-    return f"{at.tb_frame.f_code.co_filename.rpartition('/')[2]}:{at.tb_lineno}"
+    return "no place" if at is None else f"{at.tb_frame.f_code.co_filename.rpartition('/')[2]}:{at.tb_lineno}"
 
 
 def level_of(verbosity: int) -> int:

@@ -241,14 +241,10 @@ def _cells(line: Line) -> tuple[str, ...]:
         line.name,
         line.resource,
         short(line.resource, each.used),
-        _or_dash(line.resource, each.runtime),
+        "-" if each.runtime is None else short(line.resource, each.runtime),
         short(line.resource, each.min),
         _ceiling(line),
     )
-
-
-def _or_dash(name: str, nanos: int | None) -> str:
-    return "-" if nanos is None else short(name, nanos)
 
 
 def _ceiling(line: Line) -> str:

@@ -50,13 +50,9 @@ def has_room(pod: Pod, room: NodeFree) -> bool:
     return all(q.milli <= room.free_milli.get(name, 0) for name, q in pod_resources.requests(pod).items())
 
 
-def fits_any(pod: Pod, rooms: Iterable[NodeFree]) -> bool:
-    return any(fits(pod, room) for room in rooms)
-
-
 def fits_any_other(pod: Pod, rooms: Iterable[NodeFree]) -> bool:
     """Return whether the pod fits a node other than the one it runs on."""
-    return fits_any(pod, (room for room in rooms if room.node.metadata.name != pod.spec.node_name))
+    return any(fits(pod, room) for room in rooms if room.node.metadata.name != pod.spec.node_name)
 
 
 def _of(node: Node) -> Amounts:

@@ -124,17 +124,13 @@ def inherent_refusal(pod: Pod) -> str:
     """Return why no option makes the pod evictable: it would come back, or it goes anyway."""
     if any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references):
         return "it belongs to a DaemonSet"
-    if is_mirror(pod):
+    if MIRROR_ANNOTATION in pod.metadata.annotations:
         return "it is a mirror pod"
     if is_static(pod):
         return "it is a static pod"
     if pod.metadata.deletion_timestamp is not None:
         return "it is being deleted"
     return ""
-
-
-def is_mirror(pod: Pod) -> bool:
-    return MIRROR_ANNOTATION in pod.metadata.annotations
 
 
 def is_static(pod: Pod) -> bool:

@@ -287,9 +287,7 @@ def _waiting(placed: Sequence[PodOutcome]) -> WaitingTimes:
 
 def _peak(result: ReplayResult) -> dict[str, float]:
     shares = np.array([each.allocated for each in result.samples])
-    if not shares.size:
-        return {}
-    return dict(zip(result.resources, shares.max(axis=0).tolist(), strict=True))
+    return dict(zip(result.resources, shares.max(axis=0).tolist(), strict=True)) if shares.size else {}
 
 
 def _mean(result: ReplayResult) -> dict[str, float]:

@@ -28,7 +28,9 @@ def reservation(job: PodMigrationJob, pod: Wire, now_s: float, without_claims: b
     metadata["name"] = metadata.get("name") or job.metadata.uid
     own_labels = _member(metadata, "labels")
     own_labels[labels.CREATED_BY] = CREATED_BY
-    own_labels[labels.RESERVATION_ORDER] = order_text(now_s)
+    own_labels[labels.RESERVATION_ORDER] = str(
+        round(now_s * 1000)
+    )  # which of several goes first: Unix milliseconds
 
     if not spec.get("template"):
         spec["template"] = {
@@ -42,11 +44,6 @@ def reservation(job: PodMigrationJob, pod: Wire, now_s: float, without_claims: b
     if not spec.get("ttl") and not spec.get("expires") and _ttl_s(job) > 0:
         spec["ttl"] = job.spec.ttl
     return {"metadata": metadata, "spec": spec}
-
-
-def order_text(now_s: float) -> str:
-    """Value of the label that tells which of several Reservations goes first: Unix milliseconds."""
-    return str(round(now_s * 1000))
 
 
 def _shape_template(spec: Wire, pod: Wire, without_claims: bool) -> None:

@@ -51,15 +51,11 @@ class SchedulerConfigError(KoordinatorError, ValueError):
         return f"scheduler configuration: {len(self.problems)} problems:{lines}"
 
 
-Check = Callable[[Any], None]
+Check = Callable[[Any], object]
 """Raises ValueError when a leaf that has the right type has a wrong value."""
 
 
-def _check_duration(text: str) -> None:
-    duration.parse(text)
-
-
-Duration = Annotated[str, msgspec.Meta(extra={"check": _check_duration})]
+Duration = Annotated[str, msgspec.Meta(extra={"check": duration.parse})]
 """Text such as `15s` or `1m30s`."""
 
 

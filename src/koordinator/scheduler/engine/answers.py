@@ -168,7 +168,8 @@ class Answers:
 
     _profile: Profile
     _table: NodeTable
-    _states: dict[str, Any]
+    states: dict[str, Any]
+    """Plugin → the state that `Plugin.prepare` made for this class."""
     _allowed: Rows | None
     _skips_filter: set[str]
     _skips_score: set[str]
@@ -272,14 +273,9 @@ class Answers:
             total += scorer.weight * self._normalised(scorer, rows)
         return total
 
-    @property
-    def states(self) -> Mapping[str, Any]:
-        """Plugin → the state that `Plugin.prepare` made for this class."""
-        return self._states
-
     def state_of(self, plugin: str) -> Any:
         """Return the state that `Plugin.prepare` made for this class."""
-        return self._states[plugin]
+        return self.states[plugin]
 
     @property
     def participation(self) -> Participation:
@@ -334,7 +330,7 @@ class Answers:
         if not self.status.is_success:
             return None
         plugins = [each for each in self._profile.filters if each.name not in self._skips_filter]
-        return [(plugin, self._states[plugin.name]) for plugin in plugins]
+        return [(plugin, self.states[plugin.name]) for plugin in plugins]
 
     def status_of(self, row: int) -> Status:
         """Return why a row was refused; success for feasible rows."""
@@ -356,14 +352,14 @@ class Answers:
             for wide in self._wide_filters:
                 is_later = (refused_by > wide.index + 1) & (refused_by < LEFT_OUT)
                 rows = np.flatnonzero((refused_by == 0) | is_later)
-                found = wide.plugin.filter(self._states[wide.plugin.name], rows)
+                found = wide.plugin.filter(self.states[wide.plugin.name], rows)
                 refused = found != 0
                 refused_by[rows[refused]] = wide.index + 1
                 codes[rows[refused]] = found[refused]
             self._refusals = NodeRefusals(
-                self._profile, self._table, self._states, refused_by, codes, self.narrowed_by
+                self._profile, self._table, self.states, refused_by, codes, self.narrowed_by
             )
         return self._refusals
 
     def _normalised(self, scorer: WideScorer, rows: Rows) -> Scores | int:
-        return scorer.final(self._states[scorer.plugin.name], rows)
+        return scorer.final(self.states[scorer.plugin.name], rows)

@@ -96,9 +96,7 @@ class Engine:
     def prospects(self, pod: PodInfo) -> Prospects | None:
         """Return what nodes say to pods of the pod's profile; None for pods of other schedulers."""
         profile = self.profiles.get(pod.pod.spec.scheduler_name)
-        if profile is None:
-            return None
-        return Prospects(profile, self.table, self.nominations, self.cache)
+        return None if profile is None else Prospects(profile, self.table, self.nominations, self.cache)
 
     def refresh(self, profile: Profile, now_s: float) -> None:
         """Bring the columns that depend on the time up to date, as each cycle does."""

@@ -79,11 +79,11 @@ class Evaluation(Answers):
         """How often a pod followed another one directly, and it was that one's row alone that had to be looked at."""
 
     def _prepare(self, pod: PodInfo) -> None:
-        self._states = {plugin.name: plugin.prepare(pod) for plugin in self._profile.evaluators}
+        self.states = {plugin.name: plugin.prepare(pod) for plugin in self._profile.evaluators}
         self._note_epochs()
 
     def _note_epochs(self) -> None:
-        states = self._states
+        states = self.states
         found = [(plugin, plugin.epoch(states[plugin.name])) for plugin in self._profile.epochal]
         self._epochs: list[tuple[Plugin[Any], Hashable]] = [each for each in found if each[1] is not None]
 
@@ -129,7 +129,7 @@ class Evaluation(Answers):
         names: frozenset[str] | None = None
         narrowed_by: list[str] = []
         for plugin in self._profile.pre_filters:
-            result = plugin.pre_filter(self._states[plugin.name])
+            result = plugin.pre_filter(self.states[plugin.name])
             if result.status.is_skip:
                 self._skips_filter.add(plugin.name)
             elif not result.status.is_success:
@@ -148,7 +148,7 @@ class Evaluation(Answers):
 
     def _choose_local_filters(self) -> None:
         self._local_filters: list[LocalFilter] = [
-            (index, plugin, self._states[plugin.name], int(plugin.reads))
+            (index, plugin, self.states[plugin.name], int(plugin.reads))
             for index, plugin in enumerate(self._profile.filters)
             if plugin.name not in self._skips_filter and not self._profile.has_epoch(plugin)
         ]
@@ -163,7 +163,7 @@ class Evaluation(Answers):
         self._skips_score = set()
         self.score_status = SUCCESS
         for pre_scorer in self._profile.pre_scorers:
-            status = pre_scorer.pre_score(self._states[pre_scorer.name])
+            status = pre_scorer.pre_score(self.states[pre_scorer.name])
             if status.is_skip:
                 self._skips_score.add(pre_scorer.name)
             elif not status.is_success:
@@ -172,7 +172,7 @@ class Evaluation(Answers):
 
     def _choose_local_scorers(self) -> None:
         self._local_scorers: list[LocalScorer] = [
-            (plugin, self._states[plugin.name], weight, int(plugin.reads))
+            (plugin, self.states[plugin.name], weight, int(plugin.reads))
             for plugin, weight in self._profile.scorers
             if plugin.name not in self._skips_score and not self._is_wide_scorer(plugin)
         ]
@@ -335,7 +335,7 @@ class Evaluation(Answers):
             plugins += [each[0] for each in self._local_scorers]
             plugins += [wide.plugin for wide in self._wide_filters]
             plugins += [scorer.plugin for scorer in self._wide_scorers]
-            self._foresees = all(plugin.foresees(self._states[plugin.name]) for plugin in plugins)
+            self._foresees = all(plugin.foresees(self.states[plugin.name]) for plugin in plugins)
         return self._foresees
 
     def _distrust(self, rows: Rows) -> None:
@@ -348,7 +348,7 @@ class Evaluation(Answers):
     # Staleness
 
     def _stale_plugins(self) -> list[Plugin[Any]]:
-        states = self._states
+        states = self.states
         return [plugin for plugin, epoch in self._epochs if plugin.epoch(states[plugin.name]) != epoch]
 
     def _renew(self, stale: list[Plugin[Any]]) -> bool:
@@ -356,7 +356,7 @@ class Evaluation(Answers):
         if not self.status.is_success or not self.score_status.is_success:
             return False
         for plugin in stale:
-            state = self._states[plugin.name] = plugin.prepare(self._pod)
+            state = self.states[plugin.name] = plugin.prepare(self._pod)
             if plugin in self._profile.pre_filters:
                 result = plugin.pre_filter(state)
                 is_narrowing = result.node_names is not None or plugin.name in self.narrowed_by
@@ -420,13 +420,13 @@ class Evaluation(Answers):
 
     def _ask_filter(self, wide: WideFilter, rows: Rows) -> None:
         if rows.size:
-            put(wide.codes, rows, wide.plugin.filter(self._states[wide.plugin.name], rows))
+            put(wide.codes, rows, wide.plugin.filter(self.states[wide.plugin.name], rows))
 
     def _ask_scorer(self, scorer: WideScorer, rows: Rows) -> bool:
         """Ask a scorer again and return whether a raw score changed."""
         if not rows.size:
             return False
-        return scorer.set(rows, scorer.plugin.score(self._states[scorer.plugin.name], rows))
+        return scorer.set(rows, scorer.plugin.score(self.states[scorer.plugin.name], rows))
 
     def _update_feasible(self, rows: Rows) -> bool:
         """Work out again which of `rows` are feasible; return whether that changed for any."""
@@ -447,7 +447,7 @@ class Evaluation(Answers):
 
     def _normal_epochs_now(self) -> list[Hashable]:
         return [
-            scorer.plugin.normal_epoch(self._states[scorer.plugin.name])
+            scorer.plugin.normal_epoch(self.states[scorer.plugin.name])
             for scorer in self._wide_scorers
             if scorer.has_normal_epoch
         ]

@@ -165,9 +165,7 @@ class ZoneOrder(RowKeeper):
             everywhere = self._table.rows
             self._order = interleaved(everywhere, [self._zones[row] for row in everywhere.tolist()])
             self._membership = self._table.membership
-        if rows.size == self._order.size:
-            return self._order
-        return self._order[np.isin(self._order, rows)]
+        return self._order if rows.size == self._order.size else self._order[np.isin(self._order, rows)]
 
 
 STATES_MAX = 8_192

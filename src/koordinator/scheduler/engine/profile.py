@@ -187,9 +187,7 @@ class Profile:
 
     def class_key(self, pod: PodInfo) -> Hashable:
         """Pods with equal keys get the same answers from all plugins."""
-        if self._is_alone:
-            return pod.uid
-        return tuple([part(pod) for part in self._key_parts])
+        return pod.uid if self._is_alone else tuple([part(pod) for part in self._key_parts])
 
     def has_epoch(self, plugin: Plugin[Any]) -> bool:
         """Return whether the plugin's answers for rows depend on more than these rows."""

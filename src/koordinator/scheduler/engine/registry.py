@@ -99,9 +99,7 @@ def _load(entry: metadata.EntryPoint) -> PluginType | str:
     if name != entry.name:
         return f"{source} calls itself {name!r}, the entry point {entry.name!r}"
     missing = sorted(getattr(found, "__abstractmethods__", ()))
-    if missing:
-        return f"{source} lacks {', '.join(missing)}"
-    return found
+    return f"{source} lacks {', '.join(missing)}" if missing else found
 
 
 def _source(entry: metadata.EntryPoint) -> str:

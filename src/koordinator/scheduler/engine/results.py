@@ -38,9 +38,7 @@ class ExtenderAdvice(msgspec.Struct, frozen=True):
 
     def objection(self, node_name: str) -> Status:
         """Return why the pod must not go to a node that passes the filters; success when it may."""
-        if node_name not in self.asked:
-            return NOT_ASKED
-        return self.refused.get(node_name, SUCCESS)
+        return NOT_ASKED if node_name not in self.asked else self.refused.get(node_name, SUCCESS)
 
 
 class PendingPod(msgspec.Struct, frozen=True):

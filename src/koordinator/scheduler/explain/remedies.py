@@ -164,7 +164,7 @@ def _requests(found: Survey) -> list[Variant]:
     columns = list(wanted)
     if not columns:
         return []
-    only_fit = _only(found, "NodeResourcesFit") & _has_pod_slot(found)
+    only_fit = _only(found, "NodeResourcesFit") & (found.free_pods > 0)
     free = _free(found, columns)[:, only_fit]
     amounts = np.array(list(wanted.values()), np.int64)[:, np.newaxis]
     short = amounts > free
@@ -223,10 +223,6 @@ def _only(found: Survey, plugin: str) -> Mask:
 def _free(found: Survey, columns: list[int]) -> I64:
     """(columns, rows): allocatable less requested, not below 0."""
     return np.asarray(np.maximum(found.free(columns), 0))
-
-
-def _has_pod_slot(found: Survey) -> Mask:
-    return np.asarray(found.free_pods > 0)
 
 
 def room(found: Survey, inside: Mask | None = None) -> list[Remedy]:

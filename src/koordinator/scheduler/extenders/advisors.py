@@ -74,19 +74,15 @@ class ExtenderClient:
         """Raises: SchedulerConfigError when a certificate cannot be read."""
         self.config = config
         self.managed = frozenset(resource.name for resource in config.managed_resources)
-        self._prefix = config.url_prefix.rstrip("/")
+        self.name = config.url_prefix.rstrip("/")
         self._tls = tls_context(config, f"extenders[{index}].tlsConfig")
-
-    @property
-    def name(self) -> str:
-        return self._prefix
 
     async def filter(self, session: aiohttp.ClientSession, args: Json, names: list[str]) -> FilterAnswer:
         """Raises: ExtenderError."""
         answer = await self._post(session, self.config.filter_verb, args)
         found = _members(answer)
         if found.get("error"):
-            raise ExtenderError(self._prefix, str(found["error"]))
+            raise ExtenderError(self.name, str(found["error"]))
         passing = found.get("nodenames") if self.config.node_cache_capable else None
         if passing is None:
             items = _members(found.get("nodes") or {}).get("items") or []
@@ -95,7 +91,7 @@ class ExtenderClient:
         for name in passing:
             if name not in known:
                 reason = f'claims a filtered node "{name}" which is not found in the input node list'
-                raise ExtenderError(self._prefix, reason)
+                raise ExtenderError(self.name, reason)
         return FilterAnswer(
             list(passing),
             dict(found.get("failednodes") or {}),
@@ -106,13 +102,13 @@ class ExtenderClient:
         """Scores on our scale, times the weight. Raises: ExtenderError."""
         answer = await self._post(session, self.config.prioritize_verb, args)
         if not isinstance(answer, list):
-            raise ExtenderError(self._prefix, "prioritize: expected a list of {Host, Score}")
+            raise ExtenderError(self.name, "prioritize: expected a list of {Host, Score}")
         pairs = [_members(each) for each in answer]
         factor = self.config.weight * (100 // SCORE_MAX)
         try:
             return {str(each["host"]): int(each["score"]) * factor for each in pairs}
         except (KeyError, TypeError, ValueError) as error:
-            raise ExtenderError(self._prefix, f"prioritize: {error!r}") from error
+            raise ExtenderError(self.name, f"prioritize: {error!r}") from error
 
     async def preempt(self, session: aiohttp.ClientSession, args: Json) -> dict[str, ExtenderVictims]:
         """By node, what is left to evict. Raises: ExtenderError."""
@@ -126,16 +122,16 @@ class ExtenderClient:
                 for node, victims in (found.get("nodenametometavictims") or {}).items()
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ExtenderError(self._prefix, f"preempt: {error!r}") from error
+            raise ExtenderError(self.name, f"preempt: {error!r}") from error
 
     async def bind(self, session: aiohttp.ClientSession, args: Json) -> None:
         """Raises: ExtenderError."""
         found = _members(await self._post(session, self.config.bind_verb, args))
         if found.get("error"):
-            raise ExtenderError(self._prefix, str(found["error"]))
+            raise ExtenderError(self.name, str(found["error"]))
 
     async def _post(self, session: aiohttp.ClientSession, verb: str, body: Json) -> Any:
-        url = f"{self._prefix}/{verb}"
+        url = f"{self.name}/{verb}"
         options: Json = {}
         if self._tls is not None:
             options["ssl"] = self._tls
@@ -151,15 +147,15 @@ class ExtenderClient:
             ) as response:
                 text = await response.read()
                 if response.status != 200:
-                    raise ExtenderError(self._prefix, f"{verb} was answered with code {response.status}")
+                    raise ExtenderError(self.name, f"{verb} was answered with code {response.status}")
         except TimeoutError as error:
-            raise ExtenderError(self._prefix, f"no answer to {verb} in {self.config.timeout_s:g}s") from error
+            raise ExtenderError(self.name, f"no answer to {verb} in {self.config.timeout_s:g}s") from error
         except aiohttp.ClientError as error:
-            raise ExtenderError(self._prefix, f"{verb}: {error}") from error
+            raise ExtenderError(self.name, f"{verb}: {error}") from error
         try:
             return msgspec.json.decode(text)
         except msgspec.DecodeError as error:
-            raise ExtenderError(self._prefix, f"{verb}: no JSON in the answer: {error}") from error
+            raise ExtenderError(self.name, f"{verb}: no JSON in the answer: {error}") from error
 
 
 def _members(value: Any) -> Json:

@@ -117,9 +117,7 @@ class TaintToleration(FilterPlugin[TaintState], PreScorePlugin[TaintState], Scor
 
     def filter(self, state: TaintState, rows: Rows) -> ReasonCodes:
         self._judge_new_sets(state)
-        if not state.refuses:
-            return passes(rows)
-        return state.codes.take(at(self._taints.numbers, rows))
+        return state.codes.take(at(self._taints.numbers, rows)) if state.refuses else passes(rows)
 
     def facts(self, state: TaintState, row: int) -> tuple[str, ...]:
         taints = self._taints.sets[int(self._taints.numbers[row])]

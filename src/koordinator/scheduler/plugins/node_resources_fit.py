@@ -264,9 +264,7 @@ class NodeResourcesFit(
         return tuple(lines)
 
     def pre_score(self, state: FitState) -> Status:
-        if not self._weights:
-            return error("resources not found")
-        return SUCCESS
+        return SUCCESS if self._weights else error("resources not found")
 
     def score(self, state: FitState, rows: Rows) -> Scores:
         return self.score_ahead(state, rows, 0)

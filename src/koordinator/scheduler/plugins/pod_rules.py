@@ -41,9 +41,7 @@ class SchedulingGates(PreEnqueuePlugin[None]):
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
         gates = [gate.name for gate in pod.pod.spec.scheduling_gates]
-        if not gates:
-            return SUCCESS
-        return unresolvable(f"waiting for scheduling gates: [{' '.join(gates)}]")
+        return unresolvable(f"waiting for scheduling gates: [{' '.join(gates)}]") if gates else SUCCESS
 
 
 NEEDED = unresolvable(

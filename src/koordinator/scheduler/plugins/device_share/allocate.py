@@ -246,9 +246,7 @@ class _Attempt:
             preference.pcies,
         )
         generic = functools.partial(pick, device_type, view, wish, score, self._vfs(device_type, hint))
-        if device_type != DeviceType.GPU:
-            return generic()
-        return self._pick_gpus(view, wanted, generic)
+        return generic() if device_type != DeviceType.GPU else self._pick_gpus(view, wanted, generic)
 
     def _has_vfs(self, device_type: str) -> bool:
         return any(entry.vf_groups for entry in self.node.devices[device_type].values())

@@ -56,7 +56,8 @@ class NodeDeviceRecord:
         """Type and minor → id as reported: a UUID or a PCI address."""
         self.held: dict[str, Held] = {}
         """By uid of the pod."""
-        self._idle = _NO_DEVICES
+        self.idle = _NO_DEVICES
+        """What the node has, as if nobody held any."""
         self._kind: bytes = b""
         self._devices: NodeDevices | None = None
         self._signature: Hashable = None
@@ -65,7 +66,7 @@ class NodeDeviceRecord:
     def devices(self) -> NodeDevices:
         """Return the devices as they are now."""
         if self._devices is None:
-            self._devices = booked(self._idle, self.held.values())
+            self._devices = booked(self.idle, self.held.values())
             self._signature = (self._kind, *_sorted_use(self._devices))
         return self._devices
 
@@ -85,14 +86,9 @@ class NodeDeviceRecord:
         partitions = idle.annotations.get(labels.GPU_PARTITIONS)
         kind = msgspec.json.encode((idle.devices, idle.labels, partitions, idle.node_labels))
         is_news = kind != self._kind
-        self._idle, self._kind = idle, kind
+        self.idle, self._kind = idle, kind
         self.changed()
         return is_news
-
-    @property
-    def idle(self) -> NodeDevices:
-        """Return what the node has, as if nobody held any."""
-        return self._idle
 
     def changed(self) -> None:
         """Forget what followed from the holders."""

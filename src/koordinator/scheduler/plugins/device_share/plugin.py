@@ -413,9 +413,7 @@ class DeviceShare(
 
     def facts(self, state: DeviceState | None, row: int) -> tuple[str, ...]:
         """Return what the pod asks for, and what each device of the node has left."""
-        if state is None:
-            return ()
-        return node_device_cache.facts(state.asked, self.cache.at(row))
+        return () if state is None else node_device_cache.facts(state.asked, self.cache.at(row))
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (

@@ -362,9 +362,7 @@ class DynamicResources(
         return bool(state.claims)
 
     async def pre_bind(self, state: ClaimState, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
-        if not state.claims:
-            return SUCCESS
-        return await self._writer.write(pod)
+        return await self._writer.write(pod) if state.claims else SUCCESS
 
 
 def _would_answer(state: ClaimState, misplaced: ResourceClaim | None) -> PostFilterResult:

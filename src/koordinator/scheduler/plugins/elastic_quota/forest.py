@@ -61,7 +61,8 @@ class QuotaForest:
         self._keeps_guarantee = keeps_guarantee
         default = GroupQuotaTree(reserved=reserved, scales_min=scales_min, keeps_guarantee=keeps_guarantee)
         self._trees: dict[str, GroupQuotaTree] = {DEFAULT_TREE: default}
-        self._tree_ids: dict[str, str] = dict.fromkeys(reserved, DEFAULT_TREE)
+        self.tree_ids: dict[str, str] = dict.fromkeys(reserved, DEFAULT_TREE)
+        """Quota → id of its tree: what is known at all."""
         self._roots: dict[str, tuple[str, TreeRoot]] = {}
         """Tree id → name of its root quota, and what that says."""
         self._capacity: Amounts = {}
@@ -74,11 +75,6 @@ class QuotaForest:
         """Return all trees with their ids, sorted: the default tree comes first."""
         return sorted(self._trees.items())
 
-    @property
-    def tree_ids(self) -> Mapping[str, str]:
-        """Quota → id of its tree: what is known at all."""
-        return self._tree_ids
-
     def set_capacity(self, capacity: Amounts) -> None:
         """Set what all nodes have together."""
         self._capacity = capacity
@@ -89,7 +85,7 @@ class QuotaForest:
 
         A quota stays in the tree that it was first seen in.
         """
-        tree_id = self._tree_ids.setdefault(spec.name, tree_id)
+        tree_id = self.tree_ids.setdefault(spec.name, tree_id)
         if tree_id not in self._trees:
             self._trees[tree_id] = GroupQuotaTree(
                 scales_min=self._scales_min, keeps_guarantee=self._keeps_guarantee
@@ -101,16 +97,16 @@ class QuotaForest:
 
     def remove_quota(self, name: str) -> None:
         """A quota is gone; with its root goes a whole tree, and the default tree gets its part back."""
-        tree_id = self._tree_ids.get(name)
+        tree_id = self.tree_ids.get(name)
         if tree_id is None:
             return
         self._trees[tree_id].remove_quota(name)
         if self._trees[tree_id].get(name) is not None:
             return  # a reserved one
-        del self._tree_ids[name]
+        del self.tree_ids[name]
         if self._roots.get(tree_id, ("",))[0] == name:
             del self._roots[tree_id], self._trees[tree_id]
-            self._tree_ids = {each: its for each, its in self._tree_ids.items() if its != tree_id}
+            self.tree_ids = {each: its for each, its in self.tree_ids.items() if its != tree_id}
             self._share_out()
 
     def _share_out(self) -> None:

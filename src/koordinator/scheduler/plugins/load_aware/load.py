@@ -142,9 +142,7 @@ def share_of(pod: AssignedPod, report: NodeMetricReport, zeros: Vector) -> PodCo
 
 
 def _excess(estimate: Vector, usage: Vector | None) -> Vector:
-    if usage is None:
-        return estimate
-    return tuple(max(0, e - u) for e, u in zip(estimate, usage, strict=True))
+    return estimate if usage is None else tuple(max(0, e - u) for e, u in zip(estimate, usage, strict=True))
 
 
 def assigned_pod(
@@ -194,7 +192,8 @@ class NodeLoad:
         self.report: NodeMetricReport | None = None
         self._zeros = (0,) * width
         self._pods: dict[str, AssignedPod] = {}
-        self._shares: dict[str, PodContribution] = {}
+        self.shares: dict[str, PodContribution] = {}
+        """What pods add to the sums, by uid; empty without a report."""
         self._reset()
 
     def _reset(self) -> None:
@@ -207,27 +206,22 @@ class NodeLoad:
     def is_empty(self) -> bool:
         return self.report is None and not self._pods
 
-    @property
-    def shares(self) -> Mapping[str, PodContribution]:
-        """Return what pods add to the sums, by uid; empty without a report."""
-        return self._shares
-
     def pod(self, uid: str) -> AssignedPod | None:
         return self._pods.get(uid)
 
     def set_report(self, report: NodeMetricReport | None, *, include_system: bool) -> None:
         """Take a new report (None: there is none any more)."""
         self.report = report
-        self._shares.clear()
+        self.shares.clear()
         self._reset()
         if report is None:
             return
         if include_system:
             self.prod_usage = list(report.system_usage)
         zeros = self._zeros
-        self._shares = {uid: share_of(pod, report, zeros) for uid, pod in self._pods.items()}
+        self.shares = {uid: share_of(pod, report, zeros) for uid, pod in self._pods.items()}
         # Per sum and not per pod: of most pods, most parts are nothing.
-        shares = self._shares.values()
+        shares = self.shares.values()
         self.node_delta = _sums(self.node_delta, [each.node_delta for each in shares], zeros)
         self.prod_usage = _sums(self.prod_usage, [each.prod_usage for each in shares], zeros)
         self.prod_delta = _sums(self.prod_delta, [each.prod_delta for each in shares], zeros)
@@ -238,7 +232,7 @@ class NodeLoad:
         self._pods[uid] = pod
         if self.report is None:
             return False
-        old, new = self._shares.get(uid), share_of(pod, self.report, self._zeros)
+        old, new = self.shares.get(uid), share_of(pod, self.report, self._zeros)
         if old == new:
             return False
         if old is not None:
@@ -248,7 +242,7 @@ class NodeLoad:
 
     def counts_in_full(self, uid: str) -> bool:
         """Return whether a pod adds its whole estimate and nothing else to the sums, as is assumed of the next one."""
-        share, pod = self._shares[uid], self._pods[uid]
+        share, pod = self.shares[uid], self._pods[uid]
         wanted_prod = pod.estimate if pod.is_prod else self._zeros
         return (
             share.node_delta == pod.estimate
@@ -259,7 +253,7 @@ class NodeLoad:
     def remove_pod(self, uid: str) -> bool:
         """Count a pod no longer; whether the sums changed."""
         self._pods.pop(uid, None)
-        share = self._shares.pop(uid, None)
+        share = self.shares.pop(uid, None)
         if share is not None:
             self._subtract(share)
         return share is not None
@@ -288,7 +282,7 @@ class NodeLoad:
         return found, rest
 
     def _add(self, uid: str, share: PodContribution) -> None:
-        self._shares[uid] = share
+        self.shares[uid] = share
         zeros = self._zeros
         if share.node_delta is not zeros:
             self.node_delta = list(map(operator.add, self.node_delta, share.node_delta))

@@ -213,9 +213,7 @@ class NodeNUMAResource(
         return detailed
 
     def refusal(self, state: NUMAState, code: int) -> Status:
-        if code >= FIRST_OWN_CODE:
-            return state.statuses[code - FIRST_OWN_CODE]
-        return NUMAReason(code).status
+        return state.statuses[code - FIRST_OWN_CODE] if code >= FIRST_OWN_CODE else NUMAReason(code).status
 
     def pods_matter(self, state: NUMAState, rows: Rows) -> Mask:
         if state.chosen is not None:

@@ -225,9 +225,7 @@ class Search:
                 take=lambda victim: trial.take(victim.pod),
                 fits=lambda: diagnosis.check(row).is_success,
             )
-        if not chosen:
-            return _nobody_has_to_go(name)
-        return Candidate(name, chosen, violations)
+        return Candidate(name, chosen, violations) if chosen else _nobody_has_to_go(name)
 
     # Many at once
 

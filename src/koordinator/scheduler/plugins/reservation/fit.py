@@ -174,7 +174,8 @@ def fit(
     for room in rooms:
         if not _is_candidate(asked, room):
             continue
-        short = [] if is_node_skipped else short_on_node(asked.request, node, _given_back(room), ignored)
+        back = (room.available, room.preemptible)
+        short = [] if is_node_skipped else short_on_node(asked.request, node, back, ignored)
         own = short_in_room(asked.request, room, ignored, bool(asked.name)) if room.is_restricted else []
         if not short and not own:
             return Fit(True, room.name)
@@ -236,10 +237,6 @@ def _is_candidate(asked: ReservationRequest, room: ReservationAmounts) -> bool:
     if asked.must_reserve:
         return not asked.name or asked.name == room.name
     return any(name in asked.request for name in room.names)
-
-
-def _given_back(room: ReservationAmounts) -> tuple[Ints, Ints]:
-    return room.available, room.preemptible
 
 
 def _figures(requested: int, used: int, capacity: int) -> str:

@@ -175,9 +175,7 @@ def nominate(
     if not usable:
         return None
     ordered = [(order_of(each.order), each.name) for each in usable if order_of(each.order)]
-    if ordered:
-        return min(ordered)[1]
-    return min(usable, key=lambda each: (-each.score, each.name)).name
+    return min(ordered)[1] if ordered else min(usable, key=lambda each: (-each.score, each.name)).name
 
 
 def refusal(option: NominationCandidate) -> str:

@@ -159,9 +159,7 @@ class VolumeBinding(
         return (self._catalog.version, self._labels.version, self._promises.version)
 
     def pre_filter(self, state: BindingState) -> PreFilterResult:
-        if not state.keys:
-            return PreFilterResult(SKIP)
-        return PreFilterResult(state.refusal)
+        return PreFilterResult(state.refusal if state.keys else SKIP)
 
     def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         """Nodes that reach the volumes help, and what is learnt about claims, volumes, classes and drivers."""

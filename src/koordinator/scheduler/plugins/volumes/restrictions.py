@@ -86,9 +86,7 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
     # A pod
 
     def class_key(self, pod: PodInfo) -> Hashable:
-        if not pod.pod.spec.volumes:
-            return ()
-        return (_claims(pod.pod), tuple(disks_of(pod.pod)))
+        return (_claims(pod.pod), tuple(disks_of(pod.pod))) if pod.pod.spec.volumes else ()
 
     def prepare(self, pod: PodInfo) -> RestrictionState:
         claims = _claims(pod.pod)
