@@ -13,17 +13,17 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from koordinator.cli import process_node
+from koordinator.cli import up
 from koordinator.cli.main import main
 from koordinator.clock import FixedClock
 
 PARENT = """
     import asyncio, sys
     from pathlib import Path
-    from koordinator.cli import process_node
+    from koordinator.cli import up
 
     script = "import os, time; print(os.getpid(), flush=True); time.sleep(120)"
-    asyncio.run(process_node._agent(["-c", script], {}, Path(sys.argv[1])))
+    asyncio.run(up._agent(["-c", script], {}, Path(sys.argv[1])))
 """
 
 
@@ -37,7 +37,7 @@ def test_without_root_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_reserved_amounts_and_tokens_reach_the_node(tmp_path: Path) -> None:
-    made = process_node.options(tmp_path, "", "cpu=500m,memory=1Gi", ("secret",), FixedClock())
+    made = up.node_options(tmp_path, "", "cpu=500m,memory=1Gi", ("secret",), FixedClock())
 
     assert (made.node.reserved_milli, made.node.reserved_bytes) == (500, 2**30)
     assert made.tokens == ("secret",)
@@ -47,14 +47,14 @@ def test_reserved_amounts_and_tokens_reach_the_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["disk=1", "cpu=much", "cpu"])
 def test_reserved_amounts_that_make_no_sense_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(click.UsageError, match="--process-node-reserved"):
-        process_node.options(tmp_path, "", text, (), FixedClock())
+        up.node_options(tmp_path, "", text, (), FixedClock())
 
 
 def test_the_nodes_name_is_one_that_the_api_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "My_Laptop.local-")
-    assert process_node.node_name() == "my-laptop.local"
+    assert up.node_name() == "my-laptop.local"
     monkeypatch.setattr("socket.gethostname", lambda: "___")
-    assert process_node.node_name() == "process-node"
+    assert up.node_name() == "process-node"
 
 
 def test_the_node_agent_ends_with_the_cluster_that_is_killed(tmp_path: Path) -> None:

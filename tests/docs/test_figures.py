@@ -3,8 +3,8 @@
 import json
 
 from koordinator.simulate import summary
-from koordinator.simulate.compare import compare
 from koordinator.simulate.scenario import Scenario
+from koordinator.simulate.summary import compare
 from tests.docs.pages import ROOT
 
 FIGURES = ROOT / "docs" / "figures" / "demo.json"

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from koordinator.cli.process_node import node_name
+from koordinator.cli.up import node_name
 from koordinator.cluster import errors
 from koordinator.install import text
 from koordinator.install.values import Values

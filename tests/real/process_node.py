@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from koordinator.cli import process_node
+from koordinator.cli import up
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
@@ -29,14 +29,14 @@ HOT_FILES = 64
 async def main(node_kubeconfig: str, agent_kubeconfig: Path, folder: Path, token: str, ca: Path) -> None:
     rng = random.Random()
     client = connect.load(kubeconfig_file=node_kubeconfig)
-    made = process_node.options(folder, "", "", (token,), SystemClock())
+    made = up.node_options(folder, "", "", (token,), SystemClock())
     options = msgspec.structs.replace(made, client_ca=ca)
     async with KubeCluster(client, rng=rng, component="kubelet") as cluster:
         kubelet = ProcessKubelet(cluster, open_host(HostRoots.below(""), HOT_FILES), options, rng=rng)
         try:
             await kubelet.prepare()
             running = asyncio.create_task(kubelet.run(), name="process node")
-            agent = process_node.start_agent(options, agent_kubeconfig)
+            agent = up.start_agent(options, agent_kubeconfig)
             assert agent is not None, "the node stands in the root group"
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
             with contextlib.suppress(asyncio.CancelledError):

@@ -12,11 +12,10 @@ from click.testing import CliRunner
 from koordinator.cli.demo import demo
 from koordinator.local.nodes.contention import Protection
 from koordinator.simulate import summary
-from koordinator.simulate.compare import Comparison, compare
 from koordinator.simulate.report import page, plots
 from koordinator.simulate.run import RunResult, simulate
 from koordinator.simulate.scenario import Scenario
-from koordinator.simulate.summary import Summary
+from koordinator.simulate.summary import Comparison, Summary, compare
 
 SMALL = Scenario(nodes=10, hours=3, seed=7)
 

@@ -14,9 +14,9 @@ from rich.table import Table
 from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.usage import TraceError, read_trace
 from koordinator.simulate import summary
-from koordinator.simulate.compare import Comparison, compare
 from koordinator.simulate.report import page
 from koordinator.simulate.scenario import Scenario
+from koordinator.simulate.summary import Comparison, compare
 
 
 def demo(

@@ -3,8 +3,8 @@
 import random
 from collections.abc import Iterator
 
+from koordinator.scheduler.plugins.elastic_quota.accounts import QuotaGauge
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
-from koordinator.scheduler.plugins.elastic_quota.statuses import QuotaGauge
 from tests.scheduler.elastic_quota.test_lending import plugin_of
 from tests.scheduler.elastic_quota.test_plugin import fixed, member, quota
 from tests.scheduler.world import World, play

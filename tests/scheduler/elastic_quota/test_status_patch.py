@@ -6,8 +6,8 @@ from typing import Any
 from koordinator.api import labels, resource_list
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import ElasticQuota
+from koordinator.scheduler.plugins.elastic_quota.accounts import status_patch
 from koordinator.scheduler.plugins.elastic_quota.quota import Quota, QuotaPodRequest, QuotaSpec
-from koordinator.scheduler.plugins.elastic_quota.statuses import status_patch
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from koordinator.scheduler.plugins.elastic_quota import evictions
+from koordinator.scheduler.plugins.elastic_quota.accounts import Statuses
 from koordinator.scheduler.plugins.elastic_quota.evictions import OverUse
-from koordinator.scheduler.plugins.elastic_quota.statuses import Statuses
 from tests.scheduler.elastic_quota.test_lending import plugin_of
 from tests.scheduler.elastic_quota.test_plugin import member, placed, quota, with_args
 from tests.scheduler.world import World, play

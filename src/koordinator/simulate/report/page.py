@@ -4,9 +4,8 @@ import html
 
 from koordinator.report.page import body, div, page
 from koordinator.simulate import summary
-from koordinator.simulate.compare import Comparison
 from koordinator.simulate.report import plots
-from koordinator.simulate.summary import Summary
+from koordinator.simulate.summary import Comparison, Summary
 
 _STYLE = """
   .verdict { font-size: 1.15rem; border-left: 4px solid #D55E00; padding-left: 1rem; }
