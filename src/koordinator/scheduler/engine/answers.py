@@ -162,8 +162,7 @@ class ScoreShare(msgspec.Struct, frozen=True, eq=False):
 class Answers:
     """The answers of a profile's plugins about each row for pods of one class.
 
-    Arrays are (capacity,). `totals` are weighted sums of final scores, `NOT_FEASIBLE` where a filter
-    refuses.
+    Arrays are (capacity,). `totals` are weighted sums of final scores, `NOT_FEASIBLE` where a filter refuses.
     """
 
     _profile: Profile

@@ -192,9 +192,8 @@ class Lookahead:
     """Predictions of one class: per row the folded scores of its next states, `NOT_FEASIBLE` for the first
     that does not pass the filters.
 
-    How many rows and how many pods on each are foreseen at once follows from what was missing: classes that
-    spread want more rows, classes that pack want more pods, and where many rows are equally good, any of
-    them may be the next.
+    How many rows and how many pods on each are foreseen at once follows from what was missing: classes that spread want
+    more rows, classes that pack want more pods, and where many rows are equally good, any of them may be the next.
     """
 
     def __init__(self, capacity: int) -> None:

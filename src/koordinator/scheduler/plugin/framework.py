@@ -241,8 +241,7 @@ class FilterPlugin(Plugin[S]):
         """Return a reason code per row (rows,), 0 for those where the pod can run."""
 
     def detail(self, state: S, rows: Rows, codes: ReasonCodes) -> ReasonCodes:
-        """Return codes (rows,) that tell more, for rows that this plugin refused; asked when somebody wants the
-        words.
+        """Return codes (rows,) that tell more, for rows that this plugin refused; asked when somebody wants the words.
 
         The status code (`Code`) of a refusal must not change by that.
         """

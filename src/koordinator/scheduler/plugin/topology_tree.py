@@ -149,8 +149,7 @@ def order(specs: Sequence[NetworkTopologySpec]) -> list[NetworkTopologySpec]:
 class PathFinder:
     """Finds the place of nodes in the network, by their labels.
 
-    A node without a name for its lowest switch gets one of its own; one without a name for another switch has
-    no place.
+    A node without a name for its lowest switch gets one of its own; one without a name for another switch has no place.
     """
 
     def __init__(self, specs: Sequence[NetworkTopologySpec]) -> None:

@@ -1,8 +1,7 @@
 """DefaultBinder posts the binding; DefaultPreBind stores what PreBind plugins wrote on a pod or a Reservation.
 
-One request carries the results of all plugins (CPUs, devices, the reservation used). Only a plugin that
-touches the status costs a second one, as the API takes that through a subresource.
-Source: behaviour/scheduler B1 and D1.
+One request carries the results of all plugins (CPUs, devices, the reservation used). Only a plugin that touches the
+status costs a second one, as the API takes that through a subresource. Source: behaviour/scheduler B1 and D1.
 """
 
 import asyncio

@@ -395,8 +395,7 @@ def requested_to_capacity_ratio(used: I64, capacity: I64, shape: list[tuple[int,
 
 
 def piecewise_linear(utilization: I64, shape: list[tuple[int, int]]) -> I64:
-    """Return the piecewise linear function through (utilization, score) points, rising in utilization; flat
-    outside.
+    """Return the piecewise linear function through (utilization, score) points, rising in utilization; flat outside.
 
     Integer division truncates toward zero. Source: behaviour/scheduler B2.
     """

@@ -106,8 +106,7 @@ class AdmissionDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_room(request: Nanos, quota: Quota, limit: Nanos, is_preemptible: bool = True) -> bool:
-    """Return whether `admit` allows the request, for who asks about each pod; ancestors are another question
-    (`fits`).
+    """Return whether `admit` allows the request, for who asks about each pod; ancestors are another question (`fits`).
 
     `request` is the whole one of the pod; `limit` is what the quota may use now.
     """

@@ -1,8 +1,7 @@
 """A tree of quotas: counts pods and passes demand up, hands runtime down.
 
 Policy is in `runtime`. Amounts that a pod added are taken away exactly as they were added. A change costs its path to
-the root; siblings on its levels are looked at when a runtime is asked for.
-Source: behaviour/elastic-quota 5 to 11.
+the root; siblings on its levels are looked at when a runtime is asked for. Source: behaviour/elastic-quota 5 to 11.
 """
 
 import heapq

@@ -6,8 +6,7 @@ over NUMA nodes, `hint_merge` asks providers and chooses the NUMA nodes, `policy
 how well a node suits, `reservations` what those give back, `admission` puts it together for one node.
 
 Fast: columns (`allocations`) summarise all nodes, `bulk` answers from them for many at once, `node_view` for one in
-plain integers;
-both say what `admission` says, and leave to it what only a trial can tell.
+plain integers; both say what `admission` says, and leave to it what only a trial can tell.
 
 Live: `allocations` keep who holds what, `plugin` is the plugin, `explained` what people see and what others chose.
 """

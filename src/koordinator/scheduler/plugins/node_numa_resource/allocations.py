@@ -1,10 +1,9 @@
 """Keep who holds what on every row of the node table, and the columns that follow from it. Source:
 behaviour/numa-cpu 4.
 
-The books of one table are kept once, whatever profiles there are: a CPU that a pod of one profile was given a
-moment ago is not free for those of another. Holdings of bound pods are read from their annotations, those of
-assumed pods are what Reserve gave them; so the books follow from the objects alone, in whatever order they are
-heard of.
+The books of one table are kept once, whatever profiles there are: a CPU that a pod of one profile was given a moment
+ago is not free for those of another. Holdings of bound pods are read from their annotations, those of assumed pods are
+what Reserve gave them; so the books follow from the objects alone, in whatever order they are heard of.
 
 Columns summarise all nodes, kept row by row: what Filter and Score need to answer for many nodes at once. Arrays end in
 the row. A slot is the position of a NUMA node among those of its node, by ascending id; whatever ids there are, slots

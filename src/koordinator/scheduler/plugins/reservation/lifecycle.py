@@ -154,8 +154,7 @@ def expiry_reason(reservation: Reservation, node_exists: bool, now_s: float) -> 
 
 
 def revisit_s(reservation: Reservation, now_s: float) -> float:
-    """Return seconds until the next look at a reservation that has not ended; 0 when no time is left, or none is
-    set.
+    """Return seconds until the next look at a reservation that has not ended; 0 when no time is left, or none is set.
 
     Raises: ProtocolError.
     """
