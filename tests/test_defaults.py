@@ -51,7 +51,7 @@ from koordinator.scheduler.observe.observer import MonitorOptions
 from koordinator.scheduler.plugins.coscheduling.config import GangDefaults
 from koordinator.scheduler.plugins.device_share.pick import ScoredDeviceResource
 from koordinator.scheduler.plugins.inter_pod_affinity.plugin import PodAffinityArgs
-from koordinator.scheduler.plugins.load_aware.judgement import LoadAwareArgs
+from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, ScoredNUMAResource
 from koordinator.scheduler.plugins.node_resources_fit import WeightedResource
 from koordinator.scheduler.plugins.pod_rules import SchedulingHintArgs
