@@ -60,7 +60,7 @@ class ShownEvaluation(Evaluation):
         if self._is_refused(shown.status):
             self._pre_score()
             return shown.pod
-        filtered = extensions.see_before_filter(self._states, shown.pod, what_if)
+        filtered = extensions.see_before_filter(self.states, shown.pod, what_if)
         if filtered.pod is not shown.pod:
             self._prepare(filtered.pod)
             self._choose_local_filters()
