@@ -1,6 +1,5 @@
 """A stage on a real cluster of one node: API server, scheduler and manager in this process, this machine as the node
-that runs pods as processes, and the node agent as a process of its own.
-"""
+that runs pods as processes, and the node agent as a process of its own."""
 
 import asyncio
 import secrets

@@ -1,6 +1,5 @@
 """One measurement after the other: set the stage, send the load, read what happened. Percentiles of latencies are
-exact.
-"""
+exact."""
 
 import asyncio
 import contextlib

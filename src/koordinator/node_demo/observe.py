@@ -1,6 +1,5 @@
 """Observe what the machine and the groups on it did between two moments, and whether it is quiet enough to measure
-on.
-"""
+on."""
 
 import asyncio
 import os

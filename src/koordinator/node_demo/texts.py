@@ -1,6 +1,5 @@
 """Name modes and scenarios, say what is promised for services beside managed batch and whether it was kept: for the
-terminal and the page alike.
-"""
+terminal and the page alike."""
 
 import re
 from collections.abc import Sequence
@@ -61,8 +60,7 @@ def _ratio(value: float) -> str:
 
 def held(measured: Sequence[Measured], written: Sequence[Written]) -> list[str]:
     """Return what managed groups held while they were measured, each file once, and whether the agent had written
-    it.
-    """
+    it."""
     by_agent = {(each.path, each.message.rpartition(" to ")[2]): each.reason for each in reversed(written)}
     found: dict[str, str] = {}
     for each in measured:

@@ -11,9 +11,8 @@ from koordinator import __version__
 
 
 def page(title: str, body: str, *, style: str = "") -> str:
-    """Return a whole page as HTML text, plotting library included; `body` and `style` (more CSS) stand in it as
-    they are.
-    """
+    """Return a whole page as HTML text, plotting library included; `body` and `style` (more CSS) stand in it as they
+    are."""
     return _template(__package__, "frame.html").substitute(
         title=html.escape(title),
         style=style,
