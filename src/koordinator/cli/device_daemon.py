@@ -73,10 +73,7 @@ def main(**values: Any) -> None:
 
 def configure(values: dict[str, Any]) -> DaemonConfig:
     """Return the configuration out of flags, environment, configuration file and defaults; the first that says
-    something wins.
-
-    Raises: ConfigFileError.
-    """
+    something wins. Raises: ConfigFileError."""
     path = values.get("config_file")
     said = {**_DEFAULTS, **(_of_file(path) if path is not None else {})}
     said |= {key: value for key, value in values.items() if value is not None}

@@ -66,11 +66,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pod_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> PodAnswer:
-    """Return the answer for a pod in a dump. A dump of a cluster whose pods name `default-scheduler` is answered
-    with the same profile under that name, unless a configuration says otherwise.
-
-    Raises: KoordinatorError, OSError.
-    """
+    """Return the answer for a pod in a dump. A dump of a cluster whose pods name `default-scheduler` is answered with
+    the same profile under that name, unless a configuration says otherwise. Raises: KoordinatorError, OSError."""
     dump = dumps.read(files)
     found = dumps.snapshot(dump, read_config(config_file), seed=ask.seed)
     wanted = found.pods.get(ask.key)
@@ -184,10 +181,8 @@ def _with_phases(answer: GangAnswer, groups: Mapping[str, PodGroup]) -> GangAnsw
 
 
 def read_config(config_file: Path | None) -> SchedulerConfig:
-    """Return the file, or the shipped profile under its own name and that of the stock scheduler.
-
-    Raises: ConfigError, OSError.
-    """
+    """Return the file, or the shipped profile under its own name and that of the stock scheduler. Raises: ConfigError,
+    OSError."""
     if config_file is not None:
         return config.read(config_file)
     return default_plugins.shipped_config("koord-scheduler", DEFAULT_SCHEDULER)
@@ -228,10 +223,8 @@ def event_lines(events: Sequence[Event]) -> list[EventLine]:
 
 
 async def pod_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -> PodAnswer:
-    """Return the answer of the running scheduler, with the pod's events.
-
-    Raises: KoordinatorError, click.ClickException.
-    """
+    """Return the answer of the running scheduler, with the pod's events. Raises: KoordinatorError,
+    click.ClickException."""
     client = connect.load(kubeconfig_file=kubeconfig_file)
     ask = msgspec.structs.replace(ask, namespace=ask.namespace or client.namespace)
     async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
@@ -250,10 +243,8 @@ async def pod_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -
 
 
 async def gang_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -> GangAnswer:
-    """Return the answer of the running scheduler, with the phases and events of PodGroups.
-
-    Raises: KoordinatorError, click.ClickException.
-    """
+    """Return the answer of the running scheduler, with the phases and events of PodGroups. Raises: KoordinatorError,
+    click.ClickException."""
     client = connect.load(kubeconfig_file=kubeconfig_file)
     ask = msgspec.structs.replace(ask, namespace=ask.namespace or client.namespace)
     where = await _where(client, scheduler_url)

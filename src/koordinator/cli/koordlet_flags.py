@@ -1,7 +1,5 @@
-"""The flags of `koordlet`, by the field of the configuration that each sets.
-
-Source: behaviour/koordlet-observe 2.1 and 2.2; behaviour/koordlet-act 2.1, 3.1 and 13.2.
-"""
+"""The flags of `koordlet`, by the field of the configuration that each sets. Source: behaviour/koordlet-observe 2.1 and
+2.2; behaviour/koordlet-act 2.1, 3.1 and 13.2."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -272,9 +270,7 @@ def options(command: Any) -> Any:
 
 def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[KoordletSettings, list[str]]:
     """Return the settings of the command line, and the flags that were given although they have no effect.
-
-    Raises: FlagError, FeatureGateError, QuantityError and the like for what cannot be used.
-    """
+    Raises: FlagError, FeatureGateError, QuantityError and the like for what cannot be used."""
     node_name = environment.get(NODE_NAME, "")
     if not node_name:
         reason = "the environment variable must hold the name of this node (in a pod: fieldRef spec.nodeName)"

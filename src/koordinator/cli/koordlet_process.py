@@ -27,9 +27,7 @@ HOT_FILES_MAX = 8_192
 
 def start(settings: KoordletSettings, inert: Sequence[str]) -> None:
     """Watch and protect until a signal asks to stop; `inert` names flags that were given and have no effect.
-
-    Raises: KoordinatorError, OSError, ExceptionGroup.
-    """
+    Raises: KoordinatorError, OSError, ExceptionGroup."""
     logs.set_up(
         logs.level_of(settings.verbosity),
         as_json=settings.logs_as_json,

@@ -1,7 +1,5 @@
-"""The flags of `koord-manager`, by the field of `ManagerOptions` that each sets.
-
-Source: behaviour/manager 2.1; behaviour/api 13.1.
-"""
+"""The flags of `koord-manager`, by the field of `ManagerOptions` that each sets. Source: behaviour/manager 2.1;
+behaviour/api 13.1."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -239,9 +237,7 @@ def options(command: Any) -> Any:
 
 def of(values: Mapping[str, Any]) -> tuple[ManagerSettings, list[str]]:
     """Return the settings of the command line, and the flags that were given although they have no effect.
-
-    Raises: FlagError, FeatureGateError for what cannot be used.
-    """
+    Raises: FlagError, FeatureGateError for what cannot be used."""
     inert = flag_settings.given((*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT), values)
     remarks: list[str] = []
     settings = ManagerSettings(

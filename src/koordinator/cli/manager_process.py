@@ -30,9 +30,7 @@ USER_AGENT = "koordinator-manager"
 
 def start(settings: ManagerSettings, inert: Sequence[str]) -> None:
     """Manage until a signal asks to stop; `inert` names flags that were given and have no effect.
-
-    Raises: KoordinatorError, OSError, ExceptionGroup.
-    """
+    Raises: KoordinatorError, OSError, ExceptionGroup."""
     logs.set_up(
         logs.level_of(settings.verbosity),
         as_json=settings.logs_as_json,

@@ -97,9 +97,7 @@ def tls_context(
 
 def present_by_name(context: ssl.SSLContext, entries: Sequence[str]) -> None:
     """Other certificates for other names: `CERT,KEY` or `CERT,KEY:NAME,…`; a name may begin with `*.`.
-
-    Raises: FlagError.
-    """
+    Raises: FlagError."""
     by_name: dict[str, tuple[str, str]] = {}
     for entry in entries:
         files, _, names = entry.partition(":")

@@ -215,10 +215,8 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _cluster_options(asked: UpOptions, clock: SystemClock) -> "ClusterOptions":
-    """Return the cluster that is asked for, with its credentials.
-
-    Raises: TokenFileError, HostError, FeatureGateError, ConfigError, OSError.
-    """
+    """Return the cluster that is asked for, with its credentials. Raises: TokenFileError, HostError, FeatureGateError,
+    ConfigError, OSError."""
     from koordinator.api.feature_gates import Component, FeatureGates
     from koordinator.cli import scheduler_process
     from koordinator.local.apiserver import auth

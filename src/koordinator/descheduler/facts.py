@@ -1,7 +1,5 @@
 """Plain facts about pods and nodes that several decisions ask for, and which pod to evict first. Pure.
-
-Source: behaviour/descheduler 4, 5 and 6.9 (point 2).
-"""
+Source: behaviour/descheduler 4, 5 and 6.9 (point 2)."""
 
 from koordinator import clock
 from koordinator.api import labels, pod_labels, priority, qos, quantity, resources

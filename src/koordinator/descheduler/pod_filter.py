@@ -1,7 +1,5 @@
 """Decide which pods a plugin may look at (namespaces, label selectors), and whether a pod may be evicted at all. Pure.
-
-Source: behaviour/descheduler 4.3, 5.2 and 8.3.
-"""
+Source: behaviour/descheduler 4.3, 5.2 and 8.3."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -44,9 +42,7 @@ def in_namespaces(namespaces: Namespaces | None) -> PodPredicate:
 
 def matches_some(selectors: Iterable[PodSelector]) -> PodPredicate:
     """Return a predicate for pods that match one of the usable selectors; every pod does when there is none.
-
-    Raises: ProtocolError for a selector that cannot be read.
-    """
+    Raises: ProtocolError for a selector that cannot be read."""
     compiled = [compile_selector(s.selector) for s in selectors if s.selector is not None]
     if not compiled:
         return _any_pod
@@ -103,9 +99,7 @@ class EvictableOptions(ViewPart, frozen=True, kw_only=True):
 
 def refusal(options: EvictableOptions) -> Refusal:
     """Return a function that tells why a pod is spared, in one phrase; empty when it may be evicted.
-
-    Raises: ProtocolError for a label selector that cannot be read.
-    """
+    Raises: ProtocolError for a label selector that cannot be read."""
     selector = options.label_selector
     matches = compile_selector(selector) if selector is not None else None
 

@@ -29,10 +29,8 @@ class Programs(msgspec.Struct, frozen=True):
 
 
 def build(cache: Path) -> Programs:
-    """Return the compiled programs below `cache`; compiles what is not there yet.
-
-    Raises: DemoError without a compiler, or when it fails; the message says what to do.
-    """
+    """Return the compiled programs below `cache`; compiles what is not there yet. Raises: DemoError without a compiler,
+    or when it fails; the message says what to do."""
     sources = {name: _source(name) for name in (_SHARED, *(f"{name}.c" for name in NAMES))}
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:

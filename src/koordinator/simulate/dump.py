@@ -78,10 +78,8 @@ class Dump:
 
 
 def read(paths: Iterable[str]) -> Dump:
-    """Return all objects of the files, which may be gzipped; `-` is standard input.
-
-    Raises: DumpError, FileError, OSError.
-    """
+    """Return all objects of the files, which may be gzipped; `-` is standard input. Raises: DumpError, FileError,
+    OSError."""
     dump = Dump()
     for path in paths:
         name = "standard input" if path == "-" else path
@@ -93,10 +91,7 @@ def read(paths: Iterable[str]) -> Dump:
 
 def documents(name: str, file: IO[bytes]) -> Iterator[tuple[str, Any]]:
     """Yield the JSON documents one after the other (of a list, its objects), or the YAML documents, of a file; each
-    with the place where it stands.
-
-    Raises: DumpError, FileError.
-    """
+    with the place where it stands. Raises: DumpError, FileError."""
     stream = user_files.JsonStream(name, file)
     if stream.peek() not in ("{", "[", "="):
         yield from (("$", each) for each in _yaml_documents(name, stream))
@@ -212,10 +207,8 @@ class DumpSnapshot(msgspec.Struct, frozen=True):
 
 
 def snapshot(dump: Dump, config: SchedulerConfig, *, seed: int = 0) -> DumpSnapshot:
-    """Return an engine that has seen everything in the dump.
-
-    Raises: DumpError when there are no nodes or an object cannot be read; ConfigError.
-    """
+    """Return an engine that has seen everything in the dump. Raises: DumpError when there are no nodes or an object
+    cannot be read; ConfigError."""
     nodes = [normalization.normalize_node(node) for node in dump.views(Node)]
     if not nodes:
         kinds = ", ".join(f"{count} {kind}" for kind, count in dump.counts().items()) or "nothing"

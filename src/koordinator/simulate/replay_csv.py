@@ -108,9 +108,7 @@ def is_table(path: Path) -> bool:
 
 def read_nodes(path: Path, gpu: Gpu, pods_per_node: int) -> list[Node]:
     """Return the nodes of a table; `pods_per_node` is how many pods each takes, which tables do not tell.
-
-    Raises: TableError, OSError.
-    """
+    Raises: TableError, OSError."""
     nodes = []
     for row in _unique(_rows(path, NODE_COLUMNS), "sn"):
         gpus = row.amount("gpu", 0)
@@ -121,10 +119,8 @@ def read_nodes(path: Path, gpu: Gpu, pods_per_node: int) -> list[Node]:
 
 
 def read_pods(path: Path, gpu: Gpu) -> tuple[list[TimedPod], int]:
-    """Return the pods of a table in its order, and how many were left out for their GPUs.
-
-    Raises: TableError, OSError.
-    """
+    """Return the pods of a table in its order, and how many were left out for their GPUs. Raises: TableError,
+    OSError."""
     pods = []
     left_out = 0
     for row in _unique(_rows(path, POD_COLUMNS), "name"):

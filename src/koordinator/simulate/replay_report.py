@@ -185,10 +185,8 @@ def _wanted(result: ReplayResult) -> I64:
 
 
 def unusable_ratio(free: I64, slots: I64, wanted: I64) -> npt.NDArray[np.float64]:
-    """Per resource the share of what is free that a pod drawn from the list cannot use on average.
-
-    Shapes: free (resources, nodes), slots (nodes,), wanted (pods, resources); returns (resources,).
-    """
+    """Per resource the share of what is free that a pod drawn from the list cannot use on average. Shapes: free
+    (resources, nodes), slots (nodes,), wanted (pods, resources); returns (resources,)."""
     lost = np.zeros(free.shape[0])
     if not wanted.shape[0]:
         return lost
@@ -202,10 +200,8 @@ def unusable_ratio(free: I64, slots: I64, wanted: I64) -> npt.NDArray[np.float64
 
 
 def stranded_ratio(free: I64, wanted: I64) -> npt.NDArray[np.float64]:
-    """Per resource the share of what is free on nodes where another resource is exhausted.
-
-    Shapes: free (resources, nodes), wanted (pods, resources); returns (resources,).
-    """
+    """Per resource the share of what is free on nodes where another resource is exhausted. Shapes: free (resources,
+    nodes), wanted (pods, resources); returns (resources,)."""
     smallest = np.array([column[column > 0].min(initial=np.iinfo(np.int64).max) for column in wanted.T])
     is_exhausted = free < smallest[:, np.newaxis]
     found = np.zeros(free.shape[0])
@@ -217,9 +213,7 @@ def stranded_ratio(free: I64, wanted: I64) -> npt.NDArray[np.float64]:
 
 def headroom(free: I64, slots: I64, shape: I64) -> tuple[int, int]:
     """Return how many pods of a shape fit on the nodes, and how many would if their free capacity were pooled.
-
-    Shapes: free (resources, nodes), slots (nodes,), shape (resources,).
-    """
+    Shapes: free (resources, nodes), slots (nodes,), shape (resources,)."""
     asked = shape > 0
     if not asked.any():
         return int(slots.sum()), int(slots.sum())

@@ -87,10 +87,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(main: Callable[[clock.LoopClock], Awaitable[T]], epoch_s: float = EPOCH_S) -> T:
-    """Run `main(clock)` to its end under virtual time; `clock.now()` begins at `epoch_s`.
-
-    Raises: Deadlock when nothing could ever wake the remaining tasks; whatever `main` raises.
-    """
+    """Run `main(clock)` to its end under virtual time; `clock.now()` begins at `epoch_s`. Raises: Deadlock when nothing
+    could ever wake the remaining tasks; whatever `main` raises."""
 
     async def start() -> T:
         return await main(clock.LoopClock(asyncio.get_running_loop(), epoch_s))

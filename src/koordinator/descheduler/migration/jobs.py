@@ -1,8 +1,5 @@
 """Count what is known of PodMigrationJobs at one moment, so that each question is O(1); and change one while it is
-worked on: its conditions, events and how a step ends.
-
-Source: behaviour/descheduler 7.3 and 8.3.
-"""
+worked on: its conditions, events and how a step ends. Source: behaviour/descheduler 7.3 and 8.3."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable

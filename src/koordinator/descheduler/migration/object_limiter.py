@@ -90,9 +90,7 @@ def _object_of(kind: str, subject: Subject) -> str:
 
 def limit(replicas: int, given: IntOrString | None, field: str = "") -> int:
     """Return the limit for a workload of `replicas` pods: an integer, a percentage, or None for the default rule.
-
-    Raises: ProtocolError for a text that is no percentage.
-    """
+    Raises: ProtocolError for a text that is no percentage."""
     if given is None:
         found = replicas * 10 // 100 if replicas > 10 else 2 if replicas >= 4 else 1
     else:

@@ -203,9 +203,7 @@ class SchedulerConfig(_Part, frozen=True):
 
 def parse(text: str | bytes) -> SchedulerConfig:
     """Return the configuration in a YAML or JSON text, which says what it is (`apiVersion`, `kind`).
-
-    Raises: SchedulerConfigError with everything that is wrong.
-    """
+    Raises: SchedulerConfigError with everything that is wrong."""
     body = config_reader.read_yaml(text)
     config_reader.check_version(body, KIND)
     return decode(body | {"profiles": _named(body.get("profiles"))})
@@ -238,11 +236,8 @@ def decode(body: Any) -> SchedulerConfig:
 
 
 def decode_args(plugin: str, args: Any, kind: type[msgspec.Struct], field: str = "") -> Any:
-    """Arguments of a plugin as its struct; `apiVersion` and `kind` may be left out. `field` is where they
-    stand in the file.
-
-    Raises: SchedulerConfigError.
-    """
+    """Arguments of a plugin as its struct; `apiVersion` and `kind` may be left out. `field` is where they stand in the
+    file. Raises: SchedulerConfigError."""
     field = field or f"pluginConfig[{plugin}].args"
     if isinstance(args, dict):
         wanted = f"{plugin}Args"

@@ -1,7 +1,5 @@
 """Find out once which plugins of a profile have which capabilities, and run them by the rules.
-
-Source: behaviour/scheduler C1 and C2.
-"""
+Source: behaviour/scheduler C1 and C2."""
 
 # The capabilities are abstract on purpose; here they only tell instances apart.
 # mypy: disable-error-code="type-abstract"
@@ -253,9 +251,7 @@ class Extensions:
 
 def normalize_reservations(scores: Mapping[str, int], *, reverse: bool = False) -> dict[str, int]:
     """Scores by uid scaled so that the largest becomes 100, rounded down; `reverse` mirrors them.
-
-    Source: behaviour/scheduler C4.
-    """
+    Source: behaviour/scheduler C4."""
     highest = max(scores.values(), default=0)
     if highest == 0:
         return dict.fromkeys(scores, SCORE_MAX if reverse else 0)

@@ -28,10 +28,8 @@ _PERCENT_MIN = 5
 
 
 def pick(rows: Rows, totals: Totals | Scores, chance: int) -> int | None:
-    """Return a row with the highest total; among equals, `chance` decides. None when there are no rows.
-
-    Shapes: `rows` (n,), `totals` (n,) of these rows.
-    """
+    """Return a row with the highest total; among equals, `chance` decides. None when there are no rows. Shapes: `rows`
+    (n,), `totals` (n,) of these rows."""
     position = best(totals, chance)
     return None if position is None else int(rows[position])
 

@@ -1,7 +1,5 @@
-"""From configuration to plugins: merge the plugin lists of a profile and build the plugins.
-
-Source: behaviour/scheduler A3 (merge rules, automatic DefaultPreBind).
-"""
+"""From configuration to plugins: merge the plugin lists of a profile and build the plugins. Source: behaviour/scheduler
+A3 (merge rules, automatic DefaultPreBind)."""
 
 # The interfaces of extension points are abstract on purpose; here they only tell instances apart.
 # mypy: disable-error-code="type-abstract"
@@ -208,11 +206,8 @@ def build_profiles(
     build: Build,
     gates: FeatureGates | None = None,
 ) -> dict[str, Profile]:
-    """Profiles by scheduler name. Plugins with equal arguments are shared between profiles, so that several
-    names cost no more bookkeeping than one.
-
-    Raises: SchedulerConfigError.
-    """
+    """Profiles by scheduler name. Plugins with equal arguments are shared between profiles, so that several names cost
+    no more bookkeeping than one. Raises: SchedulerConfigError."""
     shared: dict[SharedKey, Plugin[Any]] = {}
     profiles: dict[str, Profile] = {}
     configured = config.profiles or [default_plugins.shipped_profile()]
@@ -241,9 +236,7 @@ def read_plugins(
     profiles: Sequence[ProfileConfig], registry: Mapping[str, PluginType]
 ) -> list[tuple[dict[str, list[PluginRef]], dict[str, Any]]]:
     """For each profile its plugins per extension point, and the arguments of those that it configures.
-
-    Raises: SchedulerConfigError with all that is wrong, at its place in the file.
-    """
+    Raises: SchedulerConfigError with all that is wrong, at its place in the file."""
     problems: list[ConfigProblem] = []
     points: list[dict[str, list[PluginRef]]] = []
     args: list[dict[str, Any]] = []
@@ -372,10 +365,8 @@ def _check(merged: Mapping[str, list[PluginRef]]) -> None:
 
 
 def read_args(profiles: Sequence[ProfileConfig], registry: Mapping[str, PluginType]) -> list[dict[str, Any]]:
-    """For each profile the arguments of the plugins that it configures.
-
-    Raises: SchedulerConfigError with all that is wrong in any of them.
-    """
+    """For each profile the arguments of the plugins that it configures. Raises: SchedulerConfigError with all that is
+    wrong in any of them."""
     problems: list[ConfigProblem] = []
     found: list[dict[str, Any]] = []
     for index, profile in enumerate(profiles):

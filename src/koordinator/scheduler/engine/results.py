@@ -1,8 +1,5 @@
 """The results of a scheduling cycle, and the nodes that plugins point at after PreFilter: planned for the pod, or
-preferred to all others.
-
-Source: behaviour/scheduler C2 (PreFilter), C9 and D4.
-"""
+preferred to all others. Source: behaviour/scheduler C2 (PreFilter), C9 and D4."""
 
 from collections.abc import Awaitable, Callable, Hashable
 

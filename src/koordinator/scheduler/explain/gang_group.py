@@ -1,7 +1,5 @@
-"""A gang with those that start with it; the scheduler's books of gangs are only looked at.
-
-Source: behaviour/gangs 5 to 9.
-"""
+"""A gang with those that start with it; the scheduler's books of gangs are only looked at. Source: behaviour/gangs 5 to
+9."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Explain why a gang is not placed, or how far it is. Pure: nothing is booked, evicted, queued or remembered.
-
-Source: behaviour/gangs 5 to 9.
-"""
+Source: behaviour/gangs 5 to 9."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

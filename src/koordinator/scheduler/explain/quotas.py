@@ -1,8 +1,5 @@
-"""Explain what a pod meets at its quota, and what would help: each change is computed on a copy of the tree around
-the path of the quota, with the rules of the scheduler.
-
-Source: behaviour/elastic-quota 6, 7 and 13.
-"""
+"""Explain what a pod meets at its quota, and what would help: each change is computed on a copy of the tree around the
+path of the quota, with the rules of the scheduler. Source: behaviour/elastic-quota 6, 7 and 13."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial

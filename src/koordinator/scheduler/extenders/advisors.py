@@ -165,10 +165,7 @@ def _members(value: Any) -> Json:
 
 def tls_context(config: Extender, field: str) -> ssl.SSLContext | None:
     """Return how to speak TLS with an extender, None for plain HTTP. As upstream, without a CA the server is not
-    verified.
-
-    Raises: SchedulerConfigError.
-    """
+    verified. Raises: SchedulerConfigError."""
     if not (config.enable_https or config.url_prefix.startswith("https://")):
         return None
     tls = config.tls_config or ExtenderTls()

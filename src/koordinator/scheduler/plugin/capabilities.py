@@ -441,9 +441,7 @@ class ControllerFilter(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, entries: Iterable[str], known: Iterable[str] | None = None) -> Self:
         """From the entries of the flag: `*`, `Name`, `-Name`. `known` are names that plugins have.
-
-        Raises: ControllerFilterError for empty entries and names that no plugin has.
-        """
+        Raises: ControllerFilterError for empty entries and names that no plugin has."""
         wanted: set[str] = set()
         unwanted: set[str] = set()
         for entry in map(str.strip, entries):

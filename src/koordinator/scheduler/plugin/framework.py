@@ -466,10 +466,8 @@ class PostBindPlugin(Plugin[S]):
 
 
 def default_normalize(scores: Scores, *, reverse: bool = False) -> Scores:
-    """Return scores (rows,) scaled so that the largest becomes 100, rounded down; `reverse` mirrors them.
-
-    Source: the framework's DefaultNormalizeScore (behaviour/scheduler B2).
-    """
+    """Return scores (rows,) scaled so that the largest becomes 100, rounded down; `reverse` mirrors them. Source: the
+    framework's DefaultNormalizeScore (behaviour/scheduler B2)."""
     highest = int(scores.max(initial=0))
     if highest == 0:
         return np.full(scores.shape, SCORE_MAX if reverse else 0, np.int64)

@@ -145,10 +145,8 @@ class SuggestionType(enum.StrEnum):
 
 
 class Suggestion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The change that would help; stands in the message to users and in the diagnosis.
-
-    Source: behaviour/scheduler C2 (PostFilter) and C6.
-    """
+    """The change that would help; stands in the message to users and in the diagnosis. Source: behaviour/scheduler C2
+    (PostFilter) and C6."""
 
     type: SuggestionType
     message: str = ""

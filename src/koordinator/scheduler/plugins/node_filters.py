@@ -1,7 +1,5 @@
 """The filters of what a node is: its name, its cordon, its taints, its labels, and the ports in use there.
-
-Source: behaviour/scheduler B1, B2 and B9.
-"""
+Source: behaviour/scheduler B1, B2 and B9."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence

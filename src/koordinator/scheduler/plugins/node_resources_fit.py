@@ -1,7 +1,5 @@
 """NodeResourcesFit: a pod fits where what it requests is left, and scores by how full nodes get.
-
-Source: behaviour/scheduler B2 and B9.
-"""
+Source: behaviour/scheduler B2 and B9."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
@@ -414,9 +412,7 @@ def piecewise_linear(utilization: I64, shape: list[tuple[int, int]]) -> I64:
 
 def is_extended(name: str) -> bool:
     """A resource that is neither native (no domain, or a `kubernetes.io` one) nor a huge page size.
-
-    Source: behaviour/scheduler B9: `kubernetes.io/batch-cpu` is native, `koordinator.sh/gpu` extended.
-    """
+    Source: behaviour/scheduler B9: `kubernetes.io/batch-cpu` is native, `koordinator.sh/gpu` extended."""
     domain, slash, _ = name.partition("/")
     if not slash:
         return False

@@ -1,7 +1,5 @@
 """The plugins that only score: by images, scarce resources, a strategy per resource, and balance.
-
-Source: behaviour/scheduler B2, D2 and D3.
-"""
+Source: behaviour/scheduler B2, D2 and D3."""
 
 from collections.abc import Callable, Hashable
 from typing import Annotated, Any
@@ -299,10 +297,8 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
 
 
 def balanced_pair(fractions: F64) -> Scores:
-    """Score as `balanced_allocation` does, for two resources that all nodes have.
-
-    Shapes: `fractions` (2, rows), what is used of each, overwritten; returns (rows,).
-    """
+    """Score as `balanced_allocation` does, for two resources that all nodes have. Shapes: `fractions` (2, rows), what
+    is used of each, overwritten; returns (rows,)."""
     np.minimum(fractions, 1.0, out=fractions)
     deviation: F64 = fractions[0] - fractions[1]
     np.abs(deviation, out=deviation)
@@ -314,9 +310,7 @@ def balanced_pair(fractions: F64) -> Scores:
 
 def balanced_allocation(requested: I64, capacity: I64) -> Scores:
     """100 when all resources are used to the same degree, 50 when of two one is full and the other empty.
-
-    Shapes: (resources, rows), pod included; returns (rows,). Resources that a node lacks are left out.
-    """
+    Shapes: (resources, rows), pod included; returns (rows,). Resources that a node lacks are left out."""
     present = capacity > 0
     fractions: F64 = np.minimum(requested / np.maximum(capacity, 1), 1.0)
     count = present.sum(axis=0)

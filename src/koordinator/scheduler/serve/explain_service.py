@@ -81,11 +81,8 @@ async def _told_live(scheduler: Scheduler, group: GangSet, *, with_remedies: boo
 
 
 async def explain_live(scheduler: Scheduler, pod: Pod, question: PodQuestion) -> PodAnswer:
-    """Return the explanation of a pod that a running scheduler knows, with where it waits; that of its gang slice
-    by slice.
-
-    Raises: ProtocolError when the pod's requests cannot be read.
-    """
+    """Return the explanation of a pod that a running scheduler knows, with where it waits; that of its gang slice by
+    slice. Raises: ProtocolError when the pod's requests cannot be read."""
     engine = scheduler.engine
     group = group_of_pod(engine, pod)
     told = None

@@ -224,11 +224,8 @@ def _metrics_text(text: str) -> web.Response:
 
 
 def effective(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> dict[str, Any]:
-    """Return a JSON object that is itself a configuration: the merged plugins of each extension point, the
-    arguments of each plugin with their defaults.
-
-    Raises: ConfigError.
-    """
+    """Return a JSON object that is itself a configuration: the merged plugins of each extension point, the arguments of
+    each plugin with their defaults. Raises: ConfigError."""
     profiles = config.profiles or [default_plugins.shipped_profile()]
     body: dict[str, Any] = without_nulls(msgspec.to_builtins(config))
     body["profiles"] = []

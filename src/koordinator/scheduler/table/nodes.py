@@ -276,10 +276,8 @@ class NodeTable:
     # Nodes
 
     def set_node(self, node: Node) -> NodeAspect:
-        """Enter a node or its new state; what differs from before.
-
-        Raises: ProtocolError when an allocatable amount is no quantity (the row keeps its last state).
-        """
+        """Enter a node or its new state; what differs from before. Raises: ProtocolError when an allocatable amount is
+        no quantity (the row keeps its last state)."""
         name = node.metadata.name
         allocatable, pods_max = self._read_allocatable(node)
         row = self._row_for(name)

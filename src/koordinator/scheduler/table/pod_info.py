@@ -77,10 +77,7 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def updated(self, pod: Pod, registry: ResourceRegistry) -> "PodInfo":
         """Return the same pod in a new state. Its amounts are worked out anew only when containers changed or are
-        resized, and are the same arrays otherwise.
-
-        Raises: ProtocolError when an amount is no quantity.
-        """
+        resized, and are the same arrays otherwise. Raises: ProtocolError when an amount is no quantity."""
         try:
             is_same = self.uid == (pod.metadata.uid or pod.key) and pod_resources.have_same_amounts(
                 self.pod, pod

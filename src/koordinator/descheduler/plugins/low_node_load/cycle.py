@@ -1,7 +1,5 @@
 """One cycle of LowNodeLoad over its pools, and whether a node has been hot for long enough.
-
-Source: behaviour/descheduler 6.2 and 6.7.
-"""
+Source: behaviour/descheduler 6.2 and 6.7."""
 
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -130,10 +130,8 @@ def required_terms(pod: Pod) -> list[PodAffinityTerm]:
 def anti_affinity_evictions(
     args: CommonArgs, nodes: Sequence[Node], pods_of: Mapping[str, Sequence[Pod]], may_evict: MayEvict
 ) -> Evictions[list[EvictAction]]:
-    """Evict violating pods; one that is gone no longer counts, so one of a pair stays.
-
-    Raises: ProtocolError for a selector that cannot be read.
-    """
+    """Evict violating pods; one that is gone no longer counts, so one of a pair stays. Raises: ProtocolError for a
+    selector that cannot be read."""
     selected = common.selection(args, lambda _: True)
     by_name = {node.metadata.name: node for node in nodes}
     present: dict[str, Pod] = {

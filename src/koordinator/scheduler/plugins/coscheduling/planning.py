@@ -1,7 +1,5 @@
 """Gangs that ask for a network topology: all members are planned when the first one of a round is tried.
-
-Source: behaviour/gangs 7.2, 7.3, 15 and 16.
-"""
+Source: behaviour/gangs 7.2, 7.3, 15 and 16."""
 
 from collections.abc import Generator, Mapping, Sequence
 
@@ -133,11 +131,8 @@ class GangPlanning:
     # Explanations
 
     def outlook(self, gang: Gang) -> Generator[None, None, JobOutlook | None]:
-        """Yield where a gang group would go now, and what places lack; None when it asks for no topology, or there
-        is none (`lacks_tree`). Others may have their turn at each `yield`.
-
-        Raises: UnknownProfile.
-        """
+        """Yield where a gang group would go now, and what places lack; None when it asks for no topology, or there is
+        none (`lacks_tree`). Others may have their turn at each `yield`. Raises: UnknownProfile."""
         tree = self._handle.network()
         if not self.is_aware or tree is None or gang.config.topology is None:
             return None

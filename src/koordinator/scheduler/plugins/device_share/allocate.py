@@ -109,10 +109,8 @@ def allocate(
     limits: DeviceLimits = NO_LIMITS,
     options: AllocateOptions | None = None,
 ) -> DeviceDecision:
-    """Return the pod's devices of all types on the node, or why not.
-
-    Raises: ProtocolError when the node's partition table is malformed.
-    """
+    """Return the pod's devices of all types on the node, or why not. Raises: ProtocolError when the node's partition
+    table is malformed."""
     options = options or AllocateOptions()
     wanted: dict[str, PerDevice] = {}
     for device_type in pod.by_type:
@@ -363,10 +361,8 @@ def check_shared_gpu(
 
 
 def designated(limits: DeviceLimits, node: NodeDevices, recorded: DeviceAllocations) -> DeviceLimits:
-    """Limits to exactly the devices, amounts and virtual functions that were recorded.
-
-    Raises: QuantityError when an amount is no quantity.
-    """
+    """Limits to exactly the devices, amounts and virtual functions that were recorded. Raises: QuantityError when an
+    amount is no quantity."""
     required = {
         device_type: {entry.minor: _amounts(node, device_type, entry) for entry in entries}
         for device_type, entries in recorded.items()

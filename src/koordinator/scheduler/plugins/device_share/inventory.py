@@ -100,10 +100,8 @@ Held = Mapping[str, Sequence[HeldDevice]]
 
 
 def entries_of(device: Device) -> dict[str, dict[int, DeviceEntry]]:
-    """Return the devices of a node by type and minor, ascending.
-
-    Raises: QuantityError when an amount is no quantity.
-    """
+    """Return the devices of a node by type and minor, ascending. Raises: QuantityError when an amount is no
+    quantity."""
     by_type: dict[str, dict[int, DeviceEntry]] = {}
     for info in sorted(device.spec.devices, key=lambda info: info.minor or 0):
         entry = _entry(info)

@@ -129,10 +129,8 @@ class NodeDeviceCache(RowKeeper):
     # Devices and nodes
 
     def set_report(self, device: Device) -> int | None:
-        """Keep a Device; return its row when the node is known and something changed there.
-
-        Raises: ProtocolError when an amount is no quantity; the last object stays.
-        """
+        """Keep a Device; return its row when the node is known and something changed there. Raises: ProtocolError when
+        an amount is no quantity; the last object stays."""
         name = device.metadata.name
         try:
             node_devices(device, {})

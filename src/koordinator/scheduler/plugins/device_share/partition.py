@@ -133,10 +133,8 @@ class NodePartitions(msgspec.Struct, frozen=True):
 
 
 def partitions_of(node: NodeDevices) -> NodePartitions:
-    """Return the table that the node agent reported, else the one built in for the model.
-
-    Raises: ProtocolError when the reported table is malformed.
-    """
+    """Return the table that the node agent reported, else the one built in for the model. Raises: ProtocolError when
+    the reported table is malformed."""
     table = annotation.GPU_PARTITIONS.read(node.annotations)
     if table is not None:
         policy = annotation.node_partition_policy(node.labels)

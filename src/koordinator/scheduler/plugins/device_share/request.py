@@ -96,10 +96,8 @@ def insufficient(device_type: str) -> str:
 
 
 def parse(requests: ResourceList) -> PodDeviceRequest:
-    """Return the device requests of a pod by type, checked and rewritten to base names.
-
-    Raises: QuantityError when an amount is no quantity.
-    """
+    """Return the device requests of a pod by type, checked and rewritten to base names. Raises: QuantityError when an
+    amount is no quantity."""
     renamed = resources.rename_all(requests, resources.DEPRECATED_DEVICE_NAMES)
     by_type: dict[str, Amounts] = {}
     for device_type, names in _NAMES.items():

@@ -1,7 +1,5 @@
-"""DynamicResources: the extension points.
-
-Source: behaviour/scheduler B1; upstream's plugin with structured parameters.
-"""
+"""DynamicResources: the extension points. Source: behaviour/scheduler B1; upstream's plugin with structured
+parameters."""
 
 from collections.abc import Hashable, Iterator
 from typing import Any

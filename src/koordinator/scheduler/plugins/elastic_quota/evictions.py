@@ -199,11 +199,8 @@ class RevokeDecision(msgspec.Struct, frozen=True):
 
 
 def revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> RevokeDecision:
-    """Takes the least important pods until the quota is within its runtime, then gives back, the most
-    important first, what turns out not to be needed. Pods that are not preemptible stay.
-
-    Source: behaviour/elastic-quota 15.
-    """
+    """Takes the least important pods until the quota is within its runtime, then gives back, the most important first,
+    what turns out not to be needed. Pods that are not preemptible stay. Source: behaviour/elastic-quota 15."""
     taken: list[QuotaPod] = []
     for pod in reversed(by_importance(assigned)):
         if not exceeding(used, runtime):

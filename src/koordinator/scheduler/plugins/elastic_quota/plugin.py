@@ -1,7 +1,5 @@
 """The extension points of ElasticQuota: a pod may be placed while its quota has room for it.
-
-Source: behaviour/elastic-quota.
-"""
+Source: behaviour/elastic-quota."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial

@@ -156,9 +156,7 @@ class QuotaSpec(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, quota: ElasticQuota) -> "QuotaSpec":
         """Resource names in their current spelling; a weight that is absent or malformed is `max`.
-
-        Raises: QuantityError.
-        """
+        Raises: QuantityError."""
         quota = normalization.normalize_quota(quota)
         name, own = quota.metadata.name, quota.metadata.labels
         ceiling = resource_list.of(quota.spec.max)

@@ -44,10 +44,8 @@ class NodeMetricReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_report(metric: NodeMetric, names: tuple[str, ...], last_updated_s: float) -> NodeMetricReport:
-    """Return the report in a NodeMetric; one without update time keeps the previous one.
-
-    Raises: QuantityError, ValueError when an amount, time or duration cannot be read.
-    """
+    """Return the report in a NodeMetric; one without update time keeps the previous one. Raises: QuantityError,
+    ValueError when an amount, time or duration cannot be read."""
     status, policy = metric.status, metric.spec.metric_collect_policy
     interval_s = policy.report_interval_seconds if policy is not None else None
     info = status.node_metric

@@ -105,9 +105,7 @@ class Planner:
 
     def plan(self, tree: TopologyTree, job: PlanningJob) -> JobPlan:
         """Return nodes for all members; for the least of them where there is no room for all.
-
-        Raises: UnknownProfile.
-        """
+        Raises: UnknownProfile."""
         return self.draft(tree, job).plan(job)
 
     def draft(self, tree: TopologyTree, job: PlanningJob) -> "PlanDraft":

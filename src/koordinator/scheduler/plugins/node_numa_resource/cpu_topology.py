@@ -184,9 +184,7 @@ class NodeCPUTopology(msgspec.Struct, frozen=True, eq=False):
 
 def topology_of(rows: Iterable[tuple[int, int, int, int]]) -> NodeCPUTopology:
     """Return the topology from (socket, NUMA node, core, CPU) per logical CPU; the last row of a CPU counts.
-
-    Raises: CPUTopologyError for an id that is out of range.
-    """
+    Raises: CPUTopologyError for an id that is out of range."""
     places: dict[int, CPUPlace] = {}
     numa_nodes: set[tuple[int, int]] = set()
     cores: set[tuple[int, int, int]] = set()

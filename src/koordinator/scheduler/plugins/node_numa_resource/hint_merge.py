@@ -120,9 +120,7 @@ def _summary(name: str, hints: Sequence[NUMATopologyHint]) -> str:
 
 def mask_text(numa_nodes: NUMAMask | None) -> str:
     """Binary, the lowest id rightmost, at least two digits; longer masks get two digits more at each power of 4.
-
-    Source: behaviour/numa-cpu 14.2.
-    """
+    Source: behaviour/numa-cpu 14.2."""
     if numa_nodes is None:
         return "<nil>"
     digits = 2

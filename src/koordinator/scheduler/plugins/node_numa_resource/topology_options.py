@@ -1,8 +1,5 @@
-"""Derive from a NodeResourceTopology: CPUs, zones, reserved CPUs, the kubelet's policies.
-
-Source: behaviour/numa-cpu 3.1 to 3.4. A part that cannot be read counts as absent and is named in `problems`;
-the others still apply.
-"""
+"""Derive from a NodeResourceTopology: CPUs, zones, reserved CPUs, the kubelet's policies. Source: behaviour/numa-cpu
+3.1 to 3.4. A part that cannot be read counts as absent and is named in `problems`; the others still apply."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -77,10 +74,8 @@ class TopologyOptions(msgspec.Struct, frozen=True):
 
 
 def options_of(report: NodeResourceTopology, topologies: Topologies | None = None) -> TopologyOptions:
-    """Return what the report says. `topologies` remembers machines that were seen before.
-
-    Raises: nothing; what is malformed is among `problems`.
-    """
+    """Return what the report says. `topologies` remembers machines that were seen before. Raises: nothing; what is
+    malformed is among `problems`."""
     obj = f"NodeResourceTopology {report.metadata.name}"
     annotations = report.metadata.annotations
     problems: list[KoordinatorError] = []

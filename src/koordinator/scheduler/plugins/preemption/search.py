@@ -91,11 +91,8 @@ def losses_of(
     is_protected: Mask,
     priority_offset: int,
 ) -> Losses:
-    """Return what each node loses.
-
-    Shapes: `order` (nodes, slots) are indices of pods, `must_go` (nodes, slots); `priorities`, `starts_s` and
-    `is_protected` (pods,).
-    """
+    """Return what each node loses. Shapes: `order` (nodes, slots) are indices of pods, `must_go` (nodes, slots);
+    `priorities`, `starts_s` and `is_protected` (pods,)."""
     prio = np.where(must_go, priorities[order], np.iinfo(np.int64).min)
     top = prio.max(axis=1)
     is_top = must_go & (prio == top[:, None])

@@ -1,7 +1,5 @@
 """Decide whether a pod fits a node with reservations, and what the node looks like to it. Pure.
-
-Source: behaviour/reservations 6 and 7.
-"""
+Source: behaviour/reservations 6 and 7."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 

@@ -83,10 +83,8 @@ def unschedulable(reservation: Reservation, message: str, now_s: float) -> Reser
 
 
 def bound(reservation: Reservation, node: str, now_s: float) -> ReservationStatus:
-    """Return the status once the reserve pod has its node.
-
-    Raises: NotActiveError; ProtocolError, QuantityError for a malformed template or resize annotation.
-    """
+    """Return the status once the reserve pod has its node. Raises: NotActiveError; ProtocolError, QuantityError for a
+    malformed template or resize annotation."""
     if objects.is_terminated(reservation):
         raise NotActiveError("reservation is not active")
     amounts = objects.requests(reservation)
@@ -110,10 +108,8 @@ def bound(reservation: Reservation, node: str, now_s: float) -> ReservationStatu
 
 
 def sync(reservation: Reservation, node_exists: bool, pods: Sequence[OwnerPod], now_s: float) -> Sync:
-    """One pass of the controller; `pods` are those on the reservation's node.
-
-    Raises: ProtocolError when times of the object are malformed.
-    """
+    """One pass of the controller; `pods` are those on the reservation's node. Raises: ProtocolError when times of the
+    object are malformed."""
     status = reservation.status
     if objects.is_terminated(reservation):
         return Sync(status, False, 0.0)
@@ -155,9 +151,7 @@ def expiry_reason(reservation: Reservation, node_exists: bool, now_s: float) -> 
 
 def revisit_s(reservation: Reservation, now_s: float) -> float:
     """Return seconds until the next look at a reservation that has not ended; 0 when no time is left, or none is set.
-
-    Raises: ProtocolError.
-    """
+    Raises: ProtocolError."""
     end_s = _time(reservation, "spec.expires", reservation.spec.expires)
     ttl_s, created_s = _ttl_s(reservation), _created_s(reservation)
     if end_s is None and ttl_s and created_s is not None:

@@ -1,7 +1,5 @@
 """Read what a Reservation is and asks for: states, and the pseudo pod that is placed for it. Pure.
-
-Source: behaviour/reservations 3 and 4.
-"""
+Source: behaviour/reservations 3 and 4."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -92,9 +90,7 @@ def restricted_names(allocatable: Sequence[str], options: Sequence[str] | None) 
 
 def reserve_pod(reservation: Reservation) -> Pod:
     """Return the pod that is scheduled in the Reservation's place; it never reaches the API server.
-
-    Raises: ProtocolError, QuantityError.
-    """
+    Raises: ProtocolError, QuantityError."""
     meta, spec = reservation.metadata, dict(reservation.spec.template.get("spec") or {})
     template_meta = reservation.spec.template.get("metadata") or {}
     annotations = {**(template_meta.get("annotations") or {}), **meta.annotations}

@@ -1,7 +1,5 @@
 """Place a reservation onto pods that will leave, and choose which of a node's reservations a pod uses. Pure.
-
-Source: behaviour/reservations 8 and 10.
-"""
+Source: behaviour/reservations 8 and 10."""
 
 from collections.abc import Mapping, Sequence
 

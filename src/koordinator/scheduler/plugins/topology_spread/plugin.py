@@ -61,10 +61,7 @@ def frame_of(
     rows: Rows, stamp: Hashable, ids: Sequence[Ids], is_host: Sequence[bool], *, needs_keys: bool
 ) -> Frame:
     """Return the frame of `rows` (rows,) with one `ids` (rows,) per constraint; `is_host`: for hostnames each node
-    counts as a domain, whatever its label.
-
-    Source: behaviour/scheduler B2 and B9.
-    """
+    counts as a domain, whatever its label. Source: behaviour/scheduler B2 and B9."""
     lacks_key = tuple([mask if (mask := its_ids == ABSENT).any() else None for its_ids in ids])
     is_ignored: Mask | None = None
     for lacks in lacks_key if needs_keys else ():
@@ -115,11 +112,8 @@ _NAMESPACES = NamespaceLabels()
 
 
 def pod_helps(event: QueueingEvent, hard: Iterable[Constraint]) -> bool:
-    """A pod on a node came, changed or went: whether it counts for a constraint now and did not before, or the
-    other way round. One pod more can raise the minimum, one less can empty a domain.
-
-    Source: behaviour/scheduler B5.
-    """
+    """A pod on a node came, changed or went: whether it counts for a constraint now and did not before, or the other
+    way round. One pod more can raise the minimum, one less can empty a domain. Source: behaviour/scheduler B5."""
     return any(_counts(constraint, event.old) != _counts(constraint, event.new) for constraint in hard)
 
 

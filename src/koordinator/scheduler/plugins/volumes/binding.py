@@ -1,7 +1,5 @@
-"""VolumeBinding: pods go where their volumes are or can be made, and get them bound.
-
-Source: behaviour/scheduler B1 and B9.
-"""
+"""VolumeBinding: pods go where their volumes are or can be made, and get them bound. Source: behaviour/scheduler B1 and
+B9."""
 
 from collections.abc import Hashable
 from typing import Annotated

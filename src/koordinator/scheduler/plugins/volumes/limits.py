@@ -1,7 +1,5 @@
-"""NodeVolumeLimits: how many volumes of a CSI driver a node can have attached.
-
-Source: behaviour/scheduler B1 and B9.
-"""
+"""NodeVolumeLimits: how many volumes of a CSI driver a node can have attached. Source: behaviour/scheduler B1 and
+B9."""
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator
