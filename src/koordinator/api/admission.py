@@ -23,8 +23,7 @@ class WebhookClientConfig(ViewPart, frozen=True, kw_only=True):
 
 class RuleWithOperations(ViewPart, frozen=True, kw_only=True):
     """The requests about which the API server asks a webhook; `*` matches all. `resources` may name subresources
-    (`pods/status`).
-    """
+    (`pods/status`)."""
 
     operations: list[str] = []
     api_groups: list[str] = []

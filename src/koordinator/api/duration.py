@@ -22,10 +22,7 @@ _NS_MAX = 2**63 - 1
 
 @functools.lru_cache(maxsize=1024)  # the windows of reports are few, and come again with each
 def parse_ns(text: str) -> int:
-    """Nanoseconds that `text` says, finer parts cut off.
-
-    Raises: ScalarError.
-    """
+    """Nanoseconds that `text` says, finer parts cut off. Raises: ScalarError."""
     body = text[1:] if text[:1] in ("+", "-") else text
     if body == "0":
         return 0
@@ -45,10 +42,7 @@ def parse_ns(text: str) -> int:
 
 
 def parse(text: str) -> float:
-    """Return seconds that `text` says.
-
-    Raises: ScalarError.
-    """
+    """Return seconds that `text` says. Raises: ScalarError."""
     return parse_ns(text) / 10**9
 
 

@@ -229,10 +229,7 @@ class FeatureGates(msgspec.Struct, frozen=True):
         return cls(states, {name: gate.stage for name, gate in registry.items()})
 
     def is_on(self, gate: str) -> bool:
-        """Return whether the gate is on.
-
-        Raises: KeyError when the component has no such gate.
-        """
+        """Return whether the gate is on. Raises: KeyError when the component has no such gate."""
         return self.states[gate]
 
 

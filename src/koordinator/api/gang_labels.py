@@ -53,10 +53,7 @@ def min_available(pod_labels: Mapping[str, str], annotations: Mapping[str, str],
 
 
 def total_number(annotations: Mapping[str, str], obj: str = "") -> int:
-    """Return how many members the gang will have, 0 when not stated.
-
-    Raises: ProtocolError when malformed.
-    """
+    """Return how many members the gang will have, 0 when not stated. Raises: ProtocolError when malformed."""
     text = annotations.get(labels.GANG_TOTAL_NUMBER)
     return parsed(text, labels.GANG_TOTAL_NUMBER, parse_int32, obj) if text else 0
 
@@ -68,10 +65,7 @@ def mode(annotations: Mapping[str, str]) -> GangMode:
 
 
 def waiting_time_s(annotations: Mapping[str, str], obj: str = "") -> float:
-    """Return how long members wait for each other, 0 when not stated.
-
-    Raises: ProtocolError when malformed.
-    """
+    """Return how long members wait for each other, 0 when not stated. Raises: ProtocolError when malformed."""
     text = annotations.get(labels.GANG_WAITING_TIME)
     return parsed(text, labels.GANG_WAITING_TIME, duration.parse, obj) if text else 0.0
 

@@ -48,8 +48,7 @@ _VALUE = re.compile(rf"(?=.{{0,63}}\Z)({_NAME})?")
 @lru_cache(maxsize=8192)
 def is_label_key(text: str) -> bool:
     """Return whether a label can have this key: an optional DNS subdomain and `/`, then a name of at most 63
-    characters.
-    """
+    characters."""
     return _KEY.fullmatch(text) is not None
 
 

@@ -242,10 +242,7 @@ def read(values: Mapping[str, str], key: str, parse: Callable[[str], T], default
 
 
 def parsed(text: str, key: str, parse: Callable[[str], T], obj: str = "") -> T:
-    """`text` of `key`, parsed.
-
-    Raises: ProtocolError when it is malformed.
-    """
+    """`text` of `key`, parsed. Raises: ProtocolError when it is malformed."""
     try:
         return parse(text)
     except ValueError as error:
@@ -253,10 +250,7 @@ def parsed(text: str, key: str, parse: Callable[[str], T], obj: str = "") -> T:
 
 
 def parse_int32(text: str) -> int:
-    """Return a 32-bit integer.
-
-    Raises: ScalarError.
-    """
+    """Return a 32-bit integer. Raises: ScalarError."""
     return scalars.parse_int(text, 32)
 
 

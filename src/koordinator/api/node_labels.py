@@ -67,10 +67,7 @@ def ratio_percent(node_labels: Mapping[str, str], key: str) -> int | None:
 
 
 def is_cpu_normalization_enabled(node_labels: Mapping[str, str], obj: str = "") -> bool | None:
-    """Return what the label says, None when absent.
-
-    Raises: ProtocolError when it is no boolean.
-    """
+    """Return what the label says, None when absent. Raises: ProtocolError when it is no boolean."""
     text = node_labels.get(labels.NODE_CPU_NORMALIZATION_ENABLED)
     if text is None:
         return None

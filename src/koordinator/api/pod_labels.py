@@ -63,10 +63,7 @@ def core_sched(pod_labels: Mapping[str, str]) -> CoreSched:
 
 
 def eviction_cost(annotations: Mapping[str, str], obj: str = "") -> int:
-    """Return what evicting the pod costs the descheduler, 0 when absent.
-
-    Raises: ProtocolError when malformed.
-    """
+    """Return what evicting the pod costs the descheduler, 0 when absent. Raises: ProtocolError when malformed."""
     return read(annotations, labels.EVICTION_COST, parse_plain_int32, 0, obj)
 
 

@@ -143,10 +143,7 @@ ZERO = Quantity(0)
 
 
 def parse(text: str) -> Quantity:
-    """Return the quantity that `text` says; no white space around it.
-
-    Raises: QuantityError.
-    """
+    """Return the quantity that `text` says; no white space around it. Raises: QuantityError."""
     if len(text) > _TEXT_MAX_CHARS:
         raise QuantityError(text, f"longer than {_TEXT_MAX_CHARS} characters")
     form = _FORM.fullmatch(text)
@@ -183,10 +180,7 @@ def of(raw: RawQuantity | None) -> Quantity:
 
 
 def value(raw: RawQuantity) -> int:
-    """Whole units of a JSON value, rounded away from zero (bytes, counts).
-
-    Raises: QuantityError.
-    """
+    """Whole units of a JSON value, rounded away from zero (bytes, counts). Raises: QuantityError."""
     try:
         return _value_of_raw(raw)
     except TypeError as error:  # an object or a list, which no cache takes
@@ -194,10 +188,7 @@ def value(raw: RawQuantity) -> int:
 
 
 def milli(raw: RawQuantity) -> int:
-    """Thousandths of a JSON value, rounded away from zero (CPU in milli-cores).
-
-    Raises: QuantityError.
-    """
+    """Thousandths of a JSON value, rounded away from zero (CPU in milli-cores). Raises: QuantityError."""
     try:
         return _milli_of_raw(raw)
     except TypeError as error:  # an object or a list, which no cache takes
@@ -227,10 +218,7 @@ def nanos_once(raw: RawQuantity) -> int:
 
 
 def canonical(raw: RawQuantity) -> str:
-    """Canonical text of a JSON value.
-
-    Raises: QuantityError.
-    """
+    """Canonical text of a JSON value. Raises: QuantityError."""
     try:
         return _text_of_raw(raw)
     except TypeError as error:

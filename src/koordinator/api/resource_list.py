@@ -17,10 +17,7 @@ _NANO_PER_MILLI = NANO // 1000
 
 
 def of(wire: Mapping[str, RawQuantity | None]) -> Amounts:
-    """Return the amounts of a list as on the wire.
-
-    Raises: QuantityError.
-    """
+    """Return the amounts of a list as on the wire. Raises: QuantityError."""
     return {name: quantity.of(raw) for name, raw in wire.items()}
 
 

@@ -36,10 +36,7 @@ MEMORY_COLUMN = FIRST_RESOURCES.index(resources.MEMORY)
 
 @lru_cache(_CACHE_MAX, typed=True)
 def amount(name: str, raw: RawQuantity) -> int:
-    """Return the integer that stands for `raw` in the column of resource `name`.
-
-    Raises: QuantityError.
-    """
+    """Return the integer that stands for `raw` in the column of resource `name`. Raises: QuantityError."""
     number = quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
     return max(-AMOUNT_MAX, min(number, AMOUNT_MAX))
 
@@ -104,10 +101,7 @@ class ResourceRegistry:
         return self._columns.get(name)
 
     def vector(self, amounts: Mapping[str, RawQuantity]) -> I64:
-        """Return the list as a new vector of shape (len(self),), zero where it has no entry.
-
-        Raises: QuantityError.
-        """
+        """Return the list as a new vector of shape (len(self),), zero where it has no entry. Raises: QuantityError."""
         cells = [(self.column(name), amount(name, raw)) for name, raw in amounts.items()]
         vector = np.zeros(len(self._names), np.int64)
         for column, number in cells:
@@ -116,8 +110,7 @@ class ResourceRegistry:
 
     def widen(self, array: I64) -> I64:
         """Return `array` (…, columns) with its last axis padded with zeros to the registry's width; itself if wide
-        enough.
-        """
+        enough."""
         missing = len(self._names) - array.shape[-1]
         if missing <= 0:
             return array

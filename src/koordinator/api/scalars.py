@@ -38,20 +38,14 @@ def parse_int(text: str, bits: int = 64) -> int:
 
 
 def parse_bool(text: str) -> bool:
-    """One of the words that stand for true and false.
-
-    Raises: ScalarError.
-    """
+    """One of the words that stand for true and false. Raises: ScalarError."""
     if (known := _BOOLEAN.get(text)) is None:
         raise ScalarError(text, "a boolean (true or false)")
     return known
 
 
 def parse_float(text: str) -> float:
-    """Return a finite number in decimal or exponent form.
-
-    Raises: ScalarError.
-    """
+    """Return a finite number in decimal or exponent form. Raises: ScalarError."""
     if not _FLOAT.fullmatch(text) or not math.isfinite(number := float(text)):
         raise ScalarError(text, "a number")
     return number

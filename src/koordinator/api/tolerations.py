@@ -18,9 +18,8 @@ def text_of(taint: Taint) -> str:
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Return whether one toleration matches a taint. An empty key is valid with `Exists` only; `Lt` and `Gt` say
-    what the taint's value must be beside the toleration's, both as 64-bit integers.
-    """
+    """Return whether one toleration matches a taint. An empty key is valid with `Exists` only; `Lt` and `Gt` say what
+    the taint's value must be beside the toleration's, both as 64-bit integers."""
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key:
@@ -40,8 +39,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 def integer(text: str) -> int | None:
     """Return the number that `Lt` and `Gt` compare; None unless it is written without sign, zeros or spaces that it
-    does not need, and fits 64 bits.
-    """
+    does not need, and fits 64 bits."""
     if not _INTEGER.fullmatch(text) or len(text) > _DIGITS_MAX:
         return None
     number = int(text)

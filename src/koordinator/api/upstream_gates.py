@@ -13,9 +13,8 @@ from koordinator.api.feature_gates import FeatureGateError
 
 
 class UpstreamGate(msgspec.Struct, frozen=True):
-    """A gate of upstream: `lack` says what there is instead where the behaviour is not built in. `is_refused`:
-    without it pods would be placed otherwise than who asks for it expects.
-    """
+    """A gate of upstream: `lack` says what there is instead where the behaviour is not built in. `is_refused`: without
+    it pods would be placed otherwise than who asks for it expects."""
 
     is_built_in: bool
     lack: str = ""

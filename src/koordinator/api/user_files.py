@@ -38,9 +38,8 @@ class FileError(KoordinatorError, ValueError):
 
 @contextlib.contextmanager
 def opened(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file as bytes, unpacked where it is gzipped; `-` is standard input. Raises: FileError, also for a
-    damaged one.
-    """
+    """Open a file as bytes, unpacked where it is gzipped; `-` is standard input. Raises: FileError, also for a damaged
+    one."""
     name = str(path)
     with contextlib.ExitStack() as stack:
         raw: Any
@@ -80,8 +79,7 @@ def read_text(path: str | Path, *, bytes_max: int = CONFIG_BYTES_MAX) -> str:
 
 def lines(path: str | Path) -> Generator[str, None, None]:
     """Yield the lines of a file one after the other, with their ends. Raises: FileError when one is too long or no
-    UTF-8.
-    """
+    UTF-8."""
     with opened(path) as file:
         number = 0
         while line := file.readline(LINE_BYTES_MAX):

@@ -51,10 +51,7 @@ def load(text: bytes | str, *, nodes_max: int | None = None) -> Any:
 
 
 def load_all(text: bytes | str, *, nodes_max: int | None = None) -> Iterator[Any]:
-    """Yield the documents of a text, one after the other.
-
-    Raises: YamlError.
-    """
+    """Yield the documents of a text, one after the other. Raises: YamlError."""
     try:
         loader = _Events(text.decode() if isinstance(text, bytes) else text)
         try:

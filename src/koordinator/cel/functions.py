@@ -1,6 +1,5 @@
-"""Functions, methods and operators. Sources: CEL's standard definitions, its string extension, and the libraries
-that Kubernetes adds (quantities, semantic versions, lists, sets, regular expressions, optional values).
-"""
+"""Functions, methods and operators. Sources: CEL's standard definitions, its string extension, and the libraries that
+Kubernetes adds (quantities, semantic versions, lists, sets, regular expressions, optional values)."""
 
 import itertools
 import operator

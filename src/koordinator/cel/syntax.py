@@ -1,6 +1,5 @@
 """Text to tokens, tokens to a tree. Source: the language definition of CEL, "Syntax", "Lexis" and its grammar, with
-optional fields (`.?`, `[?]`).
-"""
+optional fields (`.?`, `[?]`)."""
 
 import enum
 import re

@@ -1,6 +1,5 @@
 """Values beyond JSON: optional ones, semantic versions; equality and order as CEL has them; errors of an expression,
-and of its evaluation.
-"""
+and of its evaluation."""
 
 import datetime
 import ipaddress

@@ -144,8 +144,7 @@ class TokenFile:
 
     async def authorization(self) -> str:
         """Return the header, read again when the file has changed. Raises: ClusterConfigError when the file cannot be
-        read.
-        """
+        read."""
         try:
             found = self._path.stat()
             stamp = (found.st_mtime_ns, found.st_ino)

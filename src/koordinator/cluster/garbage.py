@@ -44,8 +44,7 @@ def set_aside() -> None:
 async def giving_back() -> None:
     """Whenever the process has little to do: hand free memory back to the system, which the C library would keep, and
     collect cycles where it has grown since the last time. A collection takes about 0.2 s per million objects; giving
-    back takes next to nothing and goes on afterwards, since much is freed without growth before it.
-    """
+    back takes next to nothing and goes on afterwards, since much is freed without growth before it."""
     loop = asyncio.get_running_loop()
     settled, busy_s, now_s = resident_bytes(), _busy_s(), loop.time()
     least = settled

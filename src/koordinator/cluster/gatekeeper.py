@@ -70,9 +70,7 @@ class Authorities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def certificate_user(peer: Mapping[str, Any]) -> User:
-    """Return the user that a verified client certificate (as `ssl` decodes it) names: common name and
-    organisations.
-    """
+    """Return the user that a verified client certificate (as `ssl` decodes it) names: common name and organisations."""
     pairs = [pair for part in peer.get("subject", ()) for pair in part]
     names = [value for name, value in pairs if name == "commonName"]
     groups = tuple(value for name, value in pairs if name == "organizationName")

@@ -97,10 +97,9 @@ class LeaderElector:
 
     @property
     def may_act(self) -> bool:
-        """Return whether we lead for sure: the last renewal is young enough that nobody else can have taken over,
-        nor will while a request is under way. False also for a leader that was stopped for a while and has not
-        noticed yet.
-        """
+        """Return whether we lead for sure: the last renewal is young enough that nobody else can have taken over, nor
+        will while a request is under way. False also for a leader that was stopped for a while and has not noticed
+        yet."""
         now_s = asyncio.get_running_loop().time()
         return self.is_leader and now_s < self._kept_s + self._config.renew_deadline_s
 

@@ -28,8 +28,7 @@ _SUBRESOURCE_KINDS = {"eviction": ("policy", "v1", "Eviction")}
 
 class RequestPath(msgspec.Struct, frozen=True):
     """The object or collection that a path names; empty texts where it does not say. Without `plural`, a group's
-    discovery.
-    """
+    discovery."""
 
     group: str
     version: str
@@ -74,9 +73,7 @@ async def request(
     params: Mapping[str, str],
     options: WriteOptions,
 ) -> dict[str, Any]:
-    """Return the answer to one request. A PATCH is a JSON merge patch. Raises: ApiError, such as
-    MethodNotSupported.
-    """
+    """Return the answer to one request. A PATCH is a JSON merge patch. Raises: ApiError, such as MethodNotSupported."""
     target = parse(path)
     if not target.plural:
         if method != "GET":

@@ -1,6 +1,5 @@
 """Metrics of work queues and of the time that keys stay in them, under client-go's names (`workqueue_*`), and of
-requests to the API server, under the names of upstream's clients (`rest_client_*`).
-"""
+requests to the API server, under the names of upstream's clients (`rest_client_*`)."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -24,8 +24,7 @@ _MISSING: Any = object()
 
 class MergeSchema(Protocol):
     """The schema that the algorithm asks about a value; the API server's schemas have it, and small tables for
-    clients.
-    """
+    clients."""
 
     @property
     def element(self) -> "MergeSchema | None":

@@ -345,9 +345,8 @@ _NUMBER = re.compile(r"\[Errno (\d+)\]")
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what went wrong between us and a server: `connection refused`, say. Text of the error itself where
-    nothing better is known.
-    """
+    """Return what went wrong between us and a server: `connection refused`, say. Text of the error itself where nothing
+    better is known."""
     chain = list(_chain(error))
     for each in chain:
         if isinstance(each, ssl.SSLCertVerificationError):

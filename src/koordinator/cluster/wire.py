@@ -54,10 +54,7 @@ T = TypeVar("T", bound=Object)
 
 
 def read(view: type[T], obj: Any) -> T:
-    """Return a decoded JSON object as a view.
-
-    Raises: Unreadable, naming object, field and reason.
-    """
+    """Return a decoded JSON object as a view. Raises: Unreadable, naming object, field and reason."""
     try:
         return decode.from_builtins(obj, view)
     except msgspec.ValidationError as error:

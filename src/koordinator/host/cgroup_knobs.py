@@ -282,10 +282,7 @@ def merge_of(knob: Knob) -> Merge:
 
 
 def path(knob: Knob, version: int, directory: str) -> str:
-    """File of a group, relative to the cgroup root.
-
-    Raises: UnsupportedError when this version has no such file.
-    """
+    """File of a group, relative to the cgroup root. Raises: UnsupportedError when this version has no such file."""
     file = _FILES[knob]
     name = file.v1 if version == V1 else file.v2
     if name is None:
@@ -317,10 +314,7 @@ def encode(knob: Knob, version: int, value: str) -> str:
 
 
 def check(knob: Knob, version: int, value: str) -> None:
-    """Refuse what the kernel would refuse; the value is in v1 terms.
-
-    Raises: KnobValueError.
-    """
+    """Refuse what the kernel would refuse; the value is in v1 terms. Raises: KnobValueError."""
     file = _FILES[knob]
     match file.form:
         case KnobFormat.READ_ONLY:
@@ -343,10 +337,7 @@ def check(knob: Knob, version: int, value: str) -> None:
 
 
 def number(text: str) -> int:
-    """Return the number that a file or a value says, `max` being the largest.
-
-    Raises: ScalarError.
-    """
+    """Return the number that a file or a value says, `max` being the largest. Raises: ScalarError."""
     return COUNT_MAX if text == "max" else scalars.parse_int(text)
 
 

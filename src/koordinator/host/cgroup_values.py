@@ -83,10 +83,7 @@ class IdlePages(msgspec.Struct, frozen=True):
 
 
 def count(source: str, text: str) -> int:
-    """Return a decimal number without sign.
-
-    Raises: ContentError.
-    """
+    """Return a decimal number without sign. Raises: ContentError."""
     stripped = text.strip()
     if not (stripped.isascii() and stripped.isdigit()):
         raise ContentError(source, f"{stripped[:40]!r} is not a number")
@@ -94,19 +91,13 @@ def count(source: str, text: str) -> int:
 
 
 def signed(source: str, text: str) -> int:
-    """Return a decimal number with or without sign.
-
-    Raises: ContentError.
-    """
+    """Return a decimal number with or without sign. Raises: ContentError."""
     stripped = text.strip()
     return -count(source, stripped[1:]) if stripped.startswith("-") else count(source, stripped)
 
 
 def flat(source: str, text: str, names: tuple[str, ...]) -> list[int]:
-    """Values of the named lines of a `name value` file.
-
-    Raises: ContentError when one is missing or no number.
-    """
+    """Values of the named lines of a `name value` file. Raises: ContentError when one is missing or no number."""
     found = {}
     wanted = frozenset(names)
     for line in text.splitlines():
@@ -120,10 +111,7 @@ def flat(source: str, text: str, names: tuple[str, ...]) -> list[int]:
 
 
 def throttling(version: int, text: str) -> Throttling:
-    """Return what `cpu.stat` says of quota periods.
-
-    Raises: ContentError.
-    """
+    """Return what `cpu.stat` says of quota periods. Raises: ContentError."""
     if version == V1:
         periods, throttled, time_ns = flat("cpu.stat", text, ("nr_periods", "nr_throttled", "throttled_time"))
         return Throttling(periods, throttled, time_ns)
@@ -132,20 +120,14 @@ def throttling(version: int, text: str) -> Throttling:
 
 
 def cpu_usage_ns(version: int, text: str) -> int:
-    """CPU time since the group was made: from `cpuacct.usage`, on v2 from `cpu.stat`.
-
-    Raises: ContentError.
-    """
+    """CPU time since the group was made: from `cpuacct.usage`, on v2 from `cpu.stat`. Raises: ContentError."""
     if version == V1:
         return count("cpuacct.usage", text)
     return flat("cpu.stat", text, ("usage_usec",))[0] * _NS_PER_US
 
 
 def quota_us(version: int, text: str) -> int:
-    """CFS quota, `UNLIMITED` without.
-
-    Raises: ContentError.
-    """
+    """CFS quota, `UNLIMITED` without. Raises: ContentError."""
     if version == V1:
         return signed("cpu.cfs_quota_us", text)
     quota = _cpu_max(text)[0]
@@ -153,18 +135,12 @@ def quota_us(version: int, text: str) -> int:
 
 
 def period_us(version: int, text: str) -> int:
-    """CFS period.
-
-    Raises: ContentError.
-    """
+    """CFS period. Raises: ContentError."""
     return count("cpu.cfs_period_us", text) if version == V1 else count("cpu.max", _cpu_max(text)[1])
 
 
 def shares(version: int, text: str) -> int:
-    """CPU shares.
-
-    Raises: ContentError.
-    """
+    """CPU shares. Raises: ContentError."""
     if version == V1:
         return count("cpu.shares", text)
     weight = count("cpu.weight", text)
@@ -174,10 +150,7 @@ def shares(version: int, text: str) -> int:
 
 
 def memory_limit_bytes(version: int, text: str) -> int:
-    """Memory limit, `UNLIMITED` without.
-
-    Raises: ContentError.
-    """
+    """Memory limit, `UNLIMITED` without. Raises: ContentError."""
     if version != V1:
         return UNLIMITED if text.strip() == "max" else count("memory.max", text)
     limit = signed("memory.limit_in_bytes", text)
@@ -185,10 +158,7 @@ def memory_limit_bytes(version: int, text: str) -> int:
 
 
 def memory_stat(version: int, text: str) -> MemoryStat:
-    """Return what `memory.stat` says of a group and all below it.
-
-    Raises: ContentError.
-    """
+    """Return what `memory.stat` says of a group and all below it. Raises: ContentError."""
     prefix, cache, rss = ("total_", "cache", "rss") if version == V1 else ("", "file", "anon")
     fields = (cache, rss, "inactive_file", "active_file", "inactive_anon", "active_anon", "unevictable")
     return MemoryStat(*flat("memory.stat", text, tuple(prefix + field for field in fields)))
@@ -215,10 +185,7 @@ def numa_pages(version: int, text: str, *, hierarchical: bool = False) -> dict[i
 
 
 def ids(source: str, text: str) -> list[int]:
-    """Process or thread ids, from `cgroup.procs`, `tasks` or `cgroup.threads`.
-
-    Raises: ContentError.
-    """
+    """Process or thread ids, from `cgroup.procs`, `tasks` or `cgroup.threads`. Raises: ContentError."""
     return [count(source, word) for word in text.split()]
 
 
@@ -244,10 +211,7 @@ def pressure(text: str) -> PressureStall:
 
 
 def idle_pages(text: str) -> IdlePages:
-    """Return what `memory.idle_page_stats` says; trim the trailing newline before.
-
-    Raises: ContentError.
-    """
+    """Return what `memory.idle_page_stats` says; trim the trailing newline before. Raises: ContentError."""
     source = "memory.idle_page_stats"
     lines = text.split("\n")
     if len(lines) != _IDLE_LINES:

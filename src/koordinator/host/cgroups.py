@@ -200,9 +200,8 @@ class Cgroups:
         return None if text is None else cgroup_values.signed(knob, text)
 
     def cpus(self, group: str) -> CPUSet | None:
-        """Return the CPUs that the group may run on (v2: the effective ones). Raises: ContentError when the file
-        holds no CPU list.
-        """
+        """Return the CPUs that the group may run on (v2: the effective ones). Raises: ContentError when the file holds
+        no CPU list."""
         knob = Knob.CPUSET if self.version == V1 else Knob.CPUSET_EFFECTIVE
         text = self.read(knob, group)
         if text is None:

@@ -228,8 +228,7 @@ class Files:
 
     def directories(self, path: str) -> list[str] | None:
         """Return names of the directories within a directory (links not followed), sorted; None when it cannot be
-        read.
-        """
+        read."""
         try:
             with os.scandir(path) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))

@@ -184,8 +184,7 @@ class Host:
 
 def open_host(roots: HostRoots, hot_files_max: int) -> Host:
     """Return the host that we run on; keeps at most so many files open, fewer where the process may not open as
-    many.
-    """
+    many."""
     limit = raise_open_files_limit(hot_files_max + DESCRIPTORS_SPARED)
     kept = max(min(hot_files_max, limit - DESCRIPTORS_SPARED), 0)
     return Host(roots, Files(kept), LinuxSyscalls())

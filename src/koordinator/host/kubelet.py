@@ -245,8 +245,7 @@ def flag(arguments: list[str], name: str) -> str | None:
 
 def config_value(text: str, key: str) -> str | None:
     """Return a text at the top of the kubelet's configuration file; None when it is missing or the file is
-    malformed.
-    """
+    malformed."""
     try:
         config = yaml_text.load(text)
     except yaml_text.YamlError:

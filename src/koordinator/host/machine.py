@@ -63,8 +63,7 @@ class Processes:
 
     def oom_score_adj(self, pid: int) -> int | None:
         """Return the process's `oom_score_adj`, -1000 to 1000; the larger it is, the sooner the kernel kills the
-        process.
-        """
+        process."""
         text = self._files.read(self.oom_score_adj_path(pid))
         try:
             return None if text is None else int(text)

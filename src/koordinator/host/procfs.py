@@ -88,10 +88,7 @@ class ProcessStat(msgspec.Struct, frozen=True):
 
 
 def busy_ticks(text: str) -> int:
-    """Clock ticks that all CPUs together were busy, from `/proc/stat`.
-
-    Raises: ContentError.
-    """
+    """Clock ticks that all CPUs together were busy, from `/proc/stat`. Raises: ContentError."""
     for line in text.splitlines():
         fields = line.split()
         if fields[:1] == ["cpu"]:
@@ -100,10 +97,7 @@ def busy_ticks(text: str) -> int:
 
 
 def busy_ticks_by_cpu(text: str) -> dict[int, int]:
-    """Return the same for each CPU.
-
-    Raises: ContentError when there is no such line, or one does not count ticks.
-    """
+    """Return the same for each CPU. Raises: ContentError when there is no such line, or one does not count ticks."""
     found = {}
     for line in text.splitlines():
         fields = line.split()
@@ -116,10 +110,7 @@ def busy_ticks_by_cpu(text: str) -> dict[int, int]:
 
 
 def cpu_ticks(text: str) -> CPUTicks:
-    """Return what `/proc/stat` says of all CPUs and of each.
-
-    Raises: ContentError.
-    """
+    """Return what `/proc/stat` says of all CPUs and of each. Raises: ContentError."""
     head = text.partition("\nintr")[0]  # what follows is by far the longest part
     return CPUTicks(busy_ticks(head), busy_ticks_by_cpu(head))
 
@@ -205,10 +196,7 @@ def cgroups_of(text: str) -> dict[str, str]:
 
 
 def diskstats(text: str) -> dict[str, DiskCounters]:
-    """Counters by name of disk or partition.
-
-    Raises: ContentError.
-    """
+    """Counters by name of disk or partition. Raises: ContentError."""
     found = {}
     for line in text.splitlines():
         fields = line.split()
@@ -227,10 +215,7 @@ def diskstats(text: str) -> dict[str, DiskCounters]:
 
 
 def net_dev(text: str) -> dict[str, InterfaceCounters]:
-    """Counters by interface; the two lines of headings are left out.
-
-    Raises: ContentError.
-    """
+    """Counters by interface; the two lines of headings are left out. Raises: ContentError."""
     found = {}
     for line in text.splitlines():
         name, separator, rest = line.rpartition(":")
@@ -245,10 +230,7 @@ def net_dev(text: str) -> dict[str, InterfaceCounters]:
 
 
 def loadavg(text: str) -> LoadAverage:
-    """Return what `/proc/loadavg` says.
-
-    Raises: ContentError.
-    """
+    """Return what `/proc/loadavg` says. Raises: ContentError."""
     fields = text.split()
     running, _, tasks = (fields[3] if len(fields) > 3 else "").partition("/")
     try:

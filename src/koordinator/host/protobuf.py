@@ -28,10 +28,7 @@ class ProtobufField(msgspec.Struct, frozen=True):
 
 
 def fields(message: bytes) -> Iterator[ProtobufField]:
-    """Yield the fields of a message, in their order.
-
-    Raises: ContentError.
-    """
+    """Yield the fields of a message, in their order. Raises: ContentError."""
     at = 0
     while at < len(message):
         tag, start = _varint_at(message, at)

@@ -29,10 +29,7 @@ _LEADING_NUMBER = re.compile(r"[ \t]*\+?([0-9]+)")
 
 
 def id_list(text: str) -> CPUSet:
-    """Ids such as `1,3-5`, of NUMA nodes or CPUs.
-
-    Raises: ContentError.
-    """
+    """Ids such as `1,3-5`, of NUMA nodes or CPUs. Raises: ContentError."""
     try:
         return cpuset.parse(text.strip())
     except CPUSetError as error:
@@ -271,10 +268,7 @@ def bus_ids(entries: Iterable[str]) -> list[str]:
 
 
 def numa_node(text: str) -> int:
-    """NUMA node of a device; 0 where the machine does not say.
-
-    Raises: ContentError.
-    """
+    """NUMA node of a device; 0 where the machine does not say. Raises: ContentError."""
     return max(signed("numa_node", text), 0)
 
 
@@ -284,10 +278,7 @@ def root_complex(device_path: str) -> str:
 
 
 def rdma_minor(device: str) -> int:
-    """Minor number of an RDMA device, from its name.
-
-    Raises: ContentError for names that have none.
-    """
+    """Minor number of an RDMA device, from its name. Raises: ContentError for names that have none."""
     form = _RDMA_NAME.fullmatch(device)
     if form is None:
         raise ContentError("RDMA device", f"{device[:40]!r} is not named like mlx5_0")

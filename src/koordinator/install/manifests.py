@@ -46,9 +46,8 @@ def folder(values: Values) -> Files:
 
 
 def repository() -> Files:
-    """Return what `deploy/` holds besides hand-written files: the defaults, optional parts, dashboards, and files
-    of the chart.
-    """
+    """Return what `deploy/` holds besides hand-written files: the defaults, optional parts, dashboards, and files of
+    the chart."""
     files = folder(Values())
     files |= _of_parts([part for part in parts(EVERYTHING) if part.name in OPTIONAL])
     files |= {f"chart/{chart.NAME}/{name}": text for name, text in chart.files().items()}

@@ -84,8 +84,7 @@ SELECTOR = f"{PART_OF}={PART_OF_VALUE}"
 
 class ObjectGroup(msgspec.Struct, frozen=True):
     """A group of objects that belong together, in the order in which they are applied. `name` is the folder in
-    `deploy/`.
-    """
+    `deploy/`."""
 
     name: str
     objects: list[Json]

@@ -370,9 +370,8 @@ def _probe(path: str, port: str, **settings: int) -> Json:
 
 
 def _field(path: str) -> Json:
-    """Return a `fieldRef`. Server-side apply owns it as a whole, so it has to name what the API server would fill
-    in: an installation that came by other means has it, and would be in conflict with one that lacks it.
-    """
+    """Return a `fieldRef`. Server-side apply owns it as a whole, so it has to name what the API server would fill in:
+    an installation that came by other means has it, and would be in conflict with one that lacks it."""
     return {"apiVersion": "v1", "fieldPath": path}
 
 

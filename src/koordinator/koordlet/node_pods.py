@@ -81,9 +81,8 @@ def as_granted(pod: Pod) -> Pod:
 
 
 def readable(pod: Pod) -> tuple[Pod, list[str]]:
-    """Return the pod without amounts that are no quantities, and what was wrong: whoever adds up amounts of all
-    pods must not fail because of one. A pod without such amounts is answered as it is.
-    """
+    """Return the pod without amounts that are no quantities, and what was wrong: whoever adds up amounts of all pods
+    must not fail because of one. A pod without such amounts is answered as it is."""
     problems: list[str] = []
     spec = msgspec.structs.replace(
         pod.spec,

@@ -87,8 +87,7 @@ class Points(msgspec.Struct, frozen=True, eq=False):
 
 def aggregated(values: NDArray[np.float64], how: Aggregation) -> NDArray[np.float64]:
     """Return the mean or a percentile of `values` (points, …) over the points, at least one: shape (…), as
-    `Points.aggregate`.
-    """
+    `Points.aggregate`."""
     if how is Aggregation.AVG:
         return np.asarray(values.mean(axis=0))
     index = rank(len(values), how)
@@ -185,8 +184,7 @@ class Ring:
 
     def property(self, name: str) -> str:
         """Return what the series says of a property of its kind. Raises: KeyError when its kind has no such
-        property.
-        """
+        property."""
         for key, value in self._key:
             if key == name:
                 return value
@@ -202,8 +200,7 @@ class Ring:
 
     def _make_room(self) -> int:
         """Make room and return where the next point goes, all places up to the last being taken; in order of age,
-        then.
-        """
+        then."""
         if not self._size:
             self._kind.rings[self._key] = self
         points_max = self._kind.points_max
@@ -361,8 +358,7 @@ class Readings:
 
     def latest(self, kind: str, properties: Mapping[str, str] = NO_PROPERTIES) -> float | None:
         """Return the newest value of the series with exactly these properties, None when it is too old or there is
-        none.
-        """
+        none."""
         end_ms = int(self._clock.now() * 1000)
         start_ms = end_ms - int(LATEST_INTERVALS * self.collect_interval_s * 1000)
         return self._store.latest(kind, start_ms, end_ms, properties)
@@ -375,8 +371,7 @@ class Readings:
 
     def latest_by(self, kind: str, name: str) -> dict[str, float]:
         """Return the newest value of each series of a kind with one property, by that property; without those too
-        old.
-        """
+        old."""
         end_ms = int(self._clock.now() * 1000)
         start_ms = end_ms - int(LATEST_INTERVALS * self.collect_interval_s * 1000)
         return self._store.latest_by(kind, name, start_ms, end_ms)

@@ -94,10 +94,7 @@ def value_faults(value: str) -> list[str]:
 
 @lru_cache(4096)
 def labels(text: str) -> LabelTest | None:
-    """Return the test that a label selector stands for; None when it selects everything.
-
-    Raises: SelectorError.
-    """
+    """Return the test that a label selector stands for; None when it selects everything. Raises: SelectorError."""
     tests = _Parser(text).requirements()
     if not tests:
         return None
@@ -255,10 +252,7 @@ def _is_integer(text: str | None) -> bool:
 
 @lru_cache(4096)
 def fields(text: str) -> tuple[FieldRequirement, ...]:
-    """Return the requirements of a field selector, all of which must hold.
-
-    Raises: SelectorError.
-    """
+    """Return the requirements of a field selector, all of which must hold. Raises: SelectorError."""
     return tuple(_field(part) for part in _split(text) if part)
 
 

@@ -1,6 +1,5 @@
 """YARN containers of one node, as the NodeManager tells of them, and which batch pods and YARN containers of a node go
-first, and how many. Pure. Source: behaviour/yarn 8.5 to 8.7.
-"""
+first, and how many. Pure. Source: behaviour/yarn 8.5 to 8.7."""
 
 import enum
 import math
@@ -191,8 +190,7 @@ def select(
     mode: ReleaseMode = ReleaseMode.SATISFACTION,
 ) -> YarnEviction:
     """Select as many victims as release every target, none that helps no target; all that help when that is too
-    little.
-    """
+    little."""
     wanted = {name: amount for name, amount in targets.items() if amount > 0}
     released = dict.fromkeys(targets, 0)
     for dying in candidates:

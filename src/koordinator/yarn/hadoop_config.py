@@ -119,8 +119,7 @@ def active(statuses: Sequence[tuple[str, str]]) -> str:
 
 def is_controller_enabled(name: str, listed: Sequence[str]) -> bool:
     """Return what `--controllers` says of a controller: its first mention, `-name` being off; else whether `*` is
-    listed.
-    """
+    listed."""
     for item in listed:
         if item in (name, f"-{name}"):
             return item == name

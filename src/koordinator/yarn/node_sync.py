@@ -135,8 +135,7 @@ def after_failure(made: SyncPlan, error: str) -> SyncPlan:
 
 def node_manager(pods: Sequence[Pod]) -> Pod | None:
     """Return the NodeManager among the pods of a node: Running and Ready before others, then the newest, then the
-    first.
-    """
+    first."""
     found = [pod for pod in pods if pod.metadata.labels.get(amounts.COMPONENT_LABEL) == amounts.NODE_MANAGER]
     return max(found, key=lambda pod: (_is_ready(pod), pod.metadata.creation_timestamp or ""), default=None)
 

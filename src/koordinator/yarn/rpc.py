@@ -62,10 +62,7 @@ def delimited(message: bytes) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at `at` as 64 unsigned bits, and where the next thing starts.
-
-    Raises: WireError.
-    """
+    """Return the number at `at` as 64 unsigned bits, and where the next thing starts. Raises: WireError."""
     number = 0
     for count in range(_VARINT_BYTES_MAX):
         if at + count >= len(data):
@@ -78,10 +75,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_delimited(data: bytes, at: int) -> tuple[bytes, int]:
-    """Return the bytes behind the length at `at`, and where the next thing starts.
-
-    Raises: WireError.
-    """
+    """Return the bytes behind the length at `at`, and where the next thing starts. Raises: WireError."""
     length, at = read_varint(data, at)
     if at + length > len(data):
         raise WireError(f"{length} bytes are announced, {len(data) - at} are there")
@@ -89,10 +83,7 @@ def read_delimited(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(field number, value) in order; fixed-width values as bytes.
-
-    Raises: WireError.
-    """
+    """(field number, value) in order; fixed-width values as bytes. Raises: WireError."""
     at = 0
     while at < len(message):
         tag, at = read_varint(message, at)
@@ -179,9 +170,8 @@ def connection_header(auth: Auth) -> bytes:
 def connection_context(
     client_id: bytes, protocol: str, user: str | None, real_user: str | None = None
 ) -> bytes:
-    """Return the context of a connection: who speaks which protocol. `real_user` acts for `user`, None leaves a
-    name out.
-    """
+    """Return the context of a connection: who speaks which protocol. `real_user` acts for `user`, None leaves a name
+    out."""
     user_info = b"".join(
         text_field(field, name) for field, name in ((1, user), (2, real_user)) if name is not None
     )
@@ -294,10 +284,7 @@ class NodeReport(msgspec.Struct, frozen=True):
 
 
 def parse(frame: bytes, client_id: bytes) -> Response:
-    """Return the answer in a frame, its four bytes of length included.
-
-    Raises: WireError.
-    """
+    """Return the answer in a frame, its four bytes of length included. Raises: WireError."""
     length = int.from_bytes(frame[:_LENGTH_BYTES], "big")
     body = frame[_LENGTH_BYTES:]
     if len(frame) < _LENGTH_BYTES or length != len(body):
@@ -322,18 +309,12 @@ def parse(frame: bytes, client_id: bytes) -> Response:
 
 
 def service_state(result: bytes) -> str | None:
-    """Return the state of a GetServiceStatusResponseProto; None when it says none that we know.
-
-    Raises: WireError.
-    """
+    """Return the state of a GetServiceStatusResponseProto; None when it says none that we know. Raises: WireError."""
     return _name(HA_STATES, _number(dict(fields(result)), 1))
 
 
 def cluster_nodes(result: bytes) -> list[NodeReport]:
-    """Return the nodes of a GetClusterNodesResponseProto.
-
-    Raises: WireError.
-    """
+    """Return the nodes of a GetClusterNodesResponseProto. Raises: WireError."""
     return [_node_report(value) for field, value in fields(result) if field == 1 and isinstance(value, bytes)]
 
 

@@ -66,10 +66,7 @@ class ValueCodec(msgspec.Struct, frozen=True):
 
 
 def shape_of(payload: Any) -> ValueCodec:
-    """Return the shape of a payload type.
-
-    Raises: TypeError for a type that payloads cannot have.
-    """
+    """Return the shape of a payload type. Raises: TypeError for a type that payloads cannot have."""
     return _shape(inspect.type_info(payload))
 
 
@@ -381,10 +378,7 @@ class Annotation(Generic[T]):
         return self.decode(text, obj)
 
     def decode(self, text: str, obj: str = "") -> T:
-        """Return the payload that the annotation's text says.
-
-        Raises: ProtocolError when malformed.
-        """
+        """Return the payload that the annotation's text says. Raises: ProtocolError when malformed."""
         if text == "" and self._empty is not Empty.ERROR:
             return self.nothing()
         try:

@@ -1,6 +1,5 @@
 """Payloads on nodes: reservation, system QoS, amplification, thresholds, third parties; and the node agent's report
-about CPUs on a NodeResourceTopology.
-"""
+about CPUs on a NodeResourceTopology."""
 
 import json
 from collections.abc import Mapping
@@ -13,8 +12,7 @@ from koordinator.api.resource_list import Amounts
 
 class NodeReservation(Payload, frozen=True, kw_only=True):
     """The resources that a node keeps for processes outside Kubernetes; see `api.node_reservation` for their
-    meaning.
-    """
+    meaning."""
 
     resources: ResourceList = {}
     reserved_cpus: str = ""

@@ -1,7 +1,6 @@
 """CPU and memory of the whole node and of its NUMA nodes; what of it is neither pods nor host applications: the kernel,
-the kubelet, ourselves; and what the machine is made of: CPUs, NUMA nodes, huge pages, and which disk a mount or
-volume leads to (for block I/O control). Source: behaviour/koordlet-observe 5.2, 5.5, 5.7 and 5.11.
-"""
+the kubelet, ourselves; and what the machine is made of: CPUs, NUMA nodes, huge pages, and which disk a mount or volume
+leads to (for block I/O control). Source: behaviour/koordlet-observe 5.2, 5.5, 5.7 and 5.11."""
 
 import asyncio
 import logging

@@ -1,6 +1,5 @@
 """Collect what kernel and CPU count on demand: cycles and instructions of containers, pressure stalls of pods and
-containers, cache and memory bandwidth of the QoS classes. Source: behaviour/koordlet-observe 5.9 and 5.12.
-"""
+containers, cache and memory bandwidth of the QoS classes. Source: behaviour/koordlet-observe 5.9 and 5.12."""
 
 import asyncio
 import logging

@@ -1,7 +1,6 @@
 """CPU, memory and throttling of all pods and containers, in one pass over their groups; of the applications outside of
 pods that the NodeSLO names; and what best-effort pods may use, ask for and use, together. Source:
-behaviour/koordlet-observe 5.3, 5.4, 5.6, 5.8 and 5.10.
-"""
+behaviour/koordlet-observe 5.3, 5.4, 5.6, 5.8 and 5.10."""
 
 import asyncio
 import functools

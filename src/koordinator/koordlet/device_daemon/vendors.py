@@ -51,10 +51,7 @@ class ToolValues(msgspec.Struct, frozen=True):
         return default if value.lower() in _NOTHING else value
 
     def number(self, key: str) -> int | None:
-        """Return a whole number, None where the tool does not say.
-
-        Raises: ToolError when it says something else.
-        """
+        """Return a whole number, None where the tool does not say. Raises: ToolError when it says something else."""
         value = self.text(key)
         if not value:
             return None
@@ -272,8 +269,7 @@ _METAX_LISTED = re.compile(
 
 async def read_metax(run: Run, cards: Collection[PCIDevice]) -> list[XPUDevice]:
     """Read GPUs, of `mx-smi -L` (one line each) and `mx-smi --show-memory` (one block each). Raises: ToolError when
-    something is missing.
-    """
+    something is missing."""
     tool = "mx-smi"
     memory = {
         head[1]: values(tool, block)

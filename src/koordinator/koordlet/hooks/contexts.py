@@ -251,8 +251,7 @@ def of_sandbox(
     pod: PodContext, record: PodRecord, cgroups: Cgroups, driver: Driver
 ) -> ContainerContext | None:
     """Return the pause container: the one group of the pod that is none of its containers; None when that is
-    unclear.
-    """
+    unclear."""
     known = [cgroup_layout.parse_container_id(each.id) for each in record.containers]
     children = cgroups.children(pod.group, "cpuset")
     if not known or not children:

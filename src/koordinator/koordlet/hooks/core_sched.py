@@ -49,8 +49,7 @@ class _Group:
 
 class Cookies:
     """The cookies that we know of. A cookie lives as long as a process has it, so each is asked for before it is
-    used.
-    """
+    used."""
 
     def __init__(self, kernel: CoreSchedCookies) -> None:
         self._kernel = kernel

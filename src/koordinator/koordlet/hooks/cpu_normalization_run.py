@@ -42,8 +42,7 @@ class NormalizationRule(msgspec.Struct, frozen=True):
 
 def ratio_of(view: NodeView, old: float) -> float:
     """Return the node's ratio, `old` while the node is unknown or the difference is not worth it. Raises:
-    ProtocolError.
-    """
+    ProtocolError."""
     node = view.node
     if node is None:
         return old

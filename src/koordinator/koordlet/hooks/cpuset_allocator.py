@@ -117,10 +117,7 @@ def quota_us(annotations: Mapping[str, str], *, keeps_quota: bool = False, obj: 
 
 
 def host_application_cpus(qos_class: QoSClass, shared: Sequence[CPUSharedPool], obj: str = "") -> str:
-    """CPU list of a host application.
-
-    Raises: ProtocolError unless it is LS; no other class has CPUs of its own.
-    """
+    """CPU list of a host application. Raises: ProtocolError unless it is LS; no other class has CPUs of its own."""
     if qos_class is not QoSClass.LS:
         raise ProtocolError(obj, "qos", f"CPUs of host applications are for LS, not {qos_class or 'none'}")
     return _joined(shared)

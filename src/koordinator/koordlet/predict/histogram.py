@@ -65,10 +65,7 @@ class Buckets(msgspec.Struct, frozen=True):
 
 
 def exponential_buckets(maximum: float, first: float, ratio: float) -> Buckets:
-    """Buckets each of which is `ratio` times as large as the one before, from size `first`.
-
-    Raises: ModelError.
-    """
+    """Buckets each of which is `ratio` times as large as the one before, from size `first`. Raises: ModelError."""
     _check(
         "buckets",
         maximum > 0 and first > 0 and ratio > 1,
@@ -150,10 +147,7 @@ class HistogramTable:
     """Histograms of one resource by row number; rows are taken and given back by the caller."""
 
     def __init__(self, buckets: Buckets, half_life_s: float) -> None:
-        """No rows yet.
-
-        Raises: ModelError when the half-life is not above zero.
-        """
+        """No rows yet. Raises: ModelError when the half-life is not above zero."""
         if half_life_s <= 0:
             raise ModelError("histogram", "half-life must be above zero")
         self.buckets = buckets

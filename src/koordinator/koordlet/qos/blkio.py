@@ -65,8 +65,7 @@ def disk_plan(
     is_flat: bool,
 ) -> DiskPlan:
     """`volumes` leads from `namespace/claim` to the volume; `kubelet` is its directory, `best_effort` the group of
-    best-effort pods; `is_flat` says that limits do not reach down.
-    """
+    best-effort pods; `is_flat` says that limits do not reach down."""
     place = _Place(storage, volumes, kubelet)
     problems = [
         f"{name}.blkioQOS is not supported: only beClass, cgroupRoot and pods have limits"
@@ -336,9 +335,8 @@ class BlkIO:
         self._seen = ()
 
     def _is_flat(self) -> bool:
-        """Return whether limits hold only those in the very group, which is so for v1 hierarchies as everybody
-        mounts them.
-        """
+        """Return whether limits hold only those in the very group, which is so for v1 hierarchies as everybody mounts
+        them."""
         root = self._shared.host.cgroups.directory(ROOT, "blkio")
         return (self._shared.host.files.read(f"{root}/{_FLAT_FILE}") or "").strip() != "1"
 

@@ -196,8 +196,7 @@ class CPUBurst:
 
     def _read(self, pod: _Pod, *, is_raised: bool) -> None:
         """Quotas as they are. A pod that we have raised must be as much above its limit as its containers are: killed
-        between the two writes the agent leaves it higher.
-        """
+        between the two writes the agent leaves it higher."""
         for container in pod.limited:
             container.quota_us = self._quota_us(container.group)
         if not is_raised or pod.base_us <= 0:

@@ -253,9 +253,8 @@ class CPUSuppress:
         return None
 
     def surged(self, service_cores: float) -> bool:
-        """Between two rounds: services use so much now. Takes CPU back at once if that is far more than the last
-        round saw; gives none. Return whether something was taken.
-        """
+        """Between two rounds: services use so much now. Takes CPU back at once if that is far more than the last round
+        saw; gives none. Return whether something was taken."""
         basis = self._basis
         now_s = self._shared.clock.now()
         if basis is None or not 0 <= now_s - basis.at_s <= self.interval_between_s:

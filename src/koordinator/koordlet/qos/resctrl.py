@@ -112,8 +112,7 @@ def mb_line(values: Mapping[int, int]) -> str:
 
 def pod_group(pod: Pod, strategy: ResourceQOSStrategy) -> str | None:
     """Return the group whose tasks get the pod's threads; None for pods with groups of their own and switched-off
-    classes.
-    """
+    classes."""
     if labels.RESCTRL in pod.metadata.annotations or pod_labels.is_inactive(pod.status.phase):
         return None
     group = _GROUP_OF_QOS.get(qos.default(pod))

@@ -55,10 +55,7 @@ _DECODER = msgspec.json.Decoder(list[XPUDevice] | None)
 
 
 def parse_files(texts: Mapping[str, str]) -> list[XPUDevice]:
-    """Return the cards in all files, by file name.
-
-    Raises: ProtocolError naming the file that is malformed.
-    """
+    """Return the cards in all files, by file name. Raises: ProtocolError naming the file that is malformed."""
     found: list[XPUDevice] = []
     for name in sorted(texts):
         try:

@@ -22,8 +22,7 @@ ADDRESS_DEFAULT = "InternalIP"
 
 class KubeletIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The identity with which we ask the kubelet: a header for each request, or a client certificate; and whom we
-    trust.
-    """
+    trust."""
 
     authorization: Callable[[], Awaitable[str]] | None = None
     client_certificate: str = ""

@@ -196,8 +196,7 @@ async def settle_driver(shared: Shared) -> None:
 
 async def find_driver(host: Host, kubelet: Kubelet | None) -> Driver | None:
     """Return the driver by directories, by the kubelet's command line and file, else as the kubelet tells; None: no
-    sign.
-    """
+    sign."""
     found = cgroup_driver(host.cgroups, host.processes, host.roots)
     if found.driver is not None:
         log.info("cgroup driver found", extra={"driver": found.driver, "by": found.source})
@@ -217,8 +216,7 @@ async def find_driver(host: Host, kubelet: Kubelet | None) -> Driver | None:
 
 def corrected_driver(host: Host, driver: Driver) -> Driver:
     """Return the driver by the directories that there are now, the known one while there are none: a guess may be
-    wrong.
-    """
+    wrong."""
     return host.cgroups.driver() or driver
 
 
@@ -417,9 +415,7 @@ class PodsState:
 
 
 def is_starting(pod: PodRecord) -> bool:
-    """Return whether a container of the pod will have an id soon: groups are there before the kubelet tells of
-    them.
-    """
+    """Return whether a container of the pod will have an id soon: groups are there before the kubelet tells of them."""
     if not pod.is_active:
         return False
     statuses = pod.pod.status.container_statuses

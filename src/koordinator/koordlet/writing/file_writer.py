@@ -37,8 +37,7 @@ class PlannedWrite(msgspec.Struct, frozen=True):
 
 class FileWriter:
     """`on_dry_run` makes it a dry run: nothing is written, each change is handed to it once. `on_update` hears of each
-    write: its kind (`CGROUP_UPDATE`, say), whether it succeeded, and how many seconds it took.
-    """
+    write: its kind (`CGROUP_UPDATE`, say), whether it succeeded, and how many seconds it took."""
 
     def __init__(
         self,

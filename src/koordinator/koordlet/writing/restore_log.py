@@ -215,8 +215,7 @@ def claimed(record: RestoreRecord) -> str:
 
 def part_of(path: str, content: str, part: str) -> str:
     """Return what a file says of a part: the line of a schemata, or a feature of the scheduler with or without
-    `NO_`.
-    """
+    `NO_`."""
     if os.path.basename(path) == _SCHEMATA:
         lines = (line.strip() for line in content.splitlines())
         return next((line for line in lines if line.partition(":")[0] == part), "")

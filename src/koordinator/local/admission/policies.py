@@ -191,8 +191,7 @@ class ValidatingPolicies:
 
     def _params(self, binding: _Binding, asked: AdmissionAttributes) -> list[Json | None]:
         """Return the objects that the binding's parameters are taken from, one judgement each. Raises:
-        _Unconfigured.
-        """
+        _Unconfigured."""
         kind, ref = binding.policy.param_kind, binding.param_ref
         if kind is None or ref is None:
             return [None]

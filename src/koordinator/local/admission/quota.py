@@ -165,9 +165,7 @@ def _of_claim(obj: Json) -> Amounts:
 
 
 def unset(names: Iterable[str], spec: Json) -> str:
-    """Return what containers of a pod do not say although quotas name it: `cpu for: a,b; memory for: a`; or
-    nothing.
-    """
+    """Return what containers of a pod do not say although quotas name it: `cpu for: a,b; memory for: a`; or nothing."""
     required = _MUST_BE_SET.intersection(names)
     if not required or spec.get("resources"):
         return ""
@@ -347,8 +345,7 @@ class QuotaBooks:
 
     def _counted(self, quota: Json) -> Amounts:
         """Return what the objects in storage use of a quota, after a look at all objects of the kinds that it
-        counts.
-        """
+        counts."""
         hard = _hard(quota)
         required, namespace = selectors(quota.get("spec") or {}), quota["metadata"]["namespace"]
         total = dict.fromkeys(hard, _ZERO)

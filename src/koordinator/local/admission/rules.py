@@ -57,8 +57,7 @@ def request(
     options: WriteOptions,
 ) -> Json:
     """Return the request without its objects. `asked_as` is the version that the webhook's rule names (matchPolicy
-    Equivalent).
-    """
+    Equivalent)."""
     made: Json = {
         "uid": uid,
         "kind": _kind(asked_as, subresource),
@@ -176,8 +175,7 @@ def _patch(response: Json, version: str, mutating: bool) -> list[Any]:
 
 def denial(name: str, status: Json) -> ApiError:
     """Return the failure that a webhook's refusal becomes. Without a code of 400 or more it is a 400, as in the API
-    server (webhooks built on controller-runtime say 403 themselves).
-    """
+    server (webhooks built on controller-runtime say 403 themselves)."""
     code = status.get("code")
     code = code if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600 else 400
     said = str(status.get("message") or status.get("reason") or "")
@@ -350,8 +348,7 @@ def namespace_selected(
     labels_of: Callable[[str], Mapping[str, str]],
 ) -> bool:
     """Return whether the request's namespace is one that the webhook asks for; other cluster-scoped objects always
-    are.
-    """
+    are."""
     selects = webhook.namespace_selects
     if selects is None:
         return True

@@ -62,10 +62,7 @@ def unpacked(body: bytes, encoding: str) -> bytes:
 
 
 def decode_json(body: bytes) -> Any:
-    """Return the value of a JSON text.
-
-    Raises: MalformedBody (not JSON, too deep, too many values).
-    """
+    """Return the value of a JSON text. Raises: MalformedBody (not JSON, too deep, too many values)."""
     check_values(body)
     try:
         value = msgspec.json.decode(body)
@@ -96,10 +93,7 @@ def decode_yaml(body: bytes) -> Any:
 
 
 async def decode_yaml_beside(body: bytes) -> Any:
-    """`decode_yaml` that does not keep others waiting.
-
-    Raises: MalformedBody.
-    """
+    """`decode_yaml` that does not keep others waiting. Raises: MalformedBody."""
     if len(body) <= READ_HERE_BYTES_MAX:
         return decode_yaml(body)
     return await asyncio.get_running_loop().run_in_executor(_READER, decode_yaml, body)
@@ -144,8 +138,7 @@ async def duplicate_fields_beside(body: bytes, value: Any) -> list[str]:
 
 def check_values(body: bytes) -> None:
     """Raise TooMuch when the text has more than `VALUES_MAX` values. Counted before they are made, and exactly only
-    where a count of all commas and brackets, those in strings included, cannot rule it out.
-    """
+    where a count of all commas and brackets, those in strings included, cannot rule it out."""
     if _separators(body) >= VALUES_MAX and _separators(_TEXT.sub(b"", body)) >= VALUES_MAX:
         raise TooMuch(f"json: more than {VALUES_MAX} values")
 

@@ -211,8 +211,7 @@ def encoded(
 
 def told(warnings: Iterable[str]) -> list[str]:
     """Return each warning once; where they are too long together, the start of each, as many as fit (as the API
-    server).
-    """
+    server)."""
     distinct = list(dict.fromkeys(warnings))
     if sum(map(len, distinct)) <= WARNINGS_CHARS_MAX:
         return distinct

@@ -1,6 +1,5 @@
 """Resources that no store holds: computed when asked for (reviews: who am I, may I, may they; usage for `kubectl top`),
-or carried out (`POST .../bindings`, the older way to put a pod on a node; the body names the pod).
-"""
+or carried out (`POST .../bindings`, the older way to put a pod on a node; the body names the pod)."""
 
 import functools
 import json
@@ -100,9 +99,8 @@ class Review(_CreateOnly):
 
     @functools.cached_property
     def _schema(self) -> BuiltinSchema:
-        """Return the type of what is asked, which the answer repeats: so it must be of its type, as every stored
-        object is.
-        """
+        """Return the type of what is asked, which the answer repeats: so it must be of its type, as every stored object
+        is."""
         resource = self.served.resource
         shape = models.struct_of(models.model_of(resource.group, resource.version, resource.kind))
         return BuiltinSchema(resource, shape)

@@ -62,10 +62,7 @@ class NoLogs:
 
 
 async def pod_log(call: ResourceCall, backend: Backend, source: LogSource) -> web.StreamResponse:
-    """Answer a request for a container's log.
-
-    Raises: NotFound, BadRequest.
-    """
+    """Answer a request for a container's log. Raises: NotFound, BadRequest."""
     target = call.target
     pod = backend.get(call.resource, target.namespace, target.name)
     options = options_of(container_of(pod, call.params.get("container", "")), call.params)

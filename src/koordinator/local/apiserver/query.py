@@ -84,10 +84,7 @@ def boolean(query: Mapping[str, str], key: str) -> bool | None:
 
 
 def integer(query: Mapping[str, str], key: str) -> int:
-    """Return a whole number, 0 when absent or empty.
-
-    Raises: BadRequest with the parser's words.
-    """
+    """Return a whole number, 0 when absent or empty. Raises: BadRequest with the parser's words."""
     text = query.get(key, "")
     if not text:
         return 0
@@ -100,10 +97,7 @@ def integer(query: Mapping[str, str], key: str) -> int:
 
 
 def list_options(query: Mapping[str, str]) -> ListOptions:
-    """Options of a list or watch; which of them go together is for the backend to say.
-
-    Raises: BadRequest.
-    """
+    """Options of a list or watch; which of them go together is for the backend to say. Raises: BadRequest."""
     return ListOptions(
         label_selector=query.get("labelSelector", ""),
         field_selector=query.get("fieldSelector", ""),
@@ -160,10 +154,7 @@ def check_apply(query: Mapping[str, str], *, apply: bool) -> None:
 
 
 def delete_options(query: Mapping[str, str], body: Any, user: User) -> DeleteRequest:
-    """Options of a delete: the body when there is one, else the query.
-
-    Raises: BadRequest, Invalid.
-    """
+    """Options of a delete: the body when there is one, else the query. Raises: BadRequest, Invalid."""
     if body is None:
         body = {
             "gracePeriodSeconds": integer(query, "gracePeriodSeconds")

@@ -116,10 +116,7 @@ class ApiServer:
         return self._port
 
     async def start(self) -> None:
-        """Listen; with port 0 the system chooses one.
-
-        Raises: OSError when the address is taken.
-        """
+        """Listen; with port 0 the system chooses one. Raises: OSError when the address is taken."""
         loop = asyncio.get_running_loop()
         self._server = web.Server(
             self._answer,
@@ -157,8 +154,7 @@ class ApiServer:
 
     async def refusal(self, request: web.BaseRequest) -> web.Response | None:
         """Return a guard for other ports of this process (`cluster.gatekeeper.guarded`): who may not ask for a path
-        here may not there, health checks aside.
-        """
+        here may not there, health checks aside."""
         if is_health(request.path):
             return None
         try:
@@ -205,9 +201,8 @@ class ApiServer:
             return calls.failure(error)
 
     def _failed(self, request: AnyRequest, path: str, error: Exception) -> web.Response:
-        """Return the answer to a request on which the server itself failed. Raises when there is nobody to answer,
-        or the answer has begun: a second one in its body would be read as part of it.
-        """
+        """Return the answer to a request on which the server itself failed. Raises when there is nobody to answer, or
+        the answer has begun: a second one in its body would be read as part of it."""
         transport = request.transport
         if transport is None or transport.is_closing():
             raise error  # the client left while it was answered

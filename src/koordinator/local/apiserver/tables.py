@@ -29,10 +29,7 @@ class JsonPathError(ValueError):
 
 @lru_cache(maxsize=1024)
 def compile(path: str) -> tuple[Step, ...]:
-    """Return the steps of a path such as `.status.conditions[?(@.type=="Ready")].status`.
-
-    Raises: JsonPathError.
-    """
+    """Return the steps of a path such as `.status.conditions[?(@.type=="Ready")].status`. Raises: JsonPathError."""
     text = path.strip()
     if text.startswith("{") and text.endswith("}"):
         text = text[1:-1].strip()

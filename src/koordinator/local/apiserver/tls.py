@@ -1,6 +1,5 @@
 """Make certificates of the local server (a CA of its own, kept in the data directory, and what it signed) and its
-kubeconfig file.
-"""
+kubeconfig file."""
 
 import base64
 import datetime
@@ -181,10 +180,7 @@ def write_kubeconfig(
     token: str = "",
     extension: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the file at once and for its owner only (mode 0600): a reader never sees half of it.
-
-    Raises: OSError.
-    """
+    """Write the file at once and for its owner only (mode 0600): a reader never sees half of it. Raises: OSError."""
     body = kubeconfig(server=server, ca_certificate=ca_certificate, token=token, extension=extension)
     text = yaml.safe_dump(body, sort_keys=False)
     path.parent.mkdir(parents=True, exist_ok=True)

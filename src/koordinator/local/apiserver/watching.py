@@ -70,9 +70,8 @@ class Watches:
             self._ticker = None
 
     async def serve(self, call: ResourceCall) -> web.StreamResponse:
-        """Answer one watch request until its time is over, the client leaves or falls behind. Raises:
-        TooManyRequests when too many watches are open.
-        """
+        """Answer one watch request until its time is over, the client leaves or falls behind. Raises: TooManyRequests
+        when too many watches are open."""
         if len(self._streams) >= STREAMS_MAX:
             raise errors.TooManyRequests(
                 f"too many watches: {STREAMS_MAX} are open",

@@ -25,8 +25,7 @@ Subject = tuple[str, str]
 
 class RBACDecision(msgspec.Struct, frozen=True):
     """The decision whether somebody may, and why; for a refusal the reason names what could not be resolved, if
-    anything.
-    """
+    anything."""
 
     allowed: bool
     reason: str = ""
@@ -235,9 +234,8 @@ def _binding(obj: dict[str, Any], namespace: str, kind: str) -> _Binding:
 
 
 def _subject(raw: dict[str, Any], namespace: str) -> tuple[Subject, str] | None:
-    """Return the user or group that an entry of `subjects` means, and its description; a ServiceAccount is meant by
-    its user name.
-    """
+    """Return the user or group that an entry of `subjects` means, and its description; a ServiceAccount is meant by its
+    user name."""
     kind, name = raw.get("kind", ""), raw.get("name", "")
     if kind in ("User", "Group"):
         return (kind, name), f"{kind} {_quoted(name)}"

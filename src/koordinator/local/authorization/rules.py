@@ -99,8 +99,7 @@ def _url_covers(allowed: str, path: str) -> bool:
 
 def missing(held: Sequence[PolicyRule], wanted: Iterable[PolicyRule]) -> list[str]:
     """Return what of `wanted` no rule of `held` covers, as the API server prints it, sorted; empty when all is
-    covered.
-    """
+    covered."""
     verbs_of: dict[tuple[str, str, str], list[str]] = {}
     lines: list[str] = []
     for rule in wanted:
@@ -175,9 +174,8 @@ class Acting(msgspec.Struct, frozen=True):
 
 
 def wanted(headers: CIMultiDictProxy[str]) -> Acting | None:
-    """Return the user for whom the headers ask; None when they ask for nobody. Raises: BadRequest (a group without
-    a user).
-    """
+    """Return the user for whom the headers ask; None when they ask for nobody. Raises: BadRequest (a group without a
+    user)."""
     name = headers.get(_USER, "")
     if not name:
         if _GROUP in headers or _UID in headers:

@@ -59,9 +59,8 @@ class ResourceQuotaController(ControllerLoop):
                 informer.add_handler(None, lambda _, new: self._on_change(new), self._on_change)
 
     def _on_pod_change(self, old: Pod, new: Pod) -> None:
-        """Look at quotas again when a pod ends, is deleted or resized: nothing else that happens to pods changes
-        what they use.
-        """
+        """Look at quotas again when a pod ends, is deleted or resized: nothing else that happens to pods changes what
+        they use."""
         is_same = (
             old.status.phase == new.status.phase
             and old.metadata.deletion_timestamp == new.metadata.deletion_timestamp

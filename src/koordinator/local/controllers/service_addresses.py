@@ -137,9 +137,8 @@ class LoadBalancerController(ControllerLoop):
             self._release(address, key)
 
     async def _write(self, service: Service, status: dict[str, Any]) -> bool:
-        """Write the status; return whether the Service was still there. Lists are replaced; an empty status takes
-        the addresses away.
-        """
+        """Write the status; return whether the Service was still there. Lists are replaced; an empty status takes the
+        addresses away."""
         meta = service.metadata
         patch = {"metadata": {"uid": meta.uid}, "status": {"loadBalancer": status or {"ingress": None}}}
         try:

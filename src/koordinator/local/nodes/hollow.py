@@ -349,9 +349,8 @@ class HollowNodes:
         self._plan(kubelet.restart_backoff_s(pod.restarts), PodAction.START, pod)
 
     async def _evict(self, row: int, victim: EvictionVictim) -> bool:
-        """Evict the pod as the node agent does and return whether it goes; a budget may refuse, then it is asked
-        again later.
-        """
+        """Evict the pod as the node agent does and return whether it goes; a budget may refuse, then it is asked again
+        later."""
         pod = self._pods.get(victim.uid)
         if pod is None or pod.stopping or row in self._silent:
             return False

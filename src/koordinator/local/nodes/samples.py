@@ -1,6 +1,5 @@
 """Keep what nodes and pods used lately: the points of all series of a fleet, in order, as its node agents sample
-them.
-"""
+them."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,5 @@
 """Schema definitions of an OpenAPI document, from the types of the catalog, with one sentence for each kind; fields
-have their descriptions from the model classes.
-"""
+have their descriptions from the model classes."""
 
 import functools
 from typing import Any

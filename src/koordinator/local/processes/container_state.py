@@ -1,6 +1,5 @@
 """Track where a container is in its life, and work out the status of a pod from those of its containers: phase and
-conditions, as the kubelet does. Pure.
-"""
+conditions, as the kubelet does. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,6 +1,5 @@
 """Work out environment, command and arguments of a container (pure: what they refer to is looked up before), with the
-services that pods of the process node share.
-"""
+services that pods of the process node share."""
 
 import base64
 import binascii
@@ -83,10 +82,7 @@ _IMAGES = {
 
 
 def command_line(container: Container, environment: Mapping[str, str]) -> list[str]:
-    """Return the program and its arguments, references expanded.
-
-    Raises: NoCommand.
-    """
+    """Return the program and its arguments, references expanded. Raises: NoCommand."""
     command = [expand(word, environment) for word in container.command]
     arguments = [expand(word, environment) for word in container.args]
     if command:
@@ -137,9 +133,8 @@ def references(container: Container) -> tuple[set[str], set[str]]:
 
 
 def decoded(data: Mapping[str, str]) -> dict[str, str]:
-    """Return the data of a Secret as text; values that are no base64 or no text are left out, as no variable can
-    hold them.
-    """
+    """Return the data of a Secret as text; values that are no base64 or no text are left out, as no variable can hold
+    them."""
     texts: dict[str, str] = {}
     for key, value in data.items():
         try:

@@ -204,8 +204,7 @@ class PodGroups:
 
     def set_amounts(self, group: str, amounts: GroupAmounts) -> None:
         """Write what a group gets. A group that an agent made idle keeps the weight that idle groups have: the kernel
-        refuses any other. Raises: GroupError.
-        """
+        refuses any other. Raises: GroupError."""
         for knob, value in (
             (Knob.CPU_SHARES, amounts.shares),
             (Knob.CPU_QUOTA, amounts.quota_us),

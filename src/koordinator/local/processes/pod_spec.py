@@ -1,6 +1,5 @@
 """A pod as the kubelet reads it: more of the specification than components of the control plane need, among others
-volumes made of what the API knows: which objects, which keys, where, with which mode.
-"""
+volumes made of what the API knows: which objects, which keys, where, with which mode."""
 
 from typing import Any, ClassVar
 

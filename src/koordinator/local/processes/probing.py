@@ -1,6 +1,5 @@
 """Decide when to probe a running container and what an answer changes, by the rules of the kubelet's prober, and carry
-out probes and hooks: a command in the container, a request, a connection.
-"""
+out probes and hooks: a command in the container, a request, a connection."""
 
 import asyncio
 import enum

@@ -59,10 +59,7 @@ class ProcessKubelet:
         return NodeStreams(self.api, self.node.name)
 
     async def prepare(self) -> None:
-        """Take the groups and listen.
-
-        Raises: ForeignPods when pods of somebody else are there; GroupError, OSError.
-        """
+        """Take the groups and listen. Raises: ForeignPods when pods of somebody else are there; GroupError, OSError."""
         await self.node.prepare()
         await self.server.start(self._port)
         self.node.listens_on(self.server.port)

@@ -261,10 +261,7 @@ class Volumes:
         self._tokens: dict[TokenFile, _Token] = {}
 
     async def payloads(self, pod: KubeletPod, around: EnvironmentSources) -> Mapping[str, Payload]:
-        """Volume → its files, for the volumes that are made of what the API knows.
-
-        Raises: MountError, ApiError.
-        """
+        """Volume → its files, for the volumes that are made of what the API knows. Raises: MountError, ApiError."""
         wanted = [volume for volume in pod.spec.volumes if volume.projection is not None]
         namespace = pod.raw.metadata.namespace
         config_maps, secrets, tokens = references(wanted)
@@ -330,9 +327,7 @@ class PodFiles:
             path.unlink(missing_ok=True)
 
     def working(self, container: Container) -> Path:
-        """Return where a container's processes start: its `workingDir` on this machine, else a directory of its
-        own.
-        """
+        """Return where a container's processes start: its `workingDir` on this machine, else a directory of its own."""
         return Path(container.working_dir) if container.working_dir else self.home(container.name)
 
     def home(self, container: str) -> Path:

@@ -111,8 +111,7 @@ def to_v1(obj: Json) -> Json:
 
 def to_v2(obj: Json) -> Json:
     """Return a v1 object as v2 (without `apiVersion`). Annotations that hold no JSON are dropped, as Kubernetes
-    does.
-    """
+    does."""
     annotations = obj["metadata"].get("annotations") or {}
     spec, status = dict(obj.get("spec") or {}), dict(obj.get("status") or {})
     target = spec.pop("targetCPUUtilizationPercentage", None)

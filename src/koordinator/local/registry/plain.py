@@ -75,10 +75,7 @@ class PlainPatcher:
         patch: Any,
         context: WriteContext,
     ) -> dict[str, Any]:
-        """See `local.interfaces.Patcher.apply`.
-
-        Raises: UnsupportedMediaType for server-side apply.
-        """
+        """See `local.interfaces.Patcher.apply`. Raises: UnsupportedMediaType for server-side apply."""
         if patch_type is PatchType.MERGE:
             merged: dict[str, Any] = json_patch.merge(current, patch)
             return merged

@@ -102,9 +102,8 @@ CUSTOM = KindFacts(has_generation=True, blind_update=False)
 
 
 class StrategyContext:
-    """The state that strategies may look at: the other objects, and the seeded generator. Without `checks` objects
-    are right.
-    """
+    """The state that strategies may look at: the other objects, and the seeded generator. Without `checks` objects are
+    right."""
 
     def __init__(self, store: ObjectStore, rng: random.Random, *, checks: bool) -> None:
         self.store = store

@@ -1,6 +1,5 @@
 """The schemas of everything that is served: built-in kinds on demand, custom ones as their CRDs come and go, and the
-metrics of pods and nodes, which no model class describes.
-"""
+metrics of pods and nodes, which no model class describes."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,6 +1,4 @@
-"""Decide whether a text is a cron schedule, as CronJobs understand it (five fields, names, ranges, steps,
-`@daily`).
-"""
+"""Decide whether a text is a cron schedule, as CronJobs understand it (five fields, names, ranges, steps, `@daily`)."""
 
 _FIELDS = (
     ("minute", 0, 59, ()),

@@ -151,9 +151,8 @@ class ConfigVerdict(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Return the text that the API server shows. Tools parse it: the message is text or, for the last two
-        reasons, an object.
-        """
+        """Return the text that the API server shows. Tools parse it: the message is text or, for the last two reasons,
+        an object."""
         is_object = self.reason in (ValidationReason.OVERLAP, ValidationReason.CONFLICT)
         message = msgspec.Raw(self.message.encode()) if is_object else self.message
         body = msgspec.json.encode({"reason": self.reason.value, "message": message}).decode()

@@ -68,8 +68,7 @@ def columns(policies: Sequence[ReclaimPolicy]) -> ReclaimColumns:
 
 def distinct(policies: Sequence[P]) -> tuple[list[P], I64]:
     """Return the policies that differ as objects, and which of them each row follows (rows,): nodes of a pool share
-    theirs.
-    """
+    theirs."""
     kinds: dict[int, int] = {}
     found: list[P] = []
     index = []
@@ -112,10 +111,7 @@ def safety_margin(capacity: I64, policy: ReclaimColumns) -> I64:
 
 
 def batch_allocatable(inputs: BatchInputs, policy: ReclaimColumns | ReclaimPolicy) -> I64:
-    """Batch CPU and memory of each row, shape (rows, 2), thousandths, never negative.
-
-    Source: behaviour/manager 6.3.
-    """
+    """Batch CPU and memory of each row, shape (rows, 2), thousandths, never negative. Source: behaviour/manager 6.3."""
     if isinstance(policy, ReclaimPolicy):
         policy = columns([policy])
     lendable = inputs.capacity - safety_margin(inputs.capacity, policy)
@@ -141,8 +137,7 @@ def divide(amount: I64, parts: int) -> I64:
 
 def differs(old: int | None, new: int | None, threshold: float) -> bool:
     """Return whether a change of an amount is worth a write (behaviour/manager 5, "diff rule"); thousandths or any
-    unit.
-    """
+    unit."""
     if old is None or new is None:
         return old is not new
     return abs(new - old) > old * threshold

@@ -274,9 +274,8 @@ class NodeResourceController:
             self._settle(row, target, now_s)
 
     def decide(self, names: Iterable[str], now_s: float) -> Iterator[tuple[NodeRow, NodeTarget]]:
-        """Return what each node should say now; nodes that are gone or cannot be read, or while no config is known,
-        are left out.
-        """
+        """Return what each node should say now; nodes that are gone or cannot be read, or while no config is known, are
+        left out."""
         rows = [
             row
             for name in names
@@ -296,8 +295,7 @@ class NodeResourceController:
 
     def _is_ready(self, row: NodeRow, now_s: float) -> bool:
         """Work out the node's strategy and whether it may lend anything; return whether the node can be decided
-        about.
-        """
+        about."""
         node = row.node
         if node is None:
             return False
@@ -346,9 +344,8 @@ class NodeResourceController:
         return threshold if zones_need_write(row.topology.zones, target.zones, threshold) else None
 
     def _is_due(self, written_s: dict[str, float], row: NodeRow, now_s: float) -> bool:
-        """Return whether small differences are to be written, too. Nodes that a process has never written have
-        their turns spread over the first period: a new leader must not write all nodes at once.
-        """
+        """Return whether small differences are to be written, too. Nodes that a process has never written have their
+        turns spread over the first period: a new leader must not write all nodes at once."""
         assert row.strategy is not None
         period_s = row.strategy.update_threshold_s
         last_s = written_s.get(row.name)

@@ -198,8 +198,7 @@ def pod_request(pod: Pod, *, replaces_resources: bool = False) -> Amounts:
 
 def evaluate(quota: QuotaLimit, request: Amounts) -> QuotaEvaluation:
     """Return whether the quota has room for a pod's request. Resources that the quota does not name are not its
-    business.
-    """
+    business."""
     if not any(_is_pod_resource(name) for name in quota.max):
         return QuotaEvaluation(True)
     delta = resource_list.without_zeros(resource_list.mask(request, quota.max))

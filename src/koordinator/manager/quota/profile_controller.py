@@ -236,8 +236,7 @@ class QuotaProfileController(ControllerLoop):
 
     def _owner_of(self, wanted: WantedQuota) -> ElasticQuotaProfile:
         """Return the profile that keeps a quota, the oldest of several: else they would overwrite each other for
-        ever.
-        """
+        ever."""
         rivals = self._profiles.by_index(_BY_QUOTA, f"{wanted.namespace}/{wanted.name}")
         return min(rivals, key=lambda each: (each.metadata.creation_timestamp or "", each.metadata.name))
 

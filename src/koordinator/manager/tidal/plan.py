@@ -26,10 +26,7 @@ class PoolShare(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, raw: IntOrPercent, field: str) -> "PoolShare":
-        """Return what a field of the pool says.
-
-        Raises: ProtocolError.
-        """
+        """Return what a field of the pool says. Raises: ProtocolError."""
         if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
             return cls(raw)
         percent = _PERCENT.fullmatch(raw) if isinstance(raw, str) else None
@@ -118,8 +115,7 @@ class TidalPool(msgspec.Struct, frozen=True, kw_only=True):
 
 def reserves(members: int, online: PoolShare, batch: PoolShare) -> Reserves:
     """Return the sides of a pool; where both reserves do not fit, online wins. Rounding as Katalyst's tide
-    controller.
-    """
+    controller."""
     online_nodes = min(online.up(members), members)
     batch_nodes = min(batch.down(members), members - online_nodes)
     return Reserves(online_nodes, batch_nodes, members - online_nodes - batch_nodes)
@@ -153,8 +149,7 @@ def _by_windows(pool: TidalPool, sides: Reserves, now_s: float) -> LendTarget:
 
 def _by_window(pool: TidalPool, sides: Reserves, window: Window, now_s: float) -> LendTarget:
     """Return all nodes of the window, or the part of them that the lead time leaves, so that all are back at its
-    end.
-    """
+    end."""
     base = min(max(window.batch_nodes.down(pool.members) - sides.batch, 0), sides.tidal)
     left_s = window.end_s - now_s
     if left_s >= pool.lead_s:
@@ -235,9 +230,8 @@ class TidalPlan(msgspec.Struct, frozen=True):
 
 
 def assign_reserves(nodes: Sequence[TidalNode], sides: Reserves) -> dict[str, Side]:
-    """Return which nodes are reserved: present ones stay as long as the counts fit, new ones come from their side
-    by name.
-    """
+    """Return which nodes are reserved: present ones stay as long as the counts fit, new ones come from their side by
+    name."""
     reserved: dict[str, Side] = {}
     for side, count in ((Side.ONLINE, sides.online), (Side.BATCH, sides.batch)):
         free = [node for node in nodes if node.name not in reserved and node.reserve in (side, None)]

@@ -131,8 +131,7 @@ def _facts(certs: CertificateSet) -> _Facts:
 
 def renewed(certs: CertificateSet | None, host: str, now_s: float) -> CertificateSet:
     """Return a new server certificate for `host` (and `localhost`), by the same CA where that is still good for a
-    year.
-    """
+    year."""
     authority = None if certs is None else _usable_authority(certs, _time(now_s))
     return _issue([host], authority or _new_authority(_time(now_s)), _time(now_s))
 

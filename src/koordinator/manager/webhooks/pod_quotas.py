@@ -187,8 +187,7 @@ class PodQuotas:
 
     def check(self, pod: Pod, old: Pod | None, namespace: str) -> QuotaUseVerdict:
         """Return whether a pod may be created, or changed from `old`, as far as its quota goes (behaviour/manager
-        17.5).
-        """
+        17.5)."""
         return evaluation.check_quota_use(self._topology.tree, pod, old, namespace, self._rules)
 
     def nodes_of(self, own_labels: Mapping[str, str], namespace: str) -> LabelSelector | None:

@@ -289,9 +289,8 @@ def _words(missing: list[str]) -> str:
 
 
 class LabelRulesSource:
-    """The rules in force. The watch tells a change at once; besides, the ConfigMap is read every interval,
-    when a pod comes, so that a watch that went silent cannot keep old rules for ever.
-    """
+    """The rules in force. The watch tells a change at once; besides, the ConfigMap is read every interval, when a pod
+    comes, so that a watch that went silent cannot keep old rules for ever."""
 
     def __init__(self, shared: ManagerContext) -> None:
         options = shared.options.enhanced_validator

@@ -1,6 +1,5 @@
 """Rows of what holds for a whole cluster: CustomResourceDefinitions, webhook configurations, API services, roles,
-ingress; disruption budgets, priority and runtime classes, leases and autoscalers.
-"""
+ingress; disruption budgets, priority and runtime classes, leases and autoscalers."""
 
 from typing import Any
 

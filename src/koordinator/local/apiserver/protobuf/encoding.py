@@ -25,10 +25,7 @@ Write = Callable[[Any, list[bytes]], None]
 
 
 def encode(obj: dict[str, Any]) -> bytes:
-    """Return an object, or a list with its items, in its envelope.
-
-    Raises: JsonOnly for a kind that has no message.
-    """
+    """Return an object, or a list with its items, in its envelope. Raises: JsonOnly for a kind that has no message."""
     api_version, kind = obj.get("apiVersion", ""), obj.get("kind", "")
     return wire.wrapped(api_version, kind, message_writer(message_of(api_version, kind))(obj))
 

@@ -44,10 +44,7 @@ class MessageFacts(msgspec.Struct, frozen=True):
     kinds: dict[str, str]
 
     def members(self, message: str) -> list[MessageField]:
-        """Return the fields of a message.
-
-        Raises: KeyError.
-        """
+        """Return the fields of a message. Raises: KeyError."""
         folder = message.partition(".")[0]
         return [_member(word, folder) for word in self.messages[message].split()]
 
@@ -190,10 +187,7 @@ def wrapped(api_version: str, kind: str, message: bytes) -> bytes:
 
 
 def unwrapped(body: bytes) -> tuple[str, str, bytes]:
-    """API version, kind and message of an envelope.
-
-    Raises: Malformed.
-    """
+    """API version, kind and message of an envelope. Raises: Malformed."""
     if not body.startswith(MAGIC):
         raise Malformed(
             "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"

@@ -1,6 +1,5 @@
-"""Defaults of all other built-in kinds. Source: the field documentation of each kind. Only what follows from
-the object alone: addresses of Services and selectors of Jobs are given by the registry.
-"""
+"""Defaults of all other built-in kinds. Source: the field documentation of each kind. Only what follows from the object
+alone: addresses of Services and selectors of Jobs are given by the registry."""
 
 import base64
 from typing import Any

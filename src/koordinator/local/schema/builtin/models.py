@@ -214,10 +214,7 @@ def go_name(model: str) -> str:
 
 
 def model_of(group: str, version: str, kind: str) -> str:
-    """Return the class that describes a kind.
-
-    Raises: MissingModel.
-    """
+    """Return the class that describes a kind. Raises: MissingModel."""
     plain = version.capitalize() + kind
     prefix = (group or "core").split(".")[0].capitalize()
     for name in (plain, prefix + plain):

@@ -1,6 +1,5 @@
-"""Checks of CustomResourceDefinitions, and the resources that they serve: among others, whether an `openAPIV3Schema`
-is structural and uses only what the API server accepts.
-"""
+"""Checks of CustomResourceDefinitions, and the resources that they serve: among others, whether an `openAPIV3Schema` is
+structural and uses only what the API server accepts."""
 
 from typing import Any
 from urllib.parse import urlsplit

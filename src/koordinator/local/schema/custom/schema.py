@@ -1,6 +1,5 @@
-"""Check one served version of a custom resource (`ObjectSchema`), with its `SchemaType` for patches and field
-ownership and the decoding of its `metadata`; pruning and defaulting are compiled once per schema.
-"""
+"""Check one served version of a custom resource (`ObjectSchema`), with its `SchemaType` for patches and field ownership
+and the decoding of its `metadata`; pruning and defaulting are compiled once per schema."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -24,8 +23,7 @@ _RESOURCE_FIELDS = frozenset({"apiVersion", "kind", "metadata"})
 
 def compile_pruner(schema: Json, *, is_root: bool = False) -> Pruner:
     """Return the function that drops the fields that a schema does not name. `is_root` and embedded resources keep
-    apiVersion, kind and metadata.
-    """
+    apiVersion, kind and metadata."""
     items = schema.get("items")
     if isinstance(items, dict):
         return _prune_items(compile_pruner(items))
@@ -96,9 +94,8 @@ def _prune_items(inner: Pruner) -> Pruner:
 
 
 def compile_defaulter(schema: Json) -> Defaulter | None:
-    """Return the function that fills in the defaults of a schema; None when it has none. Null counts as missing
-    where the schema has a default and does not allow null.
-    """
+    """Return the function that fills in the defaults of a schema; None when it has none. Null counts as missing where
+    the schema has a default and does not allow null."""
     steps: list[tuple[str, Defaulter]] = []
     defaults: Json = {}
     not_null: set[str] = set()
@@ -141,9 +138,8 @@ def _object_filler(
     each: Defaulter | None,
     known: Set[str],
 ) -> Defaulter:
-    """Return the function that gives an object its `defaults`, then fills members below by `steps`; `each` fills
-    those not `known`.
-    """
+    """Return the function that gives an object its `defaults`, then fills members below by `steps`; `each` fills those
+    not `known`."""
 
     def fill_object(value: Json) -> Json:
         result: Json | None = None

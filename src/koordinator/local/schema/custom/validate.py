@@ -258,9 +258,8 @@ def _text(schema: Json) -> Check | None:
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
-    """Return the function that tells whether a text matches. A pattern that was stored before patterns of its kind
-    were refused matches nothing.
-    """
+    """Return the function that tells whether a text matches. A pattern that was stored before patterns of its kind were
+    refused matches nothing."""
     try:
         return patterns.of(pattern).matches
     except EvaluationError:

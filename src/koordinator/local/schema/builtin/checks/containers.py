@@ -245,8 +245,7 @@ def _check_hook(handler: Json, field: str) -> list[StatusCause]:
 
 def check_ephemeral(container: Json, field: str, others: set[Any]) -> list[StatusCause]:
     """Check that an ephemeral container has nothing that it may not have; `others` are the names of the pod's own
-    containers.
-    """
+    containers."""
     causes: list[StatusCause] = []
     target = container.get("targetContainerName") or ""
     if target and target not in others:

@@ -1,6 +1,5 @@
-"""Checks of webhook configurations, and of ValidatingAdmissionPolicies and their bindings: expressions are
-type-checked when they are written.
-"""
+"""Checks of webhook configurations, and of ValidatingAdmissionPolicies and their bindings: expressions are type-checked
+when they are written."""
 
 from typing import Any
 from urllib.parse import urlsplit

@@ -1,7 +1,4 @@
-"""Checks of ResourceQuotas and LimitRanges.
-
-Source: pkg/apis/core/validation of kubernetes/kubernetes.
-"""
+"""Checks of ResourceQuotas and LimitRanges. Source: pkg/apis/core/validation of kubernetes/kubernetes."""
 
 from typing import Any
 
