@@ -290,6 +290,9 @@ class DeviceShare(
     def pods_matter(self, state: DeviceState | None, rows: Rows) -> Mask:
         return np.fromiter((bool(self.cache.at(row).held) for row in rows.tolist()), np.bool_, rows.size)
 
+    def foresees(self, state: DeviceState | None) -> bool:
+        return state is None
+
     # NUMA nodes
 
     def numa_hints(self, state: DeviceState | None, pod: PodInfo, row: int) -> ProvidedHints:
