@@ -36,8 +36,7 @@ from koordinator.manager.options import (
     QuotaUpdateOptions,
 )
 from koordinator.manager.tidal.plan import LoadRule, TidalPool
-from koordinator.manager.webhooks.configuration import WebhookService
-from koordinator.manager.webhooks.settings import WebhookSettings
+from koordinator.manager.webhooks.configuration import WebhookService, WebhookSettings
 from koordinator.scheduler.auditor.history import AuditLimits
 from koordinator.scheduler.config.config import ClientConnection, LeaderElection, SchedulerConfig
 from koordinator.scheduler.config.default_plugins import (

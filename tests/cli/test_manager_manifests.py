@@ -8,7 +8,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cli import manager as command
 from koordinator.cli import manager_flags
 from koordinator.manager.webhooks import configuration
-from koordinator.manager.webhooks.settings import WebhookSettings
+from koordinator.manager.webhooks.configuration import WebhookSettings
 from koordinator.manager.webhooks.table import GATES_BY_PATH
 from tests.cli.deployed import Deployed
 

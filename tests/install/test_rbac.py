@@ -19,7 +19,7 @@ from koordinator.local import registry
 from koordinator.manager.manager import Manager
 from koordinator.manager.metrics import LEASE
 from koordinator.manager.webhooks.certificates import CertificateSet
-from koordinator.manager.webhooks.settings import WebhookSettings
+from koordinator.manager.webhooks.configuration import WebhookSettings
 from koordinator.manager.webhooks.sync import WebhookSync
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.scheduler import Scheduler

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from koordinator.api import labels
-from koordinator.koordlet.hooks.commands import NamespaceRunner
-from koordinator.koordlet.hooks.hook import Hook
+from koordinator.koordlet.hooks.hook import Hook, NamespaceRunner
 from tests.host import host_tree
 from tests.koordlet.hooks.hook_node import HookNode, batch, pod
 from tests.koordlet.hooks.test_tc_run import ROUTES, network

@@ -20,8 +20,8 @@ from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import LeaderElector
 from koordinator.manager import http
 from koordinator.manager.manager import Manager
+from koordinator.manager.webhooks.configuration import WebhookSettings
 from koordinator.manager.webhooks.serving import DRAIN_S, Webhooks
-from koordinator.manager.webhooks.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
 

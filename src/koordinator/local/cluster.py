@@ -68,8 +68,8 @@ from koordinator.local.store import SETTLE_S
 from koordinator.manager.manager import Manager
 from koordinator.manager.metrics import LEASE
 from koordinator.manager.webhooks import configuration
+from koordinator.manager.webhooks.configuration import WebhookSettings
 from koordinator.manager.webhooks.serving import Webhooks
-from koordinator.manager.webhooks.settings import WebhookSettings
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import PluginConfig, SchedulerConfig
 from koordinator.scheduler.scheduler import Scheduler

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from koordinator.koordlet.hooks.commands import Done
+from koordinator.koordlet.hooks.hook import Done
 
 GOOD = Done(0, "")
 MISSING = Done(127, "", "not installed")

@@ -22,7 +22,7 @@ from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig, HookConfig
 from koordinator.koordlet.hooks.all import RuntimeHooks
-from koordinator.koordlet.hooks.commands import Runner
+from koordinator.koordlet.hooks.hook import Runner
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.series import Readings, SeriesStore

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from koordinator.koordlet.audit import decode
-from koordinator.koordlet.hooks.commands import Commands, NamespaceRunner
+from koordinator.koordlet.hooks.hook import Commands, NamespaceRunner
 from tests.koordlet.hooks.hook_node import HookNode
 
 PYTHON = sys.executable

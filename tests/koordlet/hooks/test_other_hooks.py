@@ -8,8 +8,8 @@ from koordinator.api import labels
 from koordinator.api.errors import ProtocolError
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo_qos import CPUQOS, NetworkQOS, QOSPolicies, ResourceQOS, ResourceQOSStrategy
-from koordinator.koordlet.hooks import core_sched, device_inject, net_qos, oom_score
-from koordinator.koordlet.hooks.net_qos import TrafficClass
+from koordinator.koordlet.hooks import core_sched, device_inject, oom_score, tc
+from koordinator.koordlet.hooks.tc import TrafficClass
 
 CORE_SCHED = core_sched.rule_of(
     ResourceQOSStrategy(
@@ -92,7 +92,7 @@ RATES = st.builds(
 def test_what_is_assured_to_all_classes_is_the_total(
     service: NetworkQOS, best_effort: NetworkQOS, total_bits: int
 ) -> None:
-    rates = net_qos.class_rates(service, best_effort, total_bits)
+    rates = tc.class_rates(service, best_effort, total_bits)
     assured = sum(rate.rate_bytes_per_s for rate in rates.values())
 
     assert set(rates) == set(TrafficClass)
@@ -101,6 +101,6 @@ def test_what_is_assured_to_all_classes_is_the_total(
 
 
 def test_pods_are_classed_by_qos_or_by_a_class_of_their_own() -> None:
-    assert net_qos.class_id(QoSClass.LSR) == 0x1_0003
-    assert net_qos.class_id(QoSClass.BE, own_minor=0xABCD) == 0x1_ABCD
-    assert net_qos.class_id(QoSClass.NONE) is None
+    assert tc.class_id(QoSClass.LSR) == 0x1_0003
+    assert tc.class_id(QoSClass.BE, own_minor=0xABCD) == 0x1_ABCD
+    assert tc.class_id(QoSClass.NONE) is None

@@ -8,7 +8,7 @@ import msgspec
 from koordinator.api.core import Node, Pod, Service
 from koordinator.api.groups import Endpoints, EndpointSlice
 from koordinator.cluster.events import EventRecorder
-from koordinator.local.controllers import endpoint_addresses, endpoint_slices, service_addresses
+from koordinator.local.controllers import endpoint_slices, service_addresses
 from koordinator.local.controllers.endpoints import EndpointsController
 from tests.local.controllers.world import Runs, World, run
 
@@ -311,7 +311,7 @@ def test_more_than_a_thousand_addresses_are_cut_in_endpoints_and_marked() -> Non
         for n in range(1_100)
     ]
 
-    [subset], is_cut = endpoint_addresses.subsets_of(wanted, pods)
+    [subset], is_cut = endpoint_slices.subsets_of(wanted, pods)
     assert (is_cut, len(subset["addresses"]), len(subset["notReadyAddresses"])) == (True, 900, 100)
     plan = endpoint_slices.plan(wanted, pods, [], lambda _: "")
     assert sum(len(endpoints) for _, endpoints, _ in plan.creates if endpoints) == 1_100

@@ -8,7 +8,7 @@ import pytest
 from koordinator.api.core import Container, ContainerStatus, Pod, Probe
 from koordinator.api.decode import from_builtins
 from koordinator.clock import Clock
-from koordinator.local.nodes import behaviour, probes
+from koordinator.local.nodes import behaviour, kubelet
 from koordinator.local.nodes.behaviour import Behaviour
 from koordinator.simulate.virtual_time import run_virtual
 from tests.local.nodes.world import World, world
@@ -104,7 +104,7 @@ def test_a_sidecar_is_not_restarted_with_the_containers() -> None:
 def test_probes_say_when_a_container_is_started_ready_unready_and_killed(
     container: Any, does: Any, expected: Any
 ) -> None:
-    line = probes.timeline(Container(name="c", **container), Behaviour(**does))
+    line = kubelet.timeline(Container(name="c", **container), Behaviour(**does))
 
     found = (line.started_s, line.ready_s, line.unready_s, line.killed_s)
     assert tuple(None if moment == float("inf") else moment for moment in found) == expected
@@ -115,7 +115,7 @@ def test_probes_say_when_a_container_is_started_ready_unready_and_killed(
 def test_pods_with_any_probe_are_told_from_those_without(kind: str, where: str) -> None:
     container = {"name": "c", **({} if kind == "none" else {kind: {}})}
     pod = from_builtins({"metadata": {"name": "p"}, "spec": {where: [container]}}, Pod)
-    assert probes.has_probes(pod) is (kind != "none")
+    assert kubelet.has_probes(pod) is (kind != "none")
 
 
 @pytest.mark.parametrize(
@@ -132,25 +132,25 @@ def test_readiness_ends_and_comes_back_by_its_thresholds(
 ) -> None:
     probe = Probe(initial_delay_seconds=20, period_seconds=5, success_threshold=2)
     does = Behaviour(readiness_fails_after_seconds=fails_after_s, readiness_fails_for_seconds=lasts_s)
-    line = probes.timeline(Container(name="c", readiness_probe=probe), does)
+    line = kubelet.timeline(Container(name="c", readiness_probe=probe), does)
     assert (line.ready_s, line.unready_s, line.ready_again_s) == (25, unready_s, ready_again_s)
 
 
 def test_containers_change_at_the_moments_of_their_timelines() -> None:
     never = float("inf")
     lines = {
-        "a": probes.Timeline(started_s=5, ready_s=10, unready_s=30, ready_again_s=40, killed_s=never),
-        "b": probes.Timeline(started_s=0, ready_s=0, unready_s=never, ready_again_s=never, killed_s=60),
+        "a": kubelet.Timeline(started_s=5, ready_s=10, unready_s=30, ready_again_s=40, killed_s=never),
+        "b": kubelet.Timeline(started_s=0, ready_s=0, unready_s=never, ready_again_s=never, killed_s=60),
     }
-    seen = {moment: probes.health(lines, moment)["a"] for moment in (4, 5, 9, 10, 29, 30, 39, 40)}
+    seen = {moment: kubelet.health(lines, moment)["a"] for moment in (4, 5, 9, 10, 29, 30, 39, 40)}
     off, started, ready = (False, False), (True, False), (True, True)
     assert seen == {4: off, 5: started, 9: started, 10: ready, 29: ready, 30: started, 39: started, 40: ready}
-    changes, moment = [], probes.next_change_s(lines, 0)
+    changes, moment = [], kubelet.next_change_s(lines, 0)
     while moment is not None:
         changes.append(moment)
-        moment = probes.next_change_s(lines, moment)
+        moment = kubelet.next_change_s(lines, moment)
     assert changes == [5, 10, 30, 40, 60]
-    assert not probes.is_killed(lines, 59.9) and probes.is_killed(lines, 60)
+    assert not kubelet.is_killed(lines, 59.9) and kubelet.is_killed(lines, 60)
 
 
 def test_readiness_follows_its_probe_through_a_failure() -> None:

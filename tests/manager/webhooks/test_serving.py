@@ -16,9 +16,9 @@ from koordinator.api.admission import MutatingWebhookConfiguration
 from koordinator.api.core import Secret
 from koordinator.cluster.errors import InternalError
 from koordinator.manager.webhooks import certificates, configuration, serving, sync, table
+from koordinator.manager.webhooks.configuration import CertWriter, WebhookSettings
 from koordinator.manager.webhooks.review import AdmissionRequest, AdmissionVerdict
 from koordinator.manager.webhooks.serving import Webhooks, WebhookStartError
-from koordinator.manager.webhooks.settings import CertWriter, WebhookSettings
 from tests.manager.webhooks.world import HOST, SERVICE, World, allowing, labelling, until
 
 CREATE_FAILED = (

@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from koordinator.manager.webhooks.configuration import WebhookService
-from koordinator.manager.webhooks.settings import CertWriter, SettingsError, WebhookSettings
+from koordinator.manager.webhooks.configuration import (
+    CertWriter,
+    SettingsError,
+    WebhookService,
+    WebhookSettings,
+)
 
 
 def test_defaults_are_those_of_the_reference() -> None:

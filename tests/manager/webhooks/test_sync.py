@@ -20,7 +20,7 @@ from koordinator.local import cluster as local
 from koordinator.local import registry
 from koordinator.manager.webhooks import certificates, configuration, table
 from koordinator.manager.webhooks.certificates import CertificateSet
-from koordinator.manager.webhooks.settings import WebhookSettings
+from koordinator.manager.webhooks.configuration import WebhookSettings
 from koordinator.manager.webhooks.sync import WebhookSync
 from koordinator.simulate import virtual_time
 

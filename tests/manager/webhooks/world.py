@@ -15,9 +15,9 @@ from koordinator.local import registry
 from koordinator.local.admission import AdmissionChain
 from koordinator.manager.webhooks import configuration, table
 from koordinator.manager.webhooks.all import AdmissionHandlers
+from koordinator.manager.webhooks.configuration import WebhookSettings
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, Handler, Page
 from koordinator.manager.webhooks.serving import Webhooks
-from koordinator.manager.webhooks.settings import WebhookSettings
 from tests.manager.shared_parts import shared_parts
 
 HOST = "127.0.0.1"

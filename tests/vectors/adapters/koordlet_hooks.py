@@ -17,8 +17,8 @@ from koordinator.koordlet.hooks import (
     cpuset_allocator,
     device_inject,
     group_identity,
-    net_qos,
     oom_score,
+    tc,
 )
 from koordinator.koordlet.hooks.batch_resource import BatchLimits, BatchRule
 from koordinator.koordlet.hooks.cpuset_allocator import NodeCPUPools
@@ -165,10 +165,10 @@ def runtime_hooks_misc(case: dict[str, Any]) -> Any:
             pod_labels = {} if provider is None else {labels.GPU_ISOLATION_PROVIDER: provider}
             return {"error": False, "envs": device_inject.environment(pod_labels, annotations)}
         case "net_amount":
-            return {"bits": net_qos.amount_bits(case["value"], case["total"])}
+            return {"bits": tc.amount_bits(case["value"], case["total"])}
         case "class_id":
             major, minor = (int(str(case[part]), 16) for part in ("major", "minor"))
-            return {"id": net_qos.class_number(major, minor)}
+            return {"id": tc.class_number(major, minor)}
     raise AssertionError(case["op"])
 
 

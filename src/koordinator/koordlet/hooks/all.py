@@ -12,14 +12,13 @@ from collections.abc import Iterable
 
 from koordinator.cluster.supervise import Guard
 from koordinator.koordlet.hooks.batch_resource import BatchResourceHook
-from koordinator.koordlet.hooks.commands import Runner
 from koordinator.koordlet.hooks.contexts import Context, HookStage, PodContext
 from koordinator.koordlet.hooks.core_sched import CoreSchedHook
 from koordinator.koordlet.hooks.cpu_normalization_run import CPUNormalizationHook
 from koordinator.koordlet.hooks.cpuset_allocator import CPUSetAllocator
 from koordinator.koordlet.hooks.device_inject import GPUEnvInject, RDMADeviceInject
 from koordinator.koordlet.hooks.group_identity import GroupIdentity
-from koordinator.koordlet.hooks.hook import Hook, HookRegistry, HookTools, IdleGroups, StageResult
+from koordinator.koordlet.hooks.hook import Hook, HookRegistry, HookTools, IdleGroups, Runner, StageResult
 from koordinator.koordlet.hooks.oom_score import OOMScoreAdj
 from koordinator.koordlet.hooks.reconciler import Reconciler
 from koordinator.koordlet.hooks.resctrl_pod import ResctrlHook

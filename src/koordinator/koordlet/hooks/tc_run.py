@@ -15,12 +15,20 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import KubeQoS
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
-from koordinator.koordlet.hooks import net_qos, tc
-from koordinator.koordlet.hooks.commands import Commands, Done, host_runner
+from koordinator.koordlet.hooks import tc
 from koordinator.koordlet.hooks.contexts import HookResponse, HookStage, PodContext
-from koordinator.koordlet.hooks.hook import REASON, Hook, HookRegistry, HookRule, HookTools, ReconcileLevel
-from koordinator.koordlet.hooks.net_qos import NetworkRule, TrafficClass
-from koordinator.koordlet.hooks.tc import TcClass, TcPlan
+from koordinator.koordlet.hooks.hook import (
+    REASON,
+    Commands,
+    Done,
+    Hook,
+    HookRegistry,
+    HookRule,
+    HookTools,
+    ReconcileLevel,
+    host_runner,
+)
+from koordinator.koordlet.hooks.tc import NetworkRule, TcClass, TcPlan, TrafficClass
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
@@ -48,7 +56,7 @@ class TCNetworkQoS(Hook):
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
         self._rule: HookRule[NetworkRule | None] = HookRule(
-            self.name, (Topic.NODE_SLO,), lambda: net_qos.rule_of(shared.view), None
+            self.name, (Topic.NODE_SLO,), lambda: tc.rule_of(shared.view), None
         )
         self._commands = Commands(
             tools.runner or host_runner(shared.host), shared.executor, self.name, REASON
@@ -75,7 +83,7 @@ class TCNetworkQoS(Hook):
         if not self._is_on(rule) or not self.shared.host.cgroups.support(Knob.NET_CLASS, root).is_supported:
             return HookResponse()
         minor = self._minor_of(pod.uid, pod.group) if limit > 0 else None
-        class_id = net_qos.class_id(qos.of_labels(pod.labels), minor)
+        class_id = tc.class_id(qos.of_labels(pod.labels), minor)
         return HookResponse() if class_id is None else HookResponse(files={Knob.NET_CLASS: str(class_id)})
 
     # Work that waits
@@ -145,7 +153,7 @@ class TCNetworkQoS(Hook):
     # What is wanted
 
     def _is_on(self, rule: NetworkRule | None) -> bool:
-        return rule is not None and rule.policy == net_qos.TC and rule.total_bits > 0
+        return rule is not None and rule.policy == tc.TC and rule.total_bits > 0
 
     def _limit(self, texts: Mapping[str, str], obj: str) -> int:
         """Return what a pod may send at most, in bytes per second; 0 is no limit of its own. Raises: ProtocolError."""
@@ -163,10 +171,10 @@ class TCNetworkQoS(Hook):
                 self._place(record, pods, addresses)
         for uid in [uid for uid in self._minors if uid not in self.shared.view.pods]:
             del self._minors[uid]
-        if not pods and not net_qos.is_enabled(rule):
+        if not pods and not tc.is_enabled(rule):
             return None
         total = rule.total_bits // 8
-        rates = net_qos.class_rates(rule.service, rule.best_effort, rule.total_bits)
+        rates = tc.class_rates(rule.service, rule.best_effort, rule.total_bits)
         ordered = tuple(sorted(pods, key=lambda each: each.minor))
         return TcPlan(
             card=card,
@@ -194,7 +202,7 @@ class TCNetworkQoS(Hook):
         if limit > 0 and (is_v4 or pod.spec.host_network):
             minor = self._minor_of(record.uid, record.group)
             pods.append(TcClass(minor, limit, record.qos, address))
-        elif is_v4 and (minor_of_class := net_qos.class_id(record.qos)) is not None:
+        elif is_v4 and (minor_of_class := tc.class_id(record.qos)) is not None:
             addresses[TrafficClass(minor_of_class & _MINOR_MASK)].append(address)
 
     def _minor_of(self, uid: str, group: str) -> int:
@@ -207,7 +215,7 @@ class TCNetworkQoS(Hook):
         text = self.shared.host.cgroups.read(Knob.NET_CLASS, group) or ""
         number = int(text) if text.strip().isdigit() else 0
         minor = number & _MINOR_MASK
-        if number >> 16 != net_qos.MAJOR or minor < tc.OWN_MINOR_MIN or minor in used:
+        if number >> 16 != tc.MAJOR or minor < tc.OWN_MINOR_MIN or minor in used:
             minor = tc.OWN_MINOR_MIN
             while minor in used or minor == tc.OWN_MINOR_MIN:
                 minor = self.shared.rng.randint(tc.OWN_MINOR_MIN + 1, tc.OWN_MINOR_MAX)

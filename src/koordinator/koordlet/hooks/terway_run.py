@@ -13,9 +13,9 @@ from koordinator.api.annotations import koordlet as annotations
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.host.files import FileProblem, problem_of
-from koordinator.koordlet.hooks import net_qos
+from koordinator.koordlet.hooks import tc
 from koordinator.koordlet.hooks.hook import REASON, Hook, HookRegistry, HookRule, HookTools
-from koordinator.koordlet.hooks.net_qos import NetworkRule
+from koordinator.koordlet.hooks.tc import NetworkRule
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
@@ -39,7 +39,7 @@ def node_text(rule: NetworkRule) -> str:
             ("rx", settings.ingress_request, settings.ingress_limit) if is_on and settings else ("rx", 0, 0),
         ):
             for end, amount in (("min", request), ("max", limit)):
-                bits = net_qos.amount_bits(amount, total)
+                bits = tc.amount_bits(amount, total)
                 lines[f"offline_{level}_{way}_bps_{end}"] = bits // _BITS_PER_BYTE
     return "".join(f"{name} {value}\n" for name, value in lines.items())
 
@@ -70,7 +70,7 @@ class TerwayQoS(Hook):
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
         self._rule: HookRule[NetworkRule | None] = HookRule(
-            self.name, (Topic.NODE_SLO,), lambda: net_qos.rule_of(shared.view), None
+            self.name, (Topic.NODE_SLO,), lambda: tc.rule_of(shared.view), None
         )
         self._texts: dict[str, str] = {}
         """What the files were made to say."""
@@ -87,7 +87,7 @@ class TerwayQoS(Hook):
         rule = self._rule.value
         if rule is None:
             return
-        if rule.policy != net_qos.TERWAY:
+        if rule.policy != tc.TERWAY:
             self._remove()
             return
         entries = {}

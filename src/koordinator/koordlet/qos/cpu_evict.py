@@ -123,31 +123,19 @@ def tasks(
     """Return what the enabled features want; nothing unless NodeSLO switches eviction on."""
     if strategy is None or threshold_eviction.activity(strategy) or state.capacity_milli <= 0:
         return []
-    found: list[EvictionTask | None] = []
-    if BE_CPU in features:
-        found.append(_satisfaction_task(strategy, state, allocatable, pods))
-    if CPU_ALLOCATABLE in features:
-        marks = marks_of(CPU_ALLOCATABLE, strategy)
-        found.append(
-            threshold_eviction.allocatable_task(
-                CPU_ALLOCATABLE, resources.CPU, marks, allocatable, pods, state.pods_cores
-            )
-        )
-    if CPU in features:
-        marks = marks_of(CPU, strategy)
-        found.append(
-            threshold_eviction.used_task(
-                CPU,
-                resources.CPU,
-                marks,
-                state.capacity_milli,
-                state.node_cores,
-                pods,
-                state.pods_cores,
-                unit=_MILLI,
-            )
-        )
-    return [task for task in found if task is not None]
+    starved = _satisfaction_task(strategy, state, allocatable, pods) if BE_CPU in features else None
+    found = threshold_eviction.tasks_of(
+        resources.CPU,
+        CPU_ALLOCATABLE,
+        {each: marks_of(each, strategy) for each in (CPU_ALLOCATABLE, CPU) if each in features},
+        state.capacity_milli,
+        state.node_cores,
+        state.pods_cores,
+        allocatable,
+        pods,
+        unit=_MILLI,
+    )
+    return found if starved is None else [starved, *found]
 
 
 def marks_of(feature: str, strategy: ResourceThresholdStrategy | None) -> Marks | ThresholdProblem:

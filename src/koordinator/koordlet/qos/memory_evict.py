@@ -64,27 +64,16 @@ def tasks(
     """Return what the enabled features want; nothing unless NodeSLO switches eviction on."""
     if strategy is None or threshold_eviction.activity(strategy) or state.capacity_bytes <= 0:
         return []
-    found: list[EvictionTask | None] = []
-    for feature in MemoryEvict.gates:
-        if feature not in features:
-            continue
-        marks = marks_of(feature, strategy)
-        if feature == MEMORY_ALLOCATABLE:
-            task = threshold_eviction.allocatable_task(
-                feature, resources.MEMORY, marks, allocatable, pods, state.pods_bytes
-            )
-        else:
-            task = threshold_eviction.used_task(
-                feature,
-                resources.MEMORY,
-                marks,
-                state.capacity_bytes,
-                state.node_bytes,
-                pods,
-                state.pods_bytes,
-            )
-        found.append(task)
-    return [task for task in found if task is not None]
+    return threshold_eviction.tasks_of(
+        resources.MEMORY,
+        MEMORY_ALLOCATABLE,
+        {each: marks_of(each, strategy) for each in MemoryEvict.gates if each in features},
+        state.capacity_bytes,
+        state.node_bytes,
+        state.pods_bytes,
+        allocatable,
+        pods,
+    )
 
 
 def marks_of(feature: str, strategy: ResourceThresholdStrategy | None) -> Marks | ThresholdProblem:

@@ -5,7 +5,7 @@ Source: behaviour/koordlet-act 5 to 7. Amounts are milli-cores for every kind of
 
 import abc
 import enum
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -163,6 +163,27 @@ def above_lower(capacity: int | Integers, used: int | Integers, marks: Marks) ->
     percent = used * 100 // capacity
     excess = np.maximum(capacity * (percent - marks.lower_percent) // 100, 0)
     return np.where(percent < marks.threshold_percent, 0, excess)
+
+
+def tasks_of(
+    resource: str,
+    by_allocatable: str,
+    marks: Mapping[str, Marks | ThresholdProblem],
+    capacity: int,
+    used: float | None,
+    pods_used: Used,
+    allocatable: Amounts,
+    pods: Sequence[Pod],
+    unit: int = 1,
+) -> list[EvictionTask]:
+    """Return what features want by their marks: `by_allocatable` looks at requests, the others at use."""
+    found = (
+        allocatable_task(feature, resource, each, allocatable, pods, pods_used)
+        if feature == by_allocatable
+        else used_task(feature, resource, each, capacity, used, pods, pods_used, unit)
+        for feature, each in marks.items()
+    )
+    return [task for task in found if task is not None]
 
 
 def used_task(

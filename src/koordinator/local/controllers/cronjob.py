@@ -25,7 +25,7 @@ from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import job_plan, pod_control, status_write
+from koordinator.local.controllers import job_plan, pod_control
 from koordinator.local.controllers.ownership import (
     Children,
     controller_of,
@@ -246,7 +246,7 @@ def beyond_history(obj: CronJob, jobs: Sequence[Job]) -> list[Job]:
     }
     surplus: list[Job] = []
     for kind, (asked, default) in limits.items():
-        finished = [job for job in jobs if status_write.is_true(job.status.conditions, kind)]
+        finished = [job for job in jobs if pod_control.is_true(job.status.conditions, kind)]
         finished.sort(key=lambda job: (job.status.start_time or "", job.metadata.name))
         surplus += finished[: max(len(finished) - (default if asked is None else asked), 0)]
     return [job for job in surplus if not is_deleting(job)]
@@ -297,7 +297,7 @@ class CronJobController(ControllerLoop):
                 message = f"Active job went missing: {reference.name}"
                 self._events.normal(obj, "MissingJob", message)
             elif job is not None and job_plan.is_finished(job):
-                kind = "Complete" if status_write.is_true(job.status.conditions, "Complete") else "Failed"
+                kind = "Complete" if pod_control.is_true(job.status.conditions, "Complete") else "Failed"
                 message = f"Saw completed job: {reference.name}, condition: {kind}"
                 self._events.normal(obj, "SawCompletedJob", message)
             else:
@@ -381,7 +381,7 @@ class CronJobController(ControllerLoop):
 
     async def _write(self, obj: CronJob, status: CronJobStatus) -> None:
         # Only the version that was read: the list of active Jobs is written whole.
-        await status_write.write(self._cluster, obj, obj.status, status, guarded=True)
+        await pod_control.write(self._cluster, obj, obj.status, status, guarded=True)
 
 
 def _reference(job: Job) -> ObjectReference:

@@ -19,7 +19,7 @@ from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import pod_control, pod_health, revisions, rollout, status_write
+from koordinator.local.controllers import pod_control, pod_health, revisions, rollout
 from koordinator.local.controllers.ownership import Children, is_deleting, key_of
 from koordinator.local.controllers.pod_control import PodControl
 from koordinator.local.controllers.replicaset import next_available_s
@@ -356,7 +356,7 @@ class DaemonSetController(ControllerLoop):
         status = status_of(obj, places, revision, now_s)
         if newest.collisions:
             status = msgspec.structs.replace(status, collision_count=newest.collisions)
-        await status_write.write(self._cluster, obj, obj.status, status, _ALWAYS_WRITTEN)
+        await pod_control.write(self._cluster, obj, obj.status, status, _ALWAYS_WRITTEN)
         soon_s = next_available_s(pods, obj.spec.min_ready_seconds, now_s)
         return min((s for s in (waits_s, pause_s, soon_s) if s is not None), default=None)
 

@@ -21,7 +21,7 @@ from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import pod_control, revisions, rollout, status_write
+from koordinator.local.controllers import pod_control, revisions, rollout
 from koordinator.local.controllers.ownership import (
     BY_CONTROLLER,
     Children,
@@ -30,8 +30,8 @@ from koordinator.local.controllers.ownership import (
     is_deleting,
     key_of,
 )
+from koordinator.local.controllers.pod_control import find, without_condition
 from koordinator.local.controllers.replicaset import REPLICA_FAILURE
-from koordinator.local.controllers.status_write import find, without_condition
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class DeploymentController(ControllerLoop):
         try:
             await (self._roll(stage) if rollout.is_rolling(deployment) else self._recreate(stage))
         except _NewSetRefused as refused:
-            await status_write.write(self._cluster, found, found.status, refused.status)
+            await pod_control.write(self._cluster, found, found.status, refused.status)
             raise refused.error from refused
         return await self._write_progress(found, stage)
 
@@ -198,7 +198,7 @@ class DeploymentController(ControllerLoop):
             spec["minReadySeconds"] = deployment.spec.min_ready_seconds
         if missing or spec:
             await self._patch_set(stage, new, missing, spec)
-        if status_write.find(deployment.status.conditions, PROGRESSING) is None:
+        if pod_control.find(deployment.status.conditions, PROGRESSING) is None:
             self._note(stage, NEW_SET_FOUND, f'Found new replica set "{new.metadata.name}"')
         assert stage.new is not None
         await self._set_revision(stage, stage.new.metadata.annotations[revisions.REVISION])
@@ -267,12 +267,12 @@ class DeploymentController(ControllerLoop):
 
     async def _write_counts(self, found: Deployment, stage: _Stage) -> None:
         status = counts(stage.deployment, stage.new, stage.old, self._cluster.clock.now())
-        await status_write.write(self._cluster, found, found.status, status)
+        await pod_control.write(self._cluster, found, found.status, status)
 
     async def _write_progress(self, found: Deployment, stage: _Stage) -> float | None:
         now_s = self._cluster.clock.now()
         status = rolling(stage.deployment, stage.new, stage.old, now_s)
-        await status_write.write(self._cluster, found, found.status, status)
+        await pod_control.write(self._cluster, found, found.status, status)
         left_s = until_deadline_s(stage.deployment, status, now_s)
         # A second more, since the deadline must be behind us then.
         return None if left_s is None else max(left_s, 0.0) + 1.0

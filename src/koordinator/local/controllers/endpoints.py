@@ -14,8 +14,8 @@ from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import endpoint_addresses, endpoint_slices, pod_control, selected_pods
-from koordinator.local.controllers.endpoint_addresses import TriggerTimes
+from koordinator.local.controllers import endpoint_slices, pod_control, selected_pods
+from koordinator.local.controllers.endpoint_slices import TriggerTimes
 from koordinator.local.controllers.ownership import Expectations, is_deleting, key_of, owner_reference
 from koordinator.local.controllers.selected_pods import SelectedPods
 
@@ -59,7 +59,7 @@ class EndpointsController:
             await informer.synced.wait()
         for key, endpoints in self._endpoints.objects.items():
             if (
-                endpoint_addresses.MANAGED_BY in endpoints.metadata.labels
+                endpoint_slices.ENDPOINTS_MANAGED_BY in endpoints.metadata.labels
                 and key not in self._services.objects
             ):
                 self._controller.queue.add(key)  # the Service went while nobody looked
@@ -68,7 +68,7 @@ class EndpointsController:
     # What wakes a Service
 
     def _service_changed(self, service: Service) -> None:
-        labels = service.spec.selector if endpoint_addresses.has_endpoints(service) else None
+        labels = service.spec.selector if endpoint_slices.has_endpoints(service) else None
         self._selected.select(key_of(service), selected_pods.by_labels(labels) if labels else None)
         self._controller.queue.add(key_of(service))
 
@@ -80,7 +80,7 @@ class EndpointsController:
         self._controller.queue.add(key_of(service))
 
     def _pod_changed(self, key: Key, old: Pod | None, new: Pod | None) -> None:
-        if endpoint_addresses.matters(old, new):
+        if endpoint_slices.matters(old, new):
             wait_s = min(BATCH_S + BATCH_S_PER_POD * self._selected.count(key), BATCH_S_MAX)
             self._controller.queue.add_after(key, wait_s)
 
@@ -106,7 +106,7 @@ class EndpointsController:
             if self._endpoints.get(key[1], key[0]) is not None:
                 await self._delete(Endpoints, key[1], key[0])
             return None
-        if not endpoint_addresses.has_endpoints(service):
+        if not endpoint_slices.has_endpoints(service):
             return None
         pods = self._selected.of(key)
         await self._write_endpoints(service, pods)
@@ -114,16 +114,16 @@ class EndpointsController:
 
     async def _write_endpoints(self, service: Service, pods: list[Pod]) -> None:
         when = self._times.of(service, pods)
-        subsets, is_cut = endpoint_addresses.subsets_of(service, pods)
-        labels = endpoint_addresses.labels_of(service)
+        subsets, is_cut = endpoint_slices.subsets_of(service, pods)
+        labels = endpoint_slices.endpoints_labels(service)
         meta = service.metadata
         old = self._endpoints.get(meta.name, meta.namespace)
-        has_mark = old is not None and endpoint_addresses.OVER_CAPACITY in old.metadata.annotations
+        has_mark = old is not None and endpoint_slices.OVER_CAPACITY in old.metadata.annotations
         if old is not None and (old.subsets, old.metadata.labels, has_mark) == (subsets, labels, is_cut):
             return
         annotations: dict[str, str | None] = {
             TRIGGER_TIME: when or None,
-            endpoint_addresses.OVER_CAPACITY: endpoint_addresses.TRUNCATED if is_cut else None,
+            endpoint_slices.OVER_CAPACITY: endpoint_slices.TRUNCATED if is_cut else None,
         }
         try:
             if old is not None:

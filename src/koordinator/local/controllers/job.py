@@ -17,7 +17,7 @@ from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import job_plan, job_pods, pod_control, status_write
+from koordinator.local.controllers import job_plan, job_pods, pod_control
 from koordinator.local.controllers.job_plan import BatchJobPlan, JobBackoff
 from koordinator.local.controllers.ownership import Children, controller_of, is_deleting, key_of
 from koordinator.local.controllers.pod_control import PodControl
@@ -164,7 +164,7 @@ class JobController:
         return written.isdecimal() and seen.isdecimal() and int(seen) < int(written)
 
     async def _write(self, job: Job, status: JobStatus) -> None:
-        patch = status_write.difference(job.status, status, _ALWAYS_WRITTEN)
+        patch = pod_control.difference(job.status, status, _ALWAYS_WRITTEN)
         if not patch:
             return
         meta = job.metadata

@@ -17,7 +17,7 @@ from koordinator.api.core import Pod
 from koordinator.api.meta import Condition
 from koordinator.local.controllers import job_pods, pod_health
 from koordinator.local.controllers.job_pods import PodFailureAction
-from koordinator.local.controllers.status_write import find, is_true, with_condition, without_condition
+from koordinator.local.controllers.pod_control import find, is_true, with_condition, without_condition
 
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 SUCCESS_CRITERIA_MET, FAILURE_TARGET = "SuccessCriteriaMet", "FailureTarget"

@@ -27,7 +27,7 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
 from koordinator.local import selectors
-from koordinator.local.controllers import autoscaler_decisions, selected_pods, status_write
+from koordinator.local.controllers import autoscaler_decisions, pod_control, selected_pods
 from koordinator.local.controllers.autoscaler_decisions import (
     History,
     NoProposal,
@@ -100,7 +100,7 @@ class _Look:
             message=said.message,
             last_transition_time=clock.rfc3339(self.now_s),
         )
-        old = status_write.find(self.conditions, kind)
+        old = pod_control.find(self.conditions, kind)
         if old is not None and old.status == status:
             new = msgspec.structs.replace(new, last_transition_time=old.last_transition_time)
         places = [one.type for one in self.conditions]
@@ -354,7 +354,7 @@ class PodAutoscalerController(ControllerLoop):
         hpa = look.hpa
         status = msgspec.structs.replace(hpa.status, conditions=look.conditions, **fields)
         try:
-            await status_write.write(
+            await pod_control.write(
                 self._cluster,
                 hpa,
                 hpa.status,

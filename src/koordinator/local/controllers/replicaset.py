@@ -18,7 +18,7 @@ from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import pod_control, pod_health, status_write
+from koordinator.local.controllers import pod_control, pod_health
 from koordinator.local.controllers.ownership import (
     BY_CONTROLLER,
     Children,
@@ -60,9 +60,9 @@ def counts(
     ready = [pod for pod in pods if pod_health.is_ready(pod)]
     conditions = obj.status.conditions
     if failure is None:
-        conditions = status_write.without_condition(conditions, REPLICA_FAILURE)
+        conditions = pod_control.without_condition(conditions, REPLICA_FAILURE)
     else:
-        conditions = status_write.with_condition(conditions, failure)
+        conditions = pod_control.with_condition(conditions, failure)
     return msgspec.structs.replace(
         obj.status,
         replicas=len(pods),
@@ -110,13 +110,13 @@ class ReplicaSetController(ControllerLoop, Generic[R]):
         waits_s = self._pods.expectations.left_s(obj.metadata.uid, self._cluster.clock.now())
         pods = await self._pods.claim(obj, pod_health.is_active)
         error: errors.ApiError | None = None
-        failure = status_write.find(obj.status.conditions, REPLICA_FAILURE)
+        failure = pod_control.find(obj.status.conditions, REPLICA_FAILURE)
         if waits_s is None and not is_deleting(obj):
             error = await self._scale(obj, pods)
             failure = self._failure(obj, len(pods), error)
         now_s = self._cluster.clock.now()
         status = counts(obj, pods, failure, now_s)
-        await status_write.write(self._cluster, obj, obj.status, status, ("replicas",))
+        await pod_control.write(self._cluster, obj, obj.status, status, ("replicas",))
         if error is not None:
             raise error
         soon_s = next_available_s(pods, obj.spec.min_ready_seconds, now_s)

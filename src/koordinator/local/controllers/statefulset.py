@@ -23,7 +23,7 @@ from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import pod_control, pod_health, revisions, rollout, status_write
+from koordinator.local.controllers import pod_control, pod_health, revisions, rollout
 from koordinator.local.controllers.ownership import Children, is_deleting, key_of
 from koordinator.local.controllers.replicaset import next_available_s
 from koordinator.local.controllers.revisions import POD_LABEL
@@ -260,7 +260,7 @@ class StatefulSetController(ControllerLoop):
             except errors.ApiError as error:
                 failure = error
         status = status_of(obj, pods, names, newest.collisions, now_s)
-        await status_write.write(self._cluster, obj, obj.status, status, _ALWAYS_WRITTEN)
+        await pod_control.write(self._cluster, obj, obj.status, status, _ALWAYS_WRITTEN)
         live = {names.update, status.current_revision, *(revision_of(pod) for pod in pods)}
         await revisions.truncate(self._cluster, obj, history, live)
         if failure is not None:

@@ -1,17 +1,62 @@
-"""Act as a kubelet for hollow pods that run: say what their probes find, and give them other amounts."""
+"""Act as a kubelet for hollow pods that run: say what their probes find, and give them other amounts if the node has
+room. Source of resizing: KEP-1287 as the kubelet of 1.35 follows it.
+"""
 
 import enum
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from koordinator.api import pod_resize
-from koordinator.api.core import Pod, PodSpec
+from koordinator.api.core import Pod, PodSpec, ResourceRequirements
 from koordinator.api.pod_resize import is_sidecar
 from koordinator.clock import Clock
-from koordinator.local.nodes import kubelet, probes, resizing
+from koordinator.local.nodes import kubelet
 from koordinator.local.nodes.fleet import HollowFleet
-from koordinator.local.nodes.kubelet import PodRun
-from koordinator.local.nodes.probes import Health, Timeline
+from koordinator.local.nodes.kubelet import Health, PodRun, Timeline
+from koordinator.local.nodes.pod_shape import HollowPodShape
+
+DEFERRED = "Deferred"
+RETRY_S = 10.0
+ACTUATE_S = 1.0
+
+
+class ResizeRefusal(NamedTuple):
+    """The reason why the new amounts are not given (now)."""
+
+    reason: str
+    message: str
+
+
+class ResizeHeadroom(NamedTuple):
+    """CPU in milli-cores and memory in bytes: what pods may have of a node, and what the others have."""
+
+    allocatable_milli: float
+    allocatable_bytes: float
+    others_milli: float
+    others_bytes: float
+
+
+def differs(old: PodSpec, new: PodSpec) -> bool:
+    """Return whether a container has other amounts than before."""
+    return _amounts(old) != _amounts(new)
+
+
+def refusal(wanted: HollowPodShape, room: ResizeHeadroom) -> ResizeRefusal | None:
+    """None when the node has room."""
+    for name, asked, allocatable, others in (
+        ("cpu", wanted.request_milli, room.allocatable_milli, room.others_milli),
+        ("memory", wanted.request_bytes, room.allocatable_bytes, room.others_bytes),
+    ):
+        if asked > allocatable:
+            text = f"Node didn't have enough capacity: {name}, requested: {int(asked)}, capacity: {int(allocatable)}"
+            return ResizeRefusal(pod_resize.INFEASIBLE, text)
+        if asked + others > allocatable:
+            return ResizeRefusal(DEFERRED, f"Node didn't have enough resource: {name}")
+    return None
+
+
+def _amounts(spec: PodSpec) -> list[tuple[str, ResourceRequirements]]:
+    return [(one.name, one.resources) for one in (*spec.containers, *spec.init_containers)]
 
 
 class PodAction(enum.Enum):
@@ -102,7 +147,7 @@ class Upkeep:
         pod.allocated = pod.applied = None
         pod.resize = ()
         pod.lines = self._lines(pod)
-        health = None if pod.lines is None else probes.health(pod.lines, 0.0)
+        health = None if pod.lines is None else kubelet.health(pod.lines, 0.0)
         return pod.run(health)._replace(since_s=now_s)
 
     def begin(self, pod: HollowPod) -> None:
@@ -112,7 +157,7 @@ class Upkeep:
 
     def spec_changed(self, pod: HollowPod, new: Pod) -> None:
         """Other amounts are a matter of the node; containers that do not run yet start with them."""
-        if not pod.runs or not resizing.differs(pod.obj.spec, new.spec):
+        if not pod.runs or not differs(pod.obj.spec, new.spec):
             return
         if pod.applied is None:
             pod.allocated = pod.applied = pod.obj.spec
@@ -123,7 +168,7 @@ class Upkeep:
         if not pod.runs or pod.stopping:
             return False
         ran_s = now_s - pod.started_s
-        if probes.is_killed(pod.lines or {}, ran_s):
+        if kubelet.is_killed(pod.lines or {}, ran_s):
             return True
         await self._say_running(pod, now_s)
         if pod.probe_s <= now_s:
@@ -135,17 +180,17 @@ class Upkeep:
         if pod.applied is None or not pod.runs or pod.stopping:
             return
         shape, _ = self._fleet.read(pod.obj)
-        refusal = resizing.refusal(shape, self._room(pod))
-        if refusal is not None:
+        refused = refusal(shape, self._room(pod))
+        if refused is not None:
             pod.allocated = pod.applied
-            pod.resize = (kubelet.resize_condition(pod.obj, pod_resize.PENDING, *refusal),)
-            if refusal.reason == resizing.DEFERRED:
-                self._plan(resizing.RETRY_S, PodAction.RESIZE, pod)
+            pod.resize = (kubelet.resize_condition(pod.obj, pod_resize.PENDING, *refused),)
+            if refused.reason == DEFERRED:
+                self._plan(RETRY_S, PodAction.RESIZE, pod)
         elif pod.allocated is not None:
             self._fleet.resize(pod.slot, shape)
             pod.allocated = None
-            pod.resize = (kubelet.resize_condition(pod.obj, resizing.IN_PROGRESS),)
-            self._plan(resizing.ACTUATE_S, PodAction.RESIZE, pod)
+            pod.resize = (kubelet.resize_condition(pod.obj, kubelet.RESIZE_IN_PROGRESS),)
+            self._plan(ACTUATE_S, PodAction.RESIZE, pod)
         else:
             self._fleet.resize(pod.slot, shape)
             pod.applied = None
@@ -154,28 +199,28 @@ class Upkeep:
 
     async def _say_running(self, pod: HollowPod, now_s: float) -> None:
         """Write the status of a pod that runs, if it is not what the API has."""
-        health = None if pod.lines is None else probes.health(pod.lines, now_s - pod.started_s)
+        health = None if pod.lines is None else kubelet.health(pod.lines, now_s - pod.started_s)
         patch = kubelet.running_status(pod.obj, pod.run(health), now_s)
         if kubelet.says_more(patch, pod.obj):
             await self._write_status(pod, patch)
 
     def _lines(self, pod: HollowPod) -> dict[str, Timeline] | None:
-        if not probes.has_probes(pod.obj):
+        if not kubelet.has_probes(pod.obj):
             return None
         spec, behaviour = pod.obj.spec, self._fleet.shape_of[pod.slot].behaviour
-        return probes.timelines((*spec.containers, *filter(is_sidecar, spec.init_containers)), behaviour)
+        return kubelet.timelines((*spec.containers, *filter(is_sidecar, spec.init_containers)), behaviour)
 
     def _plan_probe(self, pod: HollowPod, ran_s: float) -> None:
         """Wake up when the probes find something else."""
-        next_s = probes.next_change_s(pod.lines or {}, ran_s)
+        next_s = kubelet.next_change_s(pod.lines or {}, ran_s)
         if next_s is not None:
             pod.probe_s = pod.started_s + next_s
             self._plan(pod.probe_s - self._clock.now(), PodAction.PROBE, pod)
 
-    def _room(self, pod: HollowPod) -> resizing.ResizeHeadroom:
+    def _room(self, pod: HollowPod) -> ResizeHeadroom:
         fleet, row = self._fleet, pod.row
         others = [slot for slot in fleet.pods_on[row] if slot != pod.slot]
-        return resizing.ResizeHeadroom(
+        return ResizeHeadroom(
             float(fleet.capacity[row] - fleet.reserved[row]),
             float(fleet.capacity_bytes[row] - fleet.reserved_bytes[row]),
             float(fleet.request[others].sum()),

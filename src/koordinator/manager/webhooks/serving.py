@@ -24,7 +24,7 @@ from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import review
 from koordinator.manager.webhooks.all import AdmissionHandlers
 from koordinator.manager.webhooks.certificates import CertificateSet
-from koordinator.manager.webhooks.settings import WebhookSettings
+from koordinator.manager.webhooks.configuration import WebhookSettings
 from koordinator.manager.webhooks.sync import WebhookSync
 
 log = logging.getLogger(__name__)

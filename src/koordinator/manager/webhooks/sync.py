@@ -35,8 +35,7 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.manager.webhooks import certificates, configuration
 from koordinator.manager.webhooks.certificates import SECRET_KEYS, CertificateSet, Renewal
-from koordinator.manager.webhooks.configuration import TEMPLATE, WebhookService
-from koordinator.manager.webhooks.settings import CertWriter, WebhookSettings
+from koordinator.manager.webhooks.configuration import TEMPLATE, CertWriter, WebhookService, WebhookSettings
 
 log = logging.getLogger(__name__)
 
