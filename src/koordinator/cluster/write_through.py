@@ -11,7 +11,7 @@ import msgspec
 from koordinator.api.meta import Object
 from koordinator.clock import Clock
 from koordinator.cluster import errors
-from koordinator.cluster.protocol import Cluster, Page, PatchType, WatchEvent
+from koordinator.cluster.protocol import Cluster, Page, WatchEvent
 from koordinator.cluster.transport import BEFORE_SENDING
 
 T = TypeVar("T", bound=Object)
@@ -19,7 +19,9 @@ R = TypeVar("R")
 
 
 class ReadThrough:
-    """Base of clusters that have a say in writes only. Subclasses have the writing methods of `Cluster`."""
+    """Base of clusters that have a say in writes only. Subclasses have the writing methods of `Cluster`; `options` are
+    its keyword arguments, handed on as they come.
+    """
 
     def __init__(self, inner: Cluster) -> None:
         self.clock: Clock = inner.clock
@@ -28,39 +30,13 @@ class ReadThrough:
     async def get(self, view: type[T], name: str, namespace: str = "") -> T:
         return await self._inner.get(view, name, namespace)
 
-    async def list(
-        self,
-        view: type[T],
-        namespace: str = "",
-        *,
-        label_selector: str = "",
-        field_selector: str = "",
-        transform: Callable[[T], T] | None = None,
-    ) -> Page[T]:
-        return await self._inner.list(
-            view,
-            namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            transform=transform,
-        )
+    async def list(self, view: type[T], namespace: str = "", **options: Any) -> Page[T]:
+        return await self._inner.list(view, namespace, **options)
 
     def watch(
-        self,
-        view: type[T],
-        namespace: str = "",
-        *,
-        resource_version: str,
-        label_selector: str = "",
-        field_selector: str = "",
+        self, view: type[T], namespace: str = "", *, resource_version: str, **options: Any
     ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
-        return self._inner.watch(
-            view,
-            namespace,
-            resource_version=resource_version,
-            label_selector=label_selector,
-            field_selector=field_selector,
-        )
+        return self._inner.watch(view, namespace, resource_version=resource_version, **options)
 
 
 class ClusterWrite(msgspec.Struct, frozen=True):
@@ -98,51 +74,25 @@ class WriteThrough(ReadThrough, abc.ABC):
         patch: Mapping[str, Any] | Sequence[Any],
         namespace: str = "",
         *,
-        patch_type: PatchType = PatchType.MERGE,
         subresource: str = "",
-        field_manager: str = "",
+        **options: Any,
     ) -> T:
         return await self._send(
             ClusterWrite("patch", view.resource.kind, namespace, name, subresource, patch),
-            lambda: self._inner.patch(
-                view,
-                name,
-                patch,
-                namespace,
-                patch_type=patch_type,
-                subresource=subresource,
-                field_manager=field_manager,
-            ),
+            lambda: self._inner.patch(view, name, patch, namespace, subresource=subresource, **options),
         )
 
-    async def delete(
-        self,
-        view: type[T],
-        name: str,
-        namespace: str = "",
-        *,
-        uid: str = "",
-        grace_period_s: int | None = None,
-        propagation: str = "",
-    ) -> None:
-        await self._send(
-            ClusterWrite("delete", view.resource.kind, namespace, name),
-            lambda: self._inner.delete(
-                view, name, namespace, uid=uid, grace_period_s=grace_period_s, propagation=propagation
-            ),
-        )
+    async def delete(self, view: type[T], name: str, namespace: str = "", **options: Any) -> None:
+        write = ClusterWrite("delete", view.resource.kind, namespace, name)
+        await self._send(write, lambda: self._inner.delete(view, name, namespace, **options))
 
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
         write = ClusterWrite("bind", "Pod", namespace, pod, "binding")
         await self._send(write, lambda: self._inner.bind(namespace, pod, node, uid=uid))
 
-    async def evict(
-        self, namespace: str, pod: str, *, uid: str = "", grace_period_s: int | None = None
-    ) -> None:
+    async def evict(self, namespace: str, pod: str, **options: Any) -> None:
         write = ClusterWrite("evict", "Pod", namespace, pod, "eviction")
-        await self._send(
-            write, lambda: self._inner.evict(namespace, pod, uid=uid, grace_period_s=grace_period_s)
-        )
+        await self._send(write, lambda: self._inner.evict(namespace, pod, **options))
 
     async def request(
         self,

@@ -24,7 +24,7 @@ from koordinator.api.meta import Object
 from koordinator.api.qos import KubeQoS
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.protocol import Cluster, PatchType
+from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
 from koordinator.cluster.write_through import ReadThrough
 from koordinator.host import cgroup_layout
@@ -76,31 +76,19 @@ class DryRunCluster(ReadThrough):
         patch: Mapping[str, Any] | Sequence[Any],
         namespace: str = "",
         *,
-        patch_type: PatchType = PatchType.MERGE,
         subresource: str = "",
-        field_manager: str = "",
+        **_: Any,
     ) -> T:
         self._say("patch", view, namespace, "/".join(filter(None, (name, subresource))), patch)
         return await self._inner.get(view, name, namespace)
 
-    async def delete(
-        self,
-        view: type[T],
-        name: str,
-        namespace: str = "",
-        *,
-        uid: str = "",
-        grace_period_s: int | None = None,
-        propagation: str = "",
-    ) -> None:
+    async def delete(self, view: type[T], name: str, namespace: str = "", **_: Any) -> None:
         self._say("delete", view, namespace, name, {})
 
-    async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
+    async def bind(self, namespace: str, pod: str, node: str, **_: Any) -> None:
         self._tell(f"bind pods {namespace}/{pod} to {node}")
 
-    async def evict(
-        self, namespace: str, pod: str, *, uid: str = "", grace_period_s: int | None = None
-    ) -> None:
+    async def evict(self, namespace: str, pod: str, **_: Any) -> None:
         self._tell(f"evict pods {namespace}/{pod}")
 
     async def request(
