@@ -11,7 +11,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import PatchType
 from koordinator.local import registry
-from koordinator.local.apiserver.printers.storage import claim_state
+from koordinator.local.apiserver.printers.core import claim_state
 from koordinator.local.patches import ObjectPatcher
 from koordinator.local.schema.catalog import Catalog
 from tests.scheduler.dynamic_resources.builders import (

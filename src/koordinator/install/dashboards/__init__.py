@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from koordinator.install.dashboards import colocation, manager, node_agent, scheduler
+from koordinator.install.dashboards import manager, node_agent
 
 DASHBOARDS: Mapping[str, dict[str, Any]] = {
-    "colocation": colocation.DASHBOARD,
+    "colocation": node_agent.COLOCATION,
     "node-agent": node_agent.DASHBOARD,
-    "scheduler": scheduler.DASHBOARD,
+    "scheduler": manager.SCHEDULER,
     "manager": manager.DASHBOARD,
 }
 

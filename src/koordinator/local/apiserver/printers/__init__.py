@@ -1,14 +1,14 @@
 """Columns of `kubectl get`: one module per family of kinds, found by group and kind."""
 
-from koordinator.local.apiserver.printers import column, core, platform, pods, storage, workloads
+from koordinator.local.apiserver.printers import column, core, platform, pods
 from koordinator.local.apiserver.printers.column import AGE, NAME, PrintedColumn, Printer
 
 BUILT_IN: dict[tuple[str, str], Printer] = {
     **core.PRINTERS,
     **pods.PRINTERS,
     **platform.PRINTERS,
-    **storage.PRINTERS,
-    **workloads.PRINTERS,
+    **core.STORAGE_PRINTERS,
+    **pods.WORKLOAD_PRINTERS,
 }
 
 DEFAULT = Printer(
