@@ -12,23 +12,48 @@ from koordinator.cli import options, running
 INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 and the number of SIGINT."""
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "up": ("up:up", "Run a whole cluster in this process; kubectl works on it."),
-    "demo": ("demo:demo", "Run a day of a cluster without and with co-location, side by side."),
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "up": ("koordinator.cli.up", "up", "Run a whole cluster in this process; kubectl works on it."),
+    "demo": (
+        "koordinator.cli.demo",
+        "demo",
+        "Run a day of a cluster without and with co-location, side by side.",
+    ),
     "demo-node": (
-        "demo_node:demo_node",
+        "koordinator.cli.demo_node",
+        "demo_node",
         "Show what the node agent does for a service on this machine, with real processes (root).",
     ),
-    "explain": ("explain:main", "Explain why a pod is pending or where it is, and what would change that."),
-    "doctor": ("doctor:main", "Find what is wrong with an installation, why it matters, and what to do."),
-    "quota": ("quota:main", "Show the tree of quotas: used, runtime, min, max, and who borrows from whom."),
-    "simulate": ("simulate:main", "Replay lists of nodes and pods with the real scheduler."),
-    "install": ("install:install", "Install or upgrade Koordinator on a cluster."),
-    "uninstall": ("install:uninstall", "Take Koordinator off a cluster."),
-    "crds": ("crds:crds", "Print the CustomResourceDefinitions."),
-    "completion": ("completion:completion", "Print the script by which a shell completes this command."),
+    "explain": (
+        "koordinator.cli.explain",
+        "main",
+        "Explain why a pod is pending or where it is, and what would change that.",
+    ),
+    "doctor": (
+        "koordinator.cli.doctor",
+        "main",
+        "Find what is wrong with an installation, why it matters, and what to do.",
+    ),
+    "quota": (
+        "koordinator.cli.quota",
+        "main",
+        "Show the tree of quotas: used, runtime, min, max, and who borrows from whom.",
+    ),
+    "simulate": (
+        "koordinator.cli.simulate",
+        "main",
+        "Replay lists of nodes and pods with the real scheduler.",
+    ),
+    "install": ("koordinator.cli.install", "install", "Install or upgrade Koordinator on a cluster."),
+    "uninstall": ("koordinator.cli.install", "uninstall", "Take Koordinator off a cluster."),
+    "crds": ("koordinator.cli.crds", "crds", "Print the CustomResourceDefinitions."),
+    "completion": (
+        "koordinator.cli.completion",
+        "completion",
+        "Print the script by which a shell completes this command.",
+    ),
 }
-"""By name: module of this package and command in it, one line of help."""
+"""By name: module, the command in it, one line of help."""
 
 
 class LazyGroup(click.Group):
@@ -40,8 +65,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
+        module, attribute, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
     def resolve_command(
@@ -67,7 +92,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, help_text) for name, (_, help_text) in COMMANDS.items()])
+            formatter.write_dl([(name, help_text) for name, (_, _, help_text) in COMMANDS.items()])
 
 
 @click.group(cls=LazyGroup, context_settings=options.HELP)

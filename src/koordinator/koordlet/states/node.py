@@ -4,6 +4,7 @@ volume is bound to which claim (block I/O control needs it).
 The policies are its NodeSLO over the defaults, the last good one. Source: behaviour/koordlet-observe 7.1, 7.3 and 8.2.
 """
 
+import abc
 import asyncio
 import logging
 import random
@@ -49,7 +50,7 @@ def own_rng(shared: Shared) -> random.Random:
     return random.Random(shared.rng.getrandbits(64))
 
 
-class FollowedState(Generic[V]):
+class FollowedState(abc.ABC, Generic[V]):
     """Follows the objects of one kind that concern this node; its informer has told nothing yet."""
 
     name: str
@@ -69,8 +70,9 @@ class FollowedState(Generic[V]):
         """Follow the objects."""
         await self._informer.run()
 
+    @abc.abstractmethod
     def _seen(self, found: V) -> None:
-        raise NotImplementedError
+        """Take in an object that came or changed."""
 
     def _deleted(self, found: V) -> None:
         """Most states keep what was said last."""

@@ -175,14 +175,7 @@ class DeviceShare(
         self._names_seen = 0
         self.cache = handle.table.shared(NodeDeviceCache)
         self._numa = handle.table.shared(NUMAAllocations)
-        handle.watch(
-            Watch(
-                Device,
-                on_add=lambda new: self.set_device(None, new),
-                on_update=self.set_device,
-                on_delete=self.remove_device,
-            )
-        )
+        handle.watch(Watch.changes(Device, self.set_device))
 
     # A pod
 
@@ -395,22 +388,23 @@ class DeviceShare(
 
     # Device objects
 
-    def set_device(self, old: Device | None, new: Device) -> None:
-        """A node's devices were reported."""
+    def set_device(self, old: Device | None, new: Device | None) -> None:
+        """Take in what is reported of a node's devices; None when nothing was before, or is any more."""
         try:
-            row = self.cache.set_report(new)
+            row = self._take_in(old, new)
         except ProtocolError as problem:
-            log.warning("report ignored: %s", problem, extra={"node": new.metadata.name})
+            log.warning("report ignored: %s", problem)
             return
-        event = ClusterEvent.DEVICE_ADDED if old is None else ClusterEvent.DEVICE_UPDATED
+        event = ClusterEvent.DEVICE_UPDATED
+        if old is None or new is None:
+            event = ClusterEvent.DEVICE_ADDED if old is None else ClusterEvent.DEVICE_DELETED
         if row is not None:
             self.handle.happened(QueueingEvent(event, row, old, new))
 
-    def remove_device(self, old: Device) -> None:
-        """A node's devices are not reported on any more."""
-        row = self.cache.remove_report(old.metadata.name)
-        if row is not None:
-            self.handle.happened(QueueingEvent(ClusterEvent.DEVICE_DELETED, row, old, None))
+    def _take_in(self, old: Device | None, new: Device | None) -> int | None:
+        if new is not None:
+            return self.cache.set_report(new)
+        return self.cache.remove_report(old.metadata.name) if old is not None else None
 
     # For people
 
