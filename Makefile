@@ -9,6 +9,7 @@ NODES  ?= 20
 JOBS   ?= 2
 
 MUTANTS ?= 100
+SEED    ?= 0
 BASE    ?= main
 
 .PHONY: help demo demo-node up quick test test-slow test-kernel test-clients test-real test-abuse test-mutation coverage lint docs manifests bench clean
@@ -72,8 +73,8 @@ endif
 test-abuse: $(STAMP) ## damaged requests, kills, bombs, churn, in some 40 minutes (REQUESTS=, KILLS=, CHURN_MINUTES=, WATCHES=)
 	$(BIN)/python -m pytest -m abuse -s tests/abuse
 
-test-mutation: $(STAMP) ## random faults in decision modules, which their tests must find; records first what tests run (MUTANTS=100)
-	$(BIN)/python -m tests.mutation --count $(MUTANTS)
+test-mutation: $(STAMP) ## random faults in decision modules, which their tests must find; records first what tests run (MUTANTS=100, SEED=, AGAIN=FILE)
+	$(BIN)/python -m tests.mutation $(if $(AGAIN),--again $(AGAIN),--count $(MUTANTS) --seed $(SEED))
 
 coverage: $(STAMP) ## which lines all tests run, as a report in build/coverage; gates nothing
 	rm -rf build/coverage && mkdir -p build/coverage

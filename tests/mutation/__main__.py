@@ -19,6 +19,7 @@ import pytest
 
 from tests.mutation.footprint import ROOT, Footprint, folder
 from tests.mutation.mutants import Mutant, mutants
+from tests.mutation.passes import Verdict, equivalents, found_again, place_of
 from tests.mutation.warm import OPTIONS, UNFIT, Loop, Result
 
 DECISIONS = (
@@ -53,15 +54,20 @@ DECISIONS = (
 @click.option(
     "--count", default=100, show_default=True, help="Mutants, drawn evenly over the modules' places."
 )
-@click.option("--seed", default=0, show_default=True, help="Equal seeds draw equal mutants.")
+@click.option("--seed", default=0, show_default=True, help="Equal seeds draw equal mutants of equal sources.")
 @click.option("--skip", default=0, show_default=True, help="Leave out so many of them at the beginning.")
 @click.option(
     "--only", "patterns", multiple=True, help="Modules below src/koordinator instead of all that decide."
 )
+@click.option("--keep", type=click.Path(path_type=Path), help="Write the pass down in this file.")
+@click.option(
+    "--again",
+    type=click.Path(path_type=Path, exists=True),
+    help="Draw none: take the mutants of a pass that --keep wrote, wherever their lines are today.",
+)
 @click.option(
     "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds for the tests of a mutant."
 )
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all results to this file.")
 @click.option("--record", is_flag=True, help="Record anew which test runs which line: a run of all tests.")
 @click.option("--jobs", default=2, show_default=True, help="Test files that are recorded at the same time.")
 def main(
@@ -69,22 +75,30 @@ def main(
     seed: int,
     skip: int,
     patterns: tuple[str, ...],
+    keep: Path | None,
+    again: Path | None,
     timeout_s: float,
-    json_path: Path | None,
     record: bool,
     jobs: int,
 ) -> None:
-    """Say how many faults the tests notice, and which they do not."""
+    """Say how many faults the tests notice, and which they do not.
+
+    A pass that is to end well is kept: `--seed 7 --keep FILE` draws it and writes it down. Then come the tests that its
+    survivors show to be missing. `--again FILE` puts in the very same faults, wherever edits have moved their lines.
+    Survivors that change nothing go to tests/mutation/equivalent.json, with the reason, and are counted apart.
+    `make test-mutation` draws MUTANTS=100 by SEED=0, or takes those of AGAIN=FILE.
+    """
     if record or not (folder() / "source.json").exists():
         recorded(jobs)
-    chosen = drawn(patterns or DECISIONS, count, random.Random(seed))[skip:]
+    chosen = (kept(again) if again else drawn(patterns or DECISIONS, count, random.Random(seed)))[skip:]
     results: list[Result] = []
 
     def tell(result: Result) -> None:
         results.append(result)
         _tell(skip + len(results), skip + len(chosen), result)
-        if json_path is not None:
-            json_path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
+        if keep is not None:
+            written = [Verdict(place_of(each.mutant, ROOT), each.by) for each in results]
+            keep.write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n")
 
     hypothesis.settings.register_profile("mutation", database=None, deadline=None)
     hypothesis.settings.load_profile("mutation")
@@ -116,6 +130,21 @@ def drawn(patterns: tuple[str, ...], count: int, rng: random.Random) -> list[Mut
     return rng.sample(every, min(count, len(every)))
 
 
+def kept(path: Path) -> list[Mutant]:
+    """The mutants of a pass that was written down; says which are not there any more, and why."""
+    verdicts = msgspec.json.decode(path.read_bytes(), type=list[Verdict])
+    at_first = sum(bool(each.by) for each in verdicts)
+    click.echo(f"{path.name}: {len(verdicts)} mutants, of which {at_first} were found at first")
+    mutants_now = []
+    for place in (each.place for each in verdicts):
+        mutant = found_again(place, ROOT)
+        if isinstance(mutant, Mutant):
+            mutants_now.append(mutant)
+        else:
+            click.echo(f"not there: {place.path} {place.function} {place.before[:70]}: {mutant}")
+    return mutants_now
+
+
 def _tell(number: int, count: int, result: Result) -> None:
     verdict = "found" if result.by else click.style("SURVIVED", fg="red")
     click.echo(
@@ -125,13 +154,30 @@ def _tell(number: int, count: int, result: Result) -> None:
 
 
 def _summary(results: Sequence[Result]) -> None:
+    """Found by room, and of all: with mutants that change nothing, and without them."""
     rooms = Counter(_room(each) for each in results)
     found = Counter(_room(each) for each in results if each.by)
     click.echo("")
     for room, total in sorted(rooms.items()):
         click.echo(f"{room:40} {found[room]:4} of {total:4} found")
-    all_found = sum(found.values())
-    click.echo(f"{all_found} of {len(results)} found ({100 * all_found / max(len(results), 1):.1f} %)")
+    known = equivalents()
+    unseen = 0
+    for each in results:
+        if why := known.get(place_of(each.mutant, ROOT)):
+            unseen += not each.by
+            click.echo(
+                f"{'FOUND, and yet ' * bool(each.by)}equivalent: {each.mutant.path}:{each.mutant.line} {why}"
+            )
+    all_found, differ = sum(found.values()), len(results) - unseen
+    modules = len({each.mutant.path for each in results})
+    click.echo(
+        f"{modules} modules, {len(results)} mutants: {all_found} found ({_share(all_found, len(results))} of all); "
+        f"{unseen} survivors change nothing, without them {_share(all_found, differ)}"
+    )
+
+
+def _share(found: int, of: int) -> str:
+    return f"{100 * found / max(of, 1):.1f} %"
 
 
 def _room(result: Result) -> str:
