@@ -2,14 +2,15 @@
 
 import contextlib
 import logging
-import os
 import random
 import socket
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import msgspec
+from aiohttp import web
 
-from koordinator.api import duration, upstream_gates
+from koordinator.api import config_text, duration, upstream_gates
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cli import component, logs, running, scheduler_flags, serving
@@ -18,9 +19,8 @@ from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import Rate
 from koordinator.cluster.config import ClientConfig
-from koordinator.cluster.gatekeeper import guarded
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import ElectionConfig, LeaderElector
+from koordinator.cluster.leader import LeaderElector
 from koordinator.scheduler.auditor.auditor import AuditOptions, LabelClash, label_names
 from koordinator.scheduler.auditor.history import AuditLimits
 from koordinator.scheduler.config import config, default_plugins
@@ -95,13 +95,8 @@ def read_config(flags: Flags) -> SchedulerConfig:
             ),
             enable_profiling=settings.enable_profiling if flags.profiling is None else flags.profiling,
         )
-    election = {
-        name.removeprefix("leader_elect_"): value
-        for name in Flags.__struct_fields__
-        if name.startswith("leader_elect") and (value := getattr(flags, name)) is not None
-    }
-    elected = msgspec.structs.replace(settings.leader_election, **election)
-    if problems := list(config.election_problems(elected)):
+    elected = msgspec.structs.replace(settings.leader_election, **flags.elected())
+    if problems := list(config_text.election_problems(elected)):
         raise SchedulerConfigError.of(problems)
     return msgspec.structs.replace(settings, leader_election=elected)
 
@@ -239,7 +234,7 @@ async def serve_and_schedule(
         return
     election = LeaderElector(
         cluster,
-        _election_config(elected, rng),
+        serving.election_config(elected, rng),
         rng=random.Random(rng.getrandbits(64)),
         on_slow_path=lambda: scheduler.metrics.slow_paths.inc(lease),
     )
@@ -257,17 +252,6 @@ async def serve_and_schedule(
             await election.run(lead)
 
 
-def _election_config(elected: config.LeaderElection, rng: random.Random) -> ElectionConfig:
-    return ElectionConfig(
-        name=elected.resource_name,
-        namespace=elected.resource_namespace,
-        identity=f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}",
-        lease_duration_s=int(duration.parse(elected.lease_duration)),
-        renew_deadline_s=duration.parse(elected.renew_deadline),
-        retry_period_s=duration.parse(elected.retry_period),
-    )
-
-
 @contextlib.asynccontextmanager
 async def _served(scheduler: Scheduler, options: HttpOptions, flags: Flags) -> AsyncIterator[None]:
     """Serve the insecure and the secure port, where they are on."""
@@ -279,25 +263,10 @@ async def _served(scheduler: Scheduler, options: HttpOptions, flags: Flags) -> A
             app = http.application(scheduler, options)
             await stack.enter_async_context(component.served(app, flags.address, flags.port))
         if flags.secure_port:
-            tls = serving.tls_context(
-                flags.tls_cert_file,
-                flags.tls_private_key_file,
-                flags.cert_dir,
-                scheduler.clock,
-                min_version=flags.tls_min_version,
-                ciphers=flags.tls_cipher_suites,
-            )
-            serving.present_by_name(tls, flags.tls_sni_cert_key)
-            gatekeeper = await stack.enter_async_context(serving.gatekeeper(flags, tls))
-            app = http.application(scheduler, options, (guarded(gatekeeper.refusal),))
-            await stack.enter_async_context(
-                component.served(
-                    app,
-                    flags.bind_address,
-                    flags.secure_port,
-                    tls,
-                    share_address=flags.permit_address_sharing,
-                    share_port=flags.permit_port_sharing,
-                )
-            )
+
+            def guarded_app(guard: Any) -> web.Application:
+                return http.application(scheduler, options, (guard,))
+
+            serving_port = serving.secure_port(flags, guarded_app, scheduler.clock, "koord-scheduler")
+            await stack.enter_async_context(serving_port)
         yield

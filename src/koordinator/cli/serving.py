@@ -10,17 +10,21 @@ import random
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from koordinator.api import duration, user_files
+from koordinator.api.config_text import LeaderElection
+from koordinator.cli import component
 from koordinator.cli.flag_settings import FlagError
-from koordinator.cli.scheduler_flags import Flags
+from koordinator.cli.serving_flags import ServingFlags
 from koordinator.clock import Clock
 from koordinator.cluster import config, connect, errors
 from koordinator.cluster.gatekeeper import (
@@ -29,10 +33,12 @@ from koordinator.cluster.gatekeeper import (
     Gatekeeper,
     RequestHeaders,
     TokenReviewer,
+    guarded,
     look_up,
     trust_clients,
 )
 from koordinator.cluster.kube import KubeCluster
+from koordinator.cluster.leader import ElectionConfig
 
 log = logging.getLogger(__name__)
 
@@ -197,15 +203,55 @@ def _self_signed(clock: Clock) -> bytes:
     return certificate.public_bytes(pem) + private
 
 
+@contextlib.asynccontextmanager
+async def secure_port(
+    flags: ServingFlags, application: Callable[[Any], web.Application], clock: Clock, caller: str
+) -> AsyncIterator[None]:
+    """Serve HTTPS as the flags say; `application` gets the guard of its requests. Raises: FlagError, OSError."""
+    tls = tls_context(
+        flags.tls_cert_file,
+        flags.tls_private_key_file,
+        flags.cert_dir,
+        clock,
+        min_version=flags.tls_min_version,
+        ciphers=flags.tls_cipher_suites,
+    )
+    present_by_name(tls, flags.tls_sni_cert_key)
+    async with gatekeeper(flags, tls, caller) as found:
+        serving = component.served(
+            application(guarded(found.refusal)),
+            flags.bind_address,
+            flags.secure_port,
+            tls,
+            share_address=flags.permit_address_sharing,
+            share_port=flags.permit_port_sharing,
+        )
+        async with serving:
+            yield
+
+
+def election_config(elected: LeaderElection, rng: random.Random) -> ElectionConfig:
+    """Return this process as a candidate for the lease that the configuration names."""
+    return ElectionConfig(
+        name=elected.resource_name,
+        namespace=elected.resource_namespace,
+        identity=f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}",
+        lease_duration_s=int(duration.parse(elected.lease_duration)),
+        renew_deadline_s=duration.parse(elected.renew_deadline),
+        retry_period_s=duration.parse(elected.retry_period),
+    )
+
+
 # Who may call
 
 
 @contextlib.asynccontextmanager
-async def gatekeeper(flags: Flags, tls: ssl.SSLContext) -> AsyncIterator[Gatekeeper]:
-    """Inside, callers of a server with this TLS context can be told apart. Raises: FlagError."""
+async def gatekeeper(flags: ServingFlags, tls: ssl.SSLContext, caller: str) -> AsyncIterator[Gatekeeper]:
+    """Inside, callers of a server with this TLS context can be told apart; `caller` is who asks for reviews.
+    Raises: FlagError."""
     async with contextlib.AsyncExitStack() as stack:
-        tokens = await _client(stack, flags.authentication_kubeconfig)
-        permissions = await _client(stack, flags.authorization_kubeconfig)
+        tokens = await _client(stack, flags.authentication_kubeconfig, caller)
+        permissions = await _client(stack, flags.authorization_kubeconfig, caller)
         authorities = await _authorities(flags, tokens)
         try:
             trust_clients(tls, authorities)
@@ -224,7 +270,7 @@ async def gatekeeper(flags: Flags, tls: ssl.SSLContext) -> AsyncIterator[Gatekee
         yield made
 
 
-async def _client(stack: contextlib.AsyncExitStack, kubeconfig: str) -> KubeCluster | None:
+async def _client(stack: contextlib.AsyncExitStack, kubeconfig: str, caller: str) -> KubeCluster | None:
     """Return a client for reviews: of the kubeconfig, else of the pod that we are, else none."""
     if kubeconfig:
         found = connect.load(kubeconfig_file=kubeconfig)
@@ -232,11 +278,11 @@ async def _client(stack: contextlib.AsyncExitStack, kubeconfig: str) -> KubeClus
         found = config.in_cluster()
     else:
         return None
-    cluster = KubeCluster(found, rng=random.Random(), component="koord-scheduler")
+    cluster = KubeCluster(found, rng=random.Random(), component=caller)
     return await stack.enter_async_context(cluster)
 
 
-async def _authorities(flags: Flags, cluster: KubeCluster | None) -> Authorities:
+async def _authorities(flags: ServingFlags, cluster: KubeCluster | None) -> Authorities:
     """Return the authorities from flags, and those from the cluster where flags say nothing."""
     found = Authorities()
     if cluster is not None and not flags.authentication_skip_lookup:
@@ -254,7 +300,7 @@ async def _authorities(flags: Flags, cluster: KubeCluster | None) -> Authorities
     )
 
 
-def _headers(flags: Flags) -> RequestHeaders:
+def _headers(flags: ServingFlags) -> RequestHeaders:
     return RequestHeaders(
         allowed_names=flags.requestheader_allowed_names,
         username=flags.requestheader_username_headers,

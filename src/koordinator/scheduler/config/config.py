@@ -10,23 +10,16 @@ from typing import Annotated, Any
 
 import msgspec
 
-from koordinator.api import duration, user_files, yaml_text
+from koordinator.api import config_text, duration, user_files, yaml_text
+from koordinator.api.config_text import ConfigPart, ConfigProblem, Duration, election_problems
 from koordinator.scheduler.config import reader as config_reader
-from koordinator.scheduler.config.reader import (
-    API_VERSION,
-    KIND,
-    ConfigProblem,
-    Duration,
-    SchedulerConfigError,
-)
+from koordinator.scheduler.config.reader import API_VERSION, KIND, SchedulerConfigError
 
 DEFAULT_SCHEDULER_NAME = "koord-scheduler"
 STOCK_SCHEDULER_NAME = "default-scheduler"
 
 QPS_DEFAULT = 50.0
 """Upstream's, for a `clientConnection.qps` of 0."""
-RETRY_JITTER = 1.2
-"""The renew deadline must leave room for one retry with its jitter."""
 EXTENDER_TIMEOUT_DEFAULT_S = 5.0
 
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
@@ -34,25 +27,21 @@ NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Base of the file's pieces."""
-
-
-class PluginRef(_Part, frozen=True):
+class PluginRef(ConfigPart, frozen=True):
     """A plugin at an extension point; `weight` counts for Score only, 0 means 1."""
 
     name: str
     weight: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-class PluginSet(_Part, frozen=True):
+class PluginSet(ConfigPart, frozen=True):
     """Changes to the default plugins of a point; `*` in `disabled` takes all defaults out."""
 
     enabled: list[PluginRef] = []
     disabled: list[PluginRef] = []
 
 
-class Plugins(_Part, frozen=True):
+class Plugins(ConfigPart, frozen=True):
     """Plugins per extension point; `multi_point` means every point that a plugin implements."""
 
     pre_enqueue: PluginSet = PluginSet()
@@ -70,14 +59,14 @@ class Plugins(_Part, frozen=True):
     multi_point: PluginSet = PluginSet()
 
 
-class PluginConfig(_Part, frozen=True):
+class PluginConfig(ConfigPart, frozen=True):
     """Arguments of one plugin, decoded by the plugin's own struct."""
 
     name: str
     args: dict[str, Any] = {}
 
 
-class ProfileConfig(_Part, frozen=True):
+class ProfileConfig(ConfigPart, frozen=True):
     """The rules for placing pods with this `scheduler_name`.
 
     `percentage_of_nodes_to_score` unset here and in the file means all nodes: evaluating rows is cheap, and
@@ -91,23 +80,18 @@ class ProfileConfig(_Part, frozen=True):
     plugin_config: list[PluginConfig] = []
 
 
-class LeaderElection(_Part, frozen=True):
-    """Lease that lets one of several schedulers work. Durations are texts such as `15s`.
+class LeaderElection(config_text.LeaderElection, frozen=True):
+    """Lease that lets one of several schedulers work.
 
     Name and namespace default to those of the stock scheduler, so that a file written for it keeps one of
     the two idle while one replaces the other; the configuration that an installation brings has its own.
     """
 
-    leader_elect: bool = True
-    lease_duration: Duration = "15s"
-    renew_deadline: Duration = "10s"
-    retry_period: Duration = "2s"
-    resource_lock: str = "leases"
     resource_name: str = "kube-scheduler"
     resource_namespace: str = "kube-system"
 
 
-class ClientConnection(_Part, frozen=True):
+class ClientConnection(ConfigPart, frozen=True):
     """The connection to the API.
 
     `qps` is our own limit in requests per second, with `burst` at once: unset or negative means none, as API
@@ -129,7 +113,7 @@ class ClientConnection(_Part, frozen=True):
         return self.qps or QPS_DEFAULT
 
 
-class ExtenderManagedResource(_Part, frozen=True):
+class ExtenderManagedResource(ConfigPart, frozen=True):
     """An extended resource that an extender takes care of; `ignored_by_scheduler`: our own filter does not
     look at it."""
 
@@ -137,7 +121,7 @@ class ExtenderManagedResource(_Part, frozen=True):
     ignored_by_scheduler: bool = False
 
 
-class ExtenderTls(_Part, frozen=True):
+class ExtenderTls(ConfigPart, frozen=True):
     """Trust for and identity towards an extender; `*_data` is base64 of PEM and wins over the file."""
 
     insecure: bool = False
@@ -150,7 +134,7 @@ class ExtenderTls(_Part, frozen=True):
     ca_data: str = ""
 
 
-class Extender(_Part, frozen=True):
+class Extender(ConfigPart, frozen=True):
     """A service that is asked over HTTP at `<url_prefix>/<verb>`; an empty verb means that it is not asked.
 
     `weight` multiplies its scores (0 to 10); `ignorable` goes on without it when it fails. With
@@ -176,7 +160,7 @@ class Extender(_Part, frozen=True):
         return duration.parse(self.http_timeout) or EXTENDER_TIMEOUT_DEFAULT_S
 
 
-class SchedulerConfig(_Part, frozen=True):
+class SchedulerConfig(ConfigPart, frozen=True):
     """The file. `parallelism` caps the bindings under way at 16 times it (256 by default), as there are no
     worker threads to count. `delay_cache_until_active` fills the caches only after becoming leader.
     `enable_contention_profiling` is read so that users' files work: there are no locks to profile."""
@@ -252,35 +236,8 @@ def _named(profiles: Any) -> Any:
     if not profiles:
         return [{"schedulerName": STOCK_SCHEDULER_NAME}]
     if isinstance(profiles, list) and len(profiles) == 1 and isinstance(profiles[0], dict):
-        return [{"schedulerName": STOCK_SCHEDULER_NAME} | config_reader.without_nulls(profiles[0])]
+        return [{"schedulerName": STOCK_SCHEDULER_NAME} | config_text.without_nulls(profiles[0])]
     return profiles
-
-
-def election_problems(election: LeaderElection) -> Iterator[ConfigProblem]:
-    """Yield what cannot work about the leader election of a file, or of flags."""
-    if not election.leader_elect:
-        return
-    lease_s, renew_s, retry_s = map(
-        duration.parse, (election.lease_duration, election.renew_deadline, election.retry_period)
-    )
-    for name, seconds in (("leaseDuration", lease_s), ("renewDeadline", renew_s), ("retryPeriod", retry_s)):
-        if seconds <= 0:
-            yield ConfigProblem(f"leaderElection.{name}", "must be greater than zero")
-    if lease_s <= renew_s:
-        yield ConfigProblem("leaderElection.leaseDuration", "must be greater than renewDeadline")
-    if renew_s <= RETRY_JITTER * retry_s:
-        yield ConfigProblem(
-            "leaderElection.renewDeadline", f"must be greater than retryPeriod × {RETRY_JITTER}"
-        )
-    if election.resource_lock != "leases":
-        reason = f'must be "leases", not {election.resource_lock!r}'
-        yield ConfigProblem("leaderElection.resourceLock", reason)
-    for name, text in (
-        ("resourceName", election.resource_name),
-        ("resourceNamespace", election.resource_namespace),
-    ):
-        if not text:
-            yield ConfigProblem(f"leaderElection.{name}", "must not be empty")
 
 
 def _backoff_problems(config: SchedulerConfig) -> Iterator[ConfigProblem]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from koordinator.api import duration, quantity
+from koordinator.api.config_text import Duration
 from koordinator.api.quantity import RawQuantity
 from koordinator.scheduler.config.config import (
     LeaderElection,
@@ -21,7 +22,6 @@ from koordinator.scheduler.config.config import (
     ProfileConfig,
     SchedulerConfig,
 )
-from koordinator.scheduler.config.reader import Duration
 
 FIT = "NodeResourcesFit"
 

@@ -1,108 +1,32 @@
-"""From the text of a configuration to its struct: strictly, and with every problem at once.
+"""From the text of a configuration to its struct, for the scheduler: `config_text` with our versions and our error."""
 
-msgspec stops at the first thing that does not fit. People who edit a file want all of them, each with its
-path, so the body is walked along the types of the struct and only leaves are given to msgspec.
-"""
-
-import difflib
-import types
-import typing
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Union
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
-from koordinator.api import duration, yaml_text
-from koordinator.api.errors import KoordinatorError
+from koordinator.api import config_text
+from koordinator.api.config_text import ConfigFileError, problems_of, without_nulls
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
 
 
-class ConfigProblem(msgspec.Struct, frozen=True):
-    """The flaw at a place: `field` is a path such as `profiles[0].plugins.score`."""
+class SchedulerConfigError(ConfigFileError):
+    """The scheduler's configuration cannot be used."""
 
-    field: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.reason}"
-
-
-class SchedulerConfigError(KoordinatorError, ValueError):
-    """The configuration cannot be used: `field` is a path in the file, `reason` what is wrong there;
-    `problems` has all that were found, this one first."""
-
-    def __init__(self, field: str, reason: str, more: Iterable[ConfigProblem] = ()) -> None:
-        super().__init__(field, reason)
-        self.field, self.reason = field, reason
-        self.problems = (ConfigProblem(field, reason), *more)
-
-    @classmethod
-    def of(cls, problems: Iterable[ConfigProblem]) -> "SchedulerConfigError":
-        """Return one error for at least one problem."""
-        first, *more = problems
-        return cls(first.field, first.reason, more)
-
-    def __str__(self) -> str:
-        if len(self.problems) == 1:
-            return f"scheduler configuration: {self.problems[0]}"
-        lines = "".join(f"\n  {problem}" for problem in self.problems)
-        return f"scheduler configuration: {len(self.problems)} problems:{lines}"
-
-
-Check = Callable[[Any], object]
-"""Raises ValueError when a leaf that has the right type has a wrong value."""
-
-
-Duration = Annotated[str, msgspec.Meta(extra={"check": duration.parse})]
-"""Text such as `15s` or `1m30s`."""
+    of_what = "scheduler configuration"
 
 
 def read_yaml(text: str | bytes) -> Any:
     """Return the body of a YAML or JSON text. Raises: SchedulerConfigError."""
-    try:
-        return yaml_text.load(text)
-    except yaml_text.YamlError as error:
-        raise SchedulerConfigError("$", f"no YAML: {error}") from error
+    return config_text.read_yaml(text, SchedulerConfigError)
 
 
-def check_version(body: Any, kind: str, field: str = "") -> None:
+def check_version(body: Mapping[str, Any], kind: str, field: str = "") -> None:
     """Refuse a text whose `apiVersion` and `kind` are absent or not ours. Raises: SchedulerConfigError."""
-    prefix = f"{field}." if field else ""
-    if not isinstance(body, Mapping):
-        raise SchedulerConfigError(field or "$", f"expected a mapping, got {_word_of(body)}")
-    found = [
-        ConfigProblem(
-            f"{prefix}{name}",
-            f"must be {wanted}, not {body[name]!r}" if name in body else f"is missing; write {wanted}",
-        )
-        for name, wanted in (("apiVersion", API_VERSION), ("kind", kind))
-        if body.get(name) != wanted
-    ]
-    if found:
+    if found := config_text.version_problems(body, API_VERSION, kind, field):
         raise SchedulerConfigError.of(found)
-
-
-def problems_of(body: Any, kind: Any, field: str) -> list[ConfigProblem]:
-    """Everything in `body` that does not fit the type `kind`, in the order of the text."""
-    kind, checks = _bare(kind)
-    origin = typing.get_origin(kind)
-    if origin in (Union, types.UnionType):
-        members = [member for member in typing.get_args(kind) if member is not type(None)]
-        if body is None:
-            return []
-        if len(members) == 1:
-            return problems_of(body, members[0], field)
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return _problems_of_struct(body, kind, field)
-    if origin in (list, tuple) and isinstance(body, list):
-        item = typing.get_args(kind)[0]
-        return [each for i, part in enumerate(body) for each in problems_of(part, item, f"{field}[{i}]")]
-    if origin is dict and isinstance(body, Mapping):
-        item = typing.get_args(kind)[1]
-        return [each for key, part in body.items() for each in problems_of(part, item, f"{field}.{key}")]
-    return _problems_of_leaf(body, kind, checks, field)
 
 
 def convert(body: Any, kind: type[msgspec.Struct], field: str = "") -> Any:
@@ -111,89 +35,3 @@ def convert(body: Any, kind: type[msgspec.Struct], field: str = "") -> Any:
     if found := problems_of(body, kind, field):
         raise SchedulerConfigError.of(found)
     return msgspec.convert(body, kind)
-
-
-def without_nulls(body: Any) -> Any:
-    """Return the body without members that are null."""
-    if isinstance(body, Mapping):
-        return {key: without_nulls(part) for key, part in body.items() if part is not None}
-    if isinstance(body, list | tuple):
-        return [without_nulls(part) for part in body]
-    return body
-
-
-def _problems_of_struct(body: Any, kind: type[msgspec.Struct], field: str) -> list[ConfigProblem]:
-    if not isinstance(body, Mapping):
-        return [ConfigProblem(field or "$", f"expected a mapping, got {_word_of(body)}")]
-    prefix = f"{field}." if field else ""
-    fields = {each.encode_name: each for each in msgspec.structs.fields(kind)}
-    found: list[ConfigProblem] = []
-    for name, part in body.items():
-        known = fields.get(name)
-        if known is None:
-            if not kind.__struct_config__.forbid_unknown_fields:
-                continue  # a view of an API object, which has more fields than we read
-            found.append(ConfigProblem(f"{prefix}{name}", f'unknown field "{name}"{_hint(name, fields)}'))
-        else:
-            found += problems_of(part, known.type, f"{prefix}{name}")
-    missing = [name for name, each in fields.items() if each.required and name not in body]
-    found += [ConfigProblem(f"{prefix}{name}", "is missing") for name in missing]
-    return found or _problems_of_whole(body, kind, field)
-
-
-def _problems_of_whole(body: Any, kind: type[msgspec.Struct], field: str) -> list[ConfigProblem]:
-    """Return what the members of a struct break together (`__post_init__`)."""
-    try:
-        msgspec.convert(body, kind)
-    except (msgspec.ValidationError, ValueError) as error:
-        why = str(error).rpartition(" - at ")[0] or str(error)
-        # `resources: every weight must be 1` names the member that is wrong.
-        member, colon, rest = why.partition(": ")
-        names = {each.encode_name for each in msgspec.structs.fields(kind)}
-        if colon and member.partition(".")[0].partition("[")[0] in names:
-            return [ConfigProblem(f"{field}.{member}" if field else member, rest)]
-        return [ConfigProblem(field or "$", why)]
-    return []
-
-
-def _problems_of_leaf(body: Any, kind: Any, checks: tuple[Check, ...], field: str) -> list[ConfigProblem]:
-    try:
-        msgspec.convert(body, kind)
-        for check in checks:
-            check(body)
-    except (msgspec.ValidationError, ValueError) as error:
-        reason = str(error).rpartition(" - at ")[0] or str(error)
-        return [
-            ConfigProblem(
-                field or "$",
-                f"{reason}, got {body!r}" if "Expected" in reason and "got" not in reason else reason,
-            )
-        ]
-    return []
-
-
-def _bare(kind: Any) -> tuple[Any, tuple[Check, ...]]:
-    """Return the type without our own checks; msgspec's ranges stay on it."""
-    if typing.get_origin(kind) is not Annotated:
-        return kind, ()
-    inner, *notes = typing.get_args(kind)
-    checks = tuple(
-        note.extra["check"]
-        for note in notes
-        if isinstance(note, msgspec.Meta) and note.extra and "check" in note.extra
-    )
-    is_leaf = not (isinstance(inner, type) and issubclass(inner, msgspec.Struct))
-    return (kind if is_leaf and typing.get_origin(inner) is None else inner), checks
-
-
-def _hint(name: str, fields: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, fields, n=1)
-    return f' (did you mean "{close[0]}"?)' if close else ""
-
-
-def _word_of(body: Any) -> str:
-    return (
-        "nothing"
-        if body is None
-        else {list: "a list", str: "a text", bool: "a boolean"}.get(type(body), repr(body))
-    )

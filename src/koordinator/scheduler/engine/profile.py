@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from koordinator.api.config_text import ConfigProblem
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import (
@@ -21,7 +22,7 @@ from koordinator.scheduler.config.config import (
     SchedulerConfig,
     decode_args,
 )
-from koordinator.scheduler.config.reader import ConfigProblem, SchedulerConfigError
+from koordinator.scheduler.config.reader import SchedulerConfigError
 from koordinator.scheduler.engine.extensions import Extensions
 from koordinator.scheduler.engine.registry import PluginType, why_missing
 from koordinator.scheduler.plugin.framework import (

@@ -16,13 +16,14 @@ from aiohttp import web
 
 from koordinator import health, profiling, prometheus
 from koordinator.api import pod_resize, pod_resources, quantity, resources, scalars
+from koordinator.api.config_text import without_nulls
 from koordinator.api.core import Pod
 from koordinator.api.quantity import QuantityError
 from koordinator.health import Check, SliMetrics
 from koordinator.prometheus import Gauge, GaugeReading
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
-from koordinator.scheduler.config.reader import API_VERSION, without_nulls
+from koordinator.scheduler.config.reader import API_VERSION
 from koordinator.scheduler.engine.profile import Profile, read_plugins
 from koordinator.scheduler.engine.registry import PluginType
 from koordinator.scheduler.plugin.capabilities import ApiRequest, Endpoint
