@@ -1,8 +1,8 @@
 """Check the text of a component's configuration against its struct: strictly, and with every problem at once.
 
 msgspec stops at the first thing that does not fit. People who edit a file want all of them, each with its
-path, so the body is walked along the types of the struct and only leaves are given to msgspec. What all components'
-files have (the base of their structs, leader election) is here, too.
+path, so the body is walked along the types of the struct and only leaves are given to msgspec. The parts that all
+components' files have (the base of their structs, leader election) are here, too.
 """
 
 import difflib
