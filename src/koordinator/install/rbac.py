@@ -169,6 +169,15 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
         ),
         _rule("scheduling.koordinator.sh", "devices", "list watch", "GPUs, NICs and FPGAs"),
         _rule(
+            "",
+            "configmaps",
+            "list watch",
+            "templates of NPU slices",
+            names=("gpu-shared-resource-templates",),
+            in_namespace=True,
+        ),
+        _rule("", "nodes", "get patch", "locks that vendors' device plugins want (DevicePluginAdaption)"),
+        _rule(
             "scheduling.koordinator.sh",
             "clusternetworktopologies/status",
             "patch",

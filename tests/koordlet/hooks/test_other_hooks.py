@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api import labels
+from koordinator.api.annotations.device import HAMI_CORE
 from koordinator.api.errors import ProtocolError
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo_qos import CPUQOS, NetworkQOS, QOSPolicies, ResourceQOS, ResourceQOSStrategy
@@ -60,7 +61,7 @@ def test_a_score_is_valid_or_left_alone(value: int) -> None:
 
 
 SHARED = '{"gpu":[{"minor":1,"resources":{%s"koordinator.sh/gpu-memory-ratio":"50"}},{"minor":3}]}'
-HAMI = {labels.GPU_ISOLATION_PROVIDER: device_inject.HAMI_CORE}
+HAMI = {labels.GPU_ISOLATION_PROVIDER: HAMI_CORE}
 
 
 def test_a_shared_gpu_gets_limits_from_the_isolation_library() -> None:

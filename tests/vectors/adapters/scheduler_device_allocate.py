@@ -35,6 +35,7 @@ from koordinator.scheduler.plugins.device_share.reservations import (
     allocate_reserved,
     within,
 )
+from koordinator.scheduler.plugins.device_share.templates import GPUTemplates
 from tests.vectors.adapters.scheduler_device_request import amounts_of, texts_of
 from tests.vectors.compare import exact
 
@@ -107,9 +108,9 @@ def _strategy(case: Case) -> DeviceScoringStrategy | None:
 def _templates(case: Case) -> Any:
     if "templates" not in case:
         return None
-    return {
-        key: {name: amounts_of(wire) for name, wire in of.items()} for key, of in case["templates"].items()
-    }
+    return GPUTemplates(
+        {key: {name: amounts_of(wire) for name, wire in of.items()} for key, of in case["templates"].items()}
+    )
 
 
 def _limits(case: Case, node: NodeDevices) -> DeviceLimits:

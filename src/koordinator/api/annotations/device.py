@@ -64,6 +64,9 @@ class NodePartitionPolicy(enum.StrEnum):
     PREFER = "Prefer"
 
 
+HAMI_CORE = "HAMi-core"
+"""Who isolates shares of GPUs: the value of the label `gpu-isolation-provider`."""
+
 SAME_PCIE = "SamePCIe"
 """The one `required_scope` of a joint allocation."""
 

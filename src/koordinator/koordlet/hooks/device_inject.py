@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from koordinator.api import labels, quantity, resources
-from koordinator.api.annotations.device import DEVICE_ALLOCATED, DeviceAllocation, DeviceType
+from koordinator.api.annotations.device import DEVICE_ALLOCATED, HAMI_CORE, DeviceAllocation, DeviceType
 from koordinator.api.errors import ProtocolError
 from koordinator.host import network
 from koordinator.host.errors import ContentError
@@ -20,7 +20,6 @@ from koordinator.koordlet.hooks.contexts import (
 )
 from koordinator.koordlet.hooks.hook import Hook, HookRegistry
 
-HAMI_CORE = "HAMi-core"
 HAMI_LIBRARY = "/usr/local/vgpu/libvgpu.so"
 _WHOLE_PERCENT = 100
 

@@ -41,14 +41,15 @@ class Caches:
         self._transforms = normalization.by_view(normalization.PodSteps.of(gates))
         self.pods = self._informer(Pod)
         self.nodes = self._informer(Node)
-        self._informers: dict[type[Object], Informer[Any]] = {Node: self.nodes, Pod: self.pods}
+        self._informers: dict[_Key, Informer[Any]] = {(Node, "", ""): self.nodes, (Pod, "", ""): self.pods}
 
     def watch(self, watches: Iterable[Watch[Any]]) -> None:
         """Keep plugins informed, too: before the queue when they are added before its handlers are."""
         for watch in watches:
-            informer = self._informers.get(watch.view)
+            key = (watch.view, watch.namespace, watch.name)
+            informer = self._informers.get(key)
             if informer is None:
-                informer = self._informers[watch.view] = self._informer(watch.view)
+                informer = self._informers[key] = self._informer(*key)
             informer.add_handler(watch.on_add, watch.on_update, watch.on_delete)
 
     def live(self, pod: Pod) -> Pod | None:
@@ -63,27 +64,36 @@ class Caches:
 
     async def synced(self) -> None:
         """Until all are filled for the first time."""
-        for informer in self.informers:
-            await _first_list(informer)
+        for (_, _, name), informer in self._informers.items():
+            await _first_list(informer, _ABSENT_OR_SECRET if name else errors.NotFound)
 
     @property
     def informers(self) -> list[Informer[Any]]:
         """All, pods and nodes first."""
         return list(self._informers.values())
 
-    def _informer(self, view: type[T]) -> Informer[T]:
+    def _informer(self, view: type[T], namespace: str = "", name: str = "") -> Informer[T]:
         """Its objects are as everyone should see them: with current names of resources, for one."""
         rng = random.Random(self._rng.getrandbits(64))
-        return Informer(self._cluster, view, rng=rng, transform=self._transforms.get(view))
+        selector = f"metadata.name={name}" if name else ""
+        transform = self._transforms.get(view)
+        return Informer(self._cluster, view, namespace, rng=rng, field_selector=selector, transform=transform)
 
 
-async def _first_list(informer: Informer[Any]) -> None:
-    """Until an informer is filled, or the API says that it does not serve such objects (a CRD that is not
-    installed): the plugin then has no opinion until it is."""
+_Key = tuple[type[Object], str, str]
+"""What an informer follows: the view, and namespace and name where it is one object."""
+_ABSENT_OR_SECRET = (errors.NotFound, errors.Forbidden)
+
+
+async def _first_list(
+    informer: Informer[Any], without: type[errors.ApiError] | tuple[type[errors.ApiError], ...]
+) -> None:
+    """Until an informer is filled, or the API answers with an error of the kinds `without` (a CRD that is not
+    installed, say): the plugin then has no opinion until it is."""
     while not informer.synced.is_set():
-        if isinstance(informer.guard.last_error, errors.NotFound):
-            resource = informer.view.resource.qualified
-            log.warning("resource not served: going on without", extra={"resource": resource})
+        if isinstance(informer.guard.last_error, without):
+            facts = {"resource": informer.view.resource.qualified, "reason": str(informer.guard.last_error)}
+            log.warning("resource not served: going on without", extra=facts)
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SYNC_POLL_S):

@@ -45,6 +45,8 @@ class ClusterEvent(enum.Enum):
     """Devices of a node were reported for the first time."""
     DEVICE_UPDATED = "DeviceUpdate"
     DEVICE_DELETED = "DeviceDelete"
+    GPU_TEMPLATES = "GPUSharedResourceTemplates"
+    """Slices that NPUs can be cut into changed."""
     WILDCARD = "Wildcard"
     """Wakes everything."""
 

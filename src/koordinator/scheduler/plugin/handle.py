@@ -101,6 +101,9 @@ class Watch(msgspec.Struct, Generic[T], frozen=True):
     on_add: Callable[[T], Any]
     on_update: Callable[[T, T], Any]
     on_delete: Callable[[T], Any]
+    namespace: str = ""
+    name: str = ""
+    """With a name, the one object that has it there is followed, where its kind may be read."""
 
     @classmethod
     def newest(cls, view: type[T], put: Callable[[T], Any], drop: Callable[[T], Any]) -> "Watch[T]":
@@ -111,6 +114,20 @@ class Watch(msgspec.Struct, Generic[T], frozen=True):
     def changes(cls, view: type[T], changed: Callable[[T | None, T | None], Any]) -> "Watch[T]":
         """Watch objects as pairs of before and after: None before they came, and after they went."""
         return cls(view, lambda new: changed(None, new), changed, lambda old: changed(old, None))
+
+    @classmethod
+    def one(cls, view: type[T], namespace: str, name: str, changed: Callable[[T | None], Any]) -> "Watch[T]":
+        """Watch the one object of this name: None when it went."""
+
+        def put(new: T) -> None:
+            if (new.metadata.namespace, new.metadata.name) == (namespace, name):
+                changed(new)
+
+        def drop(old: T) -> None:
+            if (old.metadata.namespace, old.metadata.name) == (namespace, name):
+                changed(None)
+
+        return cls(view, put, lambda _, new: put(new), drop, namespace, name)
 
 
 class RecordKind(enum.StrEnum):

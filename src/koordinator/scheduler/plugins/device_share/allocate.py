@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from koordinator.api import labels, resources
+from koordinator.api import labels
 from koordinator.api.annotations.device import (
     SAME_PCIE,
     TOPOLOGY_SCOPE_LEVELS,
@@ -47,19 +47,13 @@ from koordinator.scheduler.plugins.device_share.request import (
     per_gpu,
     with_gpu_memory,
 )
+from koordinator.scheduler.plugins.device_share.templates import NO_TEMPLATE, GPUTemplates
 
 JOINT_VIOLATION = unschedulable("node(s) Device Joint-Allocate rules violation")
 MISSING_TREE = unresolvable("node(s) missing GPU Device Topology Tree")
 MULTI_SHARED = unresolvable("node(s) Unsupported Multi-Shared GPU")
 NONE_IN_SCOPE = unschedulable("Insufficient Topology Scoped GPU Devices")
 NO_GPU = unschedulable("Insufficient GPU Devices")
-NO_TEMPLATE = unresolvable("no matched GPU shared resource template")
-
-TEMPLATE_RESOURCES = frozenset((resources.HUAWEI_NPU_CORE,))
-"""Shared requests that name one of these must equal a template."""
-
-Templates = Mapping[str, Mapping[str, Amounts]]
-"""`vendor-model` → template → amounts."""
 
 
 class PodDevices(msgspec.Struct, frozen=True):
@@ -83,7 +77,7 @@ class AllocateOptions(msgspec.Struct, frozen=True):
     """The options for choosing devices. Without a strategy all devices score the same."""
 
     strategy: DeviceScoringStrategy | None = None
-    templates: Templates | None = None
+    templates: GPUTemplates | None = None
     """None when nobody configured any."""
     is_reserve: bool = False
     """Devices are really taken now, not only tried."""
@@ -283,13 +277,10 @@ class _Attempt:
         return frozenset(seen | {minor for minor in hidden if self.node.is_used(DeviceType.GPU, minor)})
 
     def _template(self, wanted: PerDevice) -> "_TemplateDecision":
-        if not wanted.is_shared or self.options.templates is None:
+        templates = self.options.templates
+        if templates is None or not templates.concern(wanted):
             return _TemplateDecision()
-        if not TEMPLATE_RESOURCES & wanted.amounts.keys():
-            return _TemplateDecision()
-        node_labels = self.node.node_labels
-        key = f"{node_labels.get(labels.GPU_VENDOR, '')}-{node_labels.get(labels.GPU_MODEL, '')}"
-        equal = [name for name, of in self.options.templates.get(key, {}).items() if of == wanted.amounts]
+        equal = templates.equal_on(self.node.node_labels, wanted.amounts)
         if not equal:
             return _TemplateDecision(status=NO_TEMPLATE)
         return _TemplateDecision(equal[0] if len(equal) == 1 else "")

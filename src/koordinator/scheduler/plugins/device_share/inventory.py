@@ -7,7 +7,7 @@ import msgspec
 
 from koordinator.api import label_selector, resource_vector, resources
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.annotations.device import DeviceAllocations
+from koordinator.api.annotations.device import AllocationExtension, DeviceAllocation, DeviceAllocations
 from koordinator.api.annotations.device import VirtualFunction as AllocatedVF
 from koordinator.api.device import Device, DeviceInfo, VirtualFunctionGroup
 from koordinator.api.quantity import RawQuantity
@@ -123,6 +123,30 @@ def held_by(allocations: DeviceAllocations) -> Held:
         ]
         for device_type, of_type in allocations.items()
     }
+
+
+def allocations_of(held: Held, ids: Mapping[str, Mapping[int, str]]) -> DeviceAllocations:
+    """Return what is written on a pod: its devices with their ids, which are given by type and minor."""
+    return {
+        device_type: [
+            DeviceAllocation(
+                minor=each.minor,
+                resources={
+                    name: resource_vector.amount_text(name, amount) for name, amount in each.amounts.items()
+                },
+                id=ids.get(device_type, {}).get(each.minor, ""),
+                extension=_extension(each),
+            )
+            for each in devices
+        ]
+        for device_type, devices in held.items()
+    }
+
+
+def _extension(held: HeldDevice) -> AllocationExtension | None:
+    if not (held.vfs or held.template):
+        return None
+    return AllocationExtension(vfs=list(held.vfs), gpu_shared_resource_template=held.template)
 
 
 def booked(node: NodeDevices, pods: Iterable[Held]) -> NodeDevices:

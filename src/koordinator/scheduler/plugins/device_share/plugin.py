@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from koordinator.api import labels, resource_vector
+from koordinator.api import labels
 from koordinator.api.annotations import device as annotation
 from koordinator.api.annotations import placement
-from koordinator.api.annotations.device import AllocationExtension, DeviceAllocation, DeviceAllocations
+from koordinator.api.annotations.device import DeviceAllocations, DeviceType
+from koordinator.api.core import ConfigMap
 from koordinator.api.device import Device
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
@@ -36,7 +37,8 @@ from koordinator.scheduler.plugin.framework import (
     default_normalize,
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, unresolvable
-from koordinator.scheduler.plugins.device_share import node_device_cache, request
+from koordinator.scheduler.plugins.device_share import adaption, node_device_cache, request
+from koordinator.scheduler.plugins.device_share.adaption import DevicePluginAdaption
 from koordinator.scheduler.plugins.device_share.allocate import (
     AllocateOptions,
     DeviceDecision,
@@ -53,9 +55,15 @@ from koordinator.scheduler.plugins.device_share.inventory import (
     Held,
     HeldDevice,
     NodeDevices,
+    allocations_of,
 )
 from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache, NodeDeviceRecord
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy, Picked
+from koordinator.scheduler.plugins.device_share.templates import (
+    NO_TEMPLATE,
+    GPUTemplatesConfig,
+    TemplateSource,
+)
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAAllocations
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
     NUMATopologyHint,
@@ -70,14 +78,6 @@ log = logging.getLogger(__name__)
 _ANNOTATIONS = (labels.DEVICE_ALLOCATE_HINT, labels.DEVICE_JOINT_ALLOCATE, labels.GPU_PARTITION_SPEC)
 _HINTS = (labels.SCHEDULING_HINT, labels.DEPRECATED_SCHEDULING_HINT)
 _NO_DEVICE = unresolvable("node(s) no longer has the chosen devices")
-
-
-class GPUTemplates(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """The place of templates for shared GPUs."""
-
-    config_map_namespace: str = ""
-    config_map_name: str = ""
-    matched_resources: list[str] = []
 
 
 class GPUModel(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -95,7 +95,7 @@ class DeviceShareArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     disable_device_numa_topology_alignment: bool = msgspec.field(
         default=False, name="disableDeviceNUMATopologyAlignment"
     )
-    gpu_shared_resource_templates_config: GPUTemplates | None = None
+    gpu_shared_resource_templates_config: GPUTemplatesConfig = GPUTemplatesConfig()
     gpu_share_unsupported_models: list[GPUModel] = []
 
 
@@ -156,6 +156,7 @@ class DeviceShare(
         ClusterEvent.DEVICE_ADDED,
         ClusterEvent.DEVICE_UPDATED,
         ClusterEvent.DEVICE_DELETED,
+        ClusterEvent.GPU_TEMPLATES,
         ClusterEvent.ASSIGNED_POD_DELETED,
         ClusterEvent.ASSIGNED_POD_UPDATED,
         ClusterEvent.NODE_ADDED,
@@ -170,12 +171,16 @@ class DeviceShare(
         self._unsupported: dict[str, frozenset[str]] = {}
         for each in args.gpu_share_unsupported_models:
             self._unsupported[each.vendor] = self._unsupported.get(each.vendor, frozenset()) | {each.model}
-        self._scored = AllocateOptions(args.scoring_strategy, is_reserve=True)
+        config = args.gpu_shared_resource_templates_config
+        self._templates = TemplateSource(config, self._templates_changed)
+        self._adaption = DevicePluginAdaption(handle) if handle.gates.is_on(adaption.GATE) else None
         self._columns: frozenset[int] = frozenset()
         self._names_seen = 0
         self.cache = handle.table.shared(NodeDeviceCache)
         self._numa = handle.table.shared(NUMAAllocations)
         handle.watch(Watch.changes(Device, self.set_device))
+        where = config.config_map_namespace, config.config_map_name
+        handle.watch(Watch.one(ConfigMap, *where, self._templates.set_config_map))
 
     # A pod
 
@@ -192,6 +197,9 @@ class DeviceShare(
             chosen,
             own.get(labels.GPU_ISOLATION_PROVIDER),
         )
+
+    def live_key(self, pod: PodInfo) -> Hashable:
+        return self._templates.version
 
     def _asks(self, pod: PodInfo) -> bool:
         names = self._table.registry.names
@@ -214,6 +222,9 @@ class DeviceShare(
                 annotation.DEVICE_JOINT_ALLOCATE.read(annotations, f"Pod {pod.key}"),
                 annotation.GPU_PARTITION_SPEC.read(annotations, f"Pod {pod.key}"),
             )
+            gpus = asked.by_type.get(DeviceType.GPU)
+            if parsed.status.is_success and gpus and self._templates.templates.refuse(request.per_gpu(gpus)):
+                return DeviceState(pod, asked, NO_TEMPLATE)
             return DeviceState(pod, asked, parsed.status, self._designated(pod))
         except ProtocolError as problem:
             return DeviceState(pod, PodDevices({}), unresolvable(str(problem)))
@@ -266,9 +277,13 @@ class DeviceShare(
             return DeviceDecision(status=status)
         try:
             limits = self._limits(state, devices, numa_nodes)
-            return allocate(devices, asked, limits, self._scored if scored else None)
+            return allocate(devices, asked, limits, self._options(scored))
         except (ProtocolError, QuantityError) as problem:
             return DeviceDecision(status=unresolvable(str(problem)))
+
+    def _options(self, scored: bool = False) -> AllocateOptions:
+        strategy = self._args.scoring_strategy if scored else None
+        return AllocateOptions(strategy, self._templates.templates, is_reserve=scored)
 
     def _limits(self, state: DeviceState, devices: NodeDevices, numa_nodes: int | None) -> DeviceLimits:
         limits = NO_LIMITS
@@ -294,7 +309,8 @@ class DeviceShare(
             return ProvidedHints()
         devices = record.devices
         try:
-            decision = numa_hints(devices, state.asked, self._limits(state, devices, None))
+            limits = self._limits(state, devices, None)
+            decision = numa_hints(devices, state.asked, limits, self._options())
         except (ProtocolError, QuantityError) as problem:
             return ProvidedHints(status=unresolvable(str(problem)))
         return ProvidedHints(
@@ -382,11 +398,17 @@ class DeviceShare(
             return SUCCESS
         if row is None:
             return _NO_DEVICE
-        allocations = allocations_of(held, self.cache.at(row))
+        allocations = allocations_of(held, self.cache.at(row).ids)
         patch.annotations[labels.DEVICE_ALLOCATED] = annotation.DEVICE_ALLOCATED.encode(allocations)
-        return SUCCESS
+        if self._adaption is None:
+            return SUCCESS
+        own = self.cache.at(row).devices.labels
+        return await self._adaption.write(patch, pod, node_name, allocations, own)
 
-    # Device objects
+    # Templates and Device objects
+
+    def _templates_changed(self) -> None:
+        self.handle.happened(QueueingEvent(ClusterEvent.GPU_TEMPLATES))
 
     def set_device(self, old: Device | None, new: Device | None) -> None:
         """Take in what is reported of a node's devices; None when nothing was before, or is any more."""
@@ -456,27 +478,3 @@ def _held(decision: DeviceDecision) -> Held:
 def _held_device(picked: Picked) -> HeldDevice:
     vfs = (picked.vf,) if picked.vf is not None else ()
     return HeldDevice(picked.minor, picked.amounts, vfs, picked.template)
-
-
-def allocations_of(held: Held, record: NodeDeviceRecord) -> DeviceAllocations:
-    """Return what is written on a pod: its devices with their ids."""
-    return {
-        device_type: [
-            DeviceAllocation(
-                minor=each.minor,
-                resources={
-                    name: resource_vector.amount_text(name, amount) for name, amount in each.amounts.items()
-                },
-                id=record.ids.get(device_type, {}).get(each.minor, ""),
-                extension=_extension(each),
-            )
-            for each in devices
-        ]
-        for device_type, devices in held.items()
-    }
-
-
-def _extension(held: HeldDevice) -> AllocationExtension | None:
-    if not (held.vfs or held.template):
-        return None
-    return AllocationExtension(vfs=list(held.vfs), gpu_shared_resource_template=held.template)
