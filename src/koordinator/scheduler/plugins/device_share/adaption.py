@@ -1,4 +1,4 @@
-"""What the device plugins of vendors expect on a pod besides our annotation, and the lock that two of them want on the
+"""Annotations that the device plugins of vendors expect beside ours, and the lock that two of them want on the
 node (gate DevicePluginAdaption). Source: behaviour/devices 12."""
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _LOCK_ATTEMPTS_MAX = 3
 
 
 class Adaption(msgspec.Struct, frozen=True):
-    """What to write on the pod; `node_lock` is the annotation by which the node is locked, empty for none."""
+    """Annotations and labels for the pod; `node_lock` is the annotation by which the node is locked, empty for none."""
 
     annotations: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
