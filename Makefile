@@ -12,6 +12,9 @@ MUTANTS ?= 100
 SEED    ?= 0
 BASE    ?= main
 
+# Tests start some hundred processes: compiled once, each begins half a second of CPU earlier.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help demo demo-node up quick test test-slow test-kernel test-clients test-real test-abuse test-mutation coverage lint docs manifests bench clean
 
 help: ## show this text

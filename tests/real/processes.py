@@ -25,7 +25,8 @@ class Program:
         self.name = name
         self.log = log
         self._command = list(command)
-        self._environment = {**os.environ, **(environment or {})}
+        # An installation has compiled bytecode: compiling at each start would cost half a second of CPU.
+        self._environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", **(environment or {})}
         self.process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
