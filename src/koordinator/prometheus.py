@@ -97,6 +97,44 @@ class GaugeReading:
             yield f"{self.name}{_labels(self.labels, values)} {_number(number)}"
 
 
+Samples = Iterable[tuple[Labels, float]]
+
+
+class GaugeOfObjects(Gauge):
+    """A gauge with samples of many objects: the text of each is kept, and written anew when the object has changed
+    since somebody last asked. `read` gives the samples of an object by its key; none when it is gone."""
+
+    def __init__(
+        self, name: str, description: str, labels: Sequence[str], read: Callable[[str], Samples]
+    ) -> None:
+        super().__init__(name, description, labels)
+        self._read = read
+        self._changed: set[str] = set()
+        self._texts: dict[str, str] = {}
+
+    def changed(self, keys: Iterable[str]) -> None:
+        """These objects have come, changed or gone."""
+        self._changed.update(keys)
+
+    def gone(self, key: str) -> None:
+        """The object is gone: nothing of it is kept."""
+        self._changed.discard(key)
+        self._texts.pop(key, None)
+
+    def lines(self) -> Iterator[str]:
+        """HELP, TYPE, and all lines of an object at once."""
+        for key in self._changed:
+            samples = sorted(self._read(key))
+            if samples:
+                self._texts[key] = "\n".join(self.line(number, *values) for values, number in samples)
+            else:
+                self._texts.pop(key, None)
+        self._changed.clear()
+        yield from self.head()
+        for key in sorted(self._texts):
+            yield self._texts[key]
+
+
 class HistogramSeries:
     """One histogram with its labels fixed; keep it where it is used often."""
 

@@ -64,8 +64,7 @@ INDIRECT: dict[str, Asked] = {
 
 # What plugins of the shipped profile will ask for that are not built in yet: the profile names them already.
 PLUGINS: dict[str, Asked] = {
-    "ElasticQuota": _all("get list watch create patch", "scheduling.sigs.k8s.io", "elasticquotas")
-    | _all("create", "", "pods/eviction"),
+    "Reservation": _all("list watch patch", "scheduling.koordinator.sh", "reservations"),
 }
 
 

@@ -176,7 +176,19 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
             names=("gpu-shared-resource-templates",),
             in_namespace=True,
         ),
-        _rule("", "nodes", "get patch", "locks that vendors' device plugins want (DevicePluginAdaption)"),
+        _rule(
+            "",
+            "nodes",
+            "get patch",
+            "locks that vendors' device plugins want (DevicePluginAdaption); whether a reservation's node is gone",
+        ),
+        _rule(
+            "scheduling.koordinator.sh",
+            "reservations",
+            "get list watch patch delete",
+            "room kept for pods to come: what it allocated for it; ended ones go",
+        ),
+        _rule("scheduling.koordinator.sh", "reservations/status", "patch", "its node, users and end"),
         _rule(
             "scheduling.koordinator.sh",
             "clusternetworktopologies/status",

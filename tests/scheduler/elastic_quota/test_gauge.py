@@ -9,11 +9,13 @@ from tests.scheduler.elastic_quota.test_lending import plugin_of
 from tests.scheduler.elastic_quota.test_plugin import fixed, member, quota
 from tests.scheduler.world import World, play
 
+NAME = "scheduler_elastic_quota_status"
+
 
 def lines(world: World, name: str) -> Iterator[str]:
     for line in world.scheduler.metrics.text().splitlines():
-        if line.startswith(f'{QuotaGauge.name}{{name="{name}"'):
-            yield line.removeprefix(QuotaGauge.name)
+        if line.startswith(f'{NAME}{{name="{name}"'):
+            yield line.removeprefix(NAME)
 
 
 def test_quotas_are_told_in_milli_cores_and_whole_units_until_they_are_gone() -> None:

@@ -7,7 +7,7 @@ worked out, a predicate bounds what may differ. Each deviation names its section
 `docs/deliberate-differences.md` and a word or two by which its line there is found.
 """
 
-from tests.vectors.deviations import gangs, manager, quotas, topology
+from tests.vectors.deviations import gangs, manager, quotas, reservations, topology
 from tests.vectors.deviations.question import Deviation, Question, derived
 
 _ADMISSION = "Pods at admission"
@@ -128,6 +128,14 @@ TABLE = (
         "Gangs",
         "(G6)",
         derived(gangs.with_all_gaps),
+    ),
+    Deviation(
+        "reservation-last-moment",
+        ("reservation-phase",),
+        "a reservation of which exactly no time is left ends in the next moment",
+        "Reservations",
+        "exactly no time",
+        derived(reservations.not_looked_at_in_the_last_moment),
     ),
     Deviation(
         "job-victims",

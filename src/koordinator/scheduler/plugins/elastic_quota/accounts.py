@@ -21,7 +21,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError, ResourceList
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster import errors
-from koordinator.prometheus import Gauge, Histogram, exponential
+from koordinator.prometheus import GaugeOfObjects, Histogram, Samples, exponential
 from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.capabilities import BackgroundController
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
@@ -46,44 +46,34 @@ from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
-class QuotaGauge:
+class QuotaGauge(GaugeOfObjects):
     """`scheduler_elastic_quota_status`, of all quotas but roots; in milli-cores and whole units.
 
-    Ten thousand quotas are some 160,000 samples: the text of each is kept, and written anew when the quota has changed
-    since somebody last asked. Source: behaviour/elastic-quota 16.
+    Ten thousand quotas are some 160,000 samples. Source: behaviour/elastic-quota 16.
     """
 
-    name = "scheduler_elastic_quota_status"
-    kind = Gauge.kind
-    labels = ("name", "resource", "tree", "is_parent", "parent", "field")
-
     def __init__(self, book: QuotaBook, changes: QuotaChanges) -> None:
+        labels = ("name", "resource", "tree", "is_parent", "parent", "field")
+        super().__init__(
+            "scheduler_elastic_quota_status", "What quotas have, ask for and use.", labels, self._samples
+        )
         self._book = book
         self._changes = changes
         self._listener: ChangeListener | None = None
-        self._gauge = Gauge(self.name, "What quotas have, ask for and use.", self.labels)
-        self._texts: dict[str, str] = {}
-        """Quota → its lines."""
 
     def lines(self) -> Iterator[str]:
         """HELP, TYPE, and all lines of a quota at once."""
         if self._listener is None:
             self._listener = self._changes.listen()
         self._changes.spread()
-        touched, drifted = self._listener.take()
-        for name in touched | drifted:
-            if text := self._text_of(name):
-                self._texts[name] = text
-            else:
-                self._texts.pop(name, None)
-        yield from self._gauge.head()
-        for name in sorted(self._texts):
-            yield self._texts[name]
+        for names in self._listener.take():
+            self.changed(names)
+        yield from super().lines()
 
-    def _text_of(self, name: str) -> str:
+    def _samples(self, name: str) -> Samples:
         found = self._book.find(name)
         if found is None or name == ROOT:
-            return ""
+            return ()
         tree, quota = found
         tree.bring_up_to_date(name)
         own = (self._book.forest.tree_ids.get(name, ""), str(quota.spec.is_parent).lower(), quota.spec.parent)
@@ -92,7 +82,7 @@ class QuotaGauge:
             for field, nanos in (*fields_of(quota), *self._unschedulable(quota))
             for resource, number in nanos.items()
         }
-        return "\n".join(self._gauge.line(number, *values) for values, number in sorted(samples.items()))
+        return samples.items()
 
     def _unschedulable(self, quota: Quota) -> Iterator[tuple[str, Nanos]]:
         """Yield what the root quota of a tree says of nodes that take no pods."""

@@ -3,6 +3,7 @@ event of it changes. Pure. Source: behaviour/reservations 4.1, 9 and 12."""
 
 import enum
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -43,6 +44,7 @@ class OwnerPod(msgspec.Struct, frozen=True):
     name: str
     requests: Amounts
     allocated_uid: str | None
+    has_ended: bool = False
 
 
 class Sync(msgspec.Struct, frozen=True):
@@ -108,8 +110,12 @@ def bound(reservation: Reservation, node: str, now_s: float) -> ReservationStatu
 
 
 def sync(reservation: Reservation, node_exists: bool, pods: Sequence[OwnerPod], now_s: float) -> Sync:
-    """One pass of the controller; `pods` are those on the reservation's node. Raises: ProtocolError when times of the
-    object are malformed."""
+    """Return what a pass of the controller makes of it; `pods` are those on the reservation's node.
+
+    A pod that has ended uses nothing any more, except that it has used up a reservation for one.
+
+    Raises: ProtocolError when times of the object are malformed.
+    """
     status = reservation.status
     if objects.is_terminated(reservation):
         return Sync(status, False, 0.0)
@@ -117,21 +123,32 @@ def sync(reservation: Reservation, node_exists: bool, pods: Sequence[OwnerPod], 
         return Sync(status, False, revisit_s(reservation, now_s))
     if reason := expiry_reason(reservation, node_exists, now_s):
         return Sync(_ended(reservation, objects.EXPIRED, now_s), True, 0.0, reason)
-    owners = sorted(
-        (pod for pod in pods if pod.allocated_uid == reservation.metadata.uid), key=lambda pod: pod.uid
-    )
+    is_once = objects.is_once(reservation)
+    using = (pod for pod in pods if pod.allocated_uid == reservation.metadata.uid)
+    owners = sorted((pod for pod in using if is_once or not pod.has_ended), key=lambda pod: pod.uid)
     held = resource_list.of(status.allocatable)
     allocated = resource_list.mask(resource_list.sum_of(owner.requests for owner in owners), held)
     current = [ObjectReference(namespace=each.namespace, name=each.name, uid=each.uid) for each in owners]
     known = sorted(status.current_owners, key=lambda owner: owner.uid)
     if known == current and resource_list.of(status.allocated) == allocated:
         return Sync(status, False, revisit_s(reservation, now_s))
-    used = _ended(reservation, objects.SUCCEEDED, now_s) if objects.is_once(reservation) else status
+    used = _ended(reservation, objects.SUCCEEDED, now_s) if is_once else status
     changed = msgspec.structs.replace(
         used, current_owners=current, allocated=resource_list.to_wire(allocated)
     )
     is_over = changed.phase == objects.SUCCEEDED
     return Sync(changed, True, 0.0 if is_over else revisit_s(reservation, now_s), "the owners changed")
+
+
+def difference(old: ReservationStatus, new: ReservationStatus) -> dict[str, Any]:
+    """Return what a merge patch of the status says, by wire name; {} when both are the same."""
+    was, now = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    changed = {key: now.get(key) for key in was.keys() | now.keys() if was.get(key) != now.get(key)}
+    for key in ("allocatable", "allocated"):
+        if changed.get(key):
+            # A name that a merge patch leaves out would stay.
+            changed[key] = {**dict.fromkeys(was.get(key, ())), **changed[key]}
+    return changed
 
 
 def expiry_reason(reservation: Reservation, node_exists: bool, now_s: float) -> str:
@@ -150,13 +167,13 @@ def expiry_reason(reservation: Reservation, node_exists: bool, now_s: float) -> 
 
 
 def revisit_s(reservation: Reservation, now_s: float) -> float:
-    """Return seconds until the next look at a reservation that has not ended; 0 when no time is left, or none is set.
-    Raises: ProtocolError."""
+    """Return seconds until the next look at a reservation that has not ended; 0 when no time is set. Raises:
+    ProtocolError."""
     end_s = _time(reservation, "spec.expires", reservation.spec.expires)
     ttl_s, created_s = _ttl_s(reservation), _created_s(reservation)
     if end_s is None and ttl_s and created_s is not None:
         end_s = created_s + ttl_s
-    if end_s is None or end_s == now_s:
+    if end_s is None:
         return 0.0
     return min(max(end_s - now_s, REVISIT_MIN_S), REVISIT_MAX_S)
 

@@ -1,0 +1,371 @@
+"""Keep the statuses of Reservations (who uses them, and their end), delete those that ended long ago, and tell their
+numbers to Prometheus. `lifecycle` decides what is to be done. Source: behaviour/reservations 12.
+
+A restart loses nothing, as all is worked out from the objects of the API. Nothing ends because a cache is behind: the
+API is asked for a node that seems to be gone, and a write is for the version that the decision was about.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from koordinator.api import labels, pod_labels, pod_resources
+from koordinator.api.core import Node, Pod
+from koordinator.api.errors import KoordinatorError, ProtocolError
+from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation, without_allocated
+from koordinator.cluster import errors
+from koordinator.cluster.controller import Controller
+from koordinator.prometheus import GaugeOfObjects, Samples
+from koordinator.scheduler.config.default_plugins import ReservationArgs
+from koordinator.scheduler.plugin.capabilities import BackgroundController
+from koordinator.scheduler.plugin.framework import Handle, Watch
+from koordinator.scheduler.plugins.reservation import lifecycle, objects
+from koordinator.scheduler.plugins.reservation.lifecycle import OwnerPod
+
+log = logging.getLogger(__name__)
+
+NAME = "ReservationController"
+MANY_OWNERS_PERIOD_S = 1.0
+"""The status of a reservation for many lists them all: it is written at most this often as they come and go."""
+SLICE = 256
+"""Reservations looked at for garbage before others have their turn."""
+
+
+class ReservationKey(NamedTuple):
+    """A reservation: another one of that name is not meant."""
+
+    name: str
+    uid: str
+
+    @classmethod
+    def of(cls, reservation: Reservation) -> "ReservationKey":
+        return cls(reservation.metadata.name, reservation.metadata.uid)
+
+    @classmethod
+    def used_by(cls, pod: Pod | None) -> "ReservationKey | None":
+        """Return the reservation that a pod on a node uses, ended pods included. Raises: ProtocolError."""
+        if (
+            pod is None
+            or not pod.spec.node_name
+            or labels.RESERVATION_ALLOCATED not in pod.metadata.annotations
+        ):
+            return None
+        allocated = RESERVATION_ALLOCATED.read(pod.metadata.annotations, f"Pod {pod.key}")
+        return cls(allocated.name, allocated.uid) if allocated is not None and allocated.uid else None
+
+
+class PlacedOwner(NamedTuple):
+    """A pod that names the reservation, where it is."""
+
+    pod: OwnerPod
+    node_name: str
+
+
+class ReservationBook:
+    """The reservations, the pods that name them and the nodes, as the API last said."""
+
+    def __init__(self) -> None:
+        self.reservations: dict[str, Reservation] = {}
+        """By name."""
+        self.nodes: set[str] = set()
+        self._on_node: defaultdict[str, set[ReservationKey]] = defaultdict(set)
+        self._users: defaultdict[ReservationKey, dict[str, PlacedOwner]] = defaultdict(dict)
+        """By uid of the pod."""
+
+    def find(self, key: ReservationKey) -> Reservation | None:
+        """Return the very reservation; None when it is gone, or another one has its name."""
+        found = self.reservations.get(key.name)
+        return found if found is not None and found.metadata.uid == key.uid else None
+
+    def put(self, reservation: Reservation) -> Reservation | None:
+        """Return what had the name before."""
+        former = self.drop(reservation.metadata.name)
+        self.reservations[reservation.metadata.name] = reservation
+        if reservation.status.node_name:
+            self._on_node[reservation.status.node_name].add(ReservationKey.of(reservation))
+        return former
+
+    def drop(self, name: str) -> Reservation | None:
+        """Return what had the name."""
+        known = self.reservations.pop(name, None)
+        if known is not None and known.status.node_name:
+            keys = self._on_node[known.status.node_name]
+            keys.discard(ReservationKey.of(known))
+            if not keys:
+                del self._on_node[known.status.node_name]
+        return known
+
+    def on_node(self, name: str) -> Sequence[ReservationKey]:
+        """Return the reservations that were placed on a node, ended ones included."""
+        return tuple(self._on_node.get(name, ()))
+
+    def owners(self, reservation: Reservation) -> list[OwnerPod]:
+        """Return the pods on the reservation's node that name it."""
+        users = self._users.get(ReservationKey.of(reservation), {})
+        return [user.pod for user in users.values() if user.node_name == reservation.status.node_name]
+
+    def users(self, key: ReservationKey) -> list[OwnerPod]:
+        """Return the pods that name a reservation, wherever they are."""
+        return [user.pod for user in self._users.get(key, {}).values()]
+
+    def add_user(self, key: ReservationKey, pod: Pod) -> None:
+        """The pod has a node and names the reservation. Raises: QuantityError."""
+        meta = pod.metadata
+        owner = OwnerPod(
+            meta.uid,
+            meta.namespace,
+            meta.name,
+            pod_resources.requests(pod),
+            key.uid,
+            has_ended=pod_labels.is_terminated(pod),
+        )
+        self._users[key][meta.uid] = PlacedOwner(owner, pod.spec.node_name)
+
+    def drop_user(self, key: ReservationKey, pod: Pod) -> None:
+        """The pod is gone, or names another one."""
+        users = self._users.get(key)
+        if users is not None and users.pop(pod.metadata.uid, None) is not None and not users:
+            del self._users[key]
+
+
+class ReservationController:
+    """Follows reservations all the time, writes and deletes while it leads."""
+
+    def __init__(self, args: ReservationArgs, handle: Handle) -> None:
+        self._args = args
+        self._handle = handle
+        self._book = ReservationBook()
+        self._gauges = _gauges(self._book) if args.resync_interval_seconds else ()
+        for gauge in self._gauges:
+            handle.metrics.registry.shared(gauge)
+        self._running: Controller[ReservationKey] | None = None
+        handle.watch(Watch.newest(Reservation, self._reservation_set, self._reservation_gone))
+        handle.watch(Watch.newest(Node, self._node_set, self._node_gone))
+        handle.watch(Watch.changes(Pod, self._pod_changed))
+
+    @classmethod
+    def of(cls, args: ReservationArgs, handle: Handle) -> "ReservationController":
+        """Return the scheduler's one. Its arguments are those of the first profile."""
+        return handle.shared(cls, lambda first: cls(args, first))
+
+    def loops(self) -> Sequence[BackgroundController]:
+        """Return the controllers that run beside scheduling."""
+        found = [BackgroundController(NAME, self.run)]
+        if self._args.gc_interval_seconds and not self._args.disable_garbage_collection:
+            found.append(BackgroundController("Reservation garbage", self._collect))
+        return found
+
+    async def run(self) -> None:
+        """Bring statuses up to date until cancelled."""
+        controller = Controller(NAME, self._reconcile, workers=self._args.controller_workers)
+        self._handle.metrics.queues.watch(NAME, controller.queue)
+        for reservation in self._book.reservations.values():
+            controller.queue.add(ReservationKey.of(reservation))
+        self._running = controller
+        try:
+            await controller.run()
+        finally:
+            self._running = None
+
+    # What happens
+
+    def _reservation_set(self, reservation: Reservation) -> None:
+        former = self._book.put(reservation)
+        for gauge in self._gauges:
+            gauge.changed((reservation.metadata.name,))
+        for key in {ReservationKey.of(each) for each in (former, reservation) if each is not None}:
+            self._look_at(key)
+
+    def _reservation_gone(self, reservation: Reservation) -> None:
+        self._book.drop(reservation.metadata.name)
+        for gauge in self._gauges:
+            gauge.gone(reservation.metadata.name)
+        self._look_at(ReservationKey.of(reservation))
+
+    def _node_set(self, node: Node) -> None:
+        self._book.nodes.add(node.metadata.name)
+
+    def _node_gone(self, node: Node) -> None:
+        name = node.metadata.name
+        self._book.nodes.discard(name)
+        for key in self._book.on_node(name):
+            self._look_at(key)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        before, now = self._used_by(old), self._used_by(new)
+        if before is not None and old is not None:
+            self._book.drop_user(before, old)
+        if now is not None and new is not None:
+            self._book.add_user(now, new)
+        for key in {each for each in (before, now) if each is not None}:
+            self._owners_changed(key)
+
+    def _used_by(self, pod: Pod | None) -> ReservationKey | None:
+        try:
+            return ReservationKey.used_by(pod)
+        except KoordinatorError as error:
+            log.warning("pod uses no reservation that anybody could read: %s", error)
+            return None
+
+    def _owners_changed(self, key: ReservationKey) -> None:
+        reservation = self._book.find(key)
+        is_for_many = reservation is not None and not objects.is_once(reservation)
+        self._look_at(key, MANY_OWNERS_PERIOD_S if is_for_many else 0.0)
+
+    def _look_at(self, key: ReservationKey, delay_s: float = 0.0) -> None:
+        if self._running is not None:
+            self._running.queue.add_after(key, delay_s)
+
+    # What is written
+
+    async def _reconcile(self, key: ReservationKey) -> float | None:
+        reservation = self._book.find(key)
+        if reservation is None:
+            await self._release(key)
+            return None
+        has_node = await self._has_node(reservation)
+        now_s = self._handle.clock.now()
+        try:
+            wanted = lifecycle.sync(reservation, has_node, self._book.owners(reservation), now_s)
+        except KoordinatorError as error:  # only a change of the object mends it
+            self._tell(reservation, "Warning", "InvalidReservation", str(error))
+            return None
+        if wanted.is_written and await self._write(reservation, wanted):
+            self._tell_end(reservation, wanted)
+        return wanted.revisit_s or None
+
+    async def _has_node(self, reservation: Reservation) -> bool:
+        """Return whether the node exists; when it seems not to, the API is asked. Raises: ApiError."""
+        name = reservation.status.node_name
+        if not name or name in self._book.nodes:
+            return True
+        try:
+            await self._handle.cluster.get(Node, name)
+        except errors.NotFound:
+            return False
+        return True
+
+    async def _write(self, reservation: Reservation, wanted: lifecycle.Sync) -> bool:
+        """Return whether it was written; not if the object is gone.
+
+        Raises: ApiError, which brings the reservation back after a pause: Conflict when it is not what it was.
+        """
+        meta = reservation.metadata
+        body: dict[str, Any] = {
+            "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+            "status": lifecycle.difference(reservation.status, wanted.status),
+        }
+        try:
+            stored = await self._handle.cluster.patch(Reservation, meta.name, body, subresource="status")
+        except errors.NotFound:
+            return False
+        if self._book.reservations.get(meta.name) is reservation:
+            self._book.put(stored)  # the watch has brought nothing newer meanwhile
+        return True
+
+    def _tell_end(self, reservation: Reservation, wanted: lifecycle.Sync) -> None:
+        match wanted.status.phase:
+            case objects.FAILED:
+                self._tell(reservation, "Normal", objects.EXPIRED, f"Ended: {wanted.reason}")
+            case objects.SUCCEEDED:
+                owners = ", ".join(f"{each.namespace}/{each.name}" for each in wanted.status.current_owners)
+                self._tell(
+                    reservation, "Normal", objects.SUCCEEDED, f"Used by {owners or 'a pod that is gone'}"
+                )
+
+    def _tell(self, reservation: Reservation, kind: str, reason: str, message: str) -> None:
+        self._handle.actions.event("", reservation, kind, reason, message, action="Reconciling")
+
+    async def _release(self, key: ReservationKey) -> None:
+        """Take the annotation from pods of a reservation that is deleted. Raises: ApiError."""
+        if not self._handle.gates.is_on("CleanExpiredReservationAllocated") or not self._book.users(key):
+            return
+        if not await self._is_served(key):
+            for owner in self._book.users(key):
+                await self._release_pod(key, owner)
+
+    async def _is_served(self, key: ReservationKey) -> bool:
+        """Return whether the API has the reservation: pods may be known before it. Raises: ApiError."""
+        try:
+            found = await self._handle.cluster.get(Reservation, key.name)
+        except errors.NotFound:
+            return False
+        return found.metadata.uid == key.uid
+
+    async def _release_pod(self, key: ReservationKey, owner: OwnerPod) -> None:
+        try:
+            pod = await self._handle.cluster.get(Pod, owner.name, owner.namespace)
+            if pod.metadata.uid != owner.uid or not _names(pod, key):
+                return
+            body = {
+                "metadata": {
+                    "uid": owner.uid,
+                    "resourceVersion": pod.metadata.resource_version,
+                    "annotations": {labels.RESERVATION_ALLOCATED: None},
+                }
+            }
+            await self._handle.cluster.patch(Pod, owner.name, body, owner.namespace)
+        except errors.NotFound:
+            return
+
+    # Garbage
+
+    async def _collect(self) -> None:
+        """Delete what ended long ago, until cancelled."""
+        while True:
+            await asyncio.sleep(self._args.gc_interval_seconds)
+            for number, reservation in enumerate(list(self._book.reservations.values())):
+                if number % SLICE == SLICE - 1:
+                    await asyncio.sleep(0)
+                await self._collect_one(reservation)
+
+    async def _collect_one(self, reservation: Reservation) -> None:
+        if not objects.is_terminated(reservation):
+            return
+        meta, keep_s = reservation.metadata, float(self._args.gc_duration_seconds)
+        try:
+            has_node = await self._has_node(reservation)
+            if lifecycle.is_garbage(reservation, has_node, keep_s, self._handle.clock.now()):
+                await self._handle.cluster.delete(Reservation, meta.name, uid=meta.uid)
+        except errors.NotFound:
+            return
+        except KoordinatorError as error:
+            log.warning("reservation not collected: %s", error, extra={"reservation": meta.name})
+
+
+def _names(pod: Pod, key: ReservationKey) -> bool:
+    try:
+        return without_allocated(pod.metadata.annotations, key.uid, f"Pod {pod.key}") is not None
+    except ProtocolError:
+        return False
+
+
+def _gauges(book: ReservationBook) -> tuple[GaugeOfObjects, ...]:
+    """Return the gauges of the numbers that `lifecycle` tells of each reservation."""
+
+    def phases(name: str) -> Samples:
+        found = book.reservations.get(name)
+        told = lifecycle.phase_gauges(found) if found is not None else {}
+        return [((name, phase), number) for phase, number in told.items()]
+
+    def amounts(name: str) -> Samples:
+        found = book.reservations.get(name)
+        told = lifecycle.resource_gauges(found) if found is not None else ()
+        return [((each.type, name, each.resource, each.unit), each.value) for each in told]
+
+    return (
+        GaugeOfObjects(
+            "scheduler_reservation_status_phase",
+            "1 for the phase of a reservation.",
+            ("name", "phase"),
+            phases,
+        ),
+        GaugeOfObjects(
+            "scheduler_reservation_resource",
+            "What reservations hold, what of it is used, and the share of it.",
+            ("type", "name", "resource", "unit"),
+            amounts,
+        ),
+    )
