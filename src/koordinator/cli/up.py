@@ -63,7 +63,17 @@ def read_gpus(text: str) -> tuple[int, str]:
     callback=lambda context, option, value: read_gpus(value),
     help="GPUs of each hollow node, such as 8 or 4:H100; its Device object and the node's resources tell of them.",
 )
-@click.option("--rdma", default=0, type=click.IntRange(0, CARDS_MAX), help="RDMA cards of each hollow node.")
+@click.option(
+    "--rdma",
+    default=0,
+    type=click.IntRange(0, CARDS_MAX),
+    help="RDMA cards of each hollow node, with four virtual functions each.",
+)
+@click.option(
+    "--partitions",
+    is_flag=True,
+    help="NVSwitches join the GPUs of each hollow node: they are given out in partitions of 1, 2, 4 or 8.",
+)
 @click.option(
     "--kubeconfig",
     default="kubeconfig",
@@ -194,6 +204,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     node_memory_gib: int
     gpus: tuple[int, str]
     rdma: int
+    partitions: bool
     kubeconfig: Path
     data_dir: Path | None
     port: int
@@ -264,7 +275,13 @@ def _node_shapes(asked: UpOptions) -> "tuple[NodeShape, ...]":
     count = (0 if asked.process_node else NODES) if asked.nodes is None else asked.nodes
     gpus, model = asked.gpus
     return alike(
-        count, asked.node_cpu, asked.node_memory_gib, gpus=gpus, gpu_model=model, rdma_cards=asked.rdma
+        count,
+        asked.node_cpu,
+        asked.node_memory_gib,
+        gpus=gpus,
+        gpu_model=model,
+        rdma_cards=asked.rdma,
+        has_partitions=asked.partitions,
     )
 
 

@@ -9,7 +9,8 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.clock import Clock
-from koordinator.local.nodes import topology_reports
+from koordinator.cluster import errors
+from koordinator.local.nodes import devices, topology_reports
 from koordinator.local.nodes.fleet import NodeShape
 from koordinator.local.nodes.hollow import HollowConfig
 from koordinator.simulate.virtual_time import run_virtual
@@ -47,7 +48,7 @@ def test_a_node_has_two_numa_nodes_with_half_of_its_cpus_and_memory() -> None:
 def test_small_machines_have_one_numa_node(cores: int, nodes: int) -> None:
     shape = NodeShape(name="n", cpu_milli=cores * 1000)
 
-    assert len(topology_reports.cpus(shape).by("node")) == topology_reports.numa_nodes(shape) == nodes
+    assert len(topology_reports.cpus(shape).by("node")) == devices.numa_nodes(shape) == nodes
     assert len(topology_reports.cpus(shape).cpus) == cores
 
 
@@ -103,7 +104,7 @@ def test_a_reservation_of_the_node_is_reported_and_a_lost_report_comes_back_with
 
 def test_cards_are_shared_out_to_numa_nodes_and_named_once() -> None:
     shape = NodeShape(name="n", gpus=8, gpu_model="H100", rdma_cards=3)
-    device = topology_reports.devices(shape, Node())
+    device = devices.report(shape, Node())
     assert device is not None
 
     gpus = [one for one in device.spec.devices if one.type == "gpu"]
@@ -115,14 +116,14 @@ def test_cards_are_shared_out_to_numa_nodes_and_named_once() -> None:
     assert [(one.minor, one.resources) for one in rdma] == [
         (n, {"koordinator.sh/rdma": "100"}) for n in range(3)
     ]
-    assert topology_reports.devices(NodeShape(name="n"), Node()) is None
+    assert devices.report(NodeShape(name="n"), Node()) is None
 
 
 @pytest.mark.parametrize(
     ("model", "gib"), [("A100-SXM4-80GB", 80), ("NVIDIA-T4", 16), ("H200", 141), ("", 80), ("Mystery", 80)]
 )
 def test_the_memory_of_a_gpu_follows_from_its_model(model: str, gib: int) -> None:
-    assert topology_reports.gpu_memory_bytes(model) == gib * 2**30
+    assert devices.gpu_memory_bytes(model) == gib * 2**30
 
 
 def test_devices_are_written_with_the_topology() -> None:
@@ -135,3 +136,42 @@ def test_devices_are_written_with_the_topology() -> None:
             assert [owner.uid for owner in device.metadata.owner_references] == [node.metadata.uid]
 
     run_virtual(main)
+
+
+def test_broken_cards_and_missing_reports_are_what_the_annotations_of_a_node_say() -> None:
+    async def health(w: World) -> list[bool]:
+        await asyncio.sleep(3)
+        return [one.health for one in (await w.cluster.get(Device, "node-0")).spec.devices]
+
+    async def annotate(w: World, **values: str | None) -> None:
+        names = {f"simulation.koordinator.sh/{key.replace('_', '-')}": text for key, text in values.items()}
+        await w.cluster.patch(Node, "node-0", {"metadata": {"annotations": names}})
+
+    async def main(clock: Clock) -> None:
+        async with world(clock, config=ON, gpus=2, rdma_cards=1) as w:
+            await annotate(w, unhealthy_devices="gpu/1, rdma/0")
+            assert await health(w) == [True, False, False]
+            device = await w.cluster.get(Device, "node-0")
+            assert [one.reason for one in device.spec.devices[1].conditions] == ["Xid79"]
+
+            await annotate(w, unhealthy_devices=None)
+            await w.cluster.delete(Device, "node-0")
+            assert await health(w) == [True, True, True], "the agent reports again"
+
+            await annotate(w, device_reports="off")
+            await w.cluster.delete(Device, "node-0")
+            with pytest.raises(errors.NotFound):
+                await health(w)
+            await annotate(w, device_reports=None)
+            assert await health(w) == [True, True, True]
+
+    run_virtual(main)
+
+
+def test_joined_gpus_are_reported_in_partitions() -> None:
+    device = devices.report(NodeShape(name="n", gpus=4, has_partitions=True), Node())
+    assert device is not None
+    assert device.metadata.labels["node.koordinator.sh/gpu-partition-policy"] == "Honor"
+    table = json.loads(device.metadata.annotations["scheduling.koordinator.sh/gpu-partitions"])
+    minors = {size: [one["minors"] for one in of_size] for size, of_size in table.items()}
+    assert minors == {"1": [[0], [1], [2], [3]], "2": [[0, 1], [2, 3]], "4": [[0, 1, 2, 3]]}

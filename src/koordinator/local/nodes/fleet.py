@@ -54,6 +54,13 @@ class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 0
     gpu_model: str = ""
     rdma_cards: int = 0
+    has_partitions: bool = False
+    """Whether NVSwitches join the GPUs, which are then given out in partitions only."""
+
+    @property
+    def has_devices(self) -> bool:
+        """Return whether the node has any cards."""
+        return bool(self.gpus or self.rdma_cards)
 
 
 def alike(
@@ -64,6 +71,7 @@ def alike(
     gpus: int = 0,
     gpu_model: str = "",
     rdma_cards: int = 0,
+    has_partitions: bool = False,
 ) -> tuple[NodeShape, ...]:
     """Return nodes of one size in three zones, named so that their names sort by number."""
     width = len(str(max(count - 1, 0)))
@@ -78,6 +86,7 @@ def alike(
             gpus=gpus,
             gpu_model=gpu_model,
             rdma_cards=rdma_cards,
+            has_partitions=has_partitions,
         )
         for number in range(count)
     )

@@ -4,9 +4,7 @@ The machine behind a node has CPUs by core and NUMA node, memory and cards; the 
 is reported of it.
 """
 
-import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -14,34 +12,23 @@ from koordinator.api import labels
 from koordinator.api.annotations.node import CPUBasicInfo
 from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
-from koordinator.api.meta import ObjectMeta, OwnerReference, to_wire
+from koordinator.api.meta import to_wire
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.cluster import errors
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
 from koordinator.host import sysfs
 from koordinator.host.sysfs import HostCPUTopology, Processor
-from koordinator.koordlet.report import device, topology_object
 from koordinator.koordlet.report import topology as node_topology
-from koordinator.koordlet.report.device import GPU, RDMACard
+from koordinator.koordlet.report import topology_object
 from koordinator.koordlet.report.reserved_cpus import KubeletConfig
 from koordinator.koordlet.report.topology import NUMANode
 from koordinator.koordlet.report.topology_object import Inputs, KubeletFacts
+from koordinator.local.nodes import devices
+from koordinator.local.nodes.devices import NO_FAULTS, DeviceFaults, numa_nodes, owner
 from koordinator.local.nodes.fleet import HollowFleet, NodeShape
 
-GPU_MODEL = "A100-SXM4-80GB"
-GPU_DRIVER = "550.54.15"
-_GIB = 2**30
-_GPU_MEMORY = {"T4": 16, "V100": 32, "A10": 24, "L40": 48, "A100": 80, "H100": 80, "H20": 96, "H200": 141}
-"""GiB of memory by a word of the model; the longest that fits counts."""
-_GPU_MEMORY_GIB = 80
-_CARDS_PER_SWITCH = 2
 _CPU_INFO = CPUBasicInfo(cpu_model="Hollow CPU", hyper_thread_enabled=True, vendor_id="Hollow")
-
-
-def numa_nodes(shape: NodeShape) -> int:
-    """Two where whole cores can be shared out evenly, else one."""
-    return 2 if shape.cpu_milli % 4_000 == 0 else 1
 
 
 def cpus(shape: NodeShape) -> HostCPUTopology:
@@ -70,67 +57,6 @@ def topology(shape: NodeShape, node: Node, pods: Sequence[Pod]) -> NodeResourceT
     return topology_object.compute(inputs).object
 
 
-def owner(node: Node) -> OwnerReference:
-    """Return the reference by which a report goes with its node."""
-    resource = Node.resource
-    return OwnerReference(
-        api_version=resource.api_version,
-        kind=resource.kind,
-        name=node.metadata.name,
-        uid=node.metadata.uid,
-        controller=True,
-        block_owner_deletion=True,
-    )
-
-
-def devices(shape: NodeShape, node: Node) -> Device | None:
-    """Return the Device object of a node with cards, None for one without."""
-    if not (shape.gpus or shape.rdma_cards):
-        return None
-    found = device.report(
-        [_gpu(shape, number) for number in range(shape.gpus)],
-        [],
-        [_rdma(shape, number) for number in range(shape.rdma_cards)],
-        gpu_model=device.common_model([shape.gpu_model or GPU_MODEL]) if shape.gpus else "",
-        driver_version=GPU_DRIVER,
-    )
-    meta = ObjectMeta(name=shape.name, labels=found.labels, owner_references=[owner(node)])
-    empty = Device(metadata=meta)
-    return msgspec.structs.replace(empty, spec=msgspec.structs.replace(empty.spec, devices=found.devices))
-
-
-def gpu_memory_bytes(model: str) -> int:
-    """Memory of a GPU of this model; of one that is not known, that of the usual one."""
-    words = [word for word in _GPU_MEMORY if word in model.upper().replace("-", " ").split()]
-    return (_GPU_MEMORY[max(words, key=len)] if words else _GPU_MEMORY_GIB) * _GIB
-
-
-def _gpu(shape: NodeShape, number: int) -> GPU:
-    place = _place(shape, number, shape.gpus, 0x10)
-    return GPU(
-        uuid=f"GPU-{number:08x}-0000-4000-8000-{zlib.crc32(shape.name.encode()):012x}",
-        minor=number,
-        memory_bytes=gpu_memory_bytes(shape.gpu_model or GPU_MODEL),
-        **place,
-    )
-
-
-def _rdma(shape: NodeShape, number: int) -> RDMACard:
-    place = _place(shape, number, shape.rdma_cards, 0x80)
-    return RDMACard(id=place["bus_id"], minor=number, is_healthy=True, **place)
-
-
-def _place(shape: NodeShape, number: int, count: int, first_bus: int) -> dict[str, Any]:
-    """Cards are spread over the NUMA nodes in order; two share a switch."""
-    numa_node = number * numa_nodes(shape) // count
-    on_node = number - -(-numa_node * count // numa_nodes(shape))
-    return {
-        "numa_node": numa_node,
-        "root_complex": f"pci0000:{numa_node * 0x40 + on_node // _CARDS_PER_SWITCH:02x}",
-        "bus_id": f"0000:{first_bus + number:02x}:00.0",
-    }
-
-
 ROWS_PER_TURN = 256
 """Nodes that are reported on between two chances for everything else that hollow nodes do."""
 
@@ -154,9 +80,12 @@ class TopologyReports:
         self._pods_on = pods_on
         self._nodes: dict[int, Node] = {}
         self._due: dict[int, None] = {}
+        self._faults: dict[int, DeviceFaults] = {}
         self._alike: dict[_Machine, NodeResourceTopology] = {}
         self._stored = factory.informer(NodeResourceTopology)
         self._stored.add_handler(on_delete=lambda obj: self._want(obj.metadata.name))
+        if any(shape.has_devices for shape in fleet.shapes):
+            factory.informer(Device).add_handler(on_delete=lambda obj: self._want(obj.metadata.name))
         factory.informer(Node).add_handler(
             self._node_changed, lambda _, new: self._node_changed(new), self._node_gone
         )
@@ -220,15 +149,16 @@ class TopologyReports:
             self._want(wanted.metadata.name)  # the cache is behind
 
     async def _write_devices(self, row: int, node: Node) -> None:
-        device = devices(self._fleet.shapes[row], node)
+        device = devices.report(self._fleet.shapes[row], node, self._faults.get(row, NO_FAULTS))
         if device is None:
             return
         body = to_wire(device)
         try:
             await self._cluster.create(Device, body)
         except errors.AlreadyExists:
-            patch = {"metadata": {"labels": device.metadata.labels}, "spec": to_wire(device)["spec"]}
-            await self._cluster.patch(Device, device.metadata.name, patch)
+            meta = body["metadata"]
+            own = {"labels": meta.get("labels", {}), "annotations": meta.get("annotations", {})}
+            await self._cluster.patch(Device, device.metadata.name, {"metadata": own, "spec": body["spec"]})
 
     def _node_changed(self, node: Node) -> None:
         row = self._fleet.row_of.get(node.metadata.name)
@@ -237,14 +167,23 @@ class TopologyReports:
         slim = topology_object.slim_node(node)
         if not slim.metadata.labels:  # what the kubelet keeps then does not matter
             slim = msgspec.structs.replace(slim, status=_NO_STATUS)
-        if self._nodes.get(row) != slim:
+        has_other_faults = self._is_news(row, devices.faults_of(node))
+        if self._nodes.get(row) != slim or has_other_faults:
             self._nodes[row] = slim
             self._due[row] = None
+
+    def _is_news(self, row: int, faults: DeviceFaults) -> bool:
+        """Keep what is wrong with the cards of a node; return whether it was otherwise before."""
+        before = self._faults.pop(row, NO_FAULTS)
+        if faults != NO_FAULTS:
+            self._faults[row] = faults
+        return faults != before
 
     def _node_gone(self, node: Node) -> None:
         row = self._fleet.row_of.get(node.metadata.name)
         if row is not None:
             self._nodes.pop(row, None)
+            self._faults.pop(row, None)
             self._due.pop(row, None)
 
     def _want(self, name: str) -> None:
