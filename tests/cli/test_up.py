@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from koordinator.cli.up import read_gpus
+from koordinator.cli.up_cards import read_gpus
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import ctypes
 import errno
 import logging
 import os
-import re
 import secrets
 import signal
 import socket
@@ -20,6 +19,7 @@ import msgspec
 from koordinator.api import quantity
 from koordinator.api.quantity import QuantityError
 from koordinator.cli import logs, options
+from koordinator.cli.up_cards import cards
 from koordinator.clock import Clock, SystemClock
 from koordinator.host.files import HOST_MODE
 
@@ -33,18 +33,6 @@ NODES = 10
 NODES_MAX = 20_000
 CPU_CORES_MAX = 1_024
 _LIVE_S = 2.0  # for the server of an earlier kubeconfig to answer
-CARDS_MAX = 64
-_MODEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
-
-
-def read_gpus(text: str) -> tuple[int, str]:
-    """Return number and model (empty: a usual one) of `N[:MODEL]`. Raises: BadParameter."""
-    number, colon, model = text.partition(":")
-    if not (number.isascii() and number.isdigit() and int(number) <= CARDS_MAX):
-        raise click.BadParameter(f"{number!r} is no number from 0 to {CARDS_MAX}; write 8 or 8:A100")
-    if colon and not _MODEL.fullmatch(model):
-        raise click.BadParameter(f"{model!r} cannot be a label, as models of GPUs are; write 8:A100")
-    return int(number), model
 
 
 @click.command(context_settings={"show_default": True})
@@ -56,24 +44,7 @@ def read_gpus(text: str) -> tuple[int, str]:
 )
 @click.option("--node-cpu", default=32, type=click.IntRange(1, CPU_CORES_MAX), help="Cores of each node.")
 @click.option("--node-memory-gib", default=128, type=click.IntRange(1, 65_536), help="Memory of each node.")
-@click.option(
-    "--gpus",
-    default="0",
-    metavar="N[:MODEL]",
-    callback=lambda context, option, value: read_gpus(value),
-    help="GPUs of each hollow node, such as 8 or 4:H100; its Device object and the node's resources tell of them.",
-)
-@click.option(
-    "--rdma",
-    default=0,
-    type=click.IntRange(0, CARDS_MAX),
-    help="RDMA cards of each hollow node, with four virtual functions each.",
-)
-@click.option(
-    "--partitions",
-    is_flag=True,
-    help="NVSwitches join the GPUs of each hollow node: they are given out in partitions of 1, 2, 4 or 8.",
-)
+@cards
 @click.option(
     "--kubeconfig",
     default="kubeconfig",

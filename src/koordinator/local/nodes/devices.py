@@ -41,7 +41,7 @@ REPORTS = DOMAIN + "device-reports"
 
 
 class DeviceFaults(msgspec.Struct, frozen=True):
-    """What the annotations of a Node say about its cards."""
+    """Faults of cards, as the annotations of a Node say."""
 
     unhealthy: frozenset[str] = frozenset()
     is_silent: bool = False
