@@ -6,6 +6,7 @@ import ctypes
 import errno
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
