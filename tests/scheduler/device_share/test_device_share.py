@@ -26,10 +26,10 @@ from koordinator.scheduler.plugins.device_share.hints import numa_hints
 from koordinator.scheduler.plugins.device_share.inventory import (
     DeviceLimits,
     NodeDevices,
-    booked,
     held_by,
     node_devices,
 )
+from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceRecord
 from koordinator.scheduler.plugins.device_share.request import RefusalKind, parse, per_gpu
 from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, allocate_reserved
 
@@ -91,7 +91,11 @@ def recorded(decision: DeviceDecision) -> DeviceAllocations:
 
 
 def node(*pods: DeviceAllocations, of: Device | None = None) -> NodeDevices:
-    return booked(node_devices(of or device(), {}), map(held_by, pods))
+    record = NodeDeviceRecord()
+    record.set_idle(node_devices(of or device(), {}))
+    for number, allocations in enumerate(pods):
+        record.hold(f"uid-{number}", held_by(allocations))
+    return record.devices
 
 
 def pod(

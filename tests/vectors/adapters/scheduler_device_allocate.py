@@ -28,6 +28,7 @@ from koordinator.scheduler.plugins.device_share.inventory import (
     NodeDevices,
     VisibleDevice,
 )
+from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceRecord
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy, Picked, in_order
 from koordinator.scheduler.plugins.device_share.reservations import (
     ReservedDevices,
@@ -50,7 +51,11 @@ def _node(case: Case, booked: list[ReservedDevices]) -> NodeDevices:
     for reservation in booked:
         pods += [_as_allocations(reservation.reserved), _as_allocations(reservation.used_by_owners)]
     node = inventory.node_devices(device, case.get("nodeLabels", {}))
-    return inventory.booked(node, map(inventory.held_by, pods))
+    record = NodeDeviceRecord()
+    record.set_idle(node)
+    for number, allocations in enumerate(pods):
+        record.hold(str(number), inventory.held_by(allocations))
+    return record.devices
 
 
 def _as_allocations(by_type: Any) -> DeviceAllocations:

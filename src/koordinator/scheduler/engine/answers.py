@@ -12,6 +12,7 @@ from koordinator.scheduler.engine import pick
 from koordinator.scheduler.engine.pick import Lookahead, Totals
 from koordinator.scheduler.engine.profile import Participation, Profile
 from koordinator.scheduler.plugin.framework import (
+    SCORE_MAX,
     FilterPlugin,
     Mask,
     Plugin,
@@ -99,6 +100,9 @@ def nothing_left_reason(plugins: list[str]) -> str:
     return f"node(s) didn't satisfy plugin(s) [{' '.join(plugins)}] simultaneously"
 
 
+_UNKNOWN = -1
+
+
 class WideFilter:
     """A filter that looks beyond the row, and its answers: valid where the local filters pass."""
 
@@ -122,6 +126,8 @@ class WideScorer:
         own_epoch = type(plugin).normal_epoch is not Plugin.normal_epoch
         self.has_normal_epoch = plugin.normalizes and own_epoch
         self._is_plain = type(plugin).normalize_at is ScorePlugin.normalize_at
+        self._highest, self._highest_count = _UNKNOWN, 0
+        """The highest raw score of the feasible rows, and how many have it."""
 
     @property
     def size_bytes(self) -> int:
@@ -137,6 +143,28 @@ class WideScorer:
             return False
         put(self._raw, rows, raw)
         return True
+
+    def note_highest(self, rows: Rows) -> None:
+        """All of the feasible `rows` (rows,) have just been normalised together."""
+        if self._raw is not None and self.plugin.normalizes_by_highest:
+            raw = at(self._raw, rows)
+            self._highest = int(raw.max(initial=_UNKNOWN))
+            self._highest_count = int(np.count_nonzero(raw == self._highest))
+
+    def move(self, row: int, raw: int) -> int | None:
+        """Take the raw score of a feasible row that stays one; return by how much its final score changes when no
+        other one does, else None."""
+        if self._raw is None or self._highest <= 0:
+            return 0 if self._raw is None and not raw else None
+        before = self._raw.item(row)
+        self._highest_count -= before == self._highest
+        if raw > self._highest or not (self._highest_count or raw == self._highest):
+            self._highest = _UNKNOWN
+            return None
+        self._highest_count += raw == self._highest
+        self._raw[row] = raw
+        scale = self._highest
+        return raw * SCORE_MAX // scale - before * SCORE_MAX // scale
 
     def final(self, state: Any, rows: Rows) -> Scores | int:
         """Return final scores (rows,) when `rows` are all that take part; one number when it is the same for all."""

@@ -21,12 +21,20 @@ from typing import Any
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.engine.answers import Answers, WideFilter, WideScorer, nothing_left_reason
-from koordinator.scheduler.engine.pick import LocalFilter, LocalScorer, Lookahead, folded, foresee
+from koordinator.scheduler.engine.answers import nothing_left_reason
+from koordinator.scheduler.engine.pick import (
+    BY_PLACEMENT,
+    LocalFilter,
+    LocalScorer,
+    Lookahead,
+    folded,
+    foresee,
+)
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.plugin.framework import Plugin, ScorePlugin, Scores, is_pass
+from koordinator.scheduler.engine.wide_answers import WideAnswers
+from koordinator.scheduler.plugin.framework import Plugin, Scores, is_pass
 from koordinator.scheduler.plugin.status import SUCCESS, unresolvable
-from koordinator.scheduler.table.columns import LEFT_OUT, NOT_FEASIBLE, Changes, Rows, at, put
+from koordinator.scheduler.table.columns import LEFT_OUT, NOT_FEASIBLE, Changes, Rows, put
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -37,7 +45,7 @@ cache, and below the size from which memory is fetched from the system each time
 _NO_ROWS: Rows = np.empty(0, np.intp)
 
 
-class Evaluation(Answers):
+class Evaluation(WideAnswers):
     """Works the answers out, and keeps them current."""
 
     def __init__(self, profile: Profile, table: NodeTable, pod: PodInfo) -> None:
@@ -177,30 +185,6 @@ class Evaluation(Answers):
             if plugin.name not in self._skips_score and not self._is_wide_scorer(plugin)
         ]
 
-    def _is_wide_scorer(self, plugin: ScorePlugin[Any]) -> bool:
-        return plugin.normalizes or self._profile.has_epoch(plugin)
-
-    def _choose_wide(self) -> None:
-        """The wide plugins that take part; those that did before keep their answers."""
-        capacity = self._table.capacity
-        filters = {wide.index: wide for wide in self._wide_filters}
-        self._wide_filters = [
-            filters.get(index) or WideFilter(index, plugin, capacity)
-            for index, plugin in enumerate(self._profile.filters)
-            if plugin.name not in self._skips_filter and self._profile.has_epoch(plugin)
-        ]
-        scorers = {scorer.plugin.name: scorer for scorer in self._wide_scorers}
-        self._wide_scorers = [
-            scorers.get(plugin.name) or WideScorer(plugin, weight, capacity)
-            for plugin, weight in self._profile.scorers
-            if plugin.name not in self._skips_score and self._is_wide_scorer(plugin)
-        ]
-        self._wide_reads = 0  # plain integers, as flags are slow
-        wide: list[Plugin[Any]] = [each.plugin for each in self._wide_filters]
-        wide += [each.plugin for each in self._wide_scorers]
-        for plugin in wide:
-            self._wide_reads |= int(plugin.reads)
-
     # Local plugins
 
     def _judge(self, rows: Rows, first: int = 0) -> int:
@@ -300,6 +284,9 @@ class Evaluation(Answers):
         if own is not None and own != NOT_FEASIBLE:  # else the filters have to say why
             self._sequence, self._placed_on = log.sequence, -1
             self._own[row] = own
+            if self._move_all(row):
+                self._normalise()
+                return
             part = self._wide_part if isinstance(self._wide_part, int) else int(self._wide_part[row])
             self.totals[row] = own + part
             self._lookahead.top.changed(row, own + part)
@@ -326,7 +313,9 @@ class Evaluation(Answers):
     @property
     def foresees(self) -> bool:
         """Return whether `totals_ahead` tells what placements change."""
-        return self.status.is_success and self._can_foresee()
+        is_known = all(plugin.foresees_everywhere for _, plugin, _, _ in self._local_filters)
+        is_local = not any(int(each.plugin.reads) & BY_PLACEMENT for each in self._wide_scorers)
+        return self.status.is_success and is_known and is_local and self._can_foresee()
 
     def _can_foresee(self) -> bool:
         """Return whether all plugins that take part know what a placement changes."""
@@ -408,85 +397,19 @@ class Evaluation(Answers):
         for wide in self._wide_filters:
             self._ask_filter(wide, everywhere if wide.plugin.name in stale else newly)
         renormalise = self._update_feasible(rows)
+        is_single = not (stale or renormalise) and newly.size == 1
         for scorer in self._wide_scorers:
             name = scorer.plugin.name
-            renormalise |= self._ask_scorer(scorer, everywhere if name in stale else newly)
+            if is_single and scorer.plugin.normalizes_by_highest:
+                renormalise |= self._move(scorer, newly.item())
+            else:
+                renormalise |= self._ask_scorer(scorer, everywhere if name in stale else newly)
         now = self._normal_epochs_now()
         if renormalise or stale or self._normal_epochs != now:
             self._normal_epochs = now
             self._normalise()
         else:
             self._total(touched)
-
-    def _ask_filter(self, wide: WideFilter, rows: Rows) -> None:
-        if rows.size:
-            put(wide.codes, rows, wide.plugin.filter(self.states[wide.plugin.name], rows))
-
-    def _ask_scorer(self, scorer: WideScorer, rows: Rows) -> bool:
-        """Ask a scorer again and return whether a raw score changed."""
-        if not rows.size:
-            return False
-        return scorer.set(rows, scorer.plugin.score(self.states[scorer.plugin.name], rows))
-
-    def _update_feasible(self, rows: Rows) -> bool:
-        """Work out again which of `rows` are feasible; return whether that changed for any."""
-        now = at(self._refused_by, rows) == 0
-        for wide in self._wide_filters:
-            now &= at(wide.codes, rows) == 0
-        before = at(self._is_feasible, rows)
-        gained = int(np.count_nonzero(now)) - int(np.count_nonzero(before))
-        if gained == 0 and np.array_equal(now, before):
-            return False
-        if not self._is_feasible.flags.writeable:  # shared with other evaluations until it differs
-            self._is_feasible = self._is_feasible.copy()
-        put(self._is_feasible, rows, now)
-        self.feasible_count += gained
-        return True
-
-    # Totals
-
-    def _normal_epochs_now(self) -> list[Hashable]:
-        return [
-            scorer.plugin.normal_epoch(self.states[scorer.plugin.name])
-            for scorer in self._wide_scorers
-            if scorer.has_normal_epoch
-        ]
-
-    def _normalise(self) -> None:
-        """Add what wide scorers say, and with it work out all totals."""
-        rows = self.feasible
-        same, part = 0, None
-        for scorer in self._wide_scorers if rows.size else ():
-            final = self._normalised(scorer, rows)
-            if isinstance(final, int):
-                same += scorer.weight * final
-            else:
-                part = scorer.weight * final if part is None else part + scorer.weight * final
-        self._wide_part = same
-        if part is not None:
-            part += same
-            self._wide_part = np.zeros(self.totals.size, np.int32)
-            put(self._wide_part, rows, part)
-        if self._lookahead is not None:
-            self._lookahead.top.forget()  # all totals change at once: following each would cost more than a new search
-        if self.totals.flags.writeable:
-            self.totals.fill(NOT_FEASIBLE)
-        else:
-            self.totals = self.totals.copy()
-        put(self.totals, rows, at(self._own, rows) + (same if part is None else part))
-
-    def _total(self, rows: Rows) -> None:
-        totals = self._own.take(rows)
-        totals += self._wide_part if isinstance(self._wide_part, int) else self._wide_part.take(rows)
-        is_feasible = self._is_feasible.take(rows)
-        if not is_feasible.all():
-            totals[~is_feasible] = NOT_FEASIBLE
-        self.totals[rows] = totals
-        if self._lookahead is not None:
-            if rows.size == 1:
-                self._lookahead.top.changed(rows.item(), totals.item())
-            else:
-                self._lookahead.top.forget()
 
 
 def _set_member(names: set[str], name: str, is_member: bool) -> None:

@@ -232,6 +232,9 @@ class FilterPlugin(Plugin[S]):
     """Refuses nodes."""
 
     reasons: ClassVar[type[Reason] | None] = None
+    foresees_everywhere: ClassVar[bool] = True
+    """Whether `filter_ahead`, where the plugin `foresees`, is right on all rows; otherwise it refuses what it cannot
+    tell."""
     fewer_pods_help: ClassVar[bool] = False
     """Whether taking pods away (from anywhere) never turns a pass into a refusal: preemption then need not ask
     again about nodes that pass as they are."""
@@ -382,10 +385,12 @@ class PreScorePlugin(Plugin[S]):
 class ScorePlugin(Plugin[S]):
     """Prefers nodes: higher is better, at most `SCORE_MAX` after normalisation.
 
-    `normalizes` is set by plugins whose final score of a row depends on the other feasible rows.
+    `normalizes` is set by plugins whose final score of a row depends on the other feasible rows;
+    `normalizes_by_highest` besides by those where that is `default_normalize`: on their highest raw score only.
     """
 
     normalizes: ClassVar[bool] = False
+    normalizes_by_highest: ClassVar[bool] = False
 
     @abc.abstractmethod
     def score(self, state: S, rows: Rows) -> Scores:

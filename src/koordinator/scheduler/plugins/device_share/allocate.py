@@ -112,7 +112,7 @@ def allocate(
         if not each.status.is_success:
             return DeviceDecision(status=each.status)
         wanted[device_type] = each
-    joint = _joint_types(pod)
+    joint = joint_types(pod)
     if joint and not options.is_reserve and _is_well_planned(node, pod):
         # Whoever labelled the node vouches for its NICs, so that trying them is left to Reserve.
         wanted = {t: each for t, each in wanted.items() if t not in joint[1:]}
@@ -144,7 +144,7 @@ def node_score(
     return total
 
 
-def _joint_types(pod: PodDevices) -> list[str]:
+def joint_types(pod: PodDevices) -> list[str]:
     """Return the types that belong together, the leading one first; none for a pod of one type."""
     if pod.joint is None or len(pod.by_type) < 2:
         return []

@@ -1,7 +1,7 @@
 """Keep which devices a node has, what is used, and what a pod may see of them. Source: behaviour/devices 5.1 and
 5.3."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -147,19 +147,6 @@ def _extension(held: HeldDevice) -> AllocationExtension | None:
     if not (held.vfs or held.template):
         return None
     return AllocationExtension(vfs=list(held.vfs), gpu_shared_resource_template=held.template)
-
-
-def booked(node: NodeDevices, pods: Iterable[Held]) -> NodeDevices:
-    """Return the node's devices with what these pods hold of them, and nothing else."""
-    used: dict[str, dict[int, Amounts]] = {}
-    taken: dict[str, set[str]] = {}
-    for pod in pods:
-        for device_type, devices in pod.items():
-            for device in devices:
-                add(used.setdefault(device_type, {}).setdefault(device.minor, {}), device.amounts)
-                taken.setdefault(device_type, set()).update(vf.bus_id for vf in device.vfs)
-    taken_vfs = {device_type: frozenset(bus_ids) for device_type, bus_ids in taken.items()}
-    return msgspec.structs.replace(node, used=used, taken_vfs=taken_vfs)
 
 
 def node_devices(device: Device, node_labels: Mapping[str, str]) -> NodeDevices:

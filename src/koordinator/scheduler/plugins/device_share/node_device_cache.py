@@ -5,8 +5,10 @@ annotations, those of assumed pods are what Reserve gave them; so the cache foll
 order they come.
 """
 
+import hashlib
 import logging
-from collections.abc import Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ from koordinator.api.device import Device
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.scheduler.plugins.device_share.allocate import PodDevices
+from koordinator.scheduler.plugins.device_share.columns import DeviceColumns
 from koordinator.scheduler.plugins.device_share.inventory import (
     NO_LIMITS,
     AmountsByMinor,
@@ -25,7 +28,6 @@ from koordinator.scheduler.plugins.device_share.inventory import (
     NodeDevices,
     VisibleDevice,
     add,
-    booked,
     held_by,
     node_devices,
     visible_device,
@@ -43,7 +45,9 @@ _NODE_LABELS = (
     labels.GPU_ISOLATION_PROVIDER,
 )
 """Labels of a node that allocation looks at."""
-_NO_DEVICES = NodeDevices()
+_DEVICE_LABELS = (labels.SECONDARY_DEVICE_WELL_PLANNED, labels.GPU_PARTITION_POLICY)
+"""Labels of a Device that allocation looks at."""
+NO_DEVICES = NodeDevices()
 
 
 class NodeDeviceRecord:
@@ -56,30 +60,44 @@ class NodeDeviceRecord:
         """Type and minor → id as reported: a UUID or a PCI address."""
         self.held: dict[str, Held] = {}
         """By uid of the pod."""
-        self.idle = _NO_DEVICES
+        self.idle = NO_DEVICES
         """What the node has, as if nobody held any."""
+        self.used: dict[str, dict[int, Mapping[str, int]]] = {}
+        """Type and minor → what pods use of the device, also of such as were not reported."""
+        self._vf_holders: dict[str, Counter[str]] = {}
+        """Type → bus id of a virtual function → how many pods hold it."""
         self._kind: bytes = b""
         self._devices: NodeDevices | None = None
-        self._signature: Hashable = None
+        self._signature: bytes | None = None
 
     @property
     def devices(self) -> NodeDevices:
         """Return the devices as they are now."""
         if self._devices is None:
-            self._devices = booked(self.idle, self.held.values())
-            self._signature = (self._kind, *_sorted_use(self._devices))
+            used = {device_type: dict(of_type) for device_type, of_type in self.used.items() if of_type}
+            taken = {
+                device_type: frozenset(of_type)
+                for device_type, of_type in self._vf_holders.items()
+                if of_type
+            }
+            self._devices = msgspec.structs.replace(self.idle, used=used, taken_vfs=taken)
         return self._devices
 
     @property
-    def signature(self) -> Hashable:
+    def signature(self) -> bytes:
         """Return what is equal for rows on which every pod gets the same answer."""
-        _ = self.devices
+        if self._signature is None:
+            used = [
+                (device_type, minor, sorted(amounts.items()))
+                for device_type, of_type in sorted(self.used.items())
+                for minor, amounts in sorted(of_type.items())
+            ]
+            taken = [
+                (device_type, sorted(of_type)) for device_type, of_type in sorted(self._vf_holders.items())
+            ]
+            use = msgspec.json.encode((used, taken))
+            self._signature = hashlib.blake2b(self._kind + use, digest_size=16).digest()
         return self._signature
-
-    @property
-    def is_known(self) -> bool:
-        """Return whether anything was heard of the row."""
-        return self.is_reported or bool(self.held)
 
     def set_idle(self, idle: NodeDevices) -> bool:
         """Set what the node has, whoever holds it; return whether that is news."""
@@ -87,22 +105,46 @@ class NodeDeviceRecord:
         kind = msgspec.json.encode((idle.devices, idle.labels, partitions, idle.node_labels))
         is_news = kind != self._kind
         self.idle, self._kind = idle, kind
-        self.changed()
+        self._forget()
         return is_news
 
-    def changed(self) -> None:
-        """Forget what followed from the holders."""
-        self._devices = None
+    def hold(self, uid: str, held: Held) -> None:
+        """Book what a pod holds that held nothing."""
+        self.held[uid] = held
+        self._count(held, 1)
+
+    def release(self, uid: str) -> Held:
+        """Drop what a pod holds, and return it."""
+        held = self.held.pop(uid, {})
+        self._count(held, -1)
+        return held
+
+    def _count(self, held: Held, sign: int) -> None:
+        for device_type, devices in held.items():
+            used = self.used.setdefault(device_type, {})
+            for device in devices:
+                left = _plus(used.get(device.minor, {}), device.amounts, sign)
+                if left:
+                    used[device.minor] = left
+                else:
+                    used.pop(device.minor, None)
+                for vf in device.vfs:
+                    holders = self._vf_holders.setdefault(device_type, Counter())
+                    holders[vf.bus_id] += sign
+                    if not holders[vf.bus_id]:
+                        del holders[vf.bus_id]
+        self._forget()
+
+    def _forget(self) -> None:
+        self._devices = self._signature = None
 
 
-def _sorted_use(devices: NodeDevices) -> tuple[Hashable, Hashable]:
-    """Return what is used and which virtual functions are taken, equal for equal use."""
-    used = sorted(
-        (device_type, minor, *sorted(amounts.items()))
-        for device_type, of_type in devices.used.items()
-        for minor, amounts in of_type.items()
-    )
-    return tuple(used), tuple(sorted((kind, *sorted(vfs)) for kind, vfs in devices.taken_vfs.items()))
+def _plus(used: Mapping[str, int], amounts: Mapping[str, int], sign: int) -> dict[str, int]:
+    """Return what is used with some more of it, or less; what is not used at all has no name."""
+    total = dict(used)
+    for name, amount in amounts.items():
+        total[name] = total.get(name, 0) + sign * amount
+    return {name: amount for name, amount in total.items() if amount}
 
 
 class NodeDeviceCache(RowKeeper):
@@ -110,6 +152,10 @@ class NodeDeviceCache(RowKeeper):
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
+        self.columns = DeviceColumns(table)
+        self.kinds: list[NodeDevices] = []
+        """What nodes and their Devices say beside the devices, each once; `DeviceColumns.kind` has the numbers."""
+        self._kind_of: dict[bytes, int] = {}
         self._records: dict[int, NodeDeviceRecord] = {}
         self._reports: dict[str, Device] = {}
         self._reserved: dict[str, Held] = {}
@@ -150,7 +196,7 @@ class NodeDeviceCache(RowKeeper):
             device_type: {minor: msgspec.structs.replace(entry, total={}) for minor, entry in of_type.items()}
             for device_type, of_type in record.idle.devices.items()
         }
-        if not record.set_idle(msgspec.structs.replace(record.idle, devices=unhealthy)):
+        if not self._set_idle(row, record, msgspec.structs.replace(record.idle, devices=unhealthy)):
             return None
         self._table.changes.add(row, RowChange.NODE)
         return row
@@ -177,7 +223,40 @@ class NodeDeviceCache(RowKeeper):
         for info in device.spec.devices:
             ids.setdefault(info.type, {})[info.minor or 0] = info.id
         record.ids = ids
-        return record.set_idle(node_devices(device, {key: own[key] for key in _NODE_LABELS if key in own}))
+        idle = node_devices(device, {key: own[key] for key in _NODE_LABELS if key in own})
+        return self._set_idle(row, record, idle)
+
+    def _set_idle(self, row: int, record: NodeDeviceRecord, idle: NodeDevices) -> bool:
+        """Set what a node has, in the columns, too; return whether that is news."""
+        if not record.set_idle(idle):
+            return False
+        self.columns.set_devices(row, self._kind_number(idle), idle.devices)
+        for device_type, used in record.used.items():
+            self._show_use(row, record, device_type, dict.fromkeys(used, _NOTHING))
+        return True
+
+    def _kind_number(self, idle: NodeDevices) -> int:
+        own = {key: idle.labels[key] for key in _DEVICE_LABELS if key in idle.labels}
+        partitions = {
+            key: idle.annotations[key] for key in (labels.GPU_PARTITIONS,) if key in idle.annotations
+        }
+        kind = NodeDevices(own, partitions, idle.node_labels)
+        number = self._kind_of.setdefault(msgspec.json.encode(kind, order="sorted"), len(self.kinds))
+        if number == len(self.kinds):
+            self.kinds.append(kind)
+        return number
+
+    def _show_use(
+        self, row: int, record: NodeDeviceRecord, device_type: str, before: Mapping[int, Mapping[str, int]]
+    ) -> None:
+        """Bring the columns of some devices up to date; `before` is what was used of each."""
+        columns = self.columns.by_type.get(device_type)
+        entries, used = record.idle.devices.get(device_type, {}), record.used.get(device_type, {})
+        if columns is None or not entries:
+            return
+        for slot, (minor, entry) in enumerate(entries.items()):
+            if minor in before:
+                columns.set_used(row, slot, entry, before[minor], used.get(minor, _NOTHING))
 
     def row_freed(self, row: int) -> None:
         self._records.pop(row, None)
@@ -239,21 +318,45 @@ class NodeDeviceCache(RowKeeper):
             self._table.changes.add(row, RowChange.PODS)
 
     def _hold(self, row: int, uid: str, held: Held) -> bool:
-        """Book what a pod holds; return whether that is news."""
+        """Book what a pod holds, in place of what it held; return whether that is news."""
         record = self.at(row)
         if record.held.get(uid) == held:
             return False
-        record.held[uid] = held
-        record.changed()
+        self._release(row, uid)
+        before = _used_of(record, held)
+        record.hold(uid, held)
+        self._changed(row, record, before)
         return True
 
     def _release(self, row: int, uid: str) -> bool:
         """Drop what a pod holds; return whether it held anything."""
         record = self._records.get(row)
-        if record is None or record.held.pop(uid, None) is None:
+        if record is None or uid not in record.held:
             return False
-        record.changed()
+        before = _used_of(record, record.held[uid])
+        record.release(uid)
+        self._changed(row, record, before)
         return True
+
+    def _changed(
+        self, row: int, record: NodeDeviceRecord, before: Mapping[str, Mapping[int, Mapping[str, int]]]
+    ) -> None:
+        self.columns.holders[row] = len(record.held)
+        for device_type, minors in before.items():
+            self._show_use(row, record, device_type, minors)
+
+
+_NOTHING: Mapping[str, int] = {}
+
+
+def _used_of(record: NodeDeviceRecord, held: Held) -> dict[str, dict[int, Mapping[str, int]]]:
+    """Return what pods use of the devices in `held`, by type and minor."""
+    return {
+        device_type: {
+            device.minor: record.used.get(device_type, {}).get(device.minor, _NOTHING) for device in devices
+        }
+        for device_type, devices in held.items()
+    }
 
 
 Json = dict[str, Any]

@@ -19,6 +19,7 @@ from koordinator.api.core import ConfigMap
 from koordinator.api.device import Device
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
+from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
@@ -35,9 +36,10 @@ from koordinator.scheduler.plugin.framework import (
     Scores,
     Watch,
     default_normalize,
+    passes,
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, unresolvable
-from koordinator.scheduler.plugins.device_share import adaption, node_device_cache, request
+from koordinator.scheduler.plugins.device_share import adaption, bulk, node_device_cache, request
 from koordinator.scheduler.plugins.device_share.adaption import DevicePluginAdaption
 from koordinator.scheduler.plugins.device_share.allocate import (
     AllocateOptions,
@@ -59,6 +61,7 @@ from koordinator.scheduler.plugins.device_share.inventory import (
 )
 from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache, NodeDeviceRecord
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy, Picked
+from koordinator.scheduler.plugins.device_share.pod_state import DeviceState, remembered
 from koordinator.scheduler.plugins.device_share.templates import (
     NO_TEMPLATE,
     GPUTemplatesConfig,
@@ -70,13 +73,15 @@ from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
     NUMATopologyHintProvider,
     ProvidedHints,
 )
-from koordinator.scheduler.table.columns import RowChange, Rows
+from koordinator.scheduler.table.columns import RowChange, Rows, at
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 
 _ANNOTATIONS = (labels.DEVICE_ALLOCATE_HINT, labels.DEVICE_JOINT_ALLOCATE, labels.GPU_PARTITION_SPEC)
 _HINTS = (labels.SCHEDULING_HINT, labels.DEPRECATED_SCHEDULING_HINT)
+_NOT_FORESEEN = 0xFFFF
+"""Code of rows where nobody can tell before it comes to it."""
 _NO_DEVICE = unresolvable("node(s) no longer has the chosen devices")
 
 
@@ -99,41 +104,6 @@ class DeviceShareArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     gpu_share_unsupported_models: list[GPUModel] = []
 
 
-class DeviceState:
-    """A pod's demand, and the answers of nodes so far; nodes that are alike answer alike."""
-
-    def __init__(
-        self,
-        pod: PodInfo,
-        asked: PodDevices,
-        status: Status = SUCCESS,
-        chosen: DeviceAllocations | None = None,
-    ) -> None:
-        self.pod = pod
-        self.asked = asked
-        self.status = status
-        self.chosen = chosen
-        """Devices that were chosen beforehand, by whoever plans for the scheduler."""
-        self.codes: dict[Hashable, int] = {}
-        self.points: dict[Hashable, int] = {}
-        self.statuses: list[Status] = []
-        self._code_of: dict[Status, int] = {}
-
-    def code_of(self, status: Status) -> int:
-        """Return the number of a refusal; 0 for success."""
-        if status.is_success:
-            return 0
-        code = self._code_of.get(status)
-        if code is None:
-            self.statuses.append(status)
-            code = self._code_of[status] = len(self.statuses)
-        return code
-
-
-ANSWERS_MAX = 16_384
-"""Answers that a class of pods remembers: some for each node of a large cluster."""
-
-
 class DeviceShare(
     NUMATopologyHintProvider[DeviceState | None],
     PreFilterPlugin[DeviceState | None],
@@ -151,7 +121,8 @@ class DeviceShare(
     in_rehearsals = True
     reads = RowChange.NODE | RowChange.PODS
     wakes_for_row = True
-    normalizes = True
+    normalizes = normalizes_by_highest = True
+    foresees_everywhere = False
     wakes_on = (
         ClusterEvent.DEVICE_ADDED,
         ClusterEvent.DEVICE_UPDATED,
@@ -174,6 +145,7 @@ class DeviceShare(
         config = args.gpu_shared_resource_templates_config
         self._templates = TemplateSource(config, self._templates_changed)
         self._adaption = DevicePluginAdaption(handle) if handle.gates.is_on(adaption.GATE) else None
+        self._strategy = args.scoring_strategy
         self._columns: frozenset[int] = frozenset()
         self._names_seen = 0
         self.cache = handle.table.shared(NodeDeviceCache)
@@ -222,12 +194,22 @@ class DeviceShare(
                 annotation.DEVICE_JOINT_ALLOCATE.read(annotations, f"Pod {pod.key}"),
                 annotation.GPU_PARTITION_SPEC.read(annotations, f"Pod {pod.key}"),
             )
+            chosen = self._designated(pod)
             gpus = asked.by_type.get(DeviceType.GPU)
-            if parsed.status.is_success and gpus and self._templates.templates.refuse(request.per_gpu(gpus)):
-                return DeviceState(pod, asked, NO_TEMPLATE)
-            return DeviceState(pod, asked, parsed.status, self._designated(pod))
+            status = parsed.status
+            if status.is_success and gpus and self._templates.templates.refuse(request.per_gpu(gpus)):
+                status = NO_TEMPLATE
+            return self._state(pod, asked, status, chosen)
         except ProtocolError as problem:
-            return DeviceState(pod, PodDevices({}), unresolvable(str(problem)))
+            return self._state(pod, PodDevices({}), unresolvable(str(problem)), None)
+
+    def _state(
+        self, pod: PodInfo, asked: PodDevices, status: Status, chosen: DeviceAllocations | None
+    ) -> DeviceState:
+        templates = self._templates.templates
+        demand = bulk.DeviceDemand.of(asked, self._strategy, templates, is_chosen=chosen is not None)
+        kinds = bulk.KindVerdicts(asked, demand, pod.pod.metadata.labels, self._unsupported)
+        return DeviceState(pod, asked, demand, kinds, status, chosen)
 
     def _designated(self, pod: PodInfo) -> DeviceAllocations | None:
         """Return the devices that the pod's annotation names, if its hint says that these are to be used."""
@@ -243,22 +225,46 @@ class DeviceShare(
     # Filter
 
     def filter(self, state: DeviceState | None, rows: Rows) -> ReasonCodes:
+        return self.filter_ahead(state, rows, 0)
+
+    def filter_ahead(self, state: DeviceState | None, rows: Rows, ahead: int | I64) -> ReasonCodes:
         if state is None:
-            return np.zeros(rows.size, np.uint16)
-        at, codes = self.cache.at, state.codes
-        if len(codes) > ANSWERS_MAX:
-            codes.clear()
-        answers = np.zeros(rows.size, np.uint16)
-        for index, row in enumerate(rows.tolist()):
-            record = at(row)
-            if not record.is_reported:
-                continue
-            signature = record.signature
-            code = codes.get(signature)
-            if code is None:
-                code = codes[signature] = state.code_of(self._try(state, record).status)
-            answers[index] = code
-        return answers
+            return passes(rows)
+        columns = self.cache.columns
+        reported = at(columns.is_reported, rows)
+        if reported.all():
+            return self._codes(state, rows, ahead)
+        codes = np.zeros(rows.size, np.uint16)
+        if reported.any():
+            of_reported = ahead if isinstance(ahead, int) else ahead[reported]
+            codes[reported] = self._codes(state, rows[reported], of_reported)
+        return codes
+
+    def _codes(self, state: DeviceState, rows: Rows, ahead: int | I64) -> ReasonCodes:
+        """Filter for rows with a Device."""
+        columns, demand = self.cache.columns, state.demand
+        state.follow(self.cache.kinds)
+        found = bulk.judge(columns, demand, state.kinds.partitions, rows, ahead)
+        if found.is_pass and not state.kind_codes.any():
+            return passes(rows)
+        codes = np.zeros(rows.size, np.uint16)
+        for status, is_meant in bulk.refusals(columns, demand, found, rows).items():
+            codes[is_meant] = state.code_of(status)
+        is_open = found.is_open
+        if state.kind_codes.any():
+            by_kind = state.kind_codes[at(columns.kind, rows)]
+            codes, is_open = np.where(by_kind > 0, by_kind, codes), is_open & (by_kind == 0)
+        if is_open.any():
+            is_now = is_open & (np.asarray(ahead) == 0)
+            codes[is_open & ~is_now] = _NOT_FORESEEN
+            for index in np.flatnonzero(is_now).tolist():
+                codes[index] = self._exact_code(state, self.cache.at(int(rows[index])))
+        return codes
+
+    def _exact_code(self, state: DeviceState, record: NodeDeviceRecord) -> int:
+        return remembered(
+            state.codes, record.signature, lambda: state.code_of(self._try(state, record).status)
+        )
 
     def _try(
         self,
@@ -296,10 +302,14 @@ class DeviceShare(
         return state.statuses[code - 1]
 
     def pods_matter(self, state: DeviceState | None, rows: Rows) -> Mask:
-        return np.fromiter((bool(self.cache.at(row).held) for row in rows.tolist()), np.bool_, rows.size)
+        found: Mask = at(self.cache.columns.holders, rows) > 0
+        return found
 
     def foresees(self, state: DeviceState | None) -> bool:
-        return state is None
+        """Return whether it does not matter which devices a pod gets: then so many of them are left after it.
+
+        Where it matters on single nodes, what lies ahead counts as refused, and the node is asked again."""
+        return state is None or state.demand.is_plain
 
     # NUMA nodes
 
@@ -338,25 +348,23 @@ class DeviceShare(
         return SKIP if state is None else SUCCESS
 
     def score(self, state: DeviceState | None, rows: Rows) -> Scores:
-        points = np.zeros(rows.size, np.int64)
         if state is None:
-            return points
-        known = state.points
-        if len(known) > ANSWERS_MAX:
-            known.clear()
+            return np.zeros(rows.size, np.int64)
+        if state.demand.is_scored_plainly:
+            return bulk.score(self.cache.columns, state.demand, self._strategy, rows)
+        points = np.zeros(rows.size, np.int64)
         for index, row in enumerate(rows.tolist()):
             record = self.cache.at(row)
-            if not record.is_reported:
-                continue
-            signature = record.signature
-            found = known.get(signature)
-            if found is None:
-                devices = record.devices
-                limits = self._limits(state, devices, None)
-                found = node_score(devices, state.asked, self._args.scoring_strategy, limits)
-                known[signature] = found
-            points[index] = found
+            if record.is_reported:
+                points[index] = self._exact_points(state, record)
         return points
+
+    def _exact_points(self, state: DeviceState, record: NodeDeviceRecord) -> int:
+        def work_out() -> int:
+            devices = record.devices
+            return node_score(devices, state.asked, self._strategy, self._limits(state, devices, None))
+
+        return remembered(state.points, record.signature, work_out)
 
     def normalize(self, state: DeviceState | None, scores: Scores) -> Scores:
         return default_normalize(scores)
@@ -372,7 +380,10 @@ class DeviceShare(
         record = self.cache.at(row)
         if not record.is_reported:
             return SUCCESS
-        decision = self._try(state, record, self._chosen_numa(pod), scored=True)
+        numa_nodes = self._chosen_numa(pod)
+        decision = state.choices.get(
+            (record.signature, numa_nodes), lambda: self._try(state, record, numa_nodes, scored=True)
+        )
         if decision.status.is_success:
             self.cache.reserve(row, pod.uid, _held(decision))
         return decision.status

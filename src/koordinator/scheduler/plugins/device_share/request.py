@@ -20,7 +20,7 @@ _VENDOR_GPUS = (resources.NVIDIA_GPU, resources.AMD_GPU, resources.HYGON_DCU)
 _NPU = (resources.HUAWEI_NPU_CORE, resources.HUAWEI_NPU_CPU, resources.HUAWEI_NPU_DVPP)
 _PERCENTAGES = (resources.GPU_CORE, resources.GPU_MEMORY_RATIO)
 _UNIT_CHECKED = (resources.GPU, resources.RDMA, resources.FPGA)
-_NAMES: dict[str, tuple[str, ...]] = {
+NAMES_BY_TYPE: dict[str, tuple[str, ...]] = {
     DeviceType.GPU: (
         *_VENDOR_GPUS,
         resources.GPU,
@@ -34,7 +34,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     DeviceType.FPGA: (resources.FPGA,),
 }
 NAMES = (
-    frozenset(name for names in _NAMES.values() for name in names) | resources.DEPRECATED_DEVICE_NAMES.keys()
+    frozenset(name for names in NAMES_BY_TYPE.values() for name in names)
+    | resources.DEPRECATED_DEVICE_NAMES.keys()
 )
 """Every name by which a pod asks for devices."""
 _ALONE = frozenset((*_VENDOR_GPUS, resources.GPU, resources.RDMA, resources.FPGA))
@@ -100,7 +101,7 @@ def parse(requests: ResourceList) -> PodDeviceRequest:
     amount is no quantity."""
     renamed = resources.rename_all(requests, resources.DEPRECATED_DEVICE_NAMES)
     by_type: dict[str, Amounts] = {}
-    for device_type, names in _NAMES.items():
+    for device_type, names in NAMES_BY_TYPE.items():
         asked = {name: resource_vector.amount(name, renamed[name]) for name in names if name in renamed}
         asked = {name: amount for name, amount in asked.items() if amount > 0}
         if not asked:
@@ -168,7 +169,7 @@ def per_device(
 ) -> PerDevice:
     """Return number of NICs or FPGAs on a node whose devices have these labels, and the amount of each."""
     hint = hint or DeviceHint()
-    name = _NAMES[device_type][0]
+    name = NAMES_BY_TYPE[device_type][0]
     amount = asked[name]
     refused = PerDevice(status=unresolvable(insufficient(device_type)))
     if not device_labels:

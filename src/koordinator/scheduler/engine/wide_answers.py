@@ -1,0 +1,135 @@
+"""Keep current what plugins say that look beyond a row, and the totals that follow.
+
+A wide plugin has an `epoch`, or it `normalizes`. What wide scorers add to the totals (`_wide_part`) is made anew when
+the set of feasible rows changed, or a raw score by which others are normalised; single rows follow by themselves.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from koordinator.scheduler.engine.answers import Answers, WideFilter, WideScorer
+from koordinator.scheduler.engine.pick import BY_PLACEMENT
+from koordinator.scheduler.plugin.framework import Plugin, ScorePlugin
+from koordinator.scheduler.table.columns import NOT_FEASIBLE, Rows, at, put
+
+
+class WideAnswers(Answers):
+    """Keeps feasibility and totals current from what local and wide plugins say."""
+
+    _wide_reads: int
+    """Kinds of changes that wide plugins read: plain integers, as flags are slow."""
+
+    def _is_wide_scorer(self, plugin: ScorePlugin[Any]) -> bool:
+        return plugin.normalizes or self._profile.has_epoch(plugin)
+
+    def _choose_wide(self) -> None:
+        """The wide plugins that take part; those that did before keep their answers."""
+        capacity = self._table.capacity
+        filters = {wide.index: wide for wide in self._wide_filters}
+        self._wide_filters = [
+            filters.get(index) or WideFilter(index, plugin, capacity)
+            for index, plugin in enumerate(self._profile.filters)
+            if plugin.name not in self._skips_filter and self._profile.has_epoch(plugin)
+        ]
+        scorers = {scorer.plugin.name: scorer for scorer in self._wide_scorers}
+        self._wide_scorers = [
+            scorers.get(plugin.name) or WideScorer(plugin, weight, capacity)
+            for plugin, weight in self._profile.scorers
+            if plugin.name not in self._skips_score and self._is_wide_scorer(plugin)
+        ]
+        self._wide_reads = 0  # plain integers, as flags are slow
+        wide: list[Plugin[Any]] = [each.plugin for each in self._wide_filters]
+        wide += [each.plugin for each in self._wide_scorers]
+        for plugin in wide:
+            self._wide_reads |= int(plugin.reads)
+
+    def _ask_filter(self, wide: WideFilter, rows: Rows) -> None:
+        if rows.size:
+            put(wide.codes, rows, wide.plugin.filter(self.states[wide.plugin.name], rows))
+
+    def _ask_scorer(self, scorer: WideScorer, rows: Rows) -> bool:
+        """Ask a scorer again and return whether a raw score changed."""
+        if not rows.size:
+            return False
+        return scorer.set(rows, scorer.plugin.score(self.states[scorer.plugin.name], rows))
+
+    def _move(self, scorer: WideScorer, row: int) -> bool:
+        """Ask a scorer again about one feasible row; return whether the scores of others change with it."""
+        rows = np.array([row], np.intp)
+        raw = scorer.plugin.score(self.states[scorer.plugin.name], rows)
+        more = scorer.move(row, raw.item()) if scorer.plugin.normalizes_by_highest else None
+        if more is None:
+            return scorer.set(rows, raw)
+        if more:
+            assert not isinstance(self._wide_part, int), "a raw score is known"
+            self._wide_part[row] += scorer.weight * more
+        return False
+
+    def _update_feasible(self, rows: Rows) -> bool:
+        """Work out again which of `rows` are feasible; return whether that changed for any."""
+        now = at(self._refused_by, rows) == 0
+        for wide in self._wide_filters:
+            now &= at(wide.codes, rows) == 0
+        before = at(self._is_feasible, rows)
+        gained = int(np.count_nonzero(now)) - int(np.count_nonzero(before))
+        if gained == 0 and np.array_equal(now, before):
+            return False
+        if not self._is_feasible.flags.writeable:  # shared with other evaluations until it differs
+            self._is_feasible = self._is_feasible.copy()
+        put(self._is_feasible, rows, now)
+        self.feasible_count += gained
+        return True
+
+    def _normal_epochs_now(self) -> list[Hashable]:
+        return [
+            scorer.plugin.normal_epoch(self.states[scorer.plugin.name])
+            for scorer in self._wide_scorers
+            if scorer.has_normal_epoch
+        ]
+
+    def _normalise(self) -> None:
+        """Add what wide scorers say, and with it work out all totals."""
+        rows = self.feasible
+        same, part = 0, None
+        for scorer in self._wide_scorers if rows.size else ():
+            final = self._normalised(scorer, rows)
+            scorer.note_highest(rows)
+            if isinstance(final, int):
+                same += scorer.weight * final
+            else:
+                part = scorer.weight * final if part is None else part + scorer.weight * final
+        self._wide_part = same
+        if part is not None:
+            part += same
+            self._wide_part = np.zeros(self.totals.size, np.int32)
+            put(self._wide_part, rows, part)
+        if self._lookahead is not None:
+            self._lookahead.top.forget()  # all totals change at once: following each would cost more than a new search
+        if self.totals.flags.writeable:
+            self.totals.fill(NOT_FEASIBLE)
+        else:
+            self.totals = self.totals.copy()
+        put(self.totals, rows, at(self._own, rows) + (same if part is None else part))
+
+    def _total(self, rows: Rows) -> None:
+        totals = self._own.take(rows)
+        totals += self._wide_part if isinstance(self._wide_part, int) else self._wide_part.take(rows)
+        is_feasible = self._is_feasible.take(rows)
+        if not is_feasible.all():
+            totals[~is_feasible] = NOT_FEASIBLE
+        self.totals[rows] = totals
+        if self._lookahead is not None:
+            if rows.size == 1:
+                self._lookahead.top.changed(rows.item(), totals.item())
+            else:
+                self._lookahead.top.forget()
+
+    def _move_all(self, row: int) -> bool:
+        """A placement was foreseen: ask the wide scorers that look at it about its row, which stays feasible; return
+        whether the scores of others change with it."""
+        moved = [
+            self._move(each, row) for each in self._wide_scorers if int(each.plugin.reads) & BY_PLACEMENT
+        ]
+        return any(moved)

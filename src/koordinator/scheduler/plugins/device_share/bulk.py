@@ -1,0 +1,278 @@
+"""Filter and Score of one pod over many nodes, from columns. Source: behaviour/devices 4 to 7.
+
+Says row by row what `allocate` and `node_score` say, without choosing devices: a pod that takes whichever devices have
+enough left fits where there are as many of them as it wants. Rows where it matters which devices these are (joint
+allocation, virtual functions, selectors, scopes, partitions that bind) are handed back, to be decided one by one.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.api import resources
+from koordinator.api.annotations.device import AllocateStrategy, DeviceType
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import QuantityError
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugin.framework import SCORE_MAX, Mask, Scores
+from koordinator.scheduler.plugin.status import Status, unresolvable, unschedulable
+from koordinator.scheduler.plugins.device_share import partition
+from koordinator.scheduler.plugins.device_share.allocate import (
+    NO_GPU,
+    PodDevices,
+    check_shared_gpu,
+    joint_types,
+)
+from koordinator.scheduler.plugins.device_share.columns import DeviceColumns, DeviceTypeColumns
+from koordinator.scheduler.plugins.device_share.inventory import NodeDevices
+from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
+from koordinator.scheduler.plugins.device_share.request import (
+    NAMES_BY_TYPE,
+    PerDevice,
+    insufficient,
+    per_device,
+    per_gpu,
+)
+from koordinator.scheduler.plugins.device_share.templates import GPUTemplates
+from koordinator.scheduler.table.columns import Rows, at
+
+Kinds = npt.NDArray[np.uint8]
+
+
+class TypeDemand(msgspec.Struct, frozen=True, eq=False):
+    """The demand for devices of one type: how many, and how much of each; `needs` is what all devices of a node must
+    offer for the columns to tell."""
+
+    device_type: str
+    wanted: PerDevice
+    needs: tuple[str, ...]
+
+
+class DeviceDemand(msgspec.Struct, frozen=True, eq=False):
+    """The demand of a pod on devices, in the terms of the columns."""
+
+    types: tuple[TypeDemand, ...]
+    is_plain: bool
+    """Whether any devices will do that have enough left."""
+    is_scored_plainly: bool
+    """Whether all devices of a node count in its score."""
+    is_whole_gpus: bool
+
+    @classmethod
+    def of(
+        cls, asked: PodDevices, strategy: DeviceScoringStrategy, templates: GPUTemplates, *, is_chosen: bool
+    ) -> "DeviceDemand":
+        """`is_chosen`: the pod's devices were chosen beforehand."""
+        types = tuple(_type_demand(asked, device_type) for device_type in asked.by_type)
+        has_selector = any(asked.hint(each).selector is not None for each in asked.by_type)
+        is_plain = all(_is_plain(asked, each, templates) for each in types)
+        is_whole = asked.is_whole_gpus
+        is_plain = is_plain and len(joint_types(asked)) < 2 and not (is_whole and asked.partition_spec)
+        names = {name for of_type in NAMES_BY_TYPE.values() for name in of_type}
+        is_known = all(each.name in names for each in strategy.resources)
+        return cls(
+            types,
+            is_plain=is_plain and not is_chosen,
+            is_scored_plainly=is_known and not has_selector and not is_chosen,
+            is_whole_gpus=is_whole,
+        )
+
+
+def _type_demand(asked: PodDevices, device_type: str) -> TypeDemand:
+    amounts = asked.by_type[device_type]
+    if device_type == DeviceType.GPU:
+        # A card without memory is given to nobody.
+        wanted = per_gpu(amounts)
+        return TypeDemand(device_type, wanted, tuple({*wanted.amounts, resources.GPU_MEMORY}))
+    hint = msgspec.structs.replace(asked.hint(device_type), selector=None)
+    wanted = per_device(device_type, amounts, [{}], hint)
+    return TypeDemand(device_type, wanted, tuple(wanted.amounts))
+
+
+def _is_plain(asked: PodDevices, demand: TypeDemand, templates: GPUTemplates) -> bool:
+    hint, amounts = asked.hint(demand.device_type), demand.wanted.amounts
+    if hint.selector is not None or hint.vf_selector is not None or not all(amounts.values()):
+        return False
+    if demand.device_type == DeviceType.GPU:
+        return not hint.required_topology_scope and not templates.concern(demand.wanted)
+    return hint.allocate_strategy != AllocateStrategy.APPLY_FOR_ALL
+
+
+PLAIN, LOOSE, BINDING = 0, 1, 2
+"""Kinds of nodes by their partition tables: none, one that need not be kept, one that must."""
+
+
+def partition_kind(kind: NodeDevices) -> int:
+    """Return how far whole GPUs of such nodes are given out in partitions."""
+    try:
+        found = partition.partitions_of(kind)
+    except (ProtocolError, QuantityError):
+        return BINDING
+    if found.is_binding:
+        return BINDING
+    return PLAIN if found.table is None else LOOSE
+
+
+class KindVerdicts:
+    """The verdicts on a pod that follow from the kind of a node (`NodeDeviceCache.kinds`), of kinds known by now."""
+
+    def __init__(
+        self,
+        asked: PodDevices,
+        demand: DeviceDemand,
+        pod_labels: Mapping[str, str],
+        unsupported: Mapping[str, frozenset[str]],
+    ) -> None:
+        self._asked, self._demand = asked, demand
+        self._labels, self._unsupported = pod_labels, unsupported
+        self.refusals: list[Status] = []
+        self.partitions: Kinds = np.zeros(0, np.uint8)
+        """(kinds,): `PLAIN`, `LOOSE` or `BINDING`; of a pod without whole GPUs always `PLAIN`."""
+
+    def follow(self, kinds: Sequence[NodeDevices]) -> bool:
+        """Take in kinds that are new; return whether there are any."""
+        first = len(self.refusals)
+        if first == len(kinds):
+            return False
+        more = []
+        for kind in kinds[first:]:
+            self.refusals.append(
+                check_shared_gpu(self._asked, self._labels, kind.node_labels, self._unsupported)
+            )
+            more.append(partition_kind(kind) if self._demand.is_whole_gpus else PLAIN)
+        self.partitions = np.concatenate([self.partitions, np.array(more, np.uint8)])
+        return True
+
+
+class DeviceVerdict(msgspec.Struct, frozen=True, eq=False):
+    """(rows,) each: `short_of` is the position of a type (from 1) of which too few devices have enough left, 0 where
+    there is none; `has_none` the same of a type that the node does not have; `is_open` rows that the columns cannot
+    tell about."""
+
+    short_of: I64
+    has_none: I64
+    is_open: Mask
+
+    @property
+    def is_pass(self) -> bool:
+        """Return whether all rows are known to pass."""
+        return not (self.short_of.any() or self.has_none.any() or self.is_open.any())
+
+
+def judge(
+    columns: DeviceColumns, demand: DeviceDemand, partitions: Kinds, rows: Rows, ahead: int | I64 = 0
+) -> DeviceVerdict:
+    """Filter `rows` (rows,), all of them reported; `partitions` as in `KindVerdicts`. `ahead` tells how many more such
+    pods are on each row, one number or (rows,)."""
+    short_of, has_none = np.zeros(rows.size, np.int64), np.zeros(rows.size, np.int64)
+    if not demand.is_plain:
+        return DeviceVerdict(short_of, has_none, np.ones(rows.size, np.bool_))
+    is_open = np.zeros(rows.size, np.bool_)
+    for position, each in enumerate(demand.types, 1):
+        of_type = columns.by_type[each.device_type]
+        has_none[(at(of_type.count, rows) == 0) & (has_none == 0)] = position
+        needs = of_type.bits_of(each.needs)
+        if needs is None:
+            # No device offers it: where there is a healthy one, that is not checked (4.2).
+            is_open |= at(of_type.is_healthy, rows).any(axis=0)
+            short_of[short_of == 0] = position
+            continue
+        is_open |= (at(of_type.common, rows) & needs) != needs
+        if demand.is_whole_gpus and each.device_type == DeviceType.GPU:
+            is_open |= _is_partitioned(columns, of_type, each.wanted, partitions, rows)
+        is_short, is_unknown = _short(of_type, each.wanted, rows, ahead)
+        is_open |= is_unknown
+        short_of[is_short & (short_of == 0)] = position
+    return DeviceVerdict(short_of, has_none, is_open & (has_none == 0))
+
+
+def _fits(of_type: DeviceTypeColumns, amounts: Mapping[str, int], rows: Rows) -> Mask:
+    """(slots, rows): devices that have enough left."""
+    found: Mask | None = None
+    for name, amount in amounts.items():
+        enough = at(of_type.free(name), rows) >= amount
+        found = enough if found is None else found & enough
+    assert found is not None, "a pod asks for something"
+    return found
+
+
+def _short(of_type: DeviceTypeColumns, wanted: PerDevice, rows: Rows, ahead: int | I64) -> tuple[Mask, Mask]:
+    """Rows with too few devices that have enough left; and rows where that cannot be foreseen, as it depends on which
+    devices the pods before would get."""
+    unknown = np.zeros(rows.size, np.bool_)
+    if isinstance(ahead, int) and ahead == 0:
+        return np.count_nonzero(_fits(of_type, wanted.amounts, rows), axis=0) < wanted.count, unknown
+    copies: I64 | None = None
+    for name, amount in wanted.amounts.items():
+        each = at(of_type.free(name), rows) // amount
+        copies = each if copies is None else np.minimum(copies, each)
+    assert copies is not None, "a pod asks for something"
+    if wanted.count == 1:
+        return copies.sum(axis=0) <= ahead, unknown
+    left = np.count_nonzero(copies, axis=0) - ahead * wanted.count
+    unknown |= (copies > 1).any(axis=0)
+    return left < wanted.count, unknown & (np.asarray(ahead) > 0)
+
+
+def _is_partitioned(
+    columns: DeviceColumns, gpus: DeviceTypeColumns, wanted: PerDevice, partitions: Kinds, rows: Rows
+) -> Mask:
+    """Rows where whole GPUs are given out as a partition table says: one that need not be kept makes a difference only
+    where idle cards have too little."""
+    if not partitions.any():
+        return np.zeros(rows.size, np.bool_)
+    of_rows = partitions[at(columns.kind, rows)]
+    is_odd = at(gpus.is_healthy, rows) & ~at(gpus.is_used, rows) & ~_fits(gpus, wanted.amounts, rows)
+    found: Mask = (of_rows == BINDING) | ((of_rows == LOOSE) & is_odd.any(axis=0))
+    return found
+
+
+def refusals(
+    columns: DeviceColumns, demand: DeviceDemand, found: DeviceVerdict, rows: Rows
+) -> Mapping[Status, Mask]:
+    """Return the words for what `judge` refused, and for which of `rows` (rows,) each of them is."""
+    texts: dict[Status, Mask] = {}
+    for position, each in enumerate(demand.types, 1):
+        has_none = found.has_none == position
+        is_short = (found.short_of == position) & (found.has_none == 0) & ~found.is_open
+        if has_none.any():
+            texts[unresolvable(insufficient(each.device_type))] = has_none
+        if not is_short.any():
+            continue
+        generic = unschedulable(insufficient(each.device_type))
+        if each.device_type == DeviceType.GPU and not (each.wanted.is_shared and each.wanted.count > 1):
+            has_places = at(columns.by_type[each.device_type].has_places, rows)
+            texts[NO_GPU] = is_short & has_places
+            texts[generic] = is_short & ~has_places
+        else:
+            texts[generic] = is_short
+    return texts
+
+
+def score(
+    columns: DeviceColumns, demand: DeviceDemand, strategy: DeviceScoringStrategy, rows: Rows
+) -> Scores:
+    """Return `node_score` of `rows` (rows,), which pass Filter, for a pod that is scored plainly."""
+    total = np.zeros(rows.size, np.int64)
+    for each in demand.types:
+        of_type = columns.by_type[each.device_type]
+        points, weights = np.zeros(rows.size, np.int64), np.zeros(rows.size, np.int64)
+        for resource in strategy.resources:
+            if not of_type.knows(resource.name):
+                continue
+            capacity, left = (
+                at(of_type.total_sum(resource.name), rows),
+                at(of_type.free_sum(resource.name), rows),
+            )
+            used = capacity - left + each.wanted.amounts.get(resource.name, 0)
+            part = (
+                np.minimum(used, capacity)
+                if strategy.type == "MostAllocated"
+                else np.maximum(capacity - used, 0)
+            )
+            points += resource.weight * (part * SCORE_MAX // np.maximum(capacity, 1))
+            weights += resource.weight * (capacity > 0)
+        total += points // np.maximum(weights, 1)
+    return total

@@ -1,0 +1,232 @@
+"""Columns of the node table for devices: what each of them offers, and what is left. Source: behaviour/devices 5.1.
+
+Arrays end in the row. A slot is the position of a device among those of its type on its node, by ascending minor; slots
+without a device are not healthy and offer nothing. Amounts are in base units (percent, bytes, cores), and only those
+that a pod can ask for.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.api.annotations.device import DeviceType
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugins.device_share.inventory import DeviceEntry
+from koordinator.scheduler.plugins.device_share.request import NAMES_BY_TYPE
+from koordinator.scheduler.table.columns import ColumnSpec, TableColumn
+from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, NodeTable
+
+Mask = npt.NDArray[np.bool_]
+
+SLOTS_MAX = 64
+"""Devices of a type on one node that have a slot; what lies beyond counts in sums, and `common` says nothing there."""
+
+
+class _Amounts(msgspec.Struct, frozen=True, eq=False):
+    """The amounts of one resource that devices offer. `total` and `free` are (slots, rows), the sums (rows,)."""
+
+    total: TableColumn
+    free: TableColumn
+    total_sum: TableColumn
+    free_sum: TableColumn
+    bit: int
+    """In `DeviceTypeColumns.common`."""
+
+
+class DeviceTypeColumns:
+    """The devices of one type on all nodes."""
+
+    def __init__(self, table: NodeTable, device_type: str) -> None:
+        self._table, self._type = table, device_type
+        self._names = frozenset(NAMES_BY_TYPE[device_type])
+        self._amounts: dict[str, _Amounts] = {}
+        self._slots = 1
+        self._count = self._add("count", np.int32, is_per_slot=False)
+        self._common = self._add("common", np.int64, is_per_slot=False, fill=-1)
+        self._has_places = self._add("hasPlaces", np.bool_, is_per_slot=False, fill=True)
+        self._is_healthy = self._add("isHealthy", np.bool_)
+        self._is_used = self._add("isUsed", np.bool_)
+
+    # Reading
+
+    @property
+    def count(self) -> npt.NDArray[np.int32]:
+        """(rows,): devices, whether healthy or not."""
+        values: npt.NDArray[np.int32] = self._count.values
+        return values
+
+    @property
+    def common(self) -> I64:
+        """(rows,): the resources of which each healthy device has some, as bits (`bits_of`)."""
+        values: I64 = self._common.values
+        return values
+
+    @property
+    def has_places(self) -> Mask:
+        """(rows,): whether all devices say to which PCIe switch they belong."""
+        values: Mask = self._has_places.values
+        return values
+
+    @property
+    def is_healthy(self) -> Mask:
+        """(slots, rows)"""
+        values: Mask = self._is_healthy.values
+        return values
+
+    @property
+    def is_used(self) -> Mask:
+        """(slots, rows): whether any pod has a part of the device."""
+        values: Mask = self._is_used.values
+        return values
+
+    def knows(self, name: str) -> bool:
+        """Return whether any device ever offered something of a resource."""
+        return name in self._amounts
+
+    def total(self, name: str) -> I64:
+        """(slots, rows)"""
+        values: I64 = self._amounts[name].total.values
+        return values
+
+    def free(self, name: str) -> I64:
+        """(slots, rows): at least 0, also where more is used than there is."""
+        values: I64 = self._amounts[name].free.values
+        return values
+
+    def total_sum(self, name: str) -> I64:
+        """(rows,): of all devices of the node."""
+        values: I64 = self._amounts[name].total_sum.values
+        return values
+
+    def free_sum(self, name: str) -> I64:
+        """(rows,): of all devices of the node."""
+        values: I64 = self._amounts[name].free_sum.values
+        return values
+
+    def bits_of(self, names: Iterable[str]) -> int | None:
+        """Return a set of resources in the terms of `common`; None when no device offers one of them."""
+        bits = 0
+        for name in names:
+            if name not in self._amounts:
+                return None
+            bits |= 1 << self._amounts[name].bit
+        return bits
+
+    # Writing
+
+    def set_devices(self, row: int, devices: Mapping[int, DeviceEntry]) -> None:
+        """Enter what a node has, ascending by minor, as if nobody used any."""
+        for column in self._columns():
+            column.clear(row)
+        while self._slots < min(len(devices), SLOTS_MAX):
+            self._slots *= 2
+            for column in self._per_slot():
+                column.widen(self._slots)
+        healthy = [entry for entry in devices.values() if entry.total]
+        self._count.values[row] = len(devices)
+        self._has_places.values[row] = all(entry.has_topology for entry in devices.values())
+        for slot, entry in enumerate(devices.values()):
+            if slot < SLOTS_MAX:
+                self._is_healthy.values[slot, row] = bool(entry.total)
+            for name, offered in self._offered(entry):
+                amounts = self._of(name)
+                amounts.total_sum.values[row] += offered
+                amounts.free_sum.values[row] += offered
+                if slot < SLOTS_MAX:
+                    amounts.total.values[slot, row] = amounts.free.values[slot, row] = offered
+        if len(devices) > SLOTS_MAX:
+            self._common.values[row] = 0
+        elif healthy:
+            self._common.values[row] = sum(
+                1 << amounts.bit
+                for name, amounts in self._amounts.items()
+                if all(entry.total.get(name, 0) > 0 for entry in healthy)
+            )
+
+    def set_used(
+        self, row: int, slot: int, entry: DeviceEntry, before: Mapping[str, int], used: Mapping[str, int]
+    ) -> None:
+        """Enter what pods use of one device, of which they used `before` until now."""
+        if slot < SLOTS_MAX:
+            self._is_used.values[slot, row] = any(used.values())
+        for name, offered in self._offered(entry):
+            free = max(0, offered - used.get(name, 0))
+            more = free - max(0, offered - before.get(name, 0))
+            if more:
+                amounts = self._amounts[name]
+                amounts.free_sum.values[row] += more
+                if slot < SLOTS_MAX:
+                    amounts.free.values[slot, row] = free
+
+    def _offered(self, entry: DeviceEntry) -> Iterator[tuple[str, int]]:
+        return (
+            (name, max(0, min(amount, NODE_AMOUNT_MAX)))
+            for name, amount in entry.total.items()
+            if name in self._names
+        )
+
+    def _of(self, name: str) -> _Amounts:
+        found = self._amounts.get(name)
+        if found is None:
+            found = self._amounts[name] = _Amounts(
+                self._add(f"total/{name}", np.int64),
+                self._add(f"free/{name}", np.int64),
+                self._add(f"totalSum/{name}", np.int64, is_per_slot=False),
+                self._add(f"freeSum/{name}", np.int64, is_per_slot=False),
+                len(self._amounts),
+            )
+        return found
+
+    def _add(
+        self, name: str, dtype: npt.DTypeLike, *, is_per_slot: bool = True, fill: int | bool = 0
+    ) -> TableColumn:
+        width = self._slots if is_per_slot else 0
+        return self._table.add_column(ColumnSpec(f"device/{self._type}/{name}", dtype, width, fill))
+
+    def _columns(self) -> list[TableColumn]:
+        own = [self._count, self._common, self._has_places]
+        sums = [column for each in self._amounts.values() for column in (each.total_sum, each.free_sum)]
+        return [*own, *sums, *self._per_slot()]
+
+    def _per_slot(self) -> list[TableColumn]:
+        amounts = [column for each in self._amounts.values() for column in (each.total, each.free)]
+        return [self._is_healthy, self._is_used, *amounts]
+
+
+class DeviceColumns:
+    """The devices of all nodes, by type."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self._is_reported = table.add_column(ColumnSpec("device/isReported", np.bool_))
+        self._kind = table.add_column(ColumnSpec("device/kind", np.int32, fill=-1))
+        self._holders = table.add_column(ColumnSpec("device/holders", np.int32))
+        self.by_type: dict[str, DeviceTypeColumns] = {
+            device_type: DeviceTypeColumns(table, device_type) for device_type in DeviceType
+        }
+
+    @property
+    def is_reported(self) -> Mask:
+        """(rows,): whether there is, or was, a Device object."""
+        values: Mask = self._is_reported.values
+        return values
+
+    @property
+    def kind(self) -> npt.NDArray[np.int32]:
+        """(rows,): number of what the node and its Device say beside the devices (`NodeDeviceCache.kinds`)."""
+        values: npt.NDArray[np.int32] = self._kind.values
+        return values
+
+    @property
+    def holders(self) -> npt.NDArray[np.int32]:
+        """(rows,): pods that hold devices."""
+        values: npt.NDArray[np.int32] = self._holders.values
+        return values
+
+    def set_devices(self, row: int, kind: int, devices: Mapping[str, Mapping[int, DeviceEntry]]) -> None:
+        """Enter what a reported node has, as if nobody used any."""
+        self._is_reported.values[row] = True
+        self._kind.values[row] = kind
+        for device_type, columns in self.by_type.items():
+            columns.set_devices(row, devices.get(device_type, {}))
