@@ -12,6 +12,7 @@ from koordinator.api.groups import ClusterColocationProfile, Lease, PriorityClas
 from koordinator.api.meta import Object
 from koordinator.api.network_topology import ClusterNetworkTopology
 from koordinator.api.node_metric import NodeMetric
+from koordinator.api.reservation import Reservation
 from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.doctor.checks import (
     api_server,
@@ -24,6 +25,7 @@ from koordinator.doctor.checks import (
     profiles,
     quotas,
     reports,
+    reservations,
     topology,
     webhooks,
 )
@@ -88,6 +90,12 @@ CHECKS: tuple[Check, ...] = (
     Check("gangs", "are gangs complete, and do their members agree?", gangs.check, (Pod, PodGroup)),
     Check("topology", "is the network a tree in which nodes have a place?", topology.check, _NETWORK),
     Check("quotas", "do quotas fit each other?", quotas.check, (ElasticQuota,)),
+    Check(
+        "reservations",
+        "do reservations find a node, users and their end?",
+        reservations.check,
+        (Pod, Reservation),
+    ),
     Check("unready", "is there what nothing acts on yet?", leftovers.check_unready, (Pod,)),
     Check("predecessor", "is there anything of the Go project beside ours?", leftovers.check_predecessor, ()),
     Check("leftovers", "are there objects of nodes that are gone?", leftovers.check_nodes, (Node,)),

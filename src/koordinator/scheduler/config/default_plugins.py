@@ -6,7 +6,7 @@ out. Source: behaviour/scheduler A3 (the shipped profile) and B1 (the stock plug
 behaviour/gangs 2.3; behaviour/elastic-quota 3; behaviour/reservations 13 and 14; behaviour/devices.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -254,6 +254,14 @@ class PreAllocationConfig(_Args, frozen=True):
     prefer_no_pre_allocated_pods: bool = False
 
 
+class ReservationSelectorIndex(_Args, frozen=True):
+    """Labels of reservations that are indexed, so that a selector that names them looks at few nodes."""
+
+    enabled: bool = False
+    key_prefixes: list[str] = []
+    keys: list[str] = []
+
+
 class ReservationArgs(_Args, frozen=True):
     """Reservations."""
 
@@ -268,7 +276,7 @@ class ReservationArgs(_Args, frozen=True):
     pre_allocation_config: PreAllocationConfig | None = None
     ignored_resources: list[str] = []
     ignored_resource_groups: list[str] = []
-    reservation_selector_index: Any = None
+    reservation_selector_index: ReservationSelectorIndex | None = None
 
     def __post_init__(self) -> None:
         for name in self.ignored_resources:
