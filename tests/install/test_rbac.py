@@ -21,7 +21,6 @@ from koordinator.manager.metrics import LEASE
 from koordinator.manager.webhooks.certificates import CertificateSet
 from koordinator.manager.webhooks.configuration import WebhookSettings
 from koordinator.manager.webhooks.sync import WebhookSync
-from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.simulate import virtual_time
 from tests.install.roles import RoleCluster, Roles, calls, pod_calls
@@ -62,19 +61,6 @@ INDIRECT: dict[str, Asked] = {
 }
 
 
-# What plugins of the shipped profile will ask for that are not built in yet: the profile names them already.
-PLUGINS: dict[str, Asked] = {
-    "Reservation": _all("list watch patch", "scheduling.koordinator.sh", "reservations"),
-}
-
-
-def announced(component: str) -> Asked:
-    """Rights that a component may have ahead of its code."""
-    if component != rbac.SCHEDULER:
-        return set()
-    return set().union(*(PLUGINS.get(name, set()) for name in default_plugins.NOT_BUILT_IN))
-
-
 def asked_by(component: str) -> Asked:
     """What the code of a component asks for."""
     found = {
@@ -108,7 +94,7 @@ def test_everything_that_the_code_asks_for_is_allowed(component: str) -> None:
 
 @pytest.mark.parametrize("component", list(PACKAGES))
 def test_nothing_is_allowed_that_the_code_does_not_ask_for(component: str) -> None:
-    surplus = allowed_to(component) - asked_by(component) - announced(component)
+    surplus = allowed_to(component) - asked_by(component)
     assert surplus == set(), "take it out of install/rbac.py"
 
 

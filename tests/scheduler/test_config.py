@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from koordinator.install import configs as installed_configs
 from koordinator.scheduler.config import config, default_plugins
 from koordinator.scheduler.config.config import PluginRef, Plugins, PluginSet
 from koordinator.scheduler.config.reader import SchedulerConfigError
-from koordinator.scheduler.engine.profile import merge_plugins, missing_plugins, read_args, read_plugins
+from koordinator.scheduler.engine.profile import merge_plugins, read_args, read_plugins
 from koordinator.scheduler.plugin.framework import FilterPlugin
 from koordinator.scheduler.plugins import built_in
 
@@ -258,34 +257,24 @@ def test_without_configuration_the_stock_plugins_run_in_their_order() -> None:
 def test_the_shipped_profile_appends_to_the_stock_plugins() -> None:
     merged = merge_plugins(default_plugins.SHIPPED_PLUGINS, built_in.PLUGINS)
 
-    assert names(merged["filter"])[-3:] == ["LoadAwareScheduling", "NodeNUMAResource", "DeviceShare"]
-    assert names(merged["bind"]) == ["DefaultBinder"]
+    assert names(merged["filter"])[-3:] == ["NodeNUMAResource", "DeviceShare", "Reservation"]
+    assert names(merged["bind"]) == ["Reservation", "DefaultBinder"]
     assert names(merged["pre_bind"]) == [
         "VolumeBinding",
         "DynamicResources",
         "NodeNUMAResource",
         "DeviceShare",
+        "Reservation",
         "Coscheduling",
         "DefaultPreBind",
     ]
     assert names(merged["post_filter"]) == [
+        "Reservation",
         "Coscheduling",
         "ElasticQuota",
         "DynamicResources",
         "DefaultPreemption",
     ]
-
-
-def test_the_shipped_profile_names_no_plugin_that_is_not_there() -> None:
-    assert not missing_plugins(default_plugins.shipped_config(), built_in.PLUGINS)
-    installed = config.parse(installed_configs.shipped_profile("koordinator-system"))
-    assert not missing_plugins(installed, built_in.PLUGINS)
-
-
-def test_plugins_that_do_not_run_yet_are_left_out_with_a_warning_and_forgotten_once_they_run() -> None:
-    wanted = config.decode({"profiles": [{"plugins": {"filter": {"enabled": [{"name": "Reservation"}]}}}]})
-    assert missing_plugins(wanted, built_in.PLUGINS) == ["Reservation"]
-    assert not default_plugins.NOT_BUILT_IN & built_in.PLUGINS.keys()
 
 
 def test_every_profile_keeps_pods_that_require_a_reservation_waiting_unless_reservations_run() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from koordinator.api import labels
 from koordinator.scheduler.config import config
-from tests.scheduler.extending import Desk
 from tests.scheduler.world import World, play, pod
 
 
@@ -19,17 +18,20 @@ def requiring(affinity: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "affinity", ['{"reservationSelector": {"pool": "a"}}', '{"name": "r"}', "{}", "", "not JSON"]
 )
-def test_it_waits_and_is_told_what_it_waits_for(affinity: str) -> None:
-    desk = Desk().nodes("a", "b", cpu="64")
+def test_without_the_plugin_it_waits_and_is_told_what_it_waits_for(affinity: str) -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="64")
+        world.api.put("Pod", requiring(affinity))
+        world.api.put("Pod", pod("free"))
+        await world.settle()
+        assert world.condition("p")["message"].startswith(
+            "0/2 nodes are available: the pod requires a reservation "
+            "(annotation scheduling.koordinator.sh/reservation-affinity), "
+            "and the plugin Reservation does not run in this scheduler profile."
+        )
+        assert world.api.placements()["free"] in ("node-0", "node-1")
 
-    found = desk.refuse(requiring(affinity))
-
-    assert found.status.message.startswith(
-        "0/2 nodes are available: the pod requires a reservation "
-        "(annotation scheduling.koordinator.sh/reservation-affinity), "
-        "and the plugin Reservation does not run in this scheduler profile."
-    )
-    assert desk.place(pod("free")) in ("a", "b")
+    play(story, config.decode({"profiles": [{"schedulerName": "koord-scheduler"}]}))
 
 
 @pytest.mark.parametrize("settings", [{}, {"profiles": [{"schedulerName": "koord-scheduler"}]}])

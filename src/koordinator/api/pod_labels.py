@@ -40,6 +40,11 @@ def is_reservation_ignored(pod_labels: Mapping[str, str]) -> bool:
     return pod_labels.get(labels.RESERVATION_IGNORED) == "true"
 
 
+def is_reserve_pod(annotations: Mapping[str, str]) -> bool:
+    """Return whether a pod stands for a Reservation and exists in the scheduler only."""
+    return labels.RESERVE_POD in annotations
+
+
 def scheduler_name(pod_labels: Mapping[str, str], spec_name: str) -> str:
     """Return who schedules the pod: the label's text if it exists, even empty, else `spec.schedulerName`."""
     return pod_labels.get(labels.SCHEDULER_NAME, spec_name)

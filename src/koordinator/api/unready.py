@@ -9,13 +9,12 @@ Recommendations (group `analysis.koordinator.sh`, behaviour/crds 11) are one of 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, ClassVar
 
-from koordinator.api import labels, resources
+from koordinator.api import resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.meta import Object, Resource, StandardCondition, ViewPart
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.quantity import ResourceList
-from koordinator.api.reservation import Reservation
 from koordinator.api.schema import ATOMIC, DATE_TIME, REQUIRED, always
 
 
@@ -85,7 +84,6 @@ class Recommendation(Object, frozen=True, kw_only=True):
 
 
 KINDS: Mapping[type[Object], str] = {
-    Reservation: "nothing is reserved, and its status stays empty (the scheduler's plugin Reservation)",
     PodMigrationJob: "no pod is migrated, and its status stays empty (koord-descheduler)",
     Recommendation: "nothing is recommended, and its status stays empty",
 }
@@ -107,7 +105,6 @@ NO_DEVICE = (
     "the scheduler chooses devices and writes them on the pod; what hands them to its containers is left to device "
     "plugins that read that annotation, until hooks run within the container runtime"
 )
-NO_RESERVATION = "the pod stays pending (the scheduler's plugin Reservation)"
 
 
 def kind_warning(view: type[Object]) -> str:
@@ -130,6 +127,3 @@ def pod_warnings(pod: Pod) -> Iterator[str]:
     if found := devices_of(pod):
         names = ", ".join(sorted(found))
         yield f"{names}: this version of Koordinator does not put devices into containers yet: {NO_DEVICE}"
-    if labels.RESERVATION_AFFINITY in pod.metadata.annotations:
-        key = f"metadata.annotations[{labels.RESERVATION_AFFINITY}]"
-        yield f"{key}: this version of Koordinator does not place pods into reservations yet: {NO_RESERVATION}"

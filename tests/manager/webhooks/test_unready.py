@@ -7,13 +7,11 @@ import pytest
 from koordinator.api import labels, unready
 from koordinator.api.meta import Object
 from koordinator.api.pod_migration import PodMigrationJob
-from koordinator.api.reservation import Reservation
 from koordinator.install import configs
 from koordinator.install.values import Values
 from koordinator.manager.webhooks import configuration, review, table
 from koordinator.manager.webhooks.all import warn
-from koordinator.scheduler.config import default_plugins
-from tests.doctor.builders import annotated, decoded, findings, healthy, only, pod, snapshot
+from tests.doctor.builders import decoded, findings, healthy, only, pod, snapshot
 from tests.manager.webhooks.test_handlers import Webhooks, pod_body, run
 
 KINDS = sorted(unready.KINDS, key=lambda view: view.resource.kind)
@@ -63,14 +61,13 @@ def test_pods_that_ask_for_what_does_not_reach_them_are_allowed_with_a_warning()
 
 def test_doctor_finds_what_nothing_acts_on() -> None:
     objects = healthy()
-    objects[Reservation] = [decoded(Reservation, {"spec": {"template": {}}}, name="room")]
     objects[PodMigrationJob] = [
         decoded(PodMigrationJob, {"spec": {"podRef": {"name": "web-0"}}}, name=name) for name in ("a", "b")
     ]
 
     found = findings("unready", snapshot(objects))
 
-    assert [each.object for each in found] == ["2 PodMigrationJobs", "Reservation room"]
+    assert [each.object for each in found] == ["2 PodMigrationJobs"]
     assert all("does not act on it yet" in each.problem for each in found)
     assert not findings("unready", snapshot())
 
@@ -82,15 +79,3 @@ def test_doctor_finds_pods_that_ask_for_what_does_not_reach_them() -> None:
         pod("ended", requests={"koordinator.sh/gpu-core": "50"}, phase="Succeeded"),
     ]
     assert only("unready", snapshot(objects)).object == "Pod default/share"
-
-    objects = healthy()
-    objects[type(pod())].append(
-        annotated(pod("needing", node_name=""), **{labels.RESERVATION_AFFINITY: "{}"})
-    )
-    each = only("unready", snapshot(objects))
-    assert (each.object, each.why) == ("Pod default/needing", unready.NO_RESERVATION)
-
-
-def test_what_runs_is_not_in_the_table() -> None:
-    """Whoever makes one of these run deletes its line: what is said here would be wrong."""
-    assert ("Reservation" in default_plugins.NOT_BUILT_IN) == (Reservation in unready.KINDS)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from koordinator.api import pod_resources, resource_list
 from koordinator.api.core import Pod
@@ -16,6 +17,7 @@ from koordinator.api.reservation import (
 )
 from koordinator.clock import parse_rfc3339
 from koordinator.scheduler.loop.outcomes import event_message
+from koordinator.scheduler.plugin.framework import default_normalize
 from koordinator.scheduler.plugins.reservation import (
     fit,
     lifecycle,
@@ -109,7 +111,7 @@ def _nominate(case: Case) -> str | None:
         preallocation.NominationCandidate(
             name=each["name"],
             score=preallocation.score(request, _room(each)),
-            order=each.get("order", ""),
+            order=preallocation.order_of(each.get("order", "")),
             is_once=each.get("allocateOnce", True),
             assigned=each.get("assignedPods", 0),
         )
@@ -128,9 +130,7 @@ def policy_area(case: Case) -> Any:
             room = _room(case["reservation"], case.get("preemptibleInReservation"))
             return {"score": preallocation.score(fit.ints(case.get("podRequests") or {}), room)}
         case "nodeScores":
-            scores = {node: score or 0 for node, score in case["scores"].items()}
-            found = preallocation.node_scores(scores, case.get("orders") or {})
-            return {"preferredNode": found.preferred, "raw": found.raw, "normalised": found.normalised}
+            return _node_scores(case)
         case "restore":
             return _restore(case)
         case "ignoredResource":
@@ -138,6 +138,22 @@ def policy_area(case: Case) -> Any:
         case "policyConflict":
             return {"conflict": fit.is_policy_conflict(case.get("incoming", ""), case.get("existing") or ())}
     return {"available": _wire(_room(case).available)}
+
+
+def _node_scores(case: Case) -> Any:
+    orders = {node: order for node, order in (case.get("orders") or {}).items() if order}
+    nodes = sorted({*case["scores"], *orders})
+    raw, preferred = preallocation.node_scores(
+        np.array([case["scores"].get(node) or 0 for node in nodes], np.int64),
+        np.array([orders.get(node, 0) for node in nodes], np.int64),
+        nodes,
+    )
+    final = default_normalize(raw)
+    return {
+        "preferredNode": None if preferred is None else nodes[preferred],
+        "raw": dict(zip(nodes, raw.tolist(), strict=True)),
+        "normalised": dict(zip(nodes, final.tolist(), strict=True)),
+    }
 
 
 def _ignored(case: Case, names: str, groups: str) -> Ignored:

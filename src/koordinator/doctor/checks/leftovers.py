@@ -3,7 +3,7 @@ or of kinds that this version does not serve yet?"""
 
 from collections.abc import Iterator
 
-from koordinator.api import labels, pod_labels, unready
+from koordinator.api import pod_labels, unready
 from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from koordinator.api.apps import DaemonSet, Deployment
 from koordinator.api.core import Node, Pod
@@ -116,15 +116,4 @@ def check_unready(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             "requests devices, which this version of Koordinator does not put into containers yet",
             why=unready.NO_DEVICE,
             do=_REMEDY,
-        )
-    needing = (each for each in pods if labels.RESERVATION_AFFINITY in each.metadata.annotations)
-    if names := [each.key for each in needing if not each.spec.node_name]:
-        yield Finding.warning(
-            ("Pod", names),
-            "requires a reservation, into which this version of Koordinator does not place pods yet",
-            why=unready.NO_RESERVATION,
-            do=(
-                f"remove the annotation {labels.RESERVATION_AFFINITY} from pods that may go anywhere",
-                *_REMEDY,
-            ),
         )

@@ -48,10 +48,6 @@ MULTI_POINT = (
 )
 """The stock default plugins."""
 
-NOT_BUILT_IN = frozenset(("Reservation",))
-"""Names that configurations may use although this version has no such plugin: left out with a warning. The shipped
-profile names none of them."""
-
 
 def _on(*names: str, only: bool = False) -> PluginSet:
     return _weighted(*((name, 0) for name in names), only=only)
@@ -60,7 +56,7 @@ def _on(*names: str, only: bool = False) -> PluginSet:
 def _weighted(*plugins: tuple[str, int], only: bool = False) -> PluginSet:
     """These plugins, of those that there are."""
     disabled = [PluginRef(name="*")] if only else []
-    enabled = [PluginRef(name=name, weight=weight) for name, weight in plugins if name not in NOT_BUILT_IN]
+    enabled = [PluginRef(name=name, weight=weight) for name, weight in plugins]
     return PluginSet(enabled=enabled, disabled=disabled)
 
 

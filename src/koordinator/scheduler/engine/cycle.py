@@ -329,7 +329,7 @@ class Cycle:
         if refusal is not None:
             self.forget(profile, booked, evaluation, name)
             return refusal
-        if not books:
+        if booked is pod:
             evaluation.follow(row, sequence)
         return booked
 

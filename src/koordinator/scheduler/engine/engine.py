@@ -19,7 +19,7 @@ from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.engine.batch import BatchWatch
 from koordinator.scheduler.engine.cycle import Cycle
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX, EvaluationCache
-from koordinator.scheduler.engine.profile import Profile, build_profiles, missing_plugins
+from koordinator.scheduler.engine.profile import Profile, build_profiles
 from koordinator.scheduler.engine.registry import PluginType
 from koordinator.scheduler.engine.view import Prospects, ProspectsSource
 from koordinator.scheduler.plugin.capabilities import (
@@ -84,8 +84,6 @@ class Engine:
         self.profiles = build_profiles(
             default_plugins.without_managed_resources(config), plugins, self._build, self.gates
         )
-        if missing := missing_plugins(config, plugins):
-            log.warning("plugins left out: this version does not have them", extra={"plugins": missing})
         self.cache = EvaluationCache(self.table, classes_max=classes_max)
         watch = BatchWatch(self.metrics, clock.now)
         self.cycle = Cycle(self.table, self.cache, seed, watch, self.nominations)
@@ -151,6 +149,7 @@ class Engine:
             metrics=self.metrics,
             singletons=self._singletons,
             network=self._network,
+            serves=lambda name: name in self.profiles,
         )
         plugin = kind(args, handle)
         if isinstance(plugin, RowKeeper):

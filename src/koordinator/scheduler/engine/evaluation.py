@@ -66,8 +66,7 @@ class Evaluation(WideAnswers):
         """Nothing is known yet but the states of the plugins for this pod."""
         table = self._table
         table.widen()
-        self._sequence = table.changes.sequence
-        self._membership = table.membership
+        self._sequence, self._membership = table.changes.sequence, table.membership
         self._prepare(pod)
         shared = table.patterns
         self._refused_by, self._codes = shared.nobody_asked, shared.no_codes
@@ -235,18 +234,23 @@ class Evaluation(WideAnswers):
         self._pod = pod
         log = self._table.changes
         changes = log.since(self._sequence) if self._sequence != log.sequence else None
-        if self._membership != self._table.membership or (
-            changes is not None and 2 * changes.rows.size > self._table.node_count + 64
-        ):
-            self._run_all()
-            return
+        if self._is_void(changes):
+            return self._run_all()
         if changes is not None:
             self._distrust(changes.rows)
         stale = self._stale_plugins()
         if stale and not self._renew(stale):
-            self._run_all()
-            return
+            return self._run_all()
         self._sequence = log.sequence
+        self._apply(changes, stale)
+
+    def _is_void(self, changes: Changes | None) -> bool:
+        """Return whether it is better to begin anew than to ask about what changed."""
+        is_much = changes is not None and 2 * changes.rows.size > self._table.node_count + 64
+        return is_much or self._membership != self._table.membership
+
+    def _apply(self, changes: Changes | None, stale: list[Plugin[Any]]) -> None:
+        """Ask again about what changed; plugins in `stale` about everything."""
         if not self.status.is_success:
             return
         touched, kinds, is_passing = _NO_ROWS, 0, True

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 
 from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.extensions import ShownNodes
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.table.nodes import NodeTable
@@ -14,13 +15,14 @@ from koordinator.scheduler.table.trial import Trial, trial_of
 class ShownEvaluation(Evaluation):
     """An `Evaluation` of nodes as transformers show them.
 
-    It works everything out anew after every change in the table while transformers change something; otherwise it
-    keeps rows current one by one.
+    While transformers of pods change something it works everything out anew after every change in the table. Rows that
+    node transformers show are shown again, one by one, when they changed.
 
     Source: behaviour/scheduler C2.
     """
 
     _is_changed = False
+    _shown: ShownNodes | None = None
 
     def update(self, pod: PodInfo) -> None:
         log, table = self._table.changes, self._table
@@ -28,26 +30,59 @@ class ShownEvaluation(Evaluation):
         if self._is_changed and (is_stale or self._stale_plugins()):
             self._pod = pod
             self._run_all()
+        elif self._shown is not None:
+            self._pod = pod
+            self._update_shown(self._shown)
         else:
             super().update(pod)
 
+    def _update_shown(self, shown: ShownNodes) -> None:
+        log = self._table.changes
+        changes = log.since(self._sequence) if self._sequence != log.sequence else None
+        if self._is_void(changes) or self._stale_plugins():
+            self._run_all()
+            return
+        if changes is None:
+            return
+        with trial_of(self._table) as what_if:
+            for row in changes.rows.tolist():
+                shown.show_row(row, what_if)
+            self._sequence = log.sequence
+            self._apply(changes, [])
+            if not self.feasible_count and self.status.is_success:
+                self._all_refusals()
+        self._note_epochs()
+        self._normal_epochs = self._normal_epochs_now()
+
     @property
     def is_of_table(self) -> bool:
-        return not self._is_changed
+        return not self._is_changed and self._shown is None
 
     def follow(self, row: int, sequence: int) -> None:
-        """Transformers may show the next pod another row."""
+        """Follow as always where transformers show nothing; else the next pod may be shown another row."""
+        if self._shown is None and not self._profile.extensions.transforms:
+            super().follow(row, sequence)
 
     def _run_all(self) -> None:
+        extensions = self._profile.extensions
+        self._shown = extensions.shown_nodes(self._pod) if extensions.node_transformers else None
+        if self._shown is None and not extensions.transforms:
+            self._is_changed = False
+            super()._run_all()
+            return
         with trial_of(self._table) as what_if:
+            if self._shown is not None:
+                self._shown.show(what_if)
+            moved_count = what_if.moved_count
             shown = self._show(what_if)
-            self._is_changed = what_if.is_used or shown is not self._pod
-            if what_if.is_used and self.status.is_success:
+            is_used = what_if.is_used
+            self._is_changed = shown is not self._pod or what_if.moved_count > moved_count
+            if is_used and self.status.is_success:
                 self._all_refusals()  # now, as later the nodes are as they are again
         # The trial is undone: what plugins count is as before, their epochs need not be.
         self._sequence = self._table.changes.sequence
         self._membership = self._table.membership
-        if what_if.is_used:
+        if is_used:
             self._note_epochs()
             self._normal_epochs = self._normal_epochs_now()
 
@@ -91,7 +126,7 @@ GHOSTS_MAX = 16_384
 
 def evaluate(profile: Profile, table: NodeTable, pod: PodInfo) -> Evaluation:
     """Return a new evaluation."""
-    kind = ShownEvaluation if profile.extensions.transforms else Evaluation
+    kind = ShownEvaluation if profile.extensions.shows else Evaluation
     return kind(profile, table, pod)
 
 

@@ -18,6 +18,7 @@ from koordinator.scheduler.plugin.capabilities import (
     FilterTransformer,
     FindOneNodePlugin,
     JobRefusal,
+    NodeTransformer,
     Nomination,
     PostFilterTransformer,
     PreBindExtension,
@@ -55,12 +56,29 @@ class TransformedPod(msgspec.Struct, frozen=True):
     status: Status = SUCCESS
 
 
+class ShownNodes(msgspec.Struct, frozen=True):
+    """Plugins that show a pod nodes otherwise than they are, with their states for it."""
+
+    parts: list[tuple[NodeTransformer[Any], Any]]
+
+    def show(self, what_if: Trial) -> None:
+        """Show all rows, until the trial ends."""
+        for plugin, state in self.parts:
+            for row in sorted(plugin.shown_rows(state)):
+                plugin.show(state, row, what_if)
+
+    def show_row(self, row: int, what_if: Trial) -> None:
+        """Show one row, until the trial ends."""
+        for plugin, state in self.parts:
+            plugin.show(state, row, what_if)
+
+
 class Extensions:
     """The capabilities of a profile.
 
-    `transforms`, `steers` and `books` tell at a glance whether evaluations, the choice of nodes and the
-    booking of pods have anything to ask; mostly they have not. `points` are the plugins per extension
-    point, `plugins` all of them in order of creation.
+    `transforms`, `shows`, `steers` and `books` tell at a glance whether evaluations, the nodes that they see, the
+    choice of nodes and the booking of pods have anything to ask; mostly they have not. `points` are the plugins per
+    extension point, `plugins` all of them in order of creation.
     """
 
     def __init__(self, points: Points, plugins: Sequence[Plugin[Any]], gates: FeatureGates) -> None:
@@ -77,6 +95,7 @@ class Extensions:
         self.after_pre_filters = tuple(
             each for each in pre_filters if _overrides(each, PreFilterTransformer, "after_pre_filter")
         )
+        self.node_transformers = at("pre_filter", NodeTransformer)
         self.attempts = at("pre_filter", AttemptPlugin)
         self.before_filters = at("filter", FilterTransformer)
         self.after_post_filters = at("post_filter", PostFilterTransformer)
@@ -92,6 +111,7 @@ class Extensions:
         self.reservation_scorers = among(ReservationScorePlugin)
         self.reservation_pre_binds = at("pre_bind", ReservationPreBindPlugin)
         self.transforms = bool(self.before_pre_filters or self.before_filters)
+        self.shows = self.transforms or bool(self.node_transformers)
         self.steers = bool(self.after_pre_filters or self.find_one_nodes or self.prefer_nodes)
         self.batches = gates.is_on("EnableInlineBatchSchedule") and bool(self.find_one_nodes)
         self.books = bool(self.resizers or self.nominator)
@@ -101,6 +121,7 @@ class Extensions:
         groups: tuple[Sequence[Plugin[Any] | None], ...] = (
             self.before_pre_filters,
             self.after_pre_filters,
+            self.node_transformers,
             self.before_filters,
             self.find_one_nodes,
             (self.prefer_nodes, self.nominator),
@@ -127,6 +148,12 @@ class Extensions:
             pod,
             lambda plugin, seen: plugin.before_filter(states[plugin.name], seen, what_if),
         )
+
+    def shown_nodes(self, pod: PodInfo) -> "ShownNodes | None":
+        """Return the nodes that the pod sees otherwise than they are; None when there are none."""
+        prepared = ((plugin, plugin.prepare(pod)) for plugin in self.node_transformers)
+        shown = [(plugin, state) for plugin, state in prepared if plugin.shows_nodes(state)]
+        return ShownNodes(shown) if shown else None
 
     def tell_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:
         """Let the transformers after PostFilter know."""

@@ -315,7 +315,7 @@ def _expand(
     expanded = []
     for ref in multi_point if "*" not in disabled else ():
         plugin = _look_up(ref.name, registry, "multiPoint")
-        if plugin is not None and issubclass(plugin, kind) and ref.name not in disabled:
+        if issubclass(plugin, kind) and ref.name not in disabled:
             expanded.append(ref)
     everywhere = {ref.name for ref in expanded}
     relisted = [ref for ref in own.enabled if ref.name in everywhere]
@@ -323,8 +323,6 @@ def _expand(
     refs = []
     for ref in [*relisted, *(ref for ref in expanded if ref.name not in names), *added]:
         plugin = _look_up(ref.name, registry, point)
-        if plugin is None:
-            continue
         if not issubclass(plugin, kind):
             raise SchedulerConfigError(f"plugins.{point}.enabled", f"{ref.name} does not implement {point}")
         refs.append(PluginRef(name=ref.name, weight=ref.weight or 1))
@@ -335,12 +333,10 @@ def _duplicate(names: list[str]) -> str:
     return next(name for name in names if names.count(name) > 1)
 
 
-def _look_up(name: str, registry: Mapping[str, PluginType], field: str) -> PluginType | None:
+def _look_up(name: str, registry: Mapping[str, PluginType], field: str) -> PluginType:
     plugin = registry.get(name)
-    if plugin is None and name not in default_plugins.NOT_BUILT_IN:
-        raise SchedulerConfigError(
-            f"plugins.{field}.enabled", why_missing(name, registry, default_plugins.NOT_BUILT_IN)
-        )
+    if plugin is None:
+        raise SchedulerConfigError(f"plugins.{field}.enabled", why_missing(name, registry))
     return plugin
 
 
@@ -407,13 +403,3 @@ def _built(
     if key not in shared:
         shared[key] = build(plugin_type, own)
     return shared[key]
-
-
-def missing_plugins(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> list[str]:
-    """Plugins that the configuration asks for and this version leaves out, for a warning at the start."""
-    wanted = {ref.name for ref in default_plugins.MULTI_POINT}
-    for profile in config.profiles:
-        for point in (*POINTS, "multi_point"):
-            own: PluginSet = getattr(profile.plugins or Plugins(), point)
-            wanted.update(ref.name for ref in own.enabled)
-    return sorted(wanted - registry.keys())

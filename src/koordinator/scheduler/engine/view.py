@@ -92,15 +92,23 @@ class View:
 
     def _filter(self, row: int) -> Status:
         extensions = self._profile.extensions
-        if not extensions.transforms:
+        shown = extensions.shown_nodes(self._pod) if extensions.node_transformers else None
+        if shown is None and not extensions.transforms:
             return self._refusal(self._pod, row)
         with trial_of(self._table) as what_if:
+            if shown is not None:
+                # Whoever looks around has to see all nodes as they are shown.
+                shown.show(what_if) if self._looks_around() else shown.show_row(row, what_if)
             seen = extensions.see_before_pre_filter(self._pod, what_if)
             if not seen.status.is_success:
                 return seen.status
             if what_if.is_used or (seen.pod is not self._pod) or extensions.before_filters:
                 self._states = {}  # what they were made from differs each time
             return self._refusal(seen.pod, row, what_if)
+
+    def _looks_around(self) -> bool:
+        epochal = [each for each in self._profile.epochal if self._only is None or each.name in self._only]
+        return any(plugin.epoch(plugin.prepare(self._pod)) is not None for plugin in epochal)
 
     def _refusal(self, pod: PodInfo, row: int, what_if: Trial | None = None) -> Status:
         skipped: set[str] = set()

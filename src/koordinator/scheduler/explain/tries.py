@@ -186,7 +186,7 @@ def can_count(engine: Engine, profile: Profile, pod: PodInfo) -> bool:
     """Return whether all that decides about pods like this one can be asked ahead: no filter looks around, nothing is
     booked beyond amounts, and no node is kept free for others."""
     extensions = profile.extensions
-    if extensions.after_pre_filters or extensions.transforms or extensions.books:
+    if extensions.after_pre_filters or extensions.transforms or extensions.resizers:
         return False
     prospects = engine.prospects(pod)
     if prospects is None or prospects.nominated_beside(pod):

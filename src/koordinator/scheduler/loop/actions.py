@@ -191,6 +191,9 @@ class RunningActions(Actions):
     def is_in_line(self, uid: str) -> bool:
         return self._parts.queue.is_in_line(uid)
 
+    def sleeping(self) -> Sequence[PodInfo]:
+        return self._parts.queue.sleeping()
+
     def reject_waiting(self, uid: str, plugin: str, message: str) -> bool:
         waiting = self._parts.waiting.find(uid)
         if waiting is None:

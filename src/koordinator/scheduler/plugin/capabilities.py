@@ -14,7 +14,7 @@ has no opinion: `find_one_node` and `prefer_nodes` are then not asked at all.
 
 import abc
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import msgspec
@@ -46,6 +46,26 @@ class PreFilterTransformer(Plugin[S]):
     def after_pre_filter(self, state: S, pod: PodInfo, result: PreFilterResult) -> Status:
         """Hears what all PreFilter plugins said together; anything but success ends the attempt."""
         return SUCCESS
+
+
+class NodeTransformer(Plugin[S]):
+    """Shows single nodes to pods otherwise than they are; where the plugin is enabled at preFilter.
+
+    What it shows of a row may depend on its state for the pod and on that row, and a change of it is logged for the
+    row: then only changed rows have to be shown again.
+    """
+
+    @abc.abstractmethod
+    def shows_nodes(self, state: S) -> bool:
+        """Return whether there may be such nodes for the pod; others cost nothing."""
+
+    @abc.abstractmethod
+    def shown_rows(self, state: S) -> Collection[int]:
+        """Return all rows that have to be shown otherwise."""
+
+    @abc.abstractmethod
+    def show(self, state: S, row: int, what_if: Trial) -> None:
+        """Move pods of a row, of any row, for as long as the pod is compared with it."""
 
 
 class FilterTransformer(Plugin[S]):

@@ -177,6 +177,10 @@ class Actions:
         event."""
         return True
 
+    def sleeping(self) -> Sequence[PodInfo]:
+        """Return the pods that were refused and wait for an event. Costs a look at each."""
+        return ()
+
     def reject_waiting(self, uid: str, plugin: str, message: str) -> bool:
         """Turn down a pod that waits for Permit; whether there is one."""
         return False
@@ -223,7 +227,7 @@ class Handle:
     `columns` are those that the plugin declared (`Plugin.columns_of`). `watch` may be called in the constructor
     only. `happened` reports an event that may lift refusals. `nominations` are pods that nodes are kept free for. A
     plugin's metrics go into `metrics.registry` and are served at `/metrics`. `network()` is the tree of the
-    network, where that is followed and described.
+    network, where that is followed and described; `serves` tells whether a profile has a scheduler name.
     """
 
     def __init__(
@@ -240,8 +244,10 @@ class Handle:
         metrics: SchedulerMetrics | None = None,
         singletons: dict[type, Any] | None = None,
         network: Callable[[], TopologyTree | None] = lambda: None,
+        serves: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.network = network
+        self.serves = serves
         self.metrics = metrics if metrics is not None else SchedulerMetrics()
         self.table = table
         self.clock = clock

@@ -27,6 +27,7 @@ from koordinator.scheduler.plugins.pod_rules import (
     SchedulingHint,
 )
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
+from koordinator.scheduler.plugins.reservation.plugin import ReservationPlugin
 from koordinator.scheduler.plugins.scorers import (
     ImageLocality,
     NodeResourcesBalancedAllocation,
@@ -63,6 +64,7 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
         PodTopologySpread,
         PrioritySort,
         RequiredReservation,
+        ReservationPlugin,
         ScarceResourceAvoidance,
         SchedulingGates,
         SchedulingHint,

@@ -356,6 +356,9 @@ class SchedulingQueue:
                     self._wake_up(entry)
                     self._leave(entry, now_s, wakeup)
 
+    def sleeping(self) -> list[PodInfo]:
+        return [entry.pod for entry in self._unschedulable.values()]
+
     def activate(self, uids: Iterable[str], now_s: float, *, at_once: bool = True) -> None:
         """Make waiting pods active (a plugin asks for it), those in flight when they come back; not `at_once`: those
         that sleep, after their backoff."""

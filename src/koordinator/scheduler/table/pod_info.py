@@ -101,15 +101,20 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
             self.labelled if pod.metadata.labels == self.pod.metadata.labels else _labelled(pod),
         )
 
-    def holding(self, amounts: Mapping[int, int]) -> "PodInfo":
-        """Return the same pod holding these amounts instead, by column, in the units of `api.resource_vector`."""
+    def holding(self, amounts: Mapping[int, int], nonzero: tuple[int, ...] | None = None) -> "PodInfo":
+        """Return the same pod holding these amounts instead, by column, in the units of `api.resource_vector`; with
+        `nonzero` instead of its own where that is given."""
         requests = tuple((column, amount) for column, amount in amounts.items() if amount > 0)
+        if nonzero is None:
+            nonzero = self.nonzero_amounts
         return msgspec.structs.replace(
             self,
             request_columns=np.array([column for column, _ in requests], np.int64),
             request_amounts=np.array([amount for _, amount in requests], np.int64),
+            nonzero=np.array(nonzero, np.int64),
+            nonzero_amounts=nonzero,
             requests=requests,
-            request_key=(requests, self.nonzero_amounts),
+            request_key=(requests, nonzero),
         )
 
     def asks_like(self, other: "PodInfo") -> bool:

@@ -23,6 +23,11 @@ class Trial:
         """Return whether it moves any pod."""
         return bool(self._added or self._places)
 
+    @property
+    def moved_count(self) -> int:
+        """Return how many moves were made."""
+        return len(self._added) + len(self._places)
+
     def add(self, pod: PodInfo, node_name: str) -> None:
         """Count a pod that is nowhere, or back where it was taken from."""
         assert self._table.place_of(pod.uid) is None, pod.key

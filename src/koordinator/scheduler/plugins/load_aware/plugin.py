@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator
 import msgspec
 import numpy as np
 
-from koordinator.api import priority
+from koordinator.api import pod_labels, priority
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.node_metric import NodeMetric
@@ -329,6 +329,9 @@ class LoadAwareScheduling(
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
         """Add the pod to its row; do not log what an evaluation foresees, as the table logs the pod itself."""
+        if pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
+            self.handle.table.changes.add(row, RowChange.USAGE)  # less than was foreseen: it uses nothing
+            return
         estimated, is_prod = self._last_facts(pod)
         found = load.assigned_pod(pod.pod, estimated, is_prod, self.policy.args, self.handle.clock.now())
         node_load = self._load_at(row)
@@ -338,6 +341,8 @@ class LoadAwareScheduling(
                 self.handle.table.changes.add(row, RowChange.USAGE)
 
     def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
+        if pod_labels.is_reserve_pod(new.pod.metadata.annotations):
+            return
         known = self._load_at(row).pod(new.uid)
         if known is not None and _is_same_to_us(old, new):
             return

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from koordinator.api import pod_labels
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.scheduler.engine import pick
 from koordinator.scheduler.plugin.capabilities import PreemptionReviewer, ReviewedPreemption
@@ -21,7 +22,15 @@ from koordinator.scheduler.plugin.framework import (
     PreEnqueuePlugin,
     Watch,
 )
-from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, fit_error, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import (
+    SKIP,
+    SUCCESS,
+    Code,
+    Status,
+    fit_error,
+    unresolvable,
+    unschedulable,
+)
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.executor import PREEMPTION, PreemptionExecutor, has_condition
 from koordinator.scheduler.plugins.preemption.search import FoundCandidates, Search
@@ -75,6 +84,8 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
         self._reviewer = reviewer
 
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
+        if pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
+            return PostFilterResult(SKIP)  # room for pods to come is not made by evicting those that run
         self._attempt_count += 1
         self.handle.metrics.preemption_attempts.inc()
         result, found = self._decide(pod, diagnosis)

@@ -1,10 +1,12 @@
 """Place a reservation onto pods that will leave, and choose which of a node's reservations a pod uses. Pure.
 Source: behaviour/reservations 8 and 10."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
+from koordinator.api.resource_vector import I64
 from koordinator.api.scalars import ScalarError, parse_int
 from koordinator.scheduler.plugins.reservation.fit import (
     NOTHING_IGNORED,
@@ -133,21 +135,13 @@ USED_UP = "reservation has allocateOnce enabled and has already been allocated"
 
 
 class NominationCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A matched reservation that the pod fits; `order` is its label's text, `score` the sum over plugins."""
+    """A matched reservation that the pod fits; `order` is 0 without one, `score` the sum over plugins."""
 
     name: str
     score: int = 0
-    order: str = ""
+    order: int = 0
     is_once: bool = True
     assigned: int = 0
-
-
-class NodeScores(msgspec.Struct, frozen=True):
-    """Scores before and after normalisation, and the node that its order prefers."""
-
-    preferred: str | None
-    raw: dict[str, int]
-    normalised: dict[str, int]
 
 
 def score(request: Ints, room: ReservationAmounts) -> int:
@@ -172,7 +166,7 @@ def nominate(
     usable = [each for each in options if not refusal(each)]
     if not usable:
         return None
-    ordered = [(order_of(each.order), each.name) for each in usable if order_of(each.order)]
+    ordered = [(each.order, each.name) for each in usable if each.order]
     return min(ordered)[1] if ordered else min(usable, key=lambda each: (-each.score, each.name)).name
 
 
@@ -189,13 +183,13 @@ def order_of(text: str) -> int:
         return 0
 
 
-def node_scores(scores: Mapping[str, int], orders: Mapping[str, int]) -> NodeScores:
-    """Scores of nodes from those of their nominated reservations, and from the smallest order on each."""
-    ranked = [(order, node) for node, order in orders.items() if order]
-    preferred = min(ranked)[1] if ranked else None
-    raw = {node: scores.get(node, 0) for node in {**scores, **orders}}
-    if preferred is not None:
-        raw[preferred] = PREFERRED_SCORE
-    best = max(raw.values(), default=0)
-    normalised = {node: SCORE_MAX * each // best if best > 0 else each for node, each in raw.items()}
-    return NodeScores(preferred, raw, normalised)
+def node_scores(scores: I64, orders: I64, names: Sequence[str]) -> tuple[I64, int | None]:
+    """Return the scores of nodes from those of their nominated reservations, and which node is preferred to all others
+    for the smallest order, 0 being none; of equal ones the first by name. Shapes: all (nodes,)."""
+    preferred = None
+    if orders.any():
+        least = orders[orders != 0].min()
+        preferred = min(np.flatnonzero(orders == least).tolist(), key=lambda index: names[index])
+        scores = scores.copy()
+        scores[preferred] = PREFERRED_SCORE
+    return scores, preferred

@@ -1,0 +1,386 @@
+"""Keep what reservations hold on nodes and which pods use them, in step with the node table.
+
+In the table a reserve pod holds what its owners leave of it: so to strangers a node shows the larger of what is
+reserved and what is used, without anybody having to work it out for them. What owners may use is free again once
+the reserve pod is taken off the row (`Trial.take`). Source: behaviour/reservations 3 and 6.
+
+The ledger follows from API objects alone: Reservations, and pods that name the one that they use. Any of them may come
+first.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from koordinator.api import labels, node_reservation, resource_vector
+from koordinator.api.annotations.node import NODE_RESERVATION
+from koordinator.api.errors import ProtocolError
+from koordinator.api.reservation import RESERVATION_ALLOCATED, RESTRICTED_OPTIONS, Reservation
+from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.scheduler.plugins.reservation import fit, matching, objects, preallocation
+from koordinator.scheduler.plugins.reservation.fit import Ints, ReservationAmounts
+from koordinator.scheduler.plugins.reservation.owner_index import GroupNumbers, OwnerGroup, OwnerIndex
+from koordinator.scheduler.table.columns import RowChange
+from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.pod_info import PodInfo
+
+log = logging.getLogger(__name__)
+
+
+class ReservationTerms(msgspec.Struct, frozen=True):
+    """All of a Reservation that does not depend on who uses it."""
+
+    reservation: Reservation
+    whole: PodInfo
+    """The reserve pod with all that is reserved."""
+    allocatable: Ints
+    names: tuple[str, ...]
+    """Resources that it accounts for."""
+    kept: Ints
+    """What owners may not use."""
+    order: int
+    is_once: bool
+
+    @classmethod
+    def of(cls, reservation: Reservation, registry: ResourceRegistry) -> "ReservationTerms":
+        """Raises: ProtocolError, QuantityError."""
+        annotations = reservation.metadata.annotations
+        amounts = objects.requests(reservation)
+        allocatable = {
+            name: resource_vector.amount(name, quantity.text) for name, quantity in amounts.items()
+        }
+        names = sorted(allocatable)
+        if reservation.spec.allocate_policy == RESTRICTED:
+            options = RESTRICTED_OPTIONS.read(annotations, reservation.key)
+            names = objects.restricted_names(names, options.resources if options is not None else None)
+        keeps = NODE_RESERVATION.read(annotations, reservation.key)
+        kept = node_reservation.amounts(keeps) if keeps is not None else {}
+        return cls(
+            reservation=reservation,
+            whole=PodInfo.of(objects.reserve_pod(reservation), registry),
+            allocatable=allocatable,
+            names=tuple(names),
+            kept={name: resource_vector.amount(name, each.text) for name, each in kept.items()},
+            order=preallocation.order_of(reservation.metadata.labels.get(labels.RESERVATION_ORDER, "")),
+            is_once=objects.is_once(reservation),
+        )
+
+
+RESTRICTED = "Restricted"
+
+
+class ReservationRecord:
+    """A Reservation that holds room, and the pods that use it."""
+
+    def __init__(self, terms: ReservationTerms, group: OwnerGroup) -> None:
+        self.terms = terms
+        self.group = group
+        self.row: int | None = None
+        self.owners: dict[str, PodInfo] = {}
+        """Pods on its node that use it, by uid."""
+        self.allocated: Ints = {}
+        self.version = 0
+        """Grows with every change."""
+
+    @property
+    def uid(self) -> str:
+        return self.reservation.metadata.uid
+
+    @property
+    def name(self) -> str:
+        return self.reservation.metadata.name
+
+    @property
+    def reservation(self) -> Reservation:
+        return self.terms.reservation
+
+    @property
+    def availability(self) -> matching.Availability:
+        """Return whether it can take another owner."""
+        return matching.availability(self.reservation, self.group.owners, len(self.owners))
+
+    @property
+    def amounts(self) -> ReservationAmounts:
+        """Return it as far as amounts go."""
+        terms = self.terms
+        return ReservationAmounts(
+            name=self.name,
+            is_restricted=self.reservation.spec.allocate_policy == RESTRICTED,
+            allocatable=terms.allocatable,
+            allocated=self.allocated,
+            kept=terms.kept,
+            names=terms.names,
+            pods=len(self.owners),
+        )
+
+    def count(self, registry: ResourceRegistry) -> None:
+        """Work out anew what owners use."""
+        self.version += 1
+        names = registry.names
+        used = fit.added(
+            *({names[column]: amount for column, amount in owner.requests} for owner in self.owners.values())
+        )
+        self.allocated = fit.masked(used, self.terms.names)
+
+    def rest(self, registry: ResourceRegistry) -> PodInfo:
+        """Return the reserve pod holding what owners leave."""
+        if not self.owners:
+            return self.terms.whole
+        names, whole = registry.names, self.terms.whole
+        left = {
+            column: max(amount - self.allocated.get(names[column], 0), 0) for column, amount in whole.requests
+        }
+        used = [
+            sum(column) for column in zip(*(o.nonzero_amounts for o in self.owners.values()), strict=True)
+        ]
+        columns = (resource_vector.CPU_COLUMN, resource_vector.MEMORY_COLUMN)
+        nonzero = [
+            max(amount - by_owners, 0) if names[column] in self.terms.names else amount
+            for column, amount, by_owners in zip(columns, whole.nonzero_amounts, used, strict=True)
+        ]
+        return whole.holding(left, tuple(nonzero))
+
+
+class ReservationLedger(RowKeeper):
+    """Records by uid and by row, and the use of reservations by pods."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self.index = OwnerIndex()
+        self._table = table
+        self._records: dict[str, ReservationRecord] = {}
+        self._at: dict[int, dict[str, ReservationRecord]] = {}
+        self._used: dict[str, str] = {}
+        """Pod on a node → the reservation that it uses, known or not."""
+        self._users: dict[str, dict[str, int]] = {}
+        """Reservation → its pods, with their rows."""
+        self._assumed: set[str] = set()
+        """Pods whose use was decided here and is not confirmed yet."""
+        self._aside: dict[str, str] = {}
+
+    # Reading
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def find(self, uid: str) -> ReservationRecord | None:
+        """Return the record of a Reservation that holds room."""
+        return self._records.get(uid)
+
+    def at(self, row: int) -> Collection[ReservationRecord]:
+        """Return the reservations on a row."""
+        found = self._at.get(row)
+        return found.values() if found is not None else ()
+
+    def rows_of(self, groups: GroupNumbers) -> set[int]:
+        """Return the rows with reservations of some groups."""
+        found = [self.index.group(number) for number in groups]
+        return {row for group in found if group is not None for row in group.rows}
+
+    @property
+    def rows(self) -> Collection[int]:
+        """Return the rows with reservations."""
+        return self._at.keys()
+
+    def used_by(self, pod_uid: str) -> str | None:
+        """Return the uid of the reservation that a pod on a node uses."""
+        return self._used.get(pod_uid)
+
+    def is_assumed(self, pod_uid: str) -> bool:
+        """Return whether the use was decided here, and not read from the pod."""
+        return pod_uid in self._assumed
+
+    def is_in_table(self, record: ReservationRecord) -> bool:
+        """Return whether the reserve pod counts at this moment: within trials it may not."""
+        return self._table.place_of(record.uid) is not None
+
+    # Reservations
+
+    def put(self, reservation: Reservation) -> ReservationTerms:
+        """Keep a Reservation that holds room, or its new state; the caller brings its reserve pod into the table after
+        that. Raises: ProtocolError, QuantityError when it cannot be read; its last state stays."""
+        terms = ReservationTerms.of(reservation, self._table.registry)
+        uid = reservation.metadata.uid
+        record = self._records.get(uid)
+        if record is None:
+            record = self._records[uid] = ReservationRecord(terms, self.index.join(reservation.spec.owners))
+            return terms
+        is_regrouped = record.reservation.spec.owners != reservation.spec.owners
+        row = record.row
+        if is_regrouped and row is not None:
+            self._leave_row(record)
+        record.terms = terms
+        if is_regrouped:
+            self.index.leave(record.group)
+            record.group = self.index.join(reservation.spec.owners)
+            if row is not None:
+                self._join_row(record, row)
+        self._recount(record)
+        return terms
+
+    def remove(self, uid: str) -> None:
+        """Forget a Reservation; its pods become plain ones. Its reserve pod leaves the table after that."""
+        record = self._records.pop(uid, None)
+        if record is None:
+            return
+        if record.row is not None:
+            row = record.row
+            self._leave_row(record)
+            self._table.changes.add(row, RowChange.PODS)
+        self.index.leave(record.group)
+
+    # Pods
+
+    def use(self, pod: PodInfo, uid: str) -> None:
+        """Let a pod that is assumed on a node use a reservation."""
+        self._assumed.add(pod.uid)
+        self._set_use(pod.uid, uid)
+
+    def drop(self, pod_uid: str) -> None:
+        """Undo `use`; nothing when there is nothing to undo."""
+        if pod_uid in self._assumed:
+            self._assumed.discard(pod_uid)
+            self._set_use(pod_uid, None)
+
+    def pod_assigned(self, row: int, pod: PodInfo) -> None:
+        if self._table.is_trial:
+            self._back(pod)
+        elif labels.RESERVE_POD in pod.pod.metadata.annotations:
+            self._placed(row, pod.uid)
+        elif not self._is_assumed(pod.uid):
+            self._follow_annotation(pod)
+
+    def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
+        if self._table.is_trial:
+            return  # only amounts change in trials: those of reserve pods, by this ledger
+        if labels.RESERVE_POD in new.pod.metadata.annotations:
+            self._placed(row, new.uid)
+        elif not self._is_assumed(new.uid):
+            self._assumed.discard(new.uid)
+            self._follow_annotation(new)
+            if not old.asks_like(new):
+                self._recount_of(new.uid)
+
+    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        if labels.RESERVE_POD in pod.pod.metadata.annotations:
+            record = self._records.get(pod.uid)
+            if not self._table.is_trial and record is not None and record.row is not None:
+                self._leave_row(record)
+        elif pod.uid in self._used:
+            if self._table.is_trial:
+                self._aside[pod.uid] = self._used[pod.uid]
+            else:
+                self._assumed.discard(pod.uid)
+            self._set_use(pod.uid, None, row)
+
+    def _back(self, pod: PodInfo) -> None:
+        """A pod comes back in a trial, or at its end: everything is as before."""
+        uid = self._aside.pop(pod.uid, None)
+        if uid is not None:
+            self._set_use(pod.uid, uid)
+        elif (record := self._records.get(pod.uid)) is not None:
+            self._show(record)
+
+    def _is_assumed(self, uid: str) -> bool:
+        place = self._table.place_of(uid)
+        return place is not None and place.assumed
+
+    def _follow_annotation(self, pod: PodInfo) -> None:
+        annotations = pod.pod.metadata.annotations
+        uid = None
+        if labels.RESERVATION_ALLOCATED in annotations:
+            try:
+                allocated = RESERVATION_ALLOCATED.read(annotations, f"Pod {pod.key}")
+                uid = allocated.uid if allocated is not None else None
+            except ProtocolError as problem:
+                log.warning("pod uses no reservation that we know of: %s", problem, extra={"pod": pod.key})
+        self._set_use(pod.uid, uid or None)
+
+    def _set_use(self, pod_uid: str, uid: str | None, left_row: int | None = None) -> None:
+        """Let a pod use another reservation than before, or none; `left_row` is where it was if it is gone."""
+        before = self._used.get(pod_uid)
+        place = self._table.place_of(pod_uid)
+        row = place.row if place is not None else left_row
+        if before == uid and (uid is None or self._users[uid].get(pod_uid) == row):
+            return
+        if before is not None:
+            users = self._users[before]
+            del self._used[pod_uid], users[pod_uid]
+            if not users:
+                del self._users[before]
+            self._recount_uid(before)
+        if uid is not None and row is not None:
+            self._used[pod_uid] = uid
+            self._users.setdefault(uid, {})[pod_uid] = row
+            self._recount_uid(uid)
+
+    # Records
+
+    def _placed(self, row: int, uid: str) -> None:
+        """The reserve pod of a Reservation is on a row."""
+        record = self._records.get(uid)
+        if record is None:
+            return  # it is on its way there: nobody may use it before it is available
+        if record.row != row:
+            if record.row is not None:
+                self._leave_row(record)
+            self._join_row(record, row)
+            self._recount(record)
+        else:
+            self._show(record)
+
+    def _join_row(self, record: ReservationRecord, row: int) -> None:
+        record.row = row
+        record.group.rows[row] += 1
+        self._at.setdefault(row, {})[record.uid] = record
+
+    def _leave_row(self, record: ReservationRecord) -> None:
+        row = record.row
+        assert row is not None
+        record.row = None
+        rows = record.group.rows
+        rows[row] -= 1
+        if not rows[row]:
+            del rows[row]
+        there = self._at[row]
+        del there[record.uid]
+        if not there:
+            del self._at[row]
+
+    def _recount_of(self, pod_uid: str) -> None:
+        uid = self._used.get(pod_uid)
+        if uid is not None:
+            self._recount_uid(uid)
+
+    def _recount_uid(self, uid: str) -> None:
+        record = self._records.get(uid)
+        if record is not None:
+            self._recount(record)
+
+    def _recount(self, record: ReservationRecord) -> None:
+        """Follow a change of the record or of its users."""
+        table, users = self._table, self._users.get(record.uid) or {}
+        record.owners = {
+            uid: place.pod
+            for uid, row in users.items()
+            if row == record.row and (place := table.place_of(uid)) is not None
+        }
+        record.count(table.registry)
+        self._show(record)
+        if record.row is not None:
+            table.changes.add(record.row, RowChange.PODS)
+
+    def _show(self, record: ReservationRecord) -> None:
+        """Let the reserve pod hold in the table what owners leave."""
+        place = self._table.place_of(record.uid)
+        if place is None or place.row != record.row:
+            return
+        rest = record.rest(self._table.registry)
+        if not place.pod.asks_like(rest):
+            now = msgspec.structs.replace(rest, pod=place.pod.pod)
+            self._table.assign(now, self._table.name_of(place.row), assumed=place.assumed)
+
+
+def users_of(records: Iterable[ReservationRecord]) -> Mapping[str, tuple[str, ...]]:
+    """Return the keys of the pods that use each reservation, by its name."""
+    return {each.name: tuple(owner.key for owner in each.owners.values()) for each in records}

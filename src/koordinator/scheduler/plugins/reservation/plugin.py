@@ -1,0 +1,441 @@
+"""The extension points of Reservation. Source: behaviour/reservations.
+
+`store` follows the objects, `ledger` keeps who uses what, `verdict` judges single nodes; a pod that no reservation
+concerns has no state and costs a glance at its labels.
+"""
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from koordinator.api import labels, pod_labels
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import QuantityError
+from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation, ReservationAllocated
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.config.default_plugins import ReservationArgs
+from koordinator.scheduler.plugin.capabilities import (
+    BackgroundController,
+    ControllerProvider,
+    NodeTransformer,
+    Nomination,
+    ReservationCache,
+    ReservationNominator,
+    ReservationScorePlugin,
+    ReservePodProvider,
+)
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
+from koordinator.scheduler.plugin.framework import (
+    BindPlugin,
+    Diagnosis,
+    FilterPlugin,
+    Handle,
+    PostFilterPlugin,
+    PostFilterResult,
+    PreBindPlugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    ReasonCodes,
+    ReservePlugin,
+    ScorePlugin,
+    Scores,
+    default_normalize,
+)
+from koordinator.scheduler.plugin.handle import Handling, SchedulingFailure
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, error, unresolvable
+from koordinator.scheduler.plugins.reservation import diagnosis, fit, preallocation, verdict
+from koordinator.scheduler.plugins.reservation.binding import ReservationWriter
+from koordinator.scheduler.plugins.reservation.controller import ReservationController
+from koordinator.scheduler.plugins.reservation.fit import Ignored
+from koordinator.scheduler.plugins.reservation.ledger import ReservationRecord
+from koordinator.scheduler.plugins.reservation.matching import RequiredReservations
+from koordinator.scheduler.plugins.reservation.owner_index import NO_GROUPS
+from koordinator.scheduler.plugins.reservation.store import ReservationStore
+from koordinator.scheduler.plugins.reservation.verdict import NONE_MATCHED, NodeJudge, OwnerState
+from koordinator.scheduler.table.columns import RowChange, Rows
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import Trial
+
+_OTHER_NODE = unresolvable("node(s) didn't match the nodeName specified by reservation")
+_CONFLICT = unresolvable("node(s) reservation allocate policy conflict")
+_PLAIN = Nomination()
+_ANNOTATIONS = (labels.RESERVATION_AFFINITY, labels.EXACT_MATCH_RESERVATION)
+FEW = 8
+"""Up to so many rows are looked up one by one."""
+
+
+class ReserveState:
+    """A reserve pod: the node that its template names, and the policy of its Reservation."""
+
+    def __init__(self, node_name: str, policy: str) -> None:
+        self.node_name = node_name
+        self.policy = policy
+
+
+State = OwnerState | ReserveState | None
+
+
+class ReservationPlugin(
+    PreFilterPlugin[State],
+    FilterPlugin[State],
+    PostFilterPlugin[State],
+    PreScorePlugin[State],
+    ScorePlugin[State],
+    ReservePlugin[State],
+    PreBindPlugin[State],
+    BindPlugin[State],
+    NodeTransformer[State],
+    ReservationNominator[State],
+    ReservationCache[State],
+    ReservePodProvider[State],
+    ReservationScorePlugin[State],
+    ControllerProvider[State],
+):
+    """Places Reservations as if they were pods, and lets their owners use the room."""
+
+    name = "Reservation"
+    args = ReservationArgs
+    per_profile = True
+    in_rehearsals = True
+    reads = RowChange.NODE | RowChange.PODS
+    normalizes = True
+    wakes_on = (
+        ClusterEvent.ASSIGNED_POD_DELETED,
+        ClusterEvent.ASSIGNED_POD_UPDATED,
+        ClusterEvent.NODE_ADDED,
+        ClusterEvent.NODE_ALLOCATABLE,
+        ClusterEvent.NODE_LABELS,
+        ClusterEvent.POD_UPDATED,
+    )
+
+    def __init__(self, args: ReservationArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._table = handle.table
+        self.store = handle.shared(ReservationStore, ReservationStore)
+        self.ledger = self.store.ledger
+        gates = handle.gates
+        self.judge = NodeJudge(
+            handle.table,
+            self.ledger,
+            Ignored(frozenset(args.ignored_resources), frozenset(args.ignored_resource_groups)),
+            omits_node_labels=gates.is_on("OmitNodeLabelsForReservation"),
+        )
+        self._nominated: dict[str, tuple[str, str]] = {}
+        """Pod → its node, and the uid of the reservation that it is to use there."""
+        self._statuses: list[Status] = [NONE_MATCHED, _OTHER_NODE, _CONFLICT]
+        self._code_of = {status: code for code, status in enumerate(self._statuses, 1)}
+        self._writer = ReservationWriter(handle, self.store)
+        self._controller = ReservationController.of(args, handle)
+        handle.on_failure(self._failed)
+
+    # A pod
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        annotations = pod.pod.metadata.annotations
+        if pod_labels.is_reserve_pod(annotations):
+            state = self._reserve_state(pod)
+            return (labels.RESERVE_POD, state.node_name, state.policy)
+        is_ignoring = pod_labels.is_reservation_ignored(pod.pod.metadata.labels)
+        if not is_ignoring and not any(key in annotations for key in _ANNOTATIONS):
+            return None
+        return (is_ignoring, pod.request_key, *(annotations.get(key) for key in _ANNOTATIONS))
+
+    def live_key(self, pod: PodInfo) -> Hashable:
+        if not len(self.ledger):
+            return NO_GROUPS
+        if pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
+            return NO_GROUPS
+        return self.ledger.index.of(pod)
+
+    def prepare(self, pod: PodInfo) -> State:
+        annotations = pod.pod.metadata.annotations
+        if pod_labels.is_reserve_pod(annotations):
+            return self._reserve_state(pod)
+        is_ignoring = pod_labels.is_reservation_ignored(pod.pod.metadata.labels)
+        groups = self.ledger.index.of(pod)
+        if not groups and labels.RESERVATION_AFFINITY not in annotations and not is_ignoring:
+            return None
+        names = self._table.registry.names
+        request = {names[column]: amount for column, amount in pod.requests}
+        try:
+            return OwnerState(pod, RequiredReservations.of(pod.pod), groups, request)
+        except (ProtocolError, QuantityError) as problem:
+            state = OwnerState(pod, RequiredReservations(False, None, ()), NO_GROUPS, request)
+            state.status = error(str(problem))
+            return state
+
+    def _reserve_state(self, pod: PodInfo) -> ReserveState:
+        found = self.store.find(pod.uid)
+        policy = found.spec.allocate_policy if found is not None else ""
+        return ReserveState(pod.pod.metadata.annotations.get(labels.RESERVATION_NODE, ""), policy)
+
+    def pre_filter(self, state: State) -> PreFilterResult:
+        if state is None:
+            return PreFilterResult(SKIP)
+        return PreFilterResult(state.status) if isinstance(state, OwnerState) else PreFilterResult()
+
+    # Nodes as the pod may use them
+
+    def shows_nodes(self, state: State) -> bool:
+        return isinstance(state, OwnerState) and (bool(state.groups) or state.asked.is_ignoring)
+
+    def shown_rows(self, state: State) -> Collection[int]:
+        return self._rows_with_own(state) if isinstance(state, OwnerState) else ()
+
+    def show(self, state: State, row: int, what_if: Trial) -> None:
+        if not isinstance(state, OwnerState):
+            return
+        for record in self.judge.matched(state, row):
+            place = self._table.place_of(record.uid)
+            if place is not None:
+                what_if.take(place.pod)
+
+    def _rows_with_own(self, state: OwnerState) -> Collection[int]:
+        return self.ledger.rows if state.asked.is_ignoring else self.ledger.rows_of(state.groups)
+
+    # Filter
+
+    def filter(self, state: State, rows: Rows) -> ReasonCodes:
+        if isinstance(state, OwnerState):
+            return self._filter_owner(state, rows)
+        codes = np.zeros(rows.size, np.uint16)
+        if state is None:
+            return codes
+        if state.node_name:
+            row = self._table.row_of(state.node_name)
+            codes[rows != (-1 if row is None else row)] = self._code(_OTHER_NODE)
+        for index in _positions(rows, self.ledger.rows):
+            there = self.ledger.at(int(rows[index]))
+            policies = [r.reservation.spec.allocate_policy for r in there if r.availability.is_matchable]
+            if codes[index] == 0 and fit.is_policy_conflict(state.policy, policies):
+                codes[index] = self._code(_CONFLICT)
+        return codes
+
+    def _filter_owner(self, state: OwnerState, rows: Rows) -> ReasonCodes:
+        none = self._code(NONE_MATCHED) if state.asked.must_reserve and not state.asked.is_ignoring else 0
+        codes = np.full(rows.size, none, np.uint16)
+        for index in _positions(rows, self._rows_with_own(state)):
+            codes[index] = self._code(self.judge.verdict(state, int(rows[index])))
+        return codes
+
+    def _code(self, status: Status) -> int:
+        """Return the number of a refusal; 0 for success."""
+        if status.is_success:
+            return 0
+        code = self._code_of.get(status)
+        if code is None:
+            self._statuses.append(status)
+            code = self._code_of[status] = len(self._statuses)
+        return code
+
+    def refusal(self, state: State, code: int) -> Status:
+        return self._statuses[code - 1]
+
+    def foresees(self, state: State) -> bool:
+        """A reserve pod changes nothing here before its Reservation is available, and then the ledger logs the row."""
+        return not isinstance(state, OwnerState)
+
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
+        if event.kind is ClusterEvent.POD_UPDATED:
+            return event.old is None or event.new is None or self.tells_apart(event.old, event.new)
+        state = self.prepare(pod)
+        if state is None:
+            return False
+        if isinstance(state, ReserveState) or event.row is None:
+            return True
+        return state.asked.is_ignoring or bool(self.judge.matched(state, event.row))
+
+    def sleep_key(self, pod: PodInfo) -> Hashable:
+        return self.live_key(pod)
+
+    def facts(self, state: State, row: int) -> tuple[str, ...]:
+        return diagnosis.facts(self.judge, self.ledger, state, row) if isinstance(state, OwnerState) else ()
+
+    # PostFilter
+
+    def post_filter(self, pod: PodInfo, found: Diagnosis) -> PostFilterResult:
+        state = self.prepare(pod)
+        if not isinstance(state, OwnerState):
+            return PostFilterResult(SKIP)
+        found.wake_by(self.name)  # other filters judge events by what nodes are to strangers
+        reasons = diagnosis.reasons(self.judge, self.ledger, state, found)
+        return PostFilterResult(diagnosis.status(reasons))
+
+    # Score and nomination
+
+    def pre_score(self, state: State) -> Status:
+        is_concerned = isinstance(state, OwnerState) and self.shows_nodes(state)
+        return SUCCESS if is_concerned and not state.asked.is_ignoring else SKIP  # type: ignore[union-attr]
+
+    def score(self, state: State, rows: Rows) -> Scores:
+        scores = np.zeros(rows.size, np.int64)
+        if not isinstance(state, OwnerState):
+            return scores
+        for index in _positions(rows, self._rows_with_own(state)):
+            row = int(rows[index])
+            state.orders.pop(row, None)
+            record = self._choice(state, state.pod, row, None)
+            if record is not None:
+                scores[index] = verdict.score(state, record)
+                if record.terms.order:
+                    state.orders[row] = record.terms.order
+        return scores
+
+    def normalize(self, state: State, scores: Scores) -> Scores:
+        return default_normalize(scores)
+
+    def normalize_at(self, state: State, scores: Scores, rows: Rows) -> Scores:
+        assert isinstance(state, OwnerState)
+        if state.orders:
+            orders: I64 = np.array([state.orders.get(row, 0) for row in rows.tolist()], np.int64)
+            names = _NodeNames(self._table.name_of, rows)
+            scores, _ = preallocation.node_scores(scores, orders, names)
+        return default_normalize(scores)
+
+    def normal_epoch(self, state: State) -> Hashable:
+        return tuple(state.orders.items()) if isinstance(state, OwnerState) else None
+
+    def score_reservation(self, state: State, pod: PodInfo, reservation: Reservation, row: int) -> int:
+        record = self.ledger.find(reservation.metadata.uid)
+        return verdict.score(state, record) if record is not None and isinstance(state, OwnerState) else 0
+
+    def _choice(
+        self, state: OwnerState, pod: PodInfo, row: int, existing: str | None
+    ) -> ReservationRecord | None:
+        """Return the reservation on a row that the pod is to use; None for none."""
+        extensions = self.handle.profile.extensions  # type: ignore[attr-defined]
+        states = self._states(state, pod)
+        usable = {
+            each.name: each
+            for each in self.judge.usable(state, row)
+            if extensions.filter_reservation(states, pod, each.reservation, row).is_success
+        }
+        if not usable:
+            return None
+        scores: Mapping[str, int] = {}
+        if len(usable) > 1:
+            reservations = [each.reservation for each in usable.values()]
+            scores = extensions.score_reservations(states, pod, reservations, row)
+        options = [verdict.candidate_of(each, scores.get(each.uid, 0)) for each in usable.values()]
+        name = preallocation.nominate(options, state.asked.must_reserve, existing)
+        return usable[name] if name is not None else None
+
+    def _states(self, state: OwnerState, pod: PodInfo) -> dict[str, Any]:
+        """Return the states of the plugins that have a say about single reservations."""
+        extensions = self.handle.profile.extensions  # type: ignore[attr-defined]
+        asked = (*extensions.reservation_filters, *extensions.reservation_scorers)
+        return {p.name: state if p is self else p.prepare(pod) for p in asked}
+
+    def nominate(self, state: State, pod: PodInfo, row: int) -> Nomination:
+        if not isinstance(state, OwnerState) or state.asked.is_ignoring:
+            return _PLAIN
+        node_name = self._table.name_of(row)
+        known = self._nominated.get(pod.uid)
+        former = self.ledger.find(known[1]) if known is not None and known[0] == node_name else None
+        record = self._choice(state, pod, row, former.name if former is not None else None)
+        if record is None:
+            self._nominated.pop(pod.uid, None)
+            return Nomination(NONE_MATCHED) if state.asked.must_reserve else _PLAIN
+        self._nominated[pod.uid] = node_name, record.uid
+        return Nomination(reservation=record.reservation)
+
+    def nominated(self, uid: str, node_name: str) -> Reservation | None:
+        found = self._nominated.get(uid)
+        if found is None or found[0] != node_name:
+            return None
+        record = self.ledger.find(found[1])
+        return record.reservation if record is not None else None
+
+    def forget_nominated(self, uid: str) -> None:
+        self._nominated.pop(uid, None)
+
+    # Reserve, PreBind, Bind
+
+    def reserves(self, state: State) -> bool:
+        return isinstance(state, OwnerState)
+
+    def reserve(self, state: State, pod: PodInfo, row: int) -> Status:
+        found = self._nominated.get(pod.uid)
+        if found is None or found[0] != self._table.name_of(row):
+            return SUCCESS
+        record = self.ledger.find(found[1])
+        if record is None:
+            return error("cannot find target reservation")
+        if record.availability.is_terminating:
+            return error("target reservation is terminating")
+        self.ledger.use(pod, record.uid)
+        return SUCCESS
+
+    def unreserve(self, state: State, pod: PodInfo, node_name: str) -> None:
+        self.ledger.drop(pod.uid)
+
+    async def pre_bind(self, state: State, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
+        uid = self.ledger.used_by(pod.uid)
+        record = self.ledger.find(uid) if uid is not None else None
+        if uid is not None and record is None:
+            return error("cannot find target reservation")
+        if record is not None:
+            allocated = ReservationAllocated(name=record.name, uid=record.uid)
+            patch.annotations[labels.RESERVATION_ALLOCATED] = RESERVATION_ALLOCATED.encode(allocated)
+        elif labels.RESERVATION_ALLOCATED in pod.pod.metadata.annotations:
+            # Left from an attempt that did not succeed: it uses no reservation.
+            patch.annotations[labels.RESERVATION_ALLOCATED] = None
+        return SUCCESS
+
+    async def bind(self, pod: PodInfo, node_name: str) -> Status:
+        if not pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
+            return SKIP
+        return await self._writer.bind(pod.uid, node_name, self.handle.profile.name)
+
+    def _failed(self, failure: SchedulingFailure) -> Handling:
+        if failure.profile_name != self.handle.profile.name:
+            return Handling.GO_ON
+        if not pod_labels.is_reserve_pod(failure.pod.pod.metadata.annotations):
+            return Handling.GO_ON
+        self._writer.tell_unscheduled(failure)
+        return Handling.QUIETLY
+
+    # Reservations
+
+    def reserve_pod(self, uid: str) -> Pod | None:
+        return self.store.reserve_pod(uid)
+
+    def reservation_for(self, uid: str) -> Reservation | None:
+        return self.store.find(uid)
+
+    def reservation_of(self, uid: str, node_name: str) -> Reservation | None:
+        used = self.ledger.used_by(uid)
+        record = self.ledger.find(used) if used is not None else None
+        return record.reservation if record is not None else None
+
+    def controllers(self) -> Sequence[BackgroundController]:
+        return self._controller.loops()
+
+    def delete_reservation(self, reservation: Reservation) -> None:
+        self.ledger.remove(reservation.metadata.uid)
+
+
+def _positions(rows: Rows, wanted: Collection[int]) -> list[int]:
+    """Return the positions in `rows` (rows,) of those that are wanted."""
+    if not wanted:
+        return []
+    if rows.size <= FEW:
+        return [index for index, row in enumerate(rows.tolist()) if row in wanted]
+    found: list[int] = np.flatnonzero(np.isin(rows, np.fromiter(wanted, np.intp, len(wanted)))).tolist()
+    return found
+
+
+class _NodeNames(Sequence[str]):
+    """Names of the nodes of rows, looked up when asked for."""
+
+    def __init__(self, name_of: Any, rows: Rows) -> None:
+        self._name_of, self._rows = name_of, rows
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._name_of(int(self._rows[index]))
+
+    def __len__(self) -> int:
+        return int(self._rows.size)

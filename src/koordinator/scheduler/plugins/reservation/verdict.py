@@ -1,0 +1,140 @@
+"""Say what a node with reservations is to a pod: which of them it may use, whether it fits by one, and how well.
+
+Source: behaviour/reservations 5 to 8."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from koordinator.api import pod_resources, resources
+from koordinator.api.resource_list import Amounts
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
+from koordinator.scheduler.plugins.reservation import fit, matching, preallocation
+from koordinator.scheduler.plugins.reservation.fit import (
+    Fit,
+    Ignored,
+    Ints,
+    ReservationNodeView,
+    ReservationRequest,
+)
+from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger, ReservationRecord
+from koordinator.scheduler.plugins.reservation.matching import Match, MatchOutcome, RequiredReservations
+from koordinator.scheduler.plugins.reservation.owner_index import GroupNumbers
+from koordinator.scheduler.plugins.reservation.preallocation import NominationCandidate
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
+
+NONE_MATCHED = unresolvable(fit.NONE_MATCHED)
+
+
+class OwnerState:
+    """A pod that reservations concern: it may own some, requires one, or takes no notice of them."""
+
+    def __init__(self, pod: PodInfo, wish: RequiredReservations, groups: GroupNumbers, request: Ints) -> None:
+        self.pod = pod
+        self.wish = wish
+        self.groups = groups
+        self.asked = ReservationRequest(
+            request=request,
+            must_reserve=wish.affinity is not None,
+            name=wish.affinity.name if wish.affinity is not None else "",
+            is_ignoring=wish.is_ignoring,
+        )
+        self.requests: Amounts = pod_resources.requests(pod.pod) if wish.exact_names else {}
+        self.status = SUCCESS
+        self.orders: dict[int, int] = {}
+        """Smallest order among the nominees by row, where there is one."""
+
+
+class NodeJudge:
+    """Answers for single rows, from the book and the table as they stand."""
+
+    def __init__(
+        self, table: NodeTable, ledger: ReservationLedger, ignored: Ignored, *, omits_node_labels: bool
+    ) -> None:
+        self._table = table
+        self._ledger = ledger
+        self.ignored = ignored
+        self._omits_node_labels = omits_node_labels
+
+    def match(self, state: OwnerState, record: ReservationRecord, row: int) -> Match:
+        """Return what a reservation is to the pod. Raises: QuantityError."""
+        node_labels = None
+        if not self._omits_node_labels:
+            node = self._table.node_at(row)
+            node_labels = node.metadata.labels if node is not None else {}
+        return matching.match(
+            state.pod.pod, state.wish, state.requests, record.reservation, record.group.owners, node_labels
+        )
+
+    def matched(self, state: OwnerState, row: int) -> list[ReservationRecord]:
+        """Return the reservations on a row that the pod may use, by order and name; of a pod that takes no notice of
+        reservations all of them."""
+        groups = state.groups
+        found = []
+        for record in self._ledger.at(row):
+            if record.group.number not in groups and not state.asked.is_ignoring:
+                continue
+            if not record.availability.is_matchable and not state.asked.is_ignoring:
+                continue
+            if self.match(state, record, row).outcome in (MatchOutcome.MATCHED, MatchOutcome.IGNORED):
+                found.append(record)
+        return sorted(found, key=_by_order) if len(found) > 1 else found
+
+    def view(self, state: OwnerState, row: int, matched: Sequence[ReservationRecord]) -> ReservationNodeView:
+        """Return the node as it was before the matched reservations were given back, whether they are now or not."""
+        table = self._table
+        away = [each.rest(table.registry) for each in matched if not self._ledger.is_in_table(each)]
+        allocatable, requested = {resources.PODS: int(table.pods_max[row])}, {}
+        for column, _ in state.pod.requests:
+            name = table.registry.names[column]
+            allocatable[name] = int(table.allocatable[column, row])
+            back = sum(amount for pod in away for at, amount in pod.requests if at == column)
+            requested[name] = int(table.requested[column, row]) + back
+        return ReservationNodeView(
+            allocatable=allocatable,
+            requested=requested,
+            pods=int(table.pod_count[row]) + len(away),
+            matched=len(matched),
+        )
+
+    def fit(self, state: OwnerState, row: int, matched: Sequence[ReservationRecord]) -> Fit:
+        """Return whether the node will do for the pod."""
+        rooms = [record.amounts for record in matched]
+        return fit.fit(state.asked, self.view(state, row, matched), rooms, self.ignored)
+
+    def verdict(self, state: OwnerState, row: int) -> Status:
+        """Return what Filter says of a row."""
+        found = self.fit(state, row, self.matched(state, row))
+        if found.ok:
+            return SUCCESS
+        return NONE_MATCHED if found.reasons == NONE_MATCHED.reasons else unschedulable(*found.reasons)
+
+    def usable(self, state: OwnerState, row: int) -> list[ReservationRecord]:
+        """Return the matched reservations that the pod fits, each by itself."""
+        matched = self.matched(state, row)
+        if state.asked.is_ignoring or not matched:
+            return []
+        view = self.view(state, row, matched)
+        alone = msgspec.structs.replace(state.asked, must_reserve=True)
+        return [each for each in matched if fit.fit(alone, view, [each.amounts], self.ignored).ok]
+
+
+def candidate_of(record: ReservationRecord, score: int) -> NominationCandidate:
+    """Return a usable reservation as the nomination sees it."""
+    return NominationCandidate(
+        name=record.name,
+        score=score,
+        order=record.terms.order,
+        is_once=record.terms.is_once,
+        assigned=len(record.owners),
+    )
+
+
+def score(state: OwnerState, record: ReservationRecord) -> int:
+    """Return how full the pod would make a reservation, 0 to 100."""
+    return preallocation.score(state.asked.request, record.amounts)
+
+
+def _by_order(record: ReservationRecord) -> tuple[bool, int, str]:
+    return not record.terms.order, record.terms.order, record.name
