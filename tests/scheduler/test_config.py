@@ -333,6 +333,7 @@ def test_the_shipped_profile_runs_only_its_own_where_only_one_may_decide() -> No
         "LoadAwareScheduling": 1,
         "NodeNUMAResource": 1,
         "DeviceShare": 1,
+        "Reservation": 5000,
         "Coscheduling": 1,
     }
     alone = {point for point in plugins.__struct_fields__ if names(getattr(plugins, point).disabled) == ["*"]}
