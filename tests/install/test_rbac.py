@@ -56,7 +56,12 @@ INDIRECT: dict[str, Asked] = {
         "mutatingwebhookconfigurations",
         "validatingwebhookconfigurations",
     ),
-    rbac.SCHEDULER: _SHARED | _LEASE | _REVIEWS,
+    rbac.SCHEDULER: _SHARED
+    | _LEASE
+    | _REVIEWS
+    | _all(
+        "patch", "scheduling.koordinator.sh", "reservations"
+    ),  # as DefaultPreBind does with whatever is placed
     rbac.KOORDLET: _SHARED | _all("get", "", "nodes/proxy"),  # asked by the kubelet, of requests to it
 }
 

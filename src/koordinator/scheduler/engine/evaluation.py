@@ -235,22 +235,22 @@ class Evaluation(WideAnswers):
         log = self._table.changes
         changes = log.since(self._sequence) if self._sequence != log.sequence else None
         if self._is_void(changes):
-            return self._run_all()
+            self._run_all()
+            return
         if changes is not None:
             self._distrust(changes.rows)
         stale = self._stale_plugins()
         if stale and not self._renew(stale):
-            return self._run_all()
+            self._run_all()
+            return
         self._sequence = log.sequence
         self._apply(changes, stale)
 
     def _is_void(self, changes: Changes | None) -> bool:
-        """Return whether it is better to begin anew than to ask about what changed."""
         is_much = changes is not None and 2 * changes.rows.size > self._table.node_count + 64
         return is_much or self._membership != self._table.membership
 
     def _apply(self, changes: Changes | None, stale: list[Plugin[Any]]) -> None:
-        """Ask again about what changed; plugins in `stale` about everything."""
         if not self.status.is_success:
             return
         touched, kinds, is_passing = _NO_ROWS, 0, True

@@ -51,8 +51,8 @@ class PreFilterTransformer(Plugin[S]):
 class NodeTransformer(Plugin[S]):
     """Shows single nodes to pods otherwise than they are; where the plugin is enabled at preFilter.
 
-    What it shows of a row may depend on its state for the pod and on that row, and a change of it is logged for the
-    row: then only changed rows have to be shown again.
+    All that it shows of a row depends on its state for the pod and on that row, whose changes are logged: then only
+    changed rows have to be shown again.
     """
 
     @abc.abstractmethod

@@ -1,7 +1,7 @@
 """Keep what reservations hold on nodes and which pods use them, in step with the node table.
 
 In the table a reserve pod holds what its owners leave of it: so to strangers a node shows the larger of what is
-reserved and what is used, without anybody having to work it out for them. What owners may use is free again once
+reserved and what is used, without anybody having to work it out for them. For owners the rest is free again once
 the reserve pod is taken off the row (`Trial.take`). Source: behaviour/reservations 3 and 6.
 
 The ledger follows from API objects alone: Reservations, and pods that name the one that they use. Any of them may come
@@ -9,11 +9,11 @@ first.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 
 import msgspec
 
-from koordinator.api import labels, node_reservation, resource_vector
+from koordinator.api import labels, node_reservation, resource_list, resource_vector
 from koordinator.api.annotations.node import NODE_RESERVATION
 from koordinator.api.errors import ProtocolError
 from koordinator.api.reservation import RESERVATION_ALLOCATED, RESTRICTED_OPTIONS, Reservation
@@ -47,9 +47,7 @@ class ReservationTerms(msgspec.Struct, frozen=True):
         """Raises: ProtocolError, QuantityError."""
         annotations = reservation.metadata.annotations
         amounts = objects.requests(reservation)
-        allocatable = {
-            name: resource_vector.amount(name, quantity.text) for name, quantity in amounts.items()
-        }
+        allocatable = fit.ints(resource_list.to_wire(amounts))
         names = sorted(allocatable)
         if reservation.spec.allocate_policy == RESTRICTED:
             options = RESTRICTED_OPTIONS.read(annotations, reservation.key)
@@ -61,7 +59,7 @@ class ReservationTerms(msgspec.Struct, frozen=True):
             whole=PodInfo.of(objects.reserve_pod(reservation), registry),
             allocatable=allocatable,
             names=tuple(names),
-            kept={name: resource_vector.amount(name, each.text) for name, each in kept.items()},
+            kept=fit.ints(resource_list.to_wire(kept)),
             order=preallocation.order_of(reservation.metadata.labels.get(labels.RESERVATION_ORDER, "")),
             is_once=objects.is_once(reservation),
         )
@@ -379,8 +377,3 @@ class ReservationLedger(RowKeeper):
         if not place.pod.asks_like(rest):
             now = msgspec.structs.replace(rest, pod=place.pod.pod)
             self._table.assign(now, self._table.name_of(place.row), assumed=place.assumed)
-
-
-def users_of(records: Iterable[ReservationRecord]) -> Mapping[str, tuple[str, ...]]:
-    """Return the keys of the pods that use each reservation, by its name."""
-    return {each.name: tuple(owner.key for owner in each.owners.values()) for each in records}
