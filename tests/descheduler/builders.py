@@ -7,6 +7,8 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.descheduler.plugin import Handle
+from koordinator.descheduler.pod_filter import PodPredicate
 
 NOW_S = 1_700_000_000.0
 
@@ -57,3 +59,8 @@ def job(name: str, of: Pod, phase: str = "", **spec: Any) -> PodMigrationJob:
     metadata = {"name": name, "uid": f"uid-{name}", "creationTimestamp": clock.rfc3339(NOW_S)}
     body = {"metadata": metadata, "spec": {"podRef": ref, **spec}, "status": {"phase": phase}}
     return from_builtins(body, PodMigrationJob)
+
+
+def handle(may_evict: PodPredicate = lambda _: True, now: PodPredicate = lambda _: True) -> Handle:
+    """The handle of a profile whose filters answer so."""
+    return Handle(may_evict=may_evict, may_evict_now=now)

@@ -9,7 +9,7 @@ from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import PodMigrationJob
-from koordinator.descheduler import config, plugin_sets
+from koordinator.descheduler import config
 from koordinator.descheduler.config import low_node_load
 from koordinator.descheduler.migration import state
 from tests.descheduler.builders import NOW_S, job, pod
@@ -63,15 +63,6 @@ def test_an_argument_that_nobody_knows_is_named() -> None:
         config.read("MigrationController", {"maxMigratingPerNode": -1})
     with pytest.raises(ProtocolError, match="kind"):
         config.read("LowNodeLoad", {"kind": "CustomPriorityArgs"})
-
-
-def test_a_profile_needs_exactly_one_evict_plugin() -> None:
-    none = plugin_sets.Enabled(deschedule=[], balance=[], evict=[], filter=[])
-    with pytest.raises(ProtocolError, match="no evict plugin is enabled"):
-        plugin_sets.check("p", none)
-    twice = msgspec.structs.replace(none, evict=["A"], balance=["B", "B"])
-    with pytest.raises(ProtocolError, match="B is enabled twice"):
-        plugin_sets.check("p", twice)
 
 
 def test_detectors_are_kept_from_one_cycle_to_the_next() -> None:

@@ -27,7 +27,7 @@ def state_of(*moving: str, replicas: int | None = 10, pods: dict[str, Pod] = POD
         counted_jobs=counts,
         pods=pods,
         pods_of_node=lambda name: [one for one in members if one.spec.node_name == name],
-        workload_of=lambda _: None if replicas is None else Workload(replicas, members),
+        workload_of=lambda *_: None if replicas is None else Workload.of(replicas, members),
     )
 
 

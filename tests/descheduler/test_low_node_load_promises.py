@@ -17,7 +17,7 @@ from koordinator.descheduler.plugins.low_node_load.cycle import (
     PoolReport,
 )
 from koordinator.descheduler.plugins.low_node_load.usage import NodeClass
-from tests.descheduler.builders import NOW_S, metric, node, pod
+from tests.descheduler.builders import NOW_S, handle, metric, node, pod
 from tests.vectors.adapters.descheduler_plugins import drive
 
 ARGS: dict[str, Any] = {
@@ -47,8 +47,8 @@ def observe(usage: Usage) -> Observation:
 
 
 def first_pool(seen: Observation, args: dict[str, Any], refused: set[str] = frozenset()) -> PoolReport:  # type: ignore[assignment]
-    plugin = LowNodeLoad(config.read("LowNodeLoad", args), lambda one: one.key not in refused)
-    report: PoolReport = drive(plugin.cycle(seen), lambda _: True)[0]
+    plugin = LowNodeLoad(config.read("LowNodeLoad", args), handle(lambda one: one.key not in refused))
+    report: PoolReport = drive(plugin.balance(seen), lambda _: True)[0]
     return report
 
 
@@ -90,8 +90,8 @@ def test_a_refused_pod_never_moves_and_nothing_moves_twice(usage: Usage) -> None
 @given(usages)
 def test_a_dry_run_asks_for_nothing_and_reports_what_a_real_run_does(usage: Usage) -> None:
     asked: list[EvictAction] = []
-    plugin = LowNodeLoad(config.read("LowNodeLoad", {**ARGS, "dryRun": True}), lambda _: True)
-    report = drive(plugin.cycle(observe(usage)), lambda one: bool(asked.append(one)) or True)[0]
+    plugin = LowNodeLoad(config.read("LowNodeLoad", {**ARGS, "dryRun": True}), handle())
+    report = drive(plugin.balance(observe(usage)), lambda one: bool(asked.append(one)) or True)[0]
     assert not asked
     assert report.evicted == first_pool(observe(usage), ARGS).evicted
 

@@ -26,7 +26,7 @@ def world(
         counted_jobs=counted,
         pods=pods,
         pods_of_node=lambda name: [one for one in members if one.spec.node_name == name],
-        workload_of=lambda _: gates.Workload(replicas, members),
+        workload_of=lambda *_: gates.Workload.of(replicas, members),
     )
 
 

@@ -7,16 +7,18 @@ import pytest
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
+from koordinator.descheduler.actions import Action, EvictAction, SetDeletionCost
 from koordinator.descheduler.config.node_plugins import ScaleDownBinPackArgs, complete_scale_down_bin_pack
+from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plugins import scale_down_bin_pack
 from koordinator.descheduler.plugins.scale_down_bin_pack import SKIPPED_COST, ScaleDownBinPack
-from tests.descheduler.builders import node, pod
+from tests.descheduler.builders import handle, node, pod
 from tests.vectors.adapters.descheduler_plugins import drive
 
 
 def plugin(**args: Any) -> ScaleDownBinPack:
     decoded = complete_scale_down_bin_pack(from_builtins(args, ScaleDownBinPackArgs))
-    return ScaleDownBinPack(decoded, lambda each: not each.metadata.name.startswith("stays"))
+    return ScaleDownBinPack(decoded, handle(lambda each: not each.metadata.name.startswith("stays")))
 
 
 def labelled(one: Any, **values: str) -> Any:
@@ -34,6 +36,18 @@ PODS = {
     "full": [pod("a", "full", cpu="1"), pod("b", "full", cpu="3"), pod("stays-c", "full", cpu="4")],
     "light": [pod("d", "light", cpu="2"), pod("stays-e", "light", cpu="1")],
 }
+
+
+def written(made: ScaleDownBinPack, nodes: list[Node], pods: dict[str, list[Pod]]) -> dict[str, int]:
+    costs = {}
+
+    def accept(one: Action) -> bool:
+        if isinstance(one, SetDeletionCost):
+            costs[one.pod.key] = one.cost
+        return True
+
+    drive(made.balance(Observation(0, nodes, pods, {})), accept)
+    return costs
 
 
 def names(found: Any) -> list[str]:
@@ -89,13 +103,12 @@ def test_nodes_and_pods_take_part_by_their_labels_and_only_the_chosen_pods_are_s
         [one.metadata.name for one in some] for some in (groups.eligible, groups.skipped, groups.others)
     ]
     assert listed == [["web"], ["stays-web"], ["other"]]
-    assert made.costs([groups]) == {"default/web": 0, "default/stays-web": SKIPPED_COST}
+    assert written(made, nodes, pods) == {"default/web": 0, "default/stays-web": SKIPPED_COST}
 
 
 def test_costs_are_written_where_they_are_others() -> None:
     pods = {"full": [annotated(pod("a", "full", cpu="2"), 0), annotated(pod("b", "full", cpu="1"), 7)]}
-    made = plugin()
-    assert made.costs(made.split(NODES, pods)) == {"default/b": 1}
+    assert written(plugin(), NODES, pods) == {"default/b": 1}
 
 
 @pytest.mark.parametrize(
@@ -110,6 +123,13 @@ def test_costs_are_written_where_they_are_others() -> None:
 )
 def test_pods_go_in_their_order_until_enough_went(args: dict[str, Any], evicted: list[str]) -> None:
     made = plugin(resources=["cpu"], **args)
-    steps = made.evictions(made.split(NODES, PODS))
-    gone = drive(steps, lambda one: one.pod.metadata.name != "b")
+    gone = []
+
+    def accept(one: Action) -> bool:
+        is_done = isinstance(one, EvictAction) and one.pod.metadata.name != "b"
+        if is_done:
+            gone.append(one)
+        return is_done
+
+    drive(made.balance(Observation(0, NODES, PODS, {})), accept)
     assert names(gone) == evicted

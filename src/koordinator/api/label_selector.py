@@ -39,6 +39,37 @@ def matches(selector: LabelSelector, labels: Labels) -> bool:
     return compile_selector(selector)(labels)
 
 
+_REQUIREMENT = re.compile(
+    r"\s*(?:(?P<absent>!)\s*(?P<no>[^\s=!,()]+)"
+    r"|(?P<key>[^\s=!,()]+)(?:\s*(?P<equal>==|=|!=)\s*(?P<value>[^\s=!,()]*)"
+    r"|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?)\s*"
+)
+
+
+def of_text(text: str) -> LabelSelector:
+    """Return the selector that a text such as `pool=general,zone in (a,b),!spot` is. Raises: ProtocolError."""
+    found: list[LabelSelectorRequirement] = []
+    at = 0
+    while at < len(text):
+        match = _REQUIREMENT.match(text, at)
+        if match is None or (match.end() < len(text) and text[match.end()] != ","):
+            raise ProtocolError("", "labelSelector", f"{text!r} is no label selector")
+        at = match.end() + 1
+        if match["absent"]:
+            found.append(LabelSelectorRequirement(key=match["no"], operator="DoesNotExist"))
+        elif match["equal"]:
+            operator = "NotIn" if match["equal"] == "!=" else "In"
+            values = [match["value"]]
+            found.append(LabelSelectorRequirement(key=match["key"], operator=operator, values=values))
+        elif match["set"]:
+            operator = "In" if match["set"] == "in" else "NotIn"
+            values = [one.strip() for one in match["values"].split(",")]
+            found.append(LabelSelectorRequirement(key=match["key"], operator=operator, values=values))
+        else:
+            found.append(LabelSelectorRequirement(key=match["key"], operator="Exists"))
+    return LabelSelector(match_expressions=found)
+
+
 _NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _DOMAIN_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _KEY = re.compile(rf"(?:(?=[^/]{{1,253}}/){_DOMAIN_PART}(?:\.{_DOMAIN_PART})*/)?(?=.{{1,63}}\Z){_NAME}")

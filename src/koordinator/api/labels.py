@@ -88,6 +88,7 @@ REPLACE_RESOURCES = "pod.koordinator.sh/replace-resources"
 PRE_ALLOCATABLE_PRIORITY = "pod.koordinator.sh/pre-allocatable-priority"
 POD_ARBITRATING = "descheduler.koordinator.sh/pod-arbitrating"
 DESCHEDULER_EVICT = "descheduler.alpha.kubernetes.io/evict"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 # --- Pod annotations: read by the node agent (6.2) ---

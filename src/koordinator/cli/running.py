@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import signal
 from collections.abc import Coroutine, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ import click
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster.errors import ConnectionFailed, Forbidden, Unauthorized
 
+_LIVE_S = 2.0  # for the server of an earlier kubeconfig to answer
 _EXTRA_OF = {"kubernetes_asyncio": "local", "plotly": "simulate", "grpc": "node", "pynvml": "gpu"}
 """Which extra of pyproject.toml brings a package."""
 
@@ -89,6 +91,30 @@ def missing_package(error: ModuleNotFoundError) -> Exception:
     return click.ClickException(
         f"this needs the package {package}: in the checkout of koordinator, pip install '.[{extra}]'"
     )
+
+
+def live_server(kubeconfig: Path) -> str:
+    """Return the address in a kubeconfig at which a server answers; empty without such a file or such a server."""
+    import http.client
+    import ssl
+    import urllib.error
+    import urllib.request
+
+    from koordinator.api import user_files, yaml_text
+
+    try:
+        config = yaml_text.load(user_files.read_text(kubeconfig))
+        url = str(config["clusters"][0]["cluster"]["server"])
+    except (OSError, user_files.FileError, yaml_text.YamlError, KeyError, IndexError, TypeError):
+        return ""
+    trust = ssl._create_unverified_context()  # whoever answers is enough: nothing is told or believed
+    try:
+        with urllib.request.urlopen(f"{url}/livez", timeout=_LIVE_S, context=trust):
+            return url
+    except urllib.error.HTTPError:
+        return url
+    except (OSError, ValueError, http.client.HTTPException):
+        return ""
 
 
 async def _until_signal(work: Coroutine[Any, Any, None]) -> None:

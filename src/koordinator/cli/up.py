@@ -19,12 +19,13 @@ import msgspec
 
 from koordinator.api import quantity
 from koordinator.api.quantity import QuantityError
-from koordinator.cli import logs, options
+from koordinator.cli import logs, options, running
 from koordinator.cli.up_cards import cards
 from koordinator.clock import Clock, SystemClock
 from koordinator.host.files import HOST_MODE
 
 if TYPE_CHECKING:  # read when a cluster is really started: --help answers at once
+    from koordinator.descheduler.configuration import DeschedulerConfig
     from koordinator.local.cluster import ClusterOptions
     from koordinator.local.nodes.fleet import NodeShape
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 NODES = 10
 NODES_MAX = 20_000
 CPU_CORES_MAX = 1_024
-_LIVE_S = 2.0  # for the server of an earlier kubeconfig to answer
 
 
 @click.command(context_settings={"show_default": True})
@@ -130,6 +130,16 @@ _LIVE_S = 2.0  # for the server of an earlier kubeconfig to answer
     help="Feature gates of the scheduler, such as MultiQuotaTree=true,EnableInlineBatchSchedule=true.",
 )
 @click.option(
+    "--descheduler",
+    is_flag=True,
+    help="Run the descheduler, too; without --descheduler-config it carries out PodMigrationJobs only.",
+)
+@click.option(
+    "--descheduler-config",
+    type=options.EXISTING_FILE,
+    help="Run the descheduler with this configuration (DeschedulerConfiguration; docs/descheduler.md).",
+)
+@click.option(
     "--enable-network-topology-manager",
     is_flag=True,
     help="Follow ClusterNetworkTopology `default` and place gangs by it (docs/network-topology.md).",
@@ -149,10 +159,10 @@ def up(**values: Any) -> None:
     asked = UpOptions(**values)
     if asked.without_manager and asked.manager_feature_gates:
         raise click.UsageError("--manager-feature-gates is for the manager that --without-manager leaves out")
-    running = live_server(asked.kubeconfig)
-    if running:
+    running_at = running.live_server(asked.kubeconfig)
+    if running_at:
         raise click.ClickException(
-            f"{asked.kubeconfig}: the cluster at {running} that this kubeconfig is for is running; stop it first "
+            f"{asked.kubeconfig}: the cluster at {running_at} that this kubeconfig is for is running; stop it first "
             "(Ctrl-C where it runs), or give this one a file of its own with --kubeconfig"
         )
     logs.set_up(logging.INFO if asked.verbose else logging.ERROR)
@@ -192,6 +202,8 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     without_manager: bool
     scheduler_config: Path | None
     scheduler_feature_gates: str
+    descheduler: bool
+    descheduler_config: Path | None
     enable_network_topology_manager: bool
     seed: int
     verbose: bool
@@ -236,9 +248,22 @@ def _cluster_options(asked: UpOptions, clock: SystemClock) -> "ClusterOptions":
         manager_gates=FeatureGates.of(Component.MANAGER, asked.manager_feature_gates),
         scheduler=config.read(written) if written is not None else None,
         scheduler_gates=scheduler_process.read_gates(asked.scheduler_feature_gates),
+        descheduler=_descheduler(asked),
         network_topology=asked.enable_network_topology_manager,
         seed=asked.seed,
     )
+
+
+def _descheduler(asked: UpOptions) -> "DeschedulerConfig | None":
+    """Return the descheduler's configuration, None to run none. Raises: DeschedulerConfigError, OSError."""
+    if not asked.descheduler and asked.descheduler_config is None:
+        return None
+    from koordinator.descheduler import configuration
+    from koordinator.descheduler.plugins.built_in import installed_plugins
+
+    if asked.descheduler_config is None:
+        return configuration.DeschedulerConfig()
+    return configuration.read(asked.descheduler_config, installed_plugins())
 
 
 def _node_shapes(asked: UpOptions) -> "tuple[NodeShape, ...]":
@@ -304,30 +329,6 @@ def _run(clock: SystemClock, options: "ClusterOptions", kubeconfig: Path) -> Non
         uvloop.run(main())
     except ImportError:
         asyncio.run(main())
-
-
-def live_server(kubeconfig: Path) -> str:
-    """Return the address in a kubeconfig at which a server answers; empty without such a file or such a server."""
-    import http.client
-    import ssl
-    import urllib.error
-    import urllib.request
-
-    from koordinator.api import user_files, yaml_text
-
-    try:
-        config = yaml_text.load(user_files.read_text(kubeconfig))
-        url = str(config["clusters"][0]["cluster"]["server"])
-    except (OSError, user_files.FileError, yaml_text.YamlError, KeyError, IndexError, TypeError):
-        return ""
-    trust = ssl._create_unverified_context()  # whoever answers is enough: nothing is told or believed
-    try:
-        with urllib.request.urlopen(f"{url}/livez", timeout=_LIVE_S, context=trust):
-            return url
-    except urllib.error.HTTPError:
-        return url
-    except (OSError, ValueError, http.client.HTTPException):
-        return ""
 
 
 async def _ended(task: "asyncio.Task[None] | None") -> None:

@@ -29,7 +29,14 @@ class SetCordon(msgspec.Struct, frozen=True):
     cordoned: bool
 
 
-Action = EvictAction | SetCordon
+class SetDeletionCost(msgspec.Struct, frozen=True):
+    """Write how early the pod goes when its workload shrinks: lower goes first."""
+
+    pod: Pod
+    cost: int
+
+
+Action = EvictAction | SetCordon | SetDeletionCost
 Evictions = Generator[EvictAction, bool, R]
 Actions = Generator[Action, bool, R]
 

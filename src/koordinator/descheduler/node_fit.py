@@ -4,13 +4,14 @@ as far as moving it there goes. Pure. Source: behaviour/descheduler 4.4.
 Pod count, affinity between pods, volumes and ports are not looked at.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import pod_resources, resource_list, resources
-from koordinator.api.affinity import NodeSelector, NodeSelectorTerm, Taint, term_holds
+from koordinator.api import pod_resources, quantity, resource_list, resources
+from koordinator.api.affinity import NodeSelector, NodeSelectorTerm, PodAffinityTerm, Taint, term_holds
 from koordinator.api.core import Node, Pod
+from koordinator.api.label_selector import compile_selector
 from koordinator.api.resource_list import Amounts
 from koordinator.api.tolerations import is_tolerated, keeps_out
 from koordinator.descheduler import facts
@@ -48,6 +49,65 @@ def fits(pod: Pod, room: NodeFree) -> bool:
 def has_room(pod: Pod, room: NodeFree) -> bool:
     """Return whether each request fits what is free; a resource that the node does not know has none."""
     return all(q.milli <= room.free_milli.get(name, 0) for name, q in pod_resources.requests(pod).items())
+
+
+class Rooms(Mapping[str, NodeFree]):
+    """What is free on each of some nodes, worked out when it is first asked for."""
+
+    def __init__(self, nodes: Iterable[Node], pods_of: Mapping[str, Sequence[Pod]]) -> None:
+        self._nodes = {node.metadata.name: node for node in nodes}
+        self._pods_of = pods_of
+        self._known: dict[str, NodeFree] = {}
+
+    def __getitem__(self, name: str) -> NodeFree:
+        if (found := self._known.get(name)) is None:
+            found = self._known[name] = room_of(self._nodes[name], self._pods_of.get(name, ()))
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+
+def fits_as_upstream(pod: Pod, room: NodeFree) -> bool:
+    """Return whether the pod could be on the node as the stock strategies see it: there must be room for one more pod,
+    too, and none that it wants to be away from. What it takes where it runs already is not looked at.
+    Source: behaviour/descheduler 12.0. Raises: ProtocolError for a selector that cannot be read."""
+    if pod.spec.node_name != room.node.metadata.name:
+        most = quantity.of(room.node.status.allocatable.get(resources.PODS)).value
+        if not has_room(pod, room) or len(room.pods) >= most:
+            return False
+    may_be_here = not room.node.spec.unschedulable and selects(pod, room.node)
+    return may_be_here and bears_taints(pod, room.node) and not _keeps_away(pod, room)
+
+
+def fits_elsewhere(pod: Pod, rooms: Mapping[str, NodeFree]) -> bool:
+    """Return whether the pod fits a node other than its own, as the stock strategies see it."""
+    return any(name != pod.spec.node_name and fits_as_upstream(pod, rooms[name]) for name in rooms)
+
+
+def required_anti_affinity(pod: Pod) -> list[PodAffinityTerm]:
+    """Return what the pod insists on being away from."""
+    affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
+    return affinity.required_during_scheduling_ignored_during_execution if affinity is not None else []
+
+
+def term_matcher(pod: Pod, term: PodAffinityTerm) -> Callable[[Pod], bool]:
+    """Return which pods a term of `pod` is about: without namespaces those of its own, without a selector none.
+    Raises: ProtocolError."""
+    if term.label_selector is None:
+        return lambda _: False
+    matches = compile_selector(term.label_selector)
+    namespaces = frozenset(term.namespaces or [pod.metadata.namespace])
+    return lambda other: other.metadata.namespace in namespaces and matches(other.metadata.labels)
+
+
+def _keeps_away(pod: Pod, room: NodeFree) -> bool:
+    terms = [one for one in required_anti_affinity(pod) if one.topology_key in room.node.metadata.labels]
+    others = [one for one in room.pods if one.key != pod.key]
+    return any(any(map(term_matcher(pod, term), others)) for term in terms)
 
 
 def fits_any_other(pod: Pod, rooms: Iterable[NodeFree]) -> bool:

@@ -1,23 +1,22 @@
 """Choose the plugins that a profile runs. Pure. Source: behaviour/descheduler 2.2."""
 
-from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ViewPart
 
 MIGRATION_CONTROLLER = "MigrationController"
 
 
-class PluginName(ViewPart, frozen=True, kw_only=True):
+class PluginName(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str = ""
 
 
-class PluginSet(ViewPart, frozen=True, kw_only=True):
+class PluginSet(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Plugins switched on and defaults switched off at one extension point."""
 
     enabled: list[PluginName] = []
     disabled: list[PluginName] = []
 
 
-class Plugins(ViewPart, frozen=True, kw_only=True):
+class Plugins(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Plugin sets by extension point."""
 
     deschedule: PluginSet = PluginSet()
@@ -26,7 +25,7 @@ class Plugins(ViewPart, frozen=True, kw_only=True):
     filter: PluginSet = PluginSet()
 
 
-class Enabled(ViewPart, frozen=True, kw_only=True):
+class Enabled(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Plugins that run, in order, by extension point."""
 
     deschedule: list[str]
@@ -43,19 +42,6 @@ def enabled(plugins: Plugins) -> Enabled:
         evict=_merge([MIGRATION_CONTROLLER], plugins.evict),
         filter=_merge([MIGRATION_CONTROLLER], plugins.filter),
     )
-
-
-def check(profile: str, found: Enabled) -> None:
-    """Raises: ProtocolError for a plugin listed twice, or not exactly one evict plugin."""
-    for point in ("deschedule", "balance", "evict", "filter"):
-        names: list[str] = getattr(found, point)
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ProtocolError(f"profile {profile}", f"plugins.{point}", f"{twice[0]} is enabled twice")
-    if not found.evict:
-        raise ProtocolError(f"profile {profile}", "plugins.evict", "no evict plugin is enabled")
-    if len(found.evict) > 1:
-        raise ProtocolError(f"profile {profile}", "plugins.evict", "only one evict plugin can be enabled")
 
 
 def _merge(defaults: list[str], chosen: PluginSet) -> list[str]:

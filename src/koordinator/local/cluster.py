@@ -28,6 +28,10 @@ from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
+from koordinator.descheduler import http as descheduler_http
+from koordinator.descheduler.configuration import DeschedulerConfig
+from koordinator.descheduler.descheduler import Descheduler
+from koordinator.descheduler.plugins.built_in import installed_plugins
 from koordinator.host.files import HostRoots
 from koordinator.host.host import Host, open_host
 from koordinator.local import registry
@@ -109,6 +113,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Instead of the shipped configuration."""
     scheduler_gates: FeatureGates | None = None
     """Feature gates of the scheduler, their defaults without."""
+    descheduler: DeschedulerConfig | None = None
+    """The descheduler's configuration; without, none runs."""
     network_topology: bool = False
     """Whether the scheduler follows ClusterNetworkTopology and places gangs by it."""
     seed: int = 0
@@ -161,6 +167,15 @@ class LocalCluster:
             network_topology=options.network_topology,
         )
         self.scheduler_url = ""
+        self.descheduler: Descheduler | None = None
+        if options.descheduler is not None:
+            self.descheduler = Descheduler(
+                self._client("koord-descheduler"),
+                options.descheduler,
+                installed_plugins(),
+                rng=self._new_rng(),
+            )
+        self.descheduler_url = ""
         self.ready = asyncio.Event()
 
     def write_kubeconfig(self, path: Path) -> None:
@@ -169,6 +184,8 @@ class LocalCluster:
         gates = self._options.manager_gates or FeatureGates.of(Component.MANAGER)
         flag = ",".join(f"{name}={str(state).lower()}" for name, state in sorted(gates.states.items()))
         extensions = {"schedulerURL": self.scheduler_url, "managerFeatureGates": flag}
+        if self.descheduler_url:
+            extensions["deschedulerURL"] = self.descheduler_url
         self.server.write_kubeconfig(path, extensions)
 
     async def run(self) -> None:
@@ -188,6 +205,13 @@ class LocalCluster:
                 scheduler_api = http.application(self.scheduler, http.HttpOptions(), (guard,))
                 serving = served(scheduler_api, self._options.scheduler_port, self._options.tls)
                 self.scheduler_url = await stack.enter_async_context(serving)
+                if self.descheduler is not None:
+                    queries = descheduler_http.application(
+                        self.descheduler, descheduler_http.HttpOptions(), (guard,)
+                    )
+                    self.descheduler_url = await stack.enter_async_context(
+                        served(queries, tls=self._options.tls)
+                    )
                 certificates = stack.enter_context(TemporaryDirectory(prefix="koordinator-certs-"))
                 group = await stack.enter_async_context(asyncio.TaskGroup())
                 if self._options.manager:
@@ -258,6 +282,8 @@ class LocalCluster:
 
     def _start_components(self, group: asyncio.TaskGroup) -> None:
         self._start(group, self.scheduler.run(), "koord-scheduler")
+        if self.descheduler is not None:
+            self._start_descheduler(group, self.descheduler)
         if self._options.nodes:
             fleet = HollowFleet(self._options.nodes, FleetPolicy())
             nodes = HollowNodes(
@@ -270,6 +296,17 @@ class LocalCluster:
         if self.kubelet is not None:
             self._start(group, self.kubelet.run(), "process node")
         self._start_controllers(group)
+
+    def _start_descheduler(self, group: asyncio.TaskGroup, descheduler: Descheduler) -> None:
+        election: LeaderElector | None = None
+        lease = descheduler.config.leader_election
+        if lease.leader_elect:  # another one may be started beside this
+            config = ElectionConfig(
+                name=lease.resource_name, namespace=lease.resource_namespace, identity=IDENTITY
+            )
+            client = self._client("koord-descheduler")
+            election = LeaderElector(client, config, rng=self._new_rng())
+        self._start(group, descheduler.run(election, stays=True), "koord-descheduler")
 
     def _start_controllers(self, group: asyncio.TaskGroup) -> None:
         cluster = self._client("kube-controller-manager")

@@ -11,14 +11,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from koordinator.api import pod_resize
+from koordinator.api import labels, pod_resize
 from koordinator.api.core import Container, Node, Pod, PodSpec, PodStatus, ResourceRequirements
 from koordinator.api.meta import Object, ObjectMeta
 from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
 from koordinator.api.quantity import ResourceList
 from koordinator.manager.noderesource.rows import ReadMetric, reading_of
 
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _NO_STATUS = NodeMetricStatus()
 # Copies of these share their empty lists and maps: twenty of each pod's own would be two kilobytes.
 _POD, _META, _SPEC, _STATUS = Pod(), ObjectMeta(), PodSpec(), PodStatus()
@@ -111,6 +110,6 @@ def _interned(texts: dict[str, str]) -> dict[str, str]:
 
 
 def _without_last_applied(annotations: dict[str, str]) -> dict[str, str]:
-    if _LAST_APPLIED not in annotations:
+    if labels.LAST_APPLIED not in annotations:
         return annotations or _NOTHING
-    return {key: text for key, text in annotations.items() if key != _LAST_APPLIED}
+    return {key: text for key, text in annotations.items() if key != labels.LAST_APPLIED}

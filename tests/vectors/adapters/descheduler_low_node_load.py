@@ -11,16 +11,17 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.descheduler import config
 from koordinator.descheduler.actions import CycleLimiter, CycleLimits, EvictAction
 from koordinator.descheduler.config.low_node_load import AnomalyCondition, NodePool
+from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plugins.low_node_load import usage
 from koordinator.descheduler.plugins.low_node_load.cycle import (
     AnomalyRule,
     Detector,
     LowNodeLoad,
-    Observation,
     PoolReport,
 )
 from koordinator.descheduler.plugins.low_node_load.evict import reason_text
 from koordinator.descheduler.plugins.low_node_load.usage import Classified, NodeClass, classify
+from tests.descheduler.builders import handle
 from tests.vectors.adapters.descheduler_plugins import drive
 from tests.vectors.adapters.descheduler_small import ORIGIN_S, amounts, nodes_of, on_node, pods_of, with_times
 from tests.vectors.compare import exact
@@ -138,7 +139,7 @@ def evict(case: dict[str, Any]) -> Any:
     if not has_expiration:
         decoded = msgspec.structs.replace(decoded, node_metric_expiration_seconds=0)
     rejects = set(case["filter_rejects"])
-    plugin = LowNodeLoad(decoded, lambda pod: pod.key not in rejects)
+    plugin = LowNodeLoad(decoded, handle(lambda pod: pod.key not in rejects))
     nodes = nodes_of(case["nodes"])
     seen = observation(case["now"], nodes, pods_of(case["pods"]), case["node_metrics"])
 
@@ -180,12 +181,12 @@ def cycles(case: dict[str, Any]) -> Any:
         decoded, detector_cache_timeout=f"{case['detector_cache_ttl_seconds']}s", node_pools=node_pools
     )
     rejects = set(case["filter_rejects"])
-    plugin = LowNodeLoad(decoded, lambda pod: pod.key not in rejects)
+    plugin = LowNodeLoad(decoded, handle(lambda pod: pod.key not in rejects))
     nodes, pods = nodes_of(case["nodes"]), pods_of(case["pods"])
     answer = []
     for one in case["cycles"]:
         seen = observation(one["now"], nodes, pods, one["node_metrics"])
-        reports = drive(plugin.cycle(seen), lambda _: True)
+        reports = drive(plugin.balance(seen), lambda _: True)
         shown = [
             {
                 "pool": report.pool,

@@ -4,13 +4,16 @@ import math
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
+from koordinator.api.core import Node, Pod
 from koordinator.descheduler import config
 from koordinator.descheduler.actions import Action, EvictAction
+from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plugins import scale_down_bin_pack
 from koordinator.descheduler.plugins.custom_priority import CustomPriority
 from koordinator.descheduler.plugins.fragmentation_aware import FragmentationAware
 from koordinator.descheduler.plugins.scale_down_bin_pack import NodePods
-from tests.vectors.adapters.descheduler_small import nodes_of, on_node, pods_of
+from tests.descheduler.builders import handle
+from tests.vectors.adapters.descheduler_small import ORIGIN_S, nodes_of, on_node, pods_of
 from tests.vectors.compare import tolerant
 
 R = TypeVar("R")
@@ -29,10 +32,16 @@ def drive(steps: Generator[A, bool, R], accept: Callable[[A], bool]) -> R:
         answer = accept(wanted)
 
 
+def seen(nodes: list[Node], pods: list[Pod]) -> Observation:
+    return Observation(ORIGIN_S, nodes, {node.metadata.name: on_node(node, pods) for node in nodes}, {})
+
+
 def custom_priority(case: dict[str, Any]) -> Any:
     rejects, failing = set(case["filter_rejects"]), set(case["evictions_that_fail"])
     nodes, pods = nodes_of(case["nodes"]), pods_of(case["pods"])
-    plugin = CustomPriority(config.read("CustomPriority", case["args"]), lambda pod: pod.key not in rejects)
+    plugin = CustomPriority(
+        config.read("CustomPriority", case["args"]), handle(lambda pod: pod.key not in rejects)
+    )
     evicted, updates = [], []
 
     def accept(wanted: Action) -> bool:
@@ -44,7 +53,7 @@ def custom_priority(case: dict[str, Any]) -> Any:
             updates.append(f"{'cordon' if wanted.cordoned else 'uncordon'}:{wanted.node}")
         return True
 
-    drive(plugin.run(nodes, {n.metadata.name: on_node(n, pods) for n in nodes}), accept)
+    drive(plugin.balance(seen(nodes, pods)), accept)
     return {"evicted": evicted, "node_updates": updates}
 
 
@@ -53,8 +62,7 @@ def fragmentation(case: dict[str, Any]) -> Any:
     nodes, pods = nodes_of(case["nodes"]), pods_of(case["pods"])
     plugin = FragmentationAware(
         config.read("FragmentationAware", case["args"]),
-        lambda pod: pod.key not in rejects,
-        lambda pod: pod.key not in late,
+        handle(lambda pod: pod.key not in rejects, lambda pod: pod.key not in late),
     )
     evicted: list[EvictAction] = []
 
@@ -62,7 +70,7 @@ def fragmentation(case: dict[str, Any]) -> Any:
         evicted.append(wanted)
         return True
 
-    drive(plugin.run(nodes, {n.metadata.name: on_node(n, pods) for n in nodes}), accept)
+    drive(plugin.balance(seen(nodes, pods)), accept)
     return {"evicted": [one.pod.key for one in evicted], "reasons": [one.reason for one in evicted]}
 
 

@@ -235,10 +235,10 @@ def arbitration_filter(case: dict[str, Any]) -> Any:
         passed = [job.metadata.uid for job in all_jobs if job.metadata.name in case["arbitrated_jobs"]]
         counted = jobs.counted_in_arbitration(passed)
 
-    def workload_of(owner: Any) -> gates.Workload | None:
+    def workload_of(_: str, owner: Any) -> gates.Workload | None:
         known = case["workloads"].get(owner.uid, {"replicas": 0})
         members = tuple(p for p in pods if (c := facts.controller_of(p)) is not None and c.uid == owner.uid)
-        return None if known.get("error") else gates.Workload(known["replicas"], members)
+        return None if known.get("error") else gates.Workload.of(known["replicas"], members)
 
     world = gates.GateState(
         open_jobs=jobs.JobCounts(filter(jobs.is_open, all_jobs)),

@@ -68,6 +68,11 @@ def read(plugin: str, raw: Mapping[str, Any]) -> Any:
     return args
 
 
+def without_kind(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments without the members that say what they are."""
+    return {name: member for name, member in raw.items() if name not in ("apiVersion", "kind")}
+
+
 def _without_nulls(raw: Any) -> Any:
     """A null is a member that is not set; unknown members stay, so that they are found."""
     if isinstance(raw, list):

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordinator.api import duration
+from koordinator.api import duration, label_selector
 from koordinator.api.affinity import LabelSelector
+from koordinator.api.errors import ProtocolError
+from koordinator.api.label_selector import compile_selector
 from koordinator.api.meta import ViewPart
 from koordinator.api.pod_migration import DeleteOptions
 from koordinator.api.scalars import ScalarError, parse_float
@@ -133,6 +135,10 @@ def check(args: MigrationControllerArgs) -> None:
     _check_numbers(args)
     check_namespaces(args.namespaces, "namespaces")
     checks.selector(args.label_selector, "labelSelector")
+    try:
+        compile_selector(label_selector.of_text(args.node_selector))
+    except ProtocolError as error:
+        raise ProtocolError("", "nodeSelector", error.reason) from error
     known = set(SkippableGate)
     for gate in args.skip_eviction_gates:
         checks.require(

@@ -4,6 +4,7 @@ Each gate answers with the reason of its refusal, empty when it lets the pod pas
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Self
 
 import msgspec
 
@@ -21,11 +22,17 @@ class Workload(msgspec.Struct, frozen=True):
     """A workload as its pods' controller reference names it. Unknown workloads have 0 replicas."""
 
     replicas: int
-    pods: tuple[Pod, ...] = ()
+    unavailable: frozenset[str] = frozenset()
+    """Its pods (namespace/name) that ended, are being deleted or are not ready."""
+
+    @classmethod
+    def of(cls, replicas: int, pods: Iterable[Pod]) -> Self:
+        """Return the workload that has these pods."""
+        return cls(replicas, frozenset(pod.key for pod in pods if _is_unavailable(pod)))
 
 
-WorkloadOf = Callable[[OwnerReference], Workload | None]
-"""None: the look-up failed, so nothing can be said about the workload."""
+WorkloadOf = Callable[[str, OwnerReference], Workload | None]
+"""By namespace and controller. None: the look-up failed, so nothing can be said about the workload."""
 
 
 class GateState(msgspec.Struct, frozen=True):
@@ -99,7 +106,7 @@ class Gates:
     def node(self, pod: Pod, world: GateState) -> str:
         most = self._limit(SkippableGate.MAX_MIGRATING_PER_NODE, self._args.max_migrating_per_node)
         node = pod.spec.node_name
-        if not most or not node:
+        if not most or not node or not world.counted_jobs.total:
             return ""
         uid = pod.metadata.uid
         others = (other for other in world.pods_of_node(node) if other.metadata.uid != uid)
@@ -120,14 +127,14 @@ class Gates:
         checks_unavailable = SkippableGate.MAX_UNAVAILABLE_PER_WORKLOAD not in self._skipped
         if owner is None or not (checks_migrating or checks_unavailable):
             return ""
-        found = self._workload_limits(owner, world)
+        found = self._workload_limits(pod, owner, world)
         if isinstance(found, str):
             return found
         workload, most_migrating, most_unavailable = found
         migrating = _migrating(pod, owner, world)
         if checks_migrating and migrating and len(migrating) >= most_migrating:
             return f"{len(migrating)} pods of its workload are migrating, at most {most_migrating} may"
-        unavailable = migrating | {other.key for other in workload.pods if _is_unavailable(other)}
+        unavailable = migrating | workload.unavailable
         if checks_unavailable and len(unavailable) >= most_unavailable:
             return (
                 f"{len(unavailable)} pods of its workload are unavailable, at most {most_unavailable} may be"
@@ -140,7 +147,7 @@ class Gates:
         is_off = SkippableGate.EXPECTED_REPLICAS in self._skipped or self._args.skip_check_expected_replicas
         if owner is None or is_off:
             return ""
-        found = self._workload_limits(owner, world)
+        found = self._workload_limits(pod, owner, world)
         if isinstance(found, str):
             return found
         workload, most_migrating, most_unavailable = found
@@ -152,8 +159,10 @@ class Gates:
         """0 is off."""
         return 0 if gate in self._skipped or given is None else max(given, 0)
 
-    def _workload_limits(self, owner: OwnerReference, world: GateState) -> tuple[Workload, int, int] | str:
-        workload = world.workload_of(owner)
+    def _workload_limits(
+        self, pod: Pod, owner: OwnerReference, world: GateState
+    ) -> tuple[Workload, int, int] | str:
+        workload = world.workload_of(pod.metadata.namespace, owner)
         if workload is None:
             return f"its workload {owner.kind} {owner.name} cannot be looked up"
         args, replicas = self._args, workload.replicas

@@ -5,7 +5,7 @@ Source: behaviour/descheduler 9.
 Two differences from the reference: a dry run cordons nothing, and a node that was cordoned before stays so.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -17,6 +17,8 @@ from koordinator.descheduler import node_fit, pod_filter
 from koordinator.descheduler.actions import Actions, EvictAction, Evictions, SetCordon
 from koordinator.descheduler.config.node_plugins import DRAIN_NODE, CustomPriorityArgs
 from koordinator.descheduler.node_fit import NodeFree
+from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.plugin import BalancePlugin, Handle
 
 MISSES_MAX = 5
 """So many pods in a row that fit nowhere end the walk over a node."""
@@ -31,22 +33,25 @@ class Levels(msgspec.Struct, frozen=True):
     nodes: list[list[Node]]
 
 
-class CustomPriority:
-    """The plugin; `profile_filter` says whether a pod may be evicted. Raises: ProtocolError for selectors."""
+class CustomPriority(BalancePlugin):
+    """The plugin. Raises: ProtocolError for selectors."""
 
-    def __init__(self, args: CustomPriorityArgs, profile_filter: Callable[[Pod], bool]) -> None:
+    name = "CustomPriority"
+    args = CustomPriorityArgs
+
+    def __init__(self, args: CustomPriorityArgs, handle: Handle) -> None:
         self._args = args
         self._takes_part = compile_selector(args.node_selector or LabelSelector())
         self._selectors = [
             (level.name, compile_selector(level.node_selector or LabelSelector()))
             for level in args.eviction_order
         ]
-        self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, profile_filter)
+        self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, handle.may_evict)
 
-    def run(self, nodes: Sequence[Node], pods_of: Mapping[str, Sequence[Pod]]) -> Actions[list[EvictAction]]:
+    def balance(self, seen: Observation) -> Actions[list[EvictAction]]:
         """One cycle; gives what was evicted (in a dry run: would have been)."""
         evicted: list[EvictAction] = []
-        levels = self.levels(nodes)
+        levels, pods_of = self.levels(seen.nodes), seen.pods_of
         if self._args.paused or len(levels.nodes) < 2:
             return evicted
         for index, sources in enumerate(levels.nodes[:-1]):

@@ -1,6 +1,6 @@
 """FragmentationAware: evicts the pod whose removal evens out a node best. Pure. Source: behaviour/descheduler 10."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -8,12 +8,14 @@ import numpy.typing as npt
 
 from koordinator.api import pod_resources, quantity, resources
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.core import Node, Pod
+from koordinator.api.core import Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import node_fit, pod_filter
 from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.node_plugins import FragmentationAwareArgs
 from koordinator.descheduler.node_fit import NodeFree
+from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.plugin import BalancePlugin, Handle
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,32 +43,28 @@ def imbalance(used: Floats, allocatable: Floats) -> Floats:
     return np.asarray((used[..., known] / allocatable[known]).std(axis=-1), np.float64)
 
 
-class FragmentationAware:
-    """The plugin; the two filters are the profile's. Raises: ProtocolError for selectors."""
+class FragmentationAware(BalancePlugin):
+    """The plugin. Raises: ProtocolError for selectors."""
 
-    def __init__(
-        self,
-        args: FragmentationAwareArgs,
-        profile_filter: Callable[[Pod], bool],
-        pre_eviction_filter: Callable[[Pod], bool],
-    ) -> None:
+    name = "FragmentationAware"
+    args = FragmentationAwareArgs
+
+    def __init__(self, args: FragmentationAwareArgs, handle: Handle) -> None:
         self._args = args
         self._takes_part = compile_selector(args.node_selector or LabelSelector())
-        self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, profile_filter)
-        self._pre_eviction_filter = pre_eviction_filter
+        self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, handle.may_evict)
+        self._may_evict_now = handle.may_evict_now
 
-    def run(
-        self, nodes: Sequence[Node], pods_of: Mapping[str, Sequence[Pod]]
-    ) -> Evictions[list[EvictAction]]:
+    def balance(self, seen: Observation) -> Evictions[list[EvictAction]]:
         """One cycle, at most one pod per node; gives what was evicted (in a dry run: would have been)."""
         evicted: list[EvictAction] = []
         if self._args.paused:
             return evicted
-        candidates = [node for node in nodes if self._takes_part(node.metadata.labels)]
-        rooms = [node_fit.room_of(node, pods_of.get(node.metadata.name, ())) for node in candidates]
+        candidates = [node for node in seen.nodes if self._takes_part(node.metadata.labels)]
+        rooms = [node_fit.room_of(node, seen.pods_of.get(node.metadata.name, ())) for node in candidates]
         for room in rooms:
             best = self.best(room, rooms)
-            if best is None or not self._pre_eviction_filter(best.pod):
+            if best is None or not self._may_evict_now(best.pod):
                 continue
             wanted = EvictAction(
                 best.pod,

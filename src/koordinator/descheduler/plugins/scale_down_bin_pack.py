@@ -1,7 +1,7 @@
 """ScaleDownBinPack: ranks pods so that scale-down empties whole nodes. Pure. Source: behaviour/descheduler 11."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -10,8 +10,10 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import facts, pod_filter
-from koordinator.descheduler.actions import EvictAction, Evictions
+from koordinator.descheduler.actions import Actions, EvictAction, SetDeletionCost
 from koordinator.descheduler.config.node_plugins import EVICT_DIRECTLY, ScaleDownBinPackArgs
+from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.plugin import BalancePlugin, Handle
 
 SKIPPED_COST = pod_labels.EVICTION_COST_NEVER
 REASON = "scale-down binpack"
@@ -34,13 +36,16 @@ class Ranked(msgspec.Struct, frozen=True):
     node_score: float
 
 
-class ScaleDownBinPack:
-    """The plugin; `profile_filter` says whether a pod may be evicted. Raises: ProtocolError for selectors."""
+class ScaleDownBinPack(BalancePlugin):
+    """The plugin. Raises: ProtocolError for selectors."""
 
-    def __init__(self, args: ScaleDownBinPackArgs, profile_filter: Callable[[Pod], bool]) -> None:
+    name = "ScaleDownBinPack"
+    args = ScaleDownBinPackArgs
+
+    def __init__(self, args: ScaleDownBinPackArgs, handle: Handle) -> None:
         self._args = args
         self._takes_part = compile_selector(args.node_selector or LabelSelector())
-        self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, profile_filter)
+        self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, handle.may_evict)
         has_null = any(one.selector is None for one in args.pod_selectors)
         self._is_target = pod_filter.matches_some([] if has_null else args.pod_selectors)
 
@@ -59,26 +64,30 @@ class ScaleDownBinPack:
                 found.append(groups)
         return found
 
-    def costs(self, found: Sequence[NodePods]) -> dict[str, int]:
-        """Deletion costs to write, by namespace/name; pods that have theirs already are left out."""
-        wanted = [(one.pod, one.rank) for one in rank(found, self._args.resource_weights)]
-        wanted += [(pod, SKIPPED_COST) for node in found for pod in node.skipped]
-        key = labels.POD_DELETION_COST
-        return {pod.key: cost for pod, cost in wanted if pod.metadata.annotations.get(key) != str(cost)}
+    def balance(self, seen: Observation) -> Actions[list[Ranked]]:
+        """Write ranks as deletion costs, or evict in their order until enough were; gives the ranks."""
+        if self._args.paused:
+            return []
+        found = self.split(seen.nodes, seen.pods_of)
+        ranked = rank(found, self._args.resource_weights)
+        if self._args.strategy == EVICT_DIRECTLY:
+            evicted = 0
+            for one in ranked:
+                if evicted >= (self._args.max_pods_to_evict or 0):
+                    break
+                evicted += yield EvictAction(one.pod, REASON)
+        else:
+            for wanted in costs(found, ranked):
+                _ = yield wanted
+        return ranked
 
-    def evictions(self, found: Sequence[NodePods]) -> Evictions[list[EvictAction]]:
-        """Evict in the order of ranks until enough were; nothing under the other strategy."""
-        evicted: list[EvictAction] = []
-        most = self._args.max_pods_to_evict or 0
-        if self._args.paused or self._args.strategy != EVICT_DIRECTLY:
-            return evicted
-        for one in rank(found, self._args.resource_weights):
-            if len(evicted) >= most:
-                break
-            wanted = EvictAction(one.pod, REASON)
-            if (yield wanted):
-                evicted.append(wanted)
-        return evicted
+
+def costs(found: Sequence[NodePods], ranked: Sequence[Ranked]) -> list[SetDeletionCost]:
+    """Return deletion costs to write; pods that have theirs already are left out."""
+    wanted = [SetDeletionCost(one.pod, one.rank) for one in ranked]
+    wanted += [SetDeletionCost(pod, SKIPPED_COST) for node in found for pod in node.skipped]
+    key = labels.POD_DELETION_COST
+    return [one for one in wanted if one.pod.metadata.annotations.get(key) != str(one.cost)]
 
 
 def rank(found: Iterable[NodePods], weights: Mapping[str, float]) -> list[Ranked]:

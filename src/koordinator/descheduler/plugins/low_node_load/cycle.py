@@ -2,17 +2,18 @@
 Source: behaviour/descheduler 6.2 and 6.7."""
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from koordinator.api import duration
-from koordinator.api.core import Node, Pod
+from koordinator.api.core import Node
 from koordinator.api.label_selector import compile_selector
-from koordinator.api.node_metric import NodeMetric
 from koordinator.descheduler import pod_filter
 from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, NodePool, pools
+from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.plugin import BalancePlugin, Handle
 from koordinator.descheduler.plugins.low_node_load import usage
 from koordinator.descheduler.plugins.low_node_load.evict import Balance, EvictOptions
 from koordinator.descheduler.plugins.low_node_load.usage import Classified, NodeClass, classify
@@ -117,15 +118,6 @@ class BalanceOutcome(enum.StrEnum):
     BALANCED = "balanced"
 
 
-class Observation(msgspec.Struct, frozen=True):
-    """The state that a cycle sees. `pods_of` and `metrics` are by node name."""
-
-    now_s: float
-    nodes: Sequence[Node]
-    pods_of: Mapping[str, Sequence[Pod]]
-    metrics: Mapping[str, NodeMetric]
-
-
 class PoolReport(msgspec.Struct, frozen=True):
     """The report of a pass over a pool; `found` is None when it ended before it looked at usage."""
 
@@ -135,21 +127,24 @@ class PoolReport(msgspec.Struct, frozen=True):
     found: Classified | None = None
 
 
-class LowNodeLoad:
-    """The plugin's memory between cycles: which nodes have been hot, for how long.
+class LowNodeLoad(BalancePlugin):
+    """The plugin with its memory between cycles: which nodes have been hot, for how long.
 
-    `profile_filter` says whether a pod may be evicted now; it is asked again right before each eviction.
+    Whether a pod may be evicted is asked again right before each eviction.
     """
 
-    def __init__(self, args: LowNodeLoadArgs, profile_filter: Callable[[Pod], bool]) -> None:
+    name = "LowNodeLoad"
+    args = LowNodeLoadArgs
+
+    def __init__(self, args: LowNodeLoadArgs, handle: Handle) -> None:
         self._args = args
         self._pools = pools(args)
-        self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, profile_filter)
+        self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, handle.may_evict)
         ttl_s = duration.parse(args.detector_cache_timeout)
         self._node_detectors = Detectors(ttl_s)
         self._prod_detectors = Detectors(ttl_s)
 
-    def cycle(self, seen: Observation) -> Evictions[list[PoolReport]]:
+    def balance(self, seen: Observation) -> Evictions[list[PoolReport]]:
         """Pass over each pool in order."""
         if self._args.paused:
             return []

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from koordinator.api import tolerations
-from koordinator.api.affinity import PodAffinityTerm, Taint
+from koordinator.api.affinity import Taint
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import facts, node_fit, pod_filter
 from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.plugins.stock import common
@@ -121,12 +120,6 @@ def _counts(args: NodeTaintsArgs, taint: Taint) -> bool:
     return taint.effect in effects and not is_excluded and is_included
 
 
-def required_terms(pod: Pod) -> list[PodAffinityTerm]:
-    """Return what the pod insists on being away from."""
-    affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
-    return affinity.required_during_scheduling_ignored_during_execution if affinity is not None else []
-
-
 def anti_affinity_evictions(
     args: CommonArgs, nodes: Sequence[Node], pods_of: Mapping[str, Sequence[Pod]], may_evict: MayEvict
 ) -> Evictions[list[EvictAction]]:
@@ -142,7 +135,11 @@ def anti_affinity_evictions(
     }
     evicted: list[EvictAction] = []
     for name in by_name:
-        own = [pod for pod in pods_of.get(name, ()) if pod.key in present and required_terms(pod)]
+        own = [
+            pod
+            for pod in pods_of.get(name, ())
+            if pod.key in present and node_fit.required_anti_affinity(pod)
+        ]
         for pod in sorted(own, key=common.priority_key):
             wanted = EvictAction(pod)
             if violates(pod, present.values(), by_name) and may_evict(pod) and (yield wanted):
@@ -155,7 +152,9 @@ def violates(pod: Pod, others: Iterable[Pod], nodes: Mapping[str, Node]) -> bool
     """Return whether a term of the pod matches another pod in the same topology domain. Raises: ProtocolError."""
     here = nodes[pod.spec.node_name].metadata.labels
     checks = [
-        (_matcher(pod, term), term.topology_key) for term in required_terms(pod) if term.topology_key in here
+        (node_fit.term_matcher(pod, term), term.topology_key)
+        for term in node_fit.required_anti_affinity(pod)
+        if term.topology_key in here
     ]
     for other in others:
         node = nodes.get(other.spec.node_name)
@@ -165,15 +164,6 @@ def violates(pod: Pod, others: Iterable[Pod], nodes: Mapping[str, Node]) -> bool
         if any(there.get(key) == here[key] and matches(other) for matches, key in checks):
             return True
     return False
-
-
-def _matcher(pod: Pod, term: PodAffinityTerm) -> Callable[[Pod], bool]:
-    """Without namespaces the pod's own is meant; without a selector nothing is."""
-    if term.label_selector is None:
-        return lambda _: False
-    matches = compile_selector(term.label_selector)
-    namespaces = frozenset(term.namespaces or [pod.metadata.namespace])
-    return lambda other: other.metadata.namespace in namespaces and matches(other.metadata.labels)
 
 
 OwnerKey = tuple[str, ...]

@@ -1,0 +1,139 @@
+"""Run `koord-descheduler` once its command line is read: the descheduler as a process."""
+
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+import yaml
+from aiohttp import web
+
+from koordinator.api import config_text
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.cli import component, descheduler_flags, logs, running, serving
+from koordinator.cli.descheduler_flags import Flags
+from koordinator.cluster import connect, garbage
+from koordinator.cluster.backoff import Rate
+from koordinator.cluster.config import ClientConfig
+from koordinator.cluster.kube import KubeCluster
+from koordinator.cluster.leader import LeaderElector
+from koordinator.descheduler import configuration, explain, http
+from koordinator.descheduler.configuration import DeschedulerConfig, DeschedulerConfigError
+from koordinator.descheduler.descheduler import Descheduler
+from koordinator.descheduler.http import HttpOptions
+from koordinator.descheduler.plugins.built_in import installed_plugins
+from koordinator.descheduler.registry import PluginRegistry
+
+log = logging.getLogger(__name__)
+
+USER_AGENT = "koord-descheduler"
+
+
+def start(flags: Flags, inert: Sequence[str]) -> None:
+    """Deschedule until a signal asks to stop, or write the configuration where that is asked for.
+
+    `inert` names flags that were given and have no effect. Raises: KoordinatorError, OSError, ExceptionGroup.
+    """
+    logs.set_up(
+        logs.level_of(flags.v), as_json=flags.logging_format == "json", modules=logs.modules_of(flags.vmodule)
+    )
+    registry = installed_plugins()
+    settings = read_config(flags, registry)
+    gates = FeatureGates.of(Component.DESCHEDULER, flags.feature_gates)
+    if flags.write_config_to is not None:
+        text = yaml.safe_dump(explain.effective(settings, registry), sort_keys=False)
+        flags.write_config_to.write_text(text)
+        return
+    connection = settings.client_connection
+    client = connect.load(server=flags.master, kubeconfig_file=connection.kubeconfig or flags.kubeconfig)
+    for name in inert:
+        why = descheduler_flags.WITHOUT_EFFECT[name]
+        log.warning("flag has no effect", extra={"flag": f"--{name}", "why": why})
+    with garbage.collected_rarely():
+        running.run(_main(flags, settings, registry, gates, client))
+
+
+def read_config(flags: Flags, registry: PluginRegistry) -> DeschedulerConfig:
+    """Return the configuration file (or the defaults) with what flags say besides. Raises: DeschedulerConfigError."""
+    if flags.config is not None:
+        settings = configuration.read(flags.config, registry)
+        for name in ("address", "port"):
+            if getattr(flags, name) is not None:
+                log.warning("flag ignored: the configuration file says it", extra={"flag": f"--{name}"})
+    else:
+        port = configuration.HEALTH_PORT if flags.port is None else flags.port
+        where = f"{flags.address or '0.0.0.0'}:{port}"
+        settings = DeschedulerConfig(healthz_bind_address=where, metrics_bind_address=where)
+    elected = msgspec.structs.replace(settings.leader_election, **flags.elected())
+    if problems := list(config_text.election_problems(elected)):
+        raise DeschedulerConfigError.of(problems)
+    return msgspec.structs.replace(
+        settings, leader_election=elected, dry_run=settings.dry_run or flags.dry_run
+    )
+
+
+async def _main(
+    flags: Flags,
+    settings: DeschedulerConfig,
+    registry: PluginRegistry,
+    gates: FeatureGates,
+    client: ClientConfig,
+) -> None:
+    # Jitter and names must differ between instances.
+    rng = random.Random()
+    connection = settings.client_connection
+    rate = Rate(per_s=connection.qps, burst=max(1, connection.burst)) if connection.qps > 0 else None
+    async with (
+        KubeCluster(
+            client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT, rate=rate
+        ) as cluster,
+        # The lease has a client of its own: behind many writes that wait for their turn it would be lost.
+        KubeCluster(client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT) as lease_cluster,
+    ):
+        descheduler = Descheduler(cluster, settings, registry, gates=gates, rng=rng)
+        metrics = descheduler.metrics
+        for each in (cluster, lease_cluster):
+            metrics.client.count(each.transport, client.server)
+        component.add_to(metrics.registry, cluster.clock.now())
+        component.add_gates(metrics.registry, gates)
+        for name in flags.disabled_metrics:
+            if not metrics.registry.remove(name):
+                log.warning("no such metric to disable", extra={"metric": name})
+        election: LeaderElector | None = None
+        if settings.leader_election.leader_elect:
+            config = serving.election_config(settings.leader_election, rng)
+            election = LeaderElector(lease_cluster, config, rng=random.Random(rng.getrandbits(64)))
+        async with _served(descheduler, election, flags):
+            await descheduler.run(election)
+
+
+@contextlib.asynccontextmanager
+async def _served(
+    descheduler: Descheduler, election: LeaderElector | None, flags: Flags
+) -> AsyncIterator[None]:
+    """Serve the addresses of health and metrics, and the secure port, where they are on. Raises: OSError, FlagError."""
+
+    def lease() -> str:
+        return "" if election is None else election.trouble
+
+    options = HttpOptions(lease=lease, set_verbosity=logs.set_verbosity)
+    config = descheduler.config
+    addresses = dict.fromkeys(
+        configuration.socket_address(text)
+        for text in (config.healthz_bind_address, config.metrics_bind_address)
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        for host, port in addresses:
+            if port:
+                app = http.application(descheduler, options)
+                await stack.enter_async_context(component.served(app, host, port))
+        if flags.secure_port:
+
+            def guarded(guard: Any) -> web.Application:
+                return http.application(descheduler, options, (guard,))
+
+            secure = serving.secure_port(flags, guarded, descheduler.clock, USER_AGENT)
+            await stack.enter_async_context(secure)
+        yield

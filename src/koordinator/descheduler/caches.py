@@ -1,0 +1,267 @@
+"""The descheduler's copies of the cluster: pods by node and by owner, nodes, workloads, jobs, reservations.
+
+A cached pod has what decisions read. Pods of one workload share the parts of their specs, which are the same. Source:
+behaviour/descheduler 1.4 and 4.1.
+"""
+
+import asyncio
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from koordinator.api import labels, normalization
+from koordinator.api.apps import Deployment, ReplicaSet, ReplicationController, StatefulSet
+from koordinator.api.core import Container, Node, Pod, PodSpec, PodStatus, ResourceRequirements
+from koordinator.api.feature_gates import FeatureGates
+from koordinator.api.label_selector import Labels
+from koordinator.api.meta import Object, ObjectMeta
+from koordinator.api.node_metric import NodeMetric
+from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.api.reservation import Reservation
+from koordinator.cluster.informer import Informer, InformerFactory
+from koordinator.cluster.protocol import Cluster
+from koordinator.descheduler.observation import Observation
+
+BY_NODE = "node"
+BY_OWNER = "owner uid"
+BY_POD = "pod"
+BY_RESERVATION = "reservation"
+OPEN = "open"
+
+SHARED_SPECS_MAX = 8_192
+"""Specs of workloads that are kept to be shared; more workloads than that share less."""
+
+_META, _SPEC, _STATUS = ObjectMeta(), PodSpec(), PodStatus()
+_CONTAINER, _REQUIREMENTS = Container(), ResourceRequirements()
+
+
+class Caches:
+    """Informers of everything that is decided on. `start` them, then wait for `synced`."""
+
+    def __init__(self, cluster: Cluster, gates: FeatureGates, rng: random.Random) -> None:
+        shrink = PodShrinker(normalization.by_view(normalization.PodSteps.of(gates)).get(Pod))
+        transforms: dict[type[Object], Callable[[Any], Any]] = {
+            Pod: shrink,
+            Node: cached_node,
+            **dict.fromkeys((ReplicaSet, Deployment, StatefulSet, ReplicationController), cached_workload),
+        }
+        self.factory = InformerFactory(cluster, rng, transforms=transforms)
+        self.nodes = self.factory.informer(Node)
+        self.pods = self.factory.informer(Pod)
+        self.jobs = self.factory.informer(PodMigrationJob)
+        self.reservations = self.factory.informer(Reservation)
+        self.replica_sets = self.factory.informer(ReplicaSet)
+        self.deployments = self.factory.informer(Deployment)
+        self.stateful_sets = self.factory.informer(StatefulSet)
+        self.replication_controllers = self.factory.informer(ReplicationController)
+        self.metrics: Informer[NodeMetric] | None = None
+        self.pods.add_index(BY_NODE, _node_of)
+        self.pods.add_index(BY_OWNER, _owners_of)
+        self.replica_sets.add_index(BY_OWNER, _owners_of)
+        self.jobs.add_index(BY_POD, _pods_of_job)
+        self.jobs.add_index(BY_RESERVATION, _reservation_of_job)
+        self.jobs.add_index(OPEN, _is_open)
+
+    def need_metrics(self) -> None:
+        """Follow NodeMetrics, too."""
+        self.metrics = self.factory.informer(NodeMetric)
+
+    async def synced(self) -> None:
+        """Until all are filled for the first time."""
+        await self.factory.wait_synced()
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        """Follow the cluster in tasks of `group`."""
+        self.factory.start(group)
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        return self.pods.get(name, namespace)
+
+    def pods_of_node(self, node: str) -> Sequence[Pod]:
+        return self.pods.by_index(BY_NODE, node)
+
+    def open_jobs(self) -> Sequence[PodMigrationJob]:
+        """Return the jobs that are not finished."""
+        return self.jobs.by_index(OPEN, OPEN)
+
+    def observe(self, now_s: float, matches: Callable[[Labels], bool]) -> Observation:
+        """Return the ready nodes whose labels match, with what is on them now."""
+        nodes = [
+            node for node in self.nodes.objects.values() if is_ready(node) and matches(node.metadata.labels)
+        ]
+        metrics = self.metrics.objects if self.metrics is not None else {}
+        by_name = {name: metric for (_, name), metric in metrics.items()}
+        return Observation(now_s, nodes, PodsOfNodes(self, [node.metadata.name for node in nodes]), by_name)
+
+
+class PodsOfNodes(Mapping[str, Sequence[Pod]]):
+    """Pods by node, each node's as they were when it was first asked for."""
+
+    def __init__(self, caches: Caches, nodes: Sequence[str]) -> None:
+        self._caches = caches
+        self._nodes = dict.fromkeys(nodes)
+        self._seen: dict[str, Sequence[Pod]] = {}
+
+    def __getitem__(self, node: str) -> Sequence[Pod]:
+        if (found := self._seen.get(node)) is None:
+            if node not in self._nodes:
+                raise KeyError(node)
+            found = self._seen[node] = self._caches.pods_of_node(node)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+
+class PodsByKey(Mapping[str, Pod]):
+    """All pods by namespace/name, live."""
+
+    def __init__(self, caches: Caches) -> None:
+        self._pods = caches.pods
+
+    def __getitem__(self, key: str) -> Pod:
+        namespace, _, name = key.partition("/")
+        return self._pods.objects[namespace, name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{namespace}/{name}" for namespace, name in self._pods.objects)
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+
+def is_ready(node: Node) -> bool:
+    """Return whether the node takes part: it does not say that it is not ready. Cordoned ones do."""
+    return all(one.type != "Ready" or one.status == "True" for one in node.status.conditions)
+
+
+# What of objects is cached
+
+
+class PodShrinker:
+    """Reduces pods to what decisions read; `normalize` gives a pod as everyone should see it."""
+
+    def __init__(self, normalize: Callable[[Pod], Pod] | None) -> None:
+        self._normalize = normalize
+        self._specs: dict[bytes, PodSpec] = {}
+
+    def __call__(self, whole: Pod) -> Pod:
+        if self._normalize is not None:
+            whole = self._normalize(whole)
+        meta, status = whole.metadata, whole.status
+        return replace(
+            whole,
+            metadata=replace(
+                _META,
+                name=meta.name,
+                namespace=sys.intern(meta.namespace),
+                uid=meta.uid,
+                resource_version=meta.resource_version,
+                creation_timestamp=meta.creation_timestamp,
+                deletion_timestamp=meta.deletion_timestamp,
+                labels={key: sys.intern(text) for key, text in meta.labels.items()},
+                annotations=_without_last_applied(meta.annotations),
+                owner_references=meta.owner_references,
+            ),
+            spec=self._spec(whole.spec),
+            status=replace(
+                _STATUS,
+                phase=sys.intern(status.phase),
+                conditions=[
+                    one for one in status.conditions if one.type in _CONDITIONS or one.status != "True"
+                ],
+                reason=status.reason,
+                qos_class=sys.intern(status.qos_class),
+                start_time=status.start_time,
+                container_statuses=status.container_statuses,
+                init_container_statuses=status.init_container_statuses,
+                ephemeral_container_statuses=status.ephemeral_container_statuses,
+            ),
+        )
+
+    def _spec(self, spec: PodSpec) -> PodSpec:
+        """Return the spec with the lists and maps of an equal one that is cached already."""
+        shape = replace(
+            _SPEC,
+            containers=[_container(one) for one in spec.containers],
+            init_containers=[_container(one) for one in spec.init_containers],
+            volumes=spec.volumes,
+            node_selector=spec.node_selector,
+            affinity=spec.affinity,
+            tolerations=spec.tolerations,
+            topology_spread_constraints=spec.topology_spread_constraints,
+            scheduler_name=spec.scheduler_name,
+            priority=spec.priority,
+            overhead=spec.overhead,
+            resources=spec.resources,
+            resource_claims=spec.resource_claims,
+        )
+        key = msgspec.json.encode(shape)
+        known = self._specs.get(key)
+        if known is None:
+            known = shape
+            if len(self._specs) < SHARED_SPECS_MAX:
+                self._specs[key] = shape
+        return replace(known, node_name=sys.intern(spec.node_name)) if spec.node_name else known
+
+
+_CONDITIONS = ("Ready", "PodScheduled")
+
+
+def _container(whole: Container) -> Container:
+    resources = whole.resources
+    return replace(
+        _CONTAINER,
+        name=whole.name,
+        image=whole.image,
+        resources=replace(_REQUIREMENTS, requests=resources.requests, limits=resources.limits),
+        restart_policy=whole.restart_policy,
+    )
+
+
+def _without_last_applied(annotations: dict[str, str]) -> dict[str, str]:
+    return {key: text for key, text in annotations.items() if key != labels.LAST_APPLIED}
+
+
+def cached_node(whole: Node) -> Node:
+    """Return the node with what is reserved on it taken off, without its images and volumes."""
+    node = normalization.normalize_node(whole)
+    return replace(node, status=replace(node.status, images=[], volumes_in_use=[], volumes_attached=[]))
+
+
+def cached_workload(whole: Any) -> Any:
+    """Return the workload without its pod template."""
+    return replace(whole, spec=replace(whole.spec, template={}))
+
+
+# Indexes
+
+
+def _node_of(pod: Pod) -> Iterable[str]:
+    return (pod.spec.node_name,) if pod.spec.node_name else ()
+
+
+def _owners_of(obj: Object) -> Iterable[str]:
+    return [owner.uid for owner in obj.metadata.owner_references]
+
+
+def _pods_of_job(job: PodMigrationJob) -> Iterable[str]:
+    refs = [ref for ref in (job.spec.pod_ref, job.status.pod_ref) if ref is not None]
+    return [f"{ref.namespace}/{ref.name}" for ref in refs]
+
+
+def _reservation_of_job(job: PodMigrationJob) -> Iterable[str]:
+    options = job.spec.reservation_options
+    ref = options.reservation_ref if options is not None else None
+    return (ref.name,) if ref is not None else ()
+
+
+def _is_open(job: PodMigrationJob) -> Iterable[str]:
+    return (OPEN,) if job.status.phase in ("", "Pending", "Running") else ()

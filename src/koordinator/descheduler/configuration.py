@@ -1,0 +1,260 @@
+"""The descheduler's configuration file: `DeschedulerConfiguration`, `descheduler/v1alpha2`.
+
+Unknown fields are refused, also in selectors and arguments, and every problem is told at once. Source:
+behaviour/descheduler 2.
+"""
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from koordinator.api import config_text, defaults, duration, user_files
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.config_text import ConfigFileError, ConfigPart, ConfigProblem, Duration
+from koordinator.api.errors import ProtocolError
+from koordinator.api.label_selector import compile_selector
+from koordinator.descheduler import plugin_sets
+from koordinator.descheduler.actions import CycleLimits
+from koordinator.descheduler.config import API_VERSION, low_node_load
+from koordinator.descheduler.metrics import LEASE
+from koordinator.descheduler.plugin import (
+    BalancePlugin,
+    DeschedulePlugin,
+    EvictPlugin,
+    FilterPlugin,
+    Plugin,
+)
+from koordinator.descheduler.plugin_sets import Enabled, Plugins
+from koordinator.descheduler.registry import PluginRegistry
+
+KIND = "DeschedulerConfiguration"
+DEFAULT_PROFILE = "koord-descheduler"
+HEALTH_PORT = 10251
+POINTS: Mapping[str, type[Plugin]] = {
+    "deschedule": DeschedulePlugin,
+    "balance": BalancePlugin,
+    "evict": EvictPlugin,
+    "filter": FilterPlugin,
+}
+
+NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class DeschedulerConfigError(ConfigFileError):
+    """The descheduler's configuration cannot be used."""
+
+    of_what = "descheduler configuration"
+
+
+class LeaderElection(config_text.LeaderElection, frozen=True):
+    """Lease that lets one of several deschedulers work."""
+
+    resource_name: str = LEASE
+    resource_namespace: str = defaults.NAMESPACE
+
+
+class ClientConnection(ConfigPart, frozen=True):
+    """The connection to the API; content types are read so that users' files work: we speak JSON."""
+
+    kubeconfig: str = ""
+    content_type: str = ""
+    accept_content_types: str = ""
+    qps: float = 50.0
+    burst: NonNegative = 100
+
+
+class PluginConfig(ConfigPart, frozen=True):
+    """Arguments of one plugin."""
+
+    name: str
+    args: dict[str, Any] = {}
+
+
+class ProfileConfig(ConfigPart, frozen=True):
+    """Plugins that work together, on the nodes that the selector matches (all without one)."""
+
+    name: str = ""
+    node_selector: LabelSelector | None = None
+    plugins: Plugins = Plugins()
+    plugin_config: list[PluginConfig] = []
+
+    @property
+    def enabled(self) -> Enabled:
+        """Return the plugins that run, by extension point."""
+        return plugin_sets.enabled(self.plugins)
+
+    def raw_args(self, plugin: str) -> dict[str, Any]:
+        """Return the arguments as they are written; none when nothing is."""
+        return next((one.args for one in self.plugin_config if one.name == plugin), {})
+
+
+class DeschedulerConfig(ConfigPart, frozen=True):
+    """The file. `descheduling_interval` 0 runs one cycle; `enable_contention_profiling` is read so that users' files
+    work: one thread contends with nobody."""
+
+    api_version: str = API_VERSION
+    kind: str = KIND
+    leader_election: LeaderElection = LeaderElection()
+    client_connection: ClientConnection = ClientConnection()
+    enable_profiling: bool = True
+    enable_contention_profiling: bool = True
+    healthz_bind_address: str = f"0.0.0.0:{HEALTH_PORT}"
+    metrics_bind_address: str = f"0.0.0.0:{HEALTH_PORT}"
+    descheduling_interval: Duration = "0s"
+    dry_run: bool = False
+    profiles: list[ProfileConfig] = msgspec.field(
+        default_factory=lambda: [ProfileConfig(name=DEFAULT_PROFILE)]
+    )
+    node_selector: LabelSelector | None = None
+    max_no_of_pods_to_evict_per_node: NonNegative | None = None
+    max_no_of_pods_to_evict_per_namespace: NonNegative | None = None
+    max_no_of_pods_to_evict_total: NonNegative | None = None
+
+    @property
+    def interval_s(self) -> float:
+        return duration.parse(self.descheduling_interval)
+
+    @property
+    def limits(self) -> CycleLimits:
+        return CycleLimits(
+            per_node=self.max_no_of_pods_to_evict_per_node,
+            per_namespace=self.max_no_of_pods_to_evict_per_namespace,
+            total=self.max_no_of_pods_to_evict_total,
+        )
+
+
+def parse(text: str | bytes, registry: PluginRegistry) -> DeschedulerConfig:
+    """Return the configuration in a YAML or JSON text. Raises: DeschedulerConfigError with everything that is wrong."""
+    body = config_text.read_yaml(text, DeschedulerConfigError)
+    if found := config_text.version_problems(body, API_VERSION, KIND):
+        raise DeschedulerConfigError.of(found)
+    return decode(body, registry)
+
+
+def read(path: Path, registry: PluginRegistry) -> DeschedulerConfig:
+    """Return the configuration in a file. Raises: FileError, DeschedulerConfigError, OSError."""
+    return parse(user_files.read_text(path), registry)
+
+
+def decode(body: Any, registry: PluginRegistry) -> DeschedulerConfig:
+    """Return the configuration in a decoded JSON object. Raises: DeschedulerConfigError."""
+    body = config_text.without_nulls(body)
+    if found := config_text.problems_of(body, DeschedulerConfig, "", strict=True):
+        raise DeschedulerConfigError.of(found)
+    decoded = msgspec.convert(body, DeschedulerConfig)
+    if len(decoded.profiles) == 1 and not decoded.profiles[0].name:
+        decoded = replace(decoded, profiles=[replace(decoded.profiles[0], name=DEFAULT_PROFILE)])
+    if found := list(problems(decoded, registry)):
+        raise DeschedulerConfigError.of(found)
+    return decoded
+
+
+def problems(config: DeschedulerConfig, registry: PluginRegistry) -> Iterator[ConfigProblem]:
+    """Yield everything that cannot work although each member alone is right."""
+    yield from config_text.election_problems(config.leader_election)
+    for field, address in (
+        ("healthzBindAddress", config.healthz_bind_address),
+        ("metricsBindAddress", config.metrics_bind_address),
+    ):
+        try:
+            socket_address(address)
+        except ValueError as error:
+            yield ConfigProblem(field, str(error))
+    if config.interval_s < 0:
+        yield ConfigProblem("deschedulingInterval", "must not be negative")
+    yield from _selector_problems(config.node_selector, "nodeSelector")
+    if not config.profiles:
+        yield ConfigProblem("profiles", "at least one is needed")
+    names = Counter(profile.name for profile in config.profiles)
+    for index, profile in enumerate(config.profiles):
+        field = f"profiles[{index}]"
+        if not profile.name:
+            yield ConfigProblem(f"{field}.name", "is empty: with several profiles each needs a name")
+        elif names[profile.name] > 1:
+            yield ConfigProblem(f"{field}.name", f"{profile.name!r} appears twice")
+        yield from _selector_problems(profile.node_selector, f"{field}.nodeSelector")
+        yield from _plugin_problems(profile, field, registry)
+        yield from _args_problems(profile, field, registry)
+    yield from _shared_controller_problems(config)
+
+
+def socket_address(text: str) -> tuple[str, int]:
+    """Return (host, port) of `host:port`; a bare IP gets the port of health checks, an empty host is any.
+    Raises: ValueError."""
+    try:
+        return str(ipaddress.ip_address(text)), HEALTH_PORT
+    except ValueError:
+        pass
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit() and int(port) < 65_536):
+        raise ValueError(f"{text!r} is no host:port")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def low_node_load_args(config: DeschedulerConfig, args: low_node_load.LowNodeLoadArgs) -> Any:
+    """Return the arguments with detectors that last from cycle to cycle."""
+    return low_node_load.remembered_for(args, config.interval_s) if config.interval_s > 0 else args
+
+
+def _selector_problems(selector: LabelSelector | None, field: str) -> Iterator[ConfigProblem]:
+    if selector is not None:
+        try:
+            compile_selector(selector)
+        except ProtocolError as error:
+            yield ConfigProblem(field, error.reason)
+
+
+def _plugin_problems(profile: ProfileConfig, field: str, registry: PluginRegistry) -> Iterator[ConfigProblem]:
+    enabled = profile.enabled
+    for point, kind in POINTS.items():
+        names: list[str] = getattr(enabled, point)
+        for name in dict.fromkeys(names):
+            where = f"{field}.plugins.{point}"
+            found = registry.plugins.get(name)
+            if names.count(name) > 1:
+                yield ConfigProblem(where, f"{name} is enabled twice")
+            if found is None:
+                yield ConfigProblem(where, registry.why_missing(name))
+            elif not issubclass(found, kind):
+                points = ", ".join(p for p, other in POINTS.items() if issubclass(found, other))
+                yield ConfigProblem(where, f"{name} cannot be enabled here, only at {points}")
+    if not enabled.evict:
+        yield ConfigProblem(f"{field}.plugins.evict", "no evict plugin is enabled")
+    if len(enabled.evict) > 1:
+        yield ConfigProblem(f"{field}.plugins.evict", "only one evict plugin can be enabled")
+
+
+def _args_problems(profile: ProfileConfig, field: str, registry: PluginRegistry) -> Iterator[ConfigProblem]:
+    counts = Counter(entry.name for entry in profile.plugin_config)
+    for index, entry in enumerate(profile.plugin_config):
+        where = f"{field}.pluginConfig[{index}]"
+        if counts[entry.name] > 1:
+            yield ConfigProblem(f"{where}.name", f"{entry.name!r} appears twice")
+            counts[entry.name] = 1  # said once
+        plugin = registry.plugins.get(entry.name)
+        if plugin is None:
+            yield ConfigProblem(f"{where}.name", registry.why_missing(entry.name))
+            continue
+        yield from plugin.problems(entry.args, f"{where}.args")
+    configured = {entry.name for entry in profile.plugin_config}
+    for name in dict.fromkeys(name for point in POINTS for name in getattr(profile.enabled, point)):
+        plugin = registry.plugins.get(name)
+        if plugin is not None and name not in configured:
+            yield from plugin.problems({}, f"{field}.pluginConfig of {name}")
+
+
+def _shared_controller_problems(config: DeschedulerConfig) -> Iterator[ConfigProblem]:
+    """One controller carries out the jobs of all profiles, so it can have one set of arguments only."""
+    name = plugin_sets.MIGRATION_CONTROLLER
+    using = [one for one in config.profiles if name in (*one.enabled.evict, *one.enabled.filter)]
+    for other in using[1:]:
+        if other.raw_args(name) != using[0].raw_args(name):
+            reason = (
+                f"arguments of {name} differ from those of profile {using[0].name!r}: they share a controller"
+            )
+            yield ConfigProblem(f"profiles[{config.profiles.index(other)}].pluginConfig", reason)

@@ -1,0 +1,174 @@
+"""One cycle: all profiles' plugins look at the cluster, and what they ask for is carried out within limits.
+Source: behaviour/descheduler 3."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from koordinator.api import labels
+from koordinator.api.core import Node, Pod
+from koordinator.api.errors import KoordinatorError
+from koordinator.cluster import errors
+from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.supervise import Guard
+from koordinator.descheduler.actions import (
+    Action,
+    Actions,
+    CycleLimiter,
+    CycleLimits,
+    EvictAction,
+    SetCordon,
+    SetDeletionCost,
+)
+from koordinator.descheduler.metrics import DeschedulerMetrics
+from koordinator.descheduler.plugin import EvictOrder, Observation
+from koordinator.descheduler.profiles import Pass, Profile
+
+log = logging.getLogger(__name__)
+
+NODES_MIN = 2
+"""With fewer nodes there is nowhere to go."""
+RECORDS_MAX = 1_000
+"""Evictions of one cycle that are remembered for those who ask; more are only counted."""
+
+ACCEPTED, REFUSED, LIMITED, DRY = "accepted", "refused", "limited", "dry run"
+
+
+class CycleError(KoordinatorError):
+    """A cycle that could not do its work."""
+
+
+class EvictionRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """What became of one eviction that a plugin asked for; `why` says why not."""
+
+    profile: str
+    plugin: str
+    pod: str
+    node: str
+    reason: str
+    outcome: str
+    why: str = ""
+
+
+class CycleReport(msgspec.Struct, rename="camel"):
+    """One cycle, for those who ask: when it began, how long it took, what it did."""
+
+    started_s: float
+    nodes: int = 0
+    seconds: float = 0.0
+    evictions: list[EvictionRecord] = []
+    counts: dict[str, int] = {}
+    """Evictions by outcome, those that are not listed too."""
+    error: str = ""
+
+
+class CycleRunner:
+    """Runs cycles. `limits` and `is_dry_run` hold for all profiles together."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        metrics: DeschedulerMetrics,
+        profiles: Sequence[Profile],
+        limits: CycleLimits,
+        is_dry_run: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+        self._profiles = profiles
+        self._limiter = CycleLimiter(limits)
+        self._is_dry_run = is_dry_run
+        self.results: dict[tuple[str, str], object] = {}
+        """What the last pass of each plugin (profile, plugin) told."""
+
+    async def run(self, seen: Observation, report: CycleReport) -> None:
+        """One cycle over what was seen; `report` grows on the way. Raises: CycleError."""
+        report.nodes = len(seen.nodes)
+        if len(seen.nodes) < NODES_MIN:
+            raise CycleError(f"the cluster has {len(seen.nodes)} ready nodes that match: nothing can move")
+        self._limiter.reset()
+        for profile in self._profiles:
+            await profile.prepare()
+        for step in ("deschedule", "balance"):
+            for profile in self._profiles:
+                nodes = [node for node in seen.nodes if profile.takes_part(node.metadata.labels)]
+                own = msgspec.structs.replace(seen, nodes=nodes)
+                await self._run_passes(profile, getattr(profile, step), own, report)
+
+    async def _run_passes(
+        self, profile: Profile, passes: Sequence[Pass], seen: Observation, report: CycleReport
+    ) -> None:
+        """All plugins of a profile; raises what they could not do only when all had their turn."""
+        problems = []
+        for each in passes:
+            guard = Guard(f"plugin {each.plugin} of profile {profile.name}")
+            error = await guard.call_async(self._run_pass, profile, each, seen, report)
+            if error is not None:
+                problems.append(f"{each.plugin}: {error}")
+            await asyncio.sleep(0)  # a pass may have taken long: others have their turn
+        if problems:
+            raise CycleError(f"profile {profile.name}: {'; '.join(problems)}")
+
+    async def _run_pass(self, profile: Profile, each: Pass, seen: Observation, report: CycleReport) -> None:
+        steps: Actions[object] = each.start(seen)
+        answer: bool | None = None
+        while True:
+            try:
+                wanted = next(steps) if answer is None else steps.send(answer)
+            except StopIteration as end:
+                self.results[profile.name, each.plugin] = end.value
+                return
+            answer = await self._perform(profile, each.plugin, wanted, report)
+
+    async def _perform(self, profile: Profile, plugin: str, wanted: Action, report: CycleReport) -> bool:
+        match wanted:
+            case EvictAction():
+                return await self._evict(profile, plugin, wanted, report)
+            case SetCordon():
+                patch: dict[str, Any] = {"spec": {"unschedulable": wanted.cordoned or None}}
+                return await self._patch(Node, wanted.node, "", patch)
+            case SetDeletionCost():
+                meta = wanted.pod.metadata
+                cost = {labels.POD_DELETION_COST: str(wanted.cost)}
+                patch = {"metadata": {"uid": meta.uid, "annotations": cost}}
+                return await self._patch(Pod, meta.name, meta.namespace, patch)
+
+    async def _evict(self, profile: Profile, plugin: str, wanted: EvictAction, report: CycleReport) -> bool:
+        pod = wanted.pod
+        node, namespace = pod.spec.node_name, pod.metadata.namespace
+        outcome, why = DRY if self._is_dry_run else ACCEPTED, self._limiter.refusal(node, namespace)
+        if why:
+            outcome = LIMITED
+        elif not self._is_dry_run and (
+            why := await profile.evictor.evict(EvictOrder(pod, plugin, wanted.reason))
+        ):
+            outcome = REFUSED
+        is_done = not why
+        if is_done:
+            self._limiter.count(node, namespace)
+        record = EvictionRecord(profile.name, plugin, pod.key, node, wanted.reason, outcome, why)
+        self._metrics.plugin_evictions.inc(profile.name, plugin, outcome)
+        report.counts[outcome] = report.counts.get(outcome, 0) + 1
+        if len(report.evictions) < RECORDS_MAX:
+            report.evictions.append(record)
+        level = logging.INFO if is_done else logging.DEBUG
+        facts = {"profile": profile.name, "plugin": plugin, "pod": pod.key, "node": node}
+        log.log(level, "eviction %s", outcome, extra={**facts, "reason": wanted.reason, "why": why})
+        return is_done
+
+    async def _patch(
+        self, view: type[Node] | type[Pod], name: str, namespace: str, patch: dict[str, Any]
+    ) -> bool:
+        """Write, unless nothing is to be changed; whether it may be counted as done."""
+        if self._is_dry_run:
+            log.info("dry run: not written", extra={"kind": view.resource.kind, "object": name})
+            return True
+        try:
+            await self._cluster.patch(view, name, patch, namespace)
+        except errors.ApiError as error:
+            log.warning("not written: %s", error, extra={"kind": view.resource.kind, "object": name})
+            return False
+        return True

@@ -1,0 +1,150 @@
+"""What a plugin of the descheduler is; packages of plugins import all of it from here (docs/descheduler-plugins.md).
+
+A plugin inherits from the class of each extension point at which it can be enabled. Its pass over the cluster is a
+generator that yields actions and is sent whether each was accepted, so it decides without doing anything itself: dry
+runs, limits and tests work with any plugin. Source: behaviour/descheduler 3.2.
+"""
+
+import abc
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+from koordinator.api import config_text
+from koordinator.api.config_text import ConfigProblem
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.meta import ViewPart
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.protocol import Cluster
+from koordinator.descheduler import config
+from koordinator.descheduler.actions import Action, Actions, EvictAction, SetCordon, SetDeletionCost
+from koordinator.descheduler.caches import Caches
+from koordinator.descheduler.metrics import DeschedulerMetrics
+from koordinator.descheduler.migration.controller import Migration
+from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.pod_filter import PodPredicate
+
+ENTRY_POINTS = "koordinator.descheduler.plugins"
+"""Group of the entry points through which packages offer plugins; an entry's name is the plugin's."""
+
+__all__ = [
+    "ENTRY_POINTS",
+    "Action",
+    "Actions",
+    "BalancePlugin",
+    "DeschedulePlugin",
+    "EvictAction",
+    "EvictOrder",
+    "EvictPlugin",
+    "FilterPlugin",
+    "Handle",
+    "LiveHandle",
+    "NoArgs",
+    "Observation",
+    "Plugin",
+    "SetCordon",
+    "SetDeletionCost",
+]
+
+
+class NoArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of a plugin that has none."""
+
+
+class Handle(msgspec.Struct, frozen=True, kw_only=True):
+    """The questions that a plugin may ask: `may_evict` is cheap and for candidates (every filter plugin of the profile
+    passes the pod), `may_evict_now` is asked right before an eviction. They answer from the first cycle on."""
+
+    may_evict: PodPredicate
+    may_evict_now: PodPredicate
+
+
+class LiveHandle(Handle, frozen=True, kw_only=True):
+    """The handle in a process, for plugins that evict or look objects up."""
+
+    cluster: Cluster
+    caches: Caches
+    events: EventRecorder
+    metrics: DeschedulerMetrics
+    migration: Migration
+
+
+class EvictOrder(msgspec.Struct, frozen=True):
+    """The pod to evict, which plugin wants it and why (empty where the plugin's name says it all)."""
+
+    pod: Pod
+    plugin: str
+    reason: str
+
+
+class Plugin:
+    """Base of all. A plugin is made once per profile with its checked arguments."""
+
+    name: ClassVar[str]
+    args: ClassVar[type[msgspec.Struct]] = NoArgs
+    """Arguments as `pluginConfig` has them; unknown members are refused."""
+
+    def __init__(self, args: Any, handle: LiveHandle) -> None:
+        """Make the plugin of one profile."""
+
+    @classmethod
+    def problems(cls, raw: Mapping[str, Any], field: str) -> list[ConfigProblem]:
+        """Everything that is wrong with the arguments that stand at `field` of the file."""
+        if found := config_text.problems_of(config.without_kind(raw), cls.args, field, strict=True):
+            return found
+        try:
+            cls.read(raw)
+        except ProtocolError as error:
+            return [ConfigProblem(f"{field}.{error.field}" if error.field else field, error.reason)]
+        return []
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Any:
+        """Return the arguments. Raises: ProtocolError."""
+        if cls.name in config.KINDS:
+            return config.read(cls.name, raw)
+        try:
+            return msgspec.convert(config_text.without_nulls(config.without_kind(raw)), cls.args)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise ProtocolError(cls.name, "", str(error)) from error
+
+
+class DeschedulePlugin(Plugin, abc.ABC):
+    """Evicts pods for reasons of their own."""
+
+    @abc.abstractmethod
+    def deschedule(self, seen: Observation) -> Actions[Any]:
+        """Look at the cluster once; what it returns is shown to those who ask about the cycle."""
+
+
+class BalancePlugin(Plugin, abc.ABC):
+    """Evicts pods for the balance of the cluster; runs after all `DeschedulePlugin`s."""
+
+    @abc.abstractmethod
+    def balance(self, seen: Observation) -> Actions[Any]:
+        """Look at the cluster once, as `DeschedulePlugin.deschedule`."""
+
+
+class FilterPlugin(Plugin, abc.ABC):
+    """Says which pods may be evicted."""
+
+    async def prepare(self) -> None:
+        """A cycle begins: look up what the answers need."""
+
+    @abc.abstractmethod
+    def refusal(self, pod: Pod) -> str:
+        """Return why the pod may not be evicted now; empty when it may."""
+
+    def late_refusal(self, pod: Pod) -> str:
+        """Return what else speaks against it right before the eviction."""
+        return ""
+
+
+class EvictPlugin(Plugin, abc.ABC):
+    """Carries evictions out; a profile has exactly one."""
+
+    @abc.abstractmethod
+    async def evict(self, order: EvictOrder) -> str:
+        """Evict, or have it done; why not, empty when it is accepted."""

@@ -1,0 +1,81 @@
+"""A profile at work: its plugins, made once, and what all its filters together say about a pod."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.core import Pod
+from koordinator.api.label_selector import Labels, compile_selector
+from koordinator.descheduler import configuration
+from koordinator.descheduler.actions import Actions
+from koordinator.descheduler.configuration import DeschedulerConfig, ProfileConfig
+from koordinator.descheduler.plugin import (
+    BalancePlugin,
+    DeschedulePlugin,
+    EvictPlugin,
+    FilterPlugin,
+    LiveHandle,
+    Observation,
+    Plugin,
+)
+from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
+from koordinator.descheduler.registry import PluginRegistry
+
+
+class Pass(msgspec.Struct, frozen=True):
+    """One plugin's turn in a cycle."""
+
+    plugin: str
+    start: Callable[[Observation], Actions[object]]
+
+
+class Profile:
+    """Plugins by extension point. `config` is checked, so every name is known and stands where it can."""
+
+    def __init__(
+        self, config: ProfileConfig, whole: DeschedulerConfig, registry: PluginRegistry, handle: LiveHandle
+    ) -> None:
+        self.name = config.name
+        self.takes_part: Callable[[Labels], bool] = compile_selector(config.node_selector or LabelSelector())
+        handle = msgspec.structs.replace(handle, may_evict=self.may_evict, may_evict_now=self.may_evict_now)
+        enabled = config.enabled
+        self.plugins: dict[str, Plugin] = {}
+        for name in (*enabled.deschedule, *enabled.balance, *enabled.evict, *enabled.filter):
+            if name not in self.plugins:
+                plugin = registry.plugins[name]
+                args = plugin.read(config.raw_args(name))
+                if plugin is LowNodeLoad:
+                    args = configuration.low_node_load_args(whole, args)
+                self.plugins[name] = plugin(args, handle)
+        self.filters = [one for one in self._of(enabled.filter) if isinstance(one, FilterPlugin)]
+        [self.evictor] = [one for one in self._of(enabled.evict) if isinstance(one, EvictPlugin)]
+        self.deschedule = [
+            Pass(one.name, one.deschedule)
+            for one in self._of(enabled.deschedule)
+            if isinstance(one, DeschedulePlugin)
+        ]
+        self.balance = [
+            Pass(one.name, one.balance) for one in self._of(enabled.balance) if isinstance(one, BalancePlugin)
+        ]
+
+    def _of(self, names: Sequence[str]) -> list[Plugin]:
+        return [self.plugins[name] for name in names]
+
+    async def prepare(self) -> None:
+        """A cycle begins: have the filters look up what they need."""
+        for one in self.filters:
+            await one.prepare()
+
+    def refusal(self, pod: Pod) -> str:
+        """Return why the pod may not be evicted, with the plugin that says so; empty when all let it pass."""
+        for one in self.filters:
+            if reason := one.refusal(pod):
+                return f"{one.name}: {reason}"
+        return ""
+
+    def may_evict(self, pod: Pod) -> bool:
+        return not any(one.refusal(pod) for one in self.filters)
+
+    def may_evict_now(self, pod: Pod) -> bool:
+        return not any(one.late_refusal(pod) for one in self.filters)
