@@ -144,7 +144,8 @@ class Descheduler:
             self.metrics.cycle_failures.inc()
         self.metrics.cycle_seconds.of().observe(report.seconds)
         self.reports.append(report)
-        log.info(
+        log.log(
+            logging.INFO if report.counts or report.error else logging.DEBUG,
             "cycle done",
             extra={
                 "seconds": round(report.seconds, 3),
