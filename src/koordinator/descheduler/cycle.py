@@ -42,7 +42,7 @@ class CycleError(KoordinatorError):
 
 
 class EvictionRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """What became of one eviction that a plugin asked for; `why` says why not."""
+    """The end of one eviction that a plugin asked for; `why` says why not."""
 
     profile: str
     plugin: str

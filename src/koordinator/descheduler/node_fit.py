@@ -52,7 +52,7 @@ def has_room(pod: Pod, room: NodeFree) -> bool:
 
 
 class Rooms(Mapping[str, NodeFree]):
-    """What is free on each of some nodes, worked out when it is first asked for."""
+    """The free room of some nodes, worked out when it is first asked for."""
 
     def __init__(self, nodes: Iterable[Node], pods_of: Mapping[str, Sequence[Pod]]) -> None:
         self._nodes = {node.metadata.name: node for node in nodes}
@@ -73,7 +73,7 @@ class Rooms(Mapping[str, NodeFree]):
 
 def fits_as_upstream(pod: Pod, room: NodeFree) -> bool:
     """Return whether the pod could be on the node as the stock strategies see it: there must be room for one more pod,
-    too, and none that it wants to be away from. What it takes where it runs already is not looked at.
+    too, and none that it wants to be away from. Its requests are not looked at on the node where it runs already.
     Source: behaviour/descheduler 12.0. Raises: ProtocolError for a selector that cannot be read."""
     if pod.spec.node_name != room.node.metadata.name:
         most = quantity.of(room.node.status.allocatable.get(resources.PODS)).value

@@ -1,4 +1,4 @@
-"""The controller of migration jobs: admits them, lets them pass one by one, and carries each through its steps.
+"""Migrate pods by jobs: admit them, let them pass one by one, and carry each through its steps.
 
 One serves all profiles. What to do is decided in `gates`, `arbitration` and `state`; here it is done. Source:
 behaviour/descheduler 7 and 8.
@@ -293,7 +293,7 @@ class Migration:
         return min(RETRY_S * 2.0 ** min(failures - 1, 16), RETRY_S_MAX)
 
     async def _look(self, job: PodMigrationJob) -> state.JobState:
-        """Return the job's surroundings. What a cache does not have may only be too young for it: then the API says."""
+        """Return the job's surroundings. The API is asked for objects that may only be too young for a cache."""
         reservation: Reservation | None = None
         if (ref := state.reservation_ref(job)) is not None:
             reservation = self._caches.reservations.get(ref.name)
@@ -360,7 +360,7 @@ class Migration:
             return
 
     async def _write(self, job: PodMigrationJob, step: JobStep) -> None:
-        """Write what changed of the job, then tell. What cannot be written now is written before anything else."""
+        """Write the changes of the job, then tell. A step that cannot be written now is written before anything else."""
         name, uid = job.metadata.name, job.metadata.uid
         self._unwritten[name] = step
         replaced = {job.metadata.resource_version}

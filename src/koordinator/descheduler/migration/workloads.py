@@ -1,4 +1,4 @@
-"""How many replicas the workload of a pod should have, and which of its pods are unavailable.
+"""Look up how many replicas the workload of a pod should have, and which of its pods are unavailable.
 
 Built-in workloads come from caches; for any other kind the API is asked for its scale, before a cycle or round, since
 gates cannot wait. Source: behaviour/descheduler 8.3.
@@ -34,14 +34,14 @@ _BUILT_IN = ("ReplicationController", "ReplicaSet", "Deployment", "StatefulSet")
 
 
 class _Scale(msgspec.Struct, frozen=True):
-    """What the API said; `replicas` None: nothing that can be used."""
+    """The answer of the API; `replicas` None: nothing that can be used."""
 
     replicas: int | None
     at_s: float
 
 
 class Workloads:
-    """Workloads by the controller reference of their pods. What was worked out holds until `refresh`."""
+    """Workloads by the controller reference of their pods. Answers hold until `refresh`."""
 
     def __init__(self, cluster: Cluster, caches: Caches) -> None:
         self._cluster = cluster

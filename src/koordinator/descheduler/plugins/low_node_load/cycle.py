@@ -130,7 +130,7 @@ class PoolReport(msgspec.Struct, frozen=True):
 class LowNodeLoad(BalancePlugin):
     """The plugin with its memory between cycles: which nodes have been hot, for how long.
 
-    Whether a pod may be evicted is asked again right before each eviction.
+    The filter is asked again right before each eviction.
     """
 
     name = "LowNodeLoad"
