@@ -1,4 +1,4 @@
-"""Define what a plugin of the descheduler is; packages of plugins import all of it from here (docs/descheduler-plugins.md).
+"""Define what a plugin of the descheduler is; packages import all of it from here (docs/descheduler-plugins.md).
 
 A plugin inherits from the class of each extension point at which it can be enabled. Its pass over the cluster is a
 generator that yields actions and is sent whether each was accepted, so it decides without doing anything itself: dry

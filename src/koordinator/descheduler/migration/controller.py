@@ -1,6 +1,6 @@
 """Migrate pods by jobs: admit them, let them pass one by one, and carry each through its steps.
 
-One serves all profiles. What to do is decided in `gates`, `arbitration` and `state`; here it is done. Source:
+One serves all profiles. The decisions are in `gates`, `arbitration` and `state`; here they are carried out. Source:
 behaviour/descheduler 7 and 8.
 """
 
@@ -360,7 +360,7 @@ class Migration:
             return
 
     async def _write(self, job: PodMigrationJob, step: JobStep) -> None:
-        """Write the changes of the job, then tell. A step that cannot be written now is written before anything else."""
+        """Write the changes of the job, then tell. A step that cannot be written now is written before all else."""
         name, uid = job.metadata.name, job.metadata.uid
         self._unwritten[name] = step
         replaced = {job.metadata.resource_version}
