@@ -13,7 +13,7 @@ from tests import exported_metrics
 TARGET_LABELS = {"job", "instance"}
 """Which Prometheus adds to everything that it collects."""
 WORDS = {
-    *("sum", "max", "count", "topk", "rate", "increase", "histogram_quantile", "vector"),
+    *("sum", "max", "count", "topk", "bottomk", "rate", "increase", "histogram_quantile", "vector"),
     *("by", "or"),
 }
 

@@ -17,6 +17,7 @@ from koordinator.api.meta import Object, Resource
 from koordinator.api.network_topology import ClusterNetworkTopology
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.api.reservation import Reservation
 from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.api.slo import NodeSLO
 from koordinator.api.slo_config import ColocationConfig
@@ -63,6 +64,7 @@ IN_CLUSTER: tuple[type[Object], ...] = (
     ClusterNetworkTopology,
     Device,
     NodeResourceTopology,
+    Reservation,
     *unready.KINDS,
 )
 KINDS = (*IN_CLUSTER, *IN_NAMESPACE)

@@ -8,6 +8,7 @@ from koordinator.install.dashboards.panels import (
     COUNT,
     MILLISECONDS,
     PER_SECOND,
+    RATIO,
     SECONDS,
     Query,
     dashboard,
@@ -224,6 +225,36 @@ SCHEDULER = dashboard(
                 PER_SECOND,
                 per_second("scheduler_preemption_attempts_total", legend="attempts"),
                 per_second("scheduler_preemption_victims_sum", legend="victims"),
+            ),
+        ),
+        row(
+            "Reservations",
+            graph(
+                "Reservations by phase",
+                "Pending: without a node. Available: hold room. Succeeded and Failed: over, and soon collected.",
+                COUNT,
+                Query("sum by (phase) (scheduler_reservation_status_phase)", "{{phase}}"),
+                stacked=True,
+            ),
+            graph(
+                "CPU held and used",
+                "Cores that reservations hold, and what of it their owners use.",
+                CORES,
+                Query(
+                    "sum by (type) (scheduler_reservation_resource"
+                    '{resource="cpu",type=~"allocatable|allocated"})',
+                    "{{type}}",
+                ),
+            ),
+            graph(
+                "Least used",
+                "Share of the CPU of a reservation that its owners use: the ten lowest. 0: it holds room for nobody.",
+                RATIO,
+                Query(
+                    "bottomk(10, max by (name) (scheduler_reservation_resource"
+                    '{resource="cpu",type="utilization"}))',
+                    "{{name}}",
+                ),
             ),
         ),
         row(

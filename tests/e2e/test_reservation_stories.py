@@ -1,0 +1,191 @@
+"""Reservations with kubectl: room kept for pods to come, used by its owners, refused to others, and given back."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import Cluster, started, until, with_kubectl
+from tests.e2e.test_quota_stories import listed
+
+pytestmark = with_kubectl(timeout_s=120)
+
+PREFIX = "scheduling.koordinator.sh"
+CPU = 8
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One node of eight cores."""
+    found = started(tmp_path_factory.mktemp("reservations"), "--nodes", "1", "--node-cpu", str(CPU))
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
+    """The same with nothing on it."""
+    yield shared_cluster
+    for kind in ("deployments", "pods", "reservations"):
+        shared_cluster.kubectl("delete", kind, "--all", "--wait=true", "--grace-period=0")
+
+
+def reservation(name: str, cpu: str, **spec: Any) -> dict[str, Any]:
+    resources = {"requests": {"cpu": cpu, "memory": "1Gi"}}
+    container = {"name": "main", "image": "web", "resources": resources}
+    template = {"spec": {"schedulerName": "koord-scheduler", "containers": [container]}}
+    owners = [{"labelSelector": {"matchLabels": {"app": name}}}]
+    return {
+        "apiVersion": f"{PREFIX}/v1alpha1",
+        "kind": "Reservation",
+        "metadata": {"name": name},
+        "spec": {"template": template, "owners": owners, **spec},
+    }
+
+
+def pod_spec(cpu: str, **spec: Any) -> dict[str, Any]:
+    resources = {"requests": {"cpu": cpu, "memory": "64Mi"}}
+    return {
+        "schedulerName": "koord-scheduler",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "main", "image": "web", "resources": resources}],
+        **spec,
+    }
+
+
+def pod(name: str, cpu: str, app: str = "", **spec: Any) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": name, "labels": {"app": app or name}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec(cpu, **spec)}
+
+
+def apply(cluster: Cluster, *objects: dict[str, Any]) -> None:
+    cluster.kubectl("create", "-f", "-", text=listed(*objects))
+
+
+def phase(cluster: Cluster, name: str) -> str:
+    return str(cluster.get("reservation", name).get("status", {}).get("phase", ""))
+
+
+def until_phase(cluster: Cluster, name: str, wanted: str, seconds: float = 30) -> None:
+    until(lambda: phase(cluster, name) == wanted, seconds, cluster.process)
+
+
+def node_of(cluster: Cluster, name: str) -> str:
+    return str(cluster.get("pod", name)["spec"].get("nodeName", ""))
+
+
+def until_placed(cluster: Cluster, name: str, seconds: float = 30) -> None:
+    until(lambda: node_of(cluster, name), seconds, cluster.process)
+
+
+def until_refused(cluster: Cluster, name: str) -> str:
+    """What the pod's condition says."""
+
+    def told() -> str:
+        conditions = cluster.get("pod", name).get("status", {}).get("conditions", [])
+        return next((each.get("message", "") for each in conditions if each["type"] == "PodScheduled"), "")
+
+    until(told, 30, cluster.process)
+    return told()
+
+
+def uses(cluster: Cluster, name: str) -> str:
+    """The reservation that a pod says it uses."""
+    text = cluster.get("pod", name)["metadata"].get("annotations", {}).get(f"{PREFIX}/reservation-allocated")
+    return str(json.loads(text)["name"]) if text else ""
+
+
+def row(cluster: Cluster, name: str) -> list[str]:
+    """What `kubectl get reservation` shows."""
+    return cluster.kubectl("get", "reservation", name, "--no-headers").split()
+
+
+def test_room_is_reserved_consumed_and_given_back_when_its_time_is_over(cluster: Cluster) -> None:
+    apply(cluster, reservation("room", "6"))
+    until_phase(cluster, "room", "Available")
+    assert row(cluster, "room")[:2] == ["room", "Available"]
+    [condition] = [
+        each for each in cluster.get("reservation", "room")["status"]["conditions"] if each["type"] == "Ready"
+    ]
+    assert (condition["status"], condition["reason"]) == ("True", "Available")
+
+    apply(cluster, pod("stranger", "4"))
+    assert "Insufficient cpu" in until_refused(cluster, "stranger")
+
+    apply(cluster, pod("owner", "6", app="room"))
+    until_placed(cluster, "owner")
+    assert uses(cluster, "owner") == "room"
+    until_phase(cluster, "room", "Succeeded")
+    status = cluster.get("reservation", "room")["status"]
+    assert [each["name"] for each in status["currentOwners"]] == ["owner"]
+    assert status["allocated"]["cpu"] == "6"
+    assert node_of(cluster, "stranger") == "", "the owner has the room now"
+
+    cluster.kubectl("delete", "pod", "owner", "--wait=true")
+    until_placed(cluster, "stranger")
+
+    cluster.kubectl("delete", "pod", "stranger", "--wait=true")
+    apply(cluster, reservation("brief", "6", ttl="3s"))
+    until_phase(cluster, "brief", "Available")
+    apply(cluster, pod("patient", "6"))
+    until_phase(cluster, "brief", "Failed")
+    until_placed(cluster, "patient")
+    assert "Expired" in cluster.kubectl("describe", "reservation", "brief")
+
+
+def test_a_deployment_rolls_out_into_its_own_reservation(cluster: Cluster) -> None:
+    apply(cluster, reservation("web", "6", allocateOnce=False))
+    until_phase(cluster, "web", "Available")
+    apply(cluster, pod("stranger", "3"))
+    until_refused(cluster, "stranger")
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 3,
+            "selector": {"matchLabels": {"app": "web"}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": pod_spec("2")},
+        },
+    }
+    apply(cluster, deployment)
+    cluster.kubectl("rollout", "status", "deployment", "web", "--timeout=60s")
+    until(
+        lambda: cluster.get("reservation", "web")["status"].get("allocated", {}).get("cpu") == "6",
+        30,
+        cluster.process,
+    )
+    first = owners(cluster, "web")
+
+    cluster.kubectl("rollout", "restart", "deployment", "web")
+    cluster.kubectl("rollout", "status", "deployment", "web", "--timeout=60s")
+    until(
+        lambda: len(owners(cluster, "web")) == 3 and not owners(cluster, "web") & first, 30, cluster.process
+    )
+    assert phase(cluster, "web") == "Available"
+    assert node_of(cluster, "stranger") == "", "the old pods' room was kept for the new ones"
+
+
+def owners(cluster: Cluster, name: str) -> set[str]:
+    return {each["name"] for each in cluster.get("reservation", name)["status"].get("currentOwners", [])}
+
+
+def test_room_for_one_owner_is_refused_to_others_and_never_overtaken(cluster: Cluster) -> None:
+    apply(cluster, reservation("vip", "6", allocatePolicy="Restricted"))
+    until_phase(cluster, "vip", "Available")
+    strangers = [pod(f"stranger-{number}", "3", priorityClassName="koord-prod") for number in range(4)]
+    apply(cluster, *strangers)
+    for each in strangers:
+        assert "Insufficient cpu" in until_refused(cluster, each["metadata"]["name"])
+
+    apply(cluster, pod("vip", "7"))
+    assert "1 Reservation(s) matched owner total" in until_refused(cluster, "vip")
+    explained = cluster.koordinator("explain", "pod", "vip", "--node", "node-0").stdout
+    assert "reservation vip is for the pod, but too small" in " ".join(explained.split()), explained
+    cluster.kubectl("delete", "pod", "vip", "--wait=true")
+    apply(cluster, pod("vip", "6"))
+    until_placed(cluster, "vip")
+    assert uses(cluster, "vip") == "vip"
+    assert not any(node_of(cluster, each["metadata"]["name"]) for each in strangers)
