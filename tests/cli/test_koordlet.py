@@ -94,7 +94,7 @@ def test_flags_of_the_reference_without_effect_are_told() -> None:
     [
         (["-addr=9316"], "addr: '9316' is not host:port"),
         (["-collect-res-used-interval=often"], "often"),
-        (["-kubelet-insecure-tls"], "needs disable-query-kubelet-config"),
+        (["-kubelet-insecure-tls"], "requires --disable-query-kubelet-config"),
         (["-kubelet-sync-timeout=0s"], "must be above 0"),
         (["-feature-gates=Nonsense=true"], "no such gate"),
         (["-prediction-safety-margin-percent=-1"], "-1"),

@@ -127,9 +127,9 @@ def test_an_address_may_be_switched_off() -> None:
     [
         (
             "--controllers=nodeslow",
-            "--controllers: unknown: nodeslow; there are colocationprofile, nodemetric",
+            "--controllers: unknown: nodeslow; known: colocationprofile, nodemetric",
         ),
-        ("--noderesource-plugins=-Batch", "--noderesource-plugins: unknown: -Batch; there are BatchResource"),
+        ("--noderesource-plugins=-Batch", "--noderesource-plugins: unknown: -Batch; known: BatchResource"),
         ("--leader-elect-resource-lock=configmaps", "--leader-elect-resource-lock: 'configmaps'"),
         ("--leader-election-namespace=", "--leader-election-namespace: is empty"),
         (
@@ -138,7 +138,7 @@ def test_an_address_may_be_switched_off() -> None:
         ),
         (
             "--leader-elect-lease-duration=20500ms",
-            "--leader-elect-lease-duration: 20500ms is not whole seconds",
+            "--leader-elect-lease-duration: 20500ms must be whole seconds",
         ),
         ("--leader-elect-retry-period=0s", "--leader-elect-retry-period: must be above 0"),
         ("--metrics-addr=8080", "--metrics-addr: '8080' is not host:port"),

@@ -176,7 +176,7 @@ async def test_a_replica_that_goes_still_answers_while_others_learn_of_it(world:
     first.process.send_signal(signal.SIGTERM)
     await until(second.leads, first, second)
 
-    assert "[-]shutdown failed: told to stop" in (await first.get("/readyz", "health-probe"))[1]
+    assert "[-]shutdown failed: stopping" in (await first.get("/readyz", "health-probe"))[1]
     assert (await first.get("/readyz/webhook-ready", "health-probe"))[0] == 200
     await world.add_node("a")
     await until(lambda: has(world, "a"), second)

@@ -140,7 +140,7 @@ def test_components_of_different_versions_are_told() -> None:
 
 @pytest.mark.parametrize(
     ("seconds_ago", "words"),
-    [(2.0, ""), (40.0, "nobody leads"), (-60.0, "in the future")],
+    [(2.0, ""), (40.0, "no instance leads"), (-60.0, "in the future")],
 )
 def test_a_lease_must_be_renewed_in_time(seconds_ago: float, words: str) -> None:
     objects = healthy()

@@ -101,13 +101,13 @@ def test_gangs_that_are_complete_run_or_have_just_begun_are_fine() -> None:
         pytest.param(
             [group(minimum=4), member("a"), member("b")],
             "PodGroup default/train",
-            "it needs 4 pods to start, and 2 exist for 60 minutes",
+            "it needs 4 pods to start, but had only 2 for 60 minutes",
             id="fewer members than it needs",
         ),
         pytest.param(
             [member("a", by_label=False, min_available="4")],
             "gang default/train",
-            "it needs 4 pods to start, and 1 exist",
+            "it needs 4 pods to start, but had only 1",
             id="fewer members than an annotation says",
         ),
         pytest.param(
@@ -119,7 +119,7 @@ def test_gangs_that_are_complete_run_or_have_just_begun_are_fine() -> None:
         pytest.param(
             [group(minimum=2, total_number="1"), member("a"), member("b")],
             "PodGroup default/train",
-            "needs 2 pods to start, and its gang.scheduling.koordinator.sh/total-number is 1",
+            "needs 2 pods to start, but its gang.scheduling.koordinator.sh/total-number is 1",
             id="a minimum above the total",
         ),
         pytest.param(
@@ -143,13 +143,13 @@ def test_gangs_that_are_complete_run_or_have_just_begun_are_fine() -> None:
         pytest.param(
             [group(), member("a"), member("b", name="other")],
             "Pod default/b",
-            "it names several gangs, of which default/train counts",
+            "it names several gangs; only default/train is used",
             id="two gangs",
         ),
         pytest.param(
             [member("a", by_label=False, min_available="1"), member("b", by_label=False, min_available="2")],
             "gang default/train",
-            f"different things of {GANG}/min-available: 1 (1), 2 (1)",
+            f"different values of {GANG}/min-available: 1 (1), 2 (1)",
             id="two minimums",
         ),
         pytest.param(
@@ -194,7 +194,7 @@ def test_gangs_that_are_complete_run_or_have_just_begun_are_fine() -> None:
         pytest.param(
             [group(groups='["default/ps", "default/train"]'), member("a"), member("b")],
             "PodGroup default/train",
-            "its group names default/ps, and there is no such gang",
+            "its group names default/ps, which does not exist",
             id="a group with a gang that is not there",
         ),
     ],
@@ -212,7 +212,7 @@ def test_gangs_of_a_group_that_do_not_name_the_same_gangs_are_told() -> None:
     found = the_one(group("ps", 1, groups=both), group("worker", 1), member("a", "ps"), member("b", "worker"))
 
     assert found.object == "PodGroup default/ps"
-    assert "default/ps, default/worker, which default/worker does not say" in found.problem
+    assert "default/ps, default/worker, but default/worker names another group" in found.problem
 
 
 def spec(*layers: tuple[str, str, str]) -> list[dict[str, Any]]:
@@ -252,7 +252,7 @@ def wired(name: str, **labels: str) -> Object:
         ([*BLOCKS, *SPINES, *spec(("RackLayer", "SpineLayer", "rack"))], "not above the nodes: RackLayer"),
         (
             spec(("NodeTopologyLayer", "A", ""), ("A", "B", "a"), ("B", "A", "b")),
-            "layers form a circle: A → B → A",
+            "layers form a cycle: A → B → A",
         ),
         ([*BLOCKS, *spec(("SpineLayer", "", ""))], "no labelKey for SpineLayer"),
     ],
@@ -275,7 +275,7 @@ def test_nodes_without_a_label_of_a_layer_have_no_place() -> None:
     found[key] = [wired("node-0", spine="s1")]
     (notice,) = examine(snapshot(found), ["topology"]).findings
     assert notice.severity is FindingSeverity.NOTICE
-    assert "a place of its own" in notice.why
+    assert "a domain of its own" in notice.why
 
     found[key] = [wired("node-0", block="b1", spine="s1")]
     assert examine(snapshot(found), ["topology"]).passed == ["topology"]
@@ -294,9 +294,9 @@ def test_a_gang_that_asks_for_a_network_that_is_not_there_is_told() -> None:
 
     assert "there is no ClusterNetworkTopology default" in the_one(*gang).problem
     found = the_one(*gang, network([*BLOCKS, *SPINES]))
-    assert "layers of the network that do not exist: RackLayer" in found.problem
+    assert "network layers that do not exist: RackLayer" in found.problem
     odd = group(network_topology_spec=wish.replace("Rack", "Spine").replace("MustGather", "Must"))
-    assert "by Must, which is no strategy" in the_one(odd, *gang[1:], network([*BLOCKS, *SPINES])).problem
+    assert "has unknown strategies: Must" in the_one(odd, *gang[1:], network([*BLOCKS, *SPINES])).problem
 
 
 def test_pods_of_a_quota_that_does_not_exist_are_told() -> None:

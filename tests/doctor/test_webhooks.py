@@ -70,17 +70,17 @@ def test_a_service_without_ready_pods_is_told_per_configuration_with_the_consequ
     found = findings("webhooks", snapshot(objects))
 
     assert [each.severity for each in found] == [FindingSeverity.ERROR] * 2
-    assert all("behind which no pod is ready" in each.problem for each in found)
+    assert all("which has no ready pod" in each.problem for each in found)
     refused, passed = found[0].why.split("; ")
     assert refused == "changes of elasticquotas are refused (failurePolicy Fail)"
-    assert passed == "pods pass unchanged and unchecked (failurePolicy Ignore)"
+    assert passed == "pods are neither mutated nor validated (failurePolicy Ignore)"
 
 
 @pytest.mark.parametrize(
     ("service", "words"),
     [
         (configuration.WebhookService(name="other"), "does not exist"),
-        (configuration.WebhookService(namespace="elsewhere"), "outside of the namespace"),
+        (configuration.WebhookService(namespace="elsewhere"), "outside the namespace"),
         (configuration.WebhookService(port=8443), "port 8443"),
     ],
 )
@@ -100,18 +100,20 @@ def test_another_certificate_authority_than_that_of_the_secret_is_told() -> None
 
     found = findings("webhooks", snapshot(objects))
 
-    assert all("does not vouch for the certificate in Secret" in each.problem for each in found)
+    assert all("does not verify the certificate in Secret" in each.problem for each in found)
     assert len(found) == 2
 
 
 def test_an_empty_or_broken_ca_bundle_is_told() -> None:
-    for ca, words in ((b"", "is empty"), (b"no certificate", "is no certificate")):
+    for ca, words in ((b"", "is empty"), (b"no certificate", "is not a certificate")):
         found = findings("webhooks", snapshot(with_webhooks(ca_cert=ca)))
         assert found, words
         assert all(words in each.problem for each in found)
 
 
-@pytest.mark.parametrize(("days", "words"), [(30, "ends in 30 days"), (-3, "ended 3 days ago"), (400, "")])
+@pytest.mark.parametrize(
+    ("days", "words"), [(30, "expires in 30 days"), (-3, "expired 3 days ago"), (400, "")]
+)
 def test_a_certificate_near_its_end_was_not_renewed(days: int, words: str) -> None:
     made_s = NOW_S - (certificates.VALIDITY.days - days) * 86_400.0
     old = certificates.renewed(None, HOST, made_s)
@@ -165,7 +167,7 @@ def test_fail_for_pods_of_kube_system_or_of_the_manager_itself_is_told() -> None
     objects[Namespace] = [builders.decoded(Namespace, {}, name=NAMESPACE)]
     found = only("webhooks", snapshot(objects))
     assert found.severity is FindingSeverity.ERROR
-    assert "own pods cannot be created" in found.why
+    assert "own pods can no longer be created" in found.why
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_profiles_need_the_pod_webhook() -> None:
     objects = with_profiles(profile(**GOOD))
     objects[MutatingWebhookConfiguration] = []
 
-    assert "profiles do nothing" in only("features", snapshot(objects)).why
+    assert "profiles have no effect" in only("features", snapshot(objects)).why
 
 
 def test_pods_that_admission_would_refuse_today_are_grouped_by_rule() -> None:
@@ -227,10 +227,7 @@ def test_one_name_in_two_namespaces_is_one_quota_too_many() -> None:
         ElasticQuota, {"metadata": {"name": "a", "namespace": "other"}, "spec": {"max": {"cpu": "1"}}}
     )
 
-    assert (
-        "the name is used by default/a, too"
-        in only("quotas", snapshot(with_quotas(quota("a"), twin))).problem
-    )
+    assert "default/a has the same name" in only("quotas", snapshot(with_quotas(quota("a"), twin))).problem
 
 
 def test_a_class_that_makes_every_pod_a_batch_pod_is_a_trap() -> None:

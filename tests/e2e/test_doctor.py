@@ -157,7 +157,7 @@ EXPECTED = {
     "a member that nobody reads": ("config", "did you mean cpuReclaimThresholdPercent?"),
     "a value out of range": ("config", "cfsQuotaBurstPercent must be at least 100, not 50"),
     "entries that hide each other": ("config", "matches several entries of nodeConfigs: zone, linux"),
-    "lending without suppression": ("config", "resource-threshold-config is off on nodes that lend"),
+    "lending without suppression": ("config", "resource-threshold-config is off on nodes that offer"),
     "amplification without its webhook": ("features", "no webhook /mutate-node-status is configured"),
     "a missing priority class": ("priority-classes", "missing"),
     "a profile with a class that is not there": ("profiles", "no PriorityClass koord-batsh exists"),
@@ -172,23 +172,23 @@ EXPECTED = {
     "a pod of a quota that is not there": ("quotas", "names quota temm, which does not exist"),
     "a gang larger than it says": (
         "gangs",
-        "needs 3 pods to start, and its gang.scheduling.koordinator.sh/total-number is 2",
+        "needs 3 pods to start, but its gang.scheduling.koordinator.sh/total-number is 2",
     ),
     "a gang with a mode that nobody knows": ("gangs", "mode: strict is none of Strict, NonStrict"),
     "a gang in a group with one that is not there": (
         "gangs",
-        "its group names default/ps, and there is no such gang",
+        "its group names default/ps, which does not exist",
     ),
     "a gang of two schedulers": ("gangs", "different schedulers: default-scheduler (1), koord-scheduler (1)"),
-    "a gang that is named in two ways": ("gangs", "name it in different ways"),
+    "a gang that is named in two ways": ("gangs", "name their gang in different ways"),
     "a gang without a number": ("gangs", "gang.scheduling.koordinator.sh/min-available: "),
     "layers that lead nowhere": ("topology", "layer SpineLayer, the parent of BlockLayer, is not listed"),
-    "an older CRD": ("crds", "it lacks status.prodReclaimableMetric"),
-    "a node that does not report any more": ("reports", "does not report any more"),
+    "an older CRD": ("crds", "fields status.prodReclaimableMetric are missing"),
+    "a node that no longer reports": ("reports", "no longer reports"),
     "what that costs": ("batch", "no report for more than 15 minutes (degradeTimeMinutes)"),
-    "a clock that is ahead": ("reports", "its report is from the future"),
+    "a clock that is ahead": ("reports", "its report has a time in the future"),
     "figures that cannot be true": ("reports", "cpu -5 is negative"),
-    "a lease that nobody renews": ("leases", "nobody leads"),
+    "a lease that nobody renews": ("leases", "no instance leads"),
     "a scheduler without replicas": ("components", "scaled to 0 replicas"),
 }
 
@@ -260,7 +260,7 @@ def test_a_cluster_that_just_came_up_is_healthy(cluster: Cluster) -> None:
 
     if not cluster.remarks:
         assert done.returncode == 0
-        assert "nothing is wrong" in done.stdout
+        assert "no problems found" in done.stdout
 
 
 def test_seeded_mistakes_are_found_and_go_when_they_are_undone(cluster: Cluster) -> None:

@@ -258,10 +258,10 @@ def test_a_node_that_stops_reporting_lends_no_more_and_says_why(cluster: Cluster
     assert "degradeTimeMinutes allows 15m0s" in described
     found = doctor(cluster, "batch", "reports")
     assert (
-        "Node node-0: Batch resources withdrawn: no report for more than 15 minutes (degradeTimeMinutes)"
+        "Node node-0: batch resources withdrawn: no report for more than 15 minutes (degradeTimeMinutes)"
         in found
     )
-    assert any(words.startswith("Node node-0: does not report any more") for words in found)
+    assert any(words.startswith("Node node-0: no longer reports") for words in found)
 
     report(cluster, "node-0", 0)
     until(lambda: "node-0" in lenders(cluster), 30, cluster.process)
@@ -301,7 +301,7 @@ def test_a_report_from_the_future_is_used_and_told(cluster: Cluster) -> None:
 
     until(lambda: "NodeClockSkewed" in cluster.kubectl("describe", "node", "node-2"), 30, cluster.process)
 
-    assert "NodeMetric node-2: its report is from the future" in doctor(cluster, "reports")
+    assert "NodeMetric node-2: its report has a time in the future" in doctor(cluster, "reports")
     report(cluster, "node-2", 0)
 
 

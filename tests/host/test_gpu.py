@@ -147,7 +147,7 @@ def test_without_the_package_one_line_tells_so(
 
     assert gpus is None
     assert "nvidia-ml-py" in support.reason
-    assert [record.message for record in caplog.records] == ["no GPUs are collected"]
+    assert [record.message for record in caplog.records] == ["GPU collection is off"]
 
 
 def test_a_library_without_driver_is_a_reason(

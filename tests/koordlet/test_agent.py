@@ -63,7 +63,7 @@ def test_the_log_says_once_which_features_the_host_lacks(
     with caplog.at_level(logging.INFO, logger="koordinator.koordlet.agent"):
         live(tmp_path, scenario)
 
-    missing = [vars(each) for each in caplog.records if each.message == "feature missing on this host"]
+    missing = [vars(each) for each in caplog.records if each.message == "feature not supported on this host"]
     assert [each["feature"] for each in missing].count(Feature.DAMON) == 1
     assert all(each["reason"] for each in missing)
 

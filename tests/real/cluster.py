@@ -53,7 +53,7 @@ class RealCluster(Cluster):
     """A running one. Whoever opens it stops it."""
 
     remarks = (
-        "which is no pod of koordinator-system/",
+        "which is not a pod of koordinator-system/",
     )  # components run beside the pods that stand for them
 
     def __init__(self, folder: Path, shape: Shape) -> None:

@@ -7,14 +7,14 @@ from koordinator.cli import options
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_KOORDINATOR_COMPLETE"
-"""Where the script tells the command that it is asked for completions; click derives it from the command's name."""
+"""Environment variable by which the script asks for completions; click derives it from the command's name."""
 
 
 @click.command(context_settings=options.HELP)
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script by which a shell completes commands, options and their values.
+    """Print the completion script of a shell for commands, options and their values.
 
     \b
       source <(koordinator completion bash)        # this session; the line goes into ~/.bashrc for all

@@ -1,4 +1,4 @@
-"""`koordinator demo`: what co-location brings, in one table and one report."""
+"""`koordinator demo`: the gain of co-location, in one table and one report."""
 
 from typing import Any
 
@@ -19,8 +19,12 @@ from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX
     help="CPU use of real machines instead of the generator: lines of name,v0,v1,… in percent per 5 minutes, "
     "plain or gzipped. Each node follows a machine drawn from the file.",
 )
-@click.option("--seed", type=int, default=1, help="Equal seeds give equal figures.")
-@click.option("--no-colocation", is_flag=True, help="Switch co-location off in the second run, too: no gain.")
+@click.option("--seed", type=int, default=1, help="Seed of the generator; equal seeds give equal figures.")
+@click.option(
+    "--no-colocation",
+    is_flag=True,
+    help="Switch co-location off in the second run, too; both runs must then agree.",
+)
 @click.option("--no-load-aware", is_flag=True, help="Place batch without looking at the real load of nodes.")
 @click.option(
     "--protection",
@@ -35,7 +39,7 @@ from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX
 )
 @options.quiet
 def demo(**asked: Any) -> None:
-    """A day of a cluster without and with co-location, side by side.
+    """Simulate a day of a cluster, without and with co-location, and compare.
 
     Starts two clusters in memory, each with the real scheduler on virtual time: services that request most of
     the CPUs and use little of them, and a stream of batch jobs. In the first, batch runs as ordinary pods on

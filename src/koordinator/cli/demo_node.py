@@ -31,14 +31,14 @@ _MODES = ("alone", "unmanaged", "default", "managed")
     type=click.IntRange(1, 95),
     multiple=True,
     default=_LOADS,
-    help="Share of all CPUs that the service uses when it is alone, in percent. May be given several times.",
+    help="CPU use of the service alone, in percent of all CPUs. May be given several times.",
 )
 @click.option(
     "--hogs",
     type=click.Choice(_HOGS),
     multiple=True,
     default=_HOGS,
-    help="What batch is hungry for. May be given several times. CPU hogs are measured at every load, the others "
+    help="Resource that batch competes for. May be given several times. CPU hogs run at every load, the others "
     "at the lowest.",
 )
 @click.option(
@@ -53,13 +53,13 @@ _MODES = ("alone", "unmanaged", "default", "managed")
     "--seconds",
     type=click.FloatRange(SECONDS_MIN, SECONDS_MAX),
     default=5.0,
-    help="Length of a measurement. p99.9 needs longer ones.",
+    help="Length of a measurement; p99.9 needs longer ones.",
 )
 @click.option(
     "--repeats",
     type=click.IntRange(1, REPEATS_MAX),
     default=3,
-    help="Measurements of each kind; the table shows their medians.",
+    help="Repetitions of each measurement; the table shows medians.",
 )
 @options.figures("report-node.html")
 @click.option(
@@ -67,20 +67,20 @@ _MODES = ("alone", "unmanaged", "default", "managed")
     "interference_path",
     type=options.FILE,
     metavar="FILE",
-    help="Write p99 by load beside CPU hogs to this file: what the simulator's model of interference is made from.",
+    help="Write p99 by load beside CPU hogs to this file; the simulator's interference model is made from it.",
 )
 @click.option(
     "--disk-dir",
     type=options.FOLDER,
     metavar="DIR",
-    help="The folder where the service and the disk hog keep their files (about 600 MiB).  [default: the cache folder]",
+    help="Folder for files of the service and the disk hog (about 600 MiB).  [default: the cache folder]",
 )
 @click.option(
     "--by-hand",
     is_flag=True,
-    help="Without a cluster and an agent: set cpu.idle and disk limits directly. What this kernel can do at best.",
+    help="Set cpu.idle and disk limits directly, without cluster and agent: the best that this kernel can do.",
 )
-@click.option("--busy", is_flag=True, help="Measure also while other processes use the machine.")
+@click.option("--busy", is_flag=True, help="Measure even while other processes use the machine.")
 @options.quiet
 def demo_node(
     loads: tuple[int, ...],

@@ -1,4 +1,4 @@
-"""`koord-device-daemon`: tells the node agent of accelerators that only their vendors' tools know."""
+"""`koord-device-daemon`: describes accelerators to the node agent that only their vendors' tools can read."""
 
 import asyncio
 import logging
@@ -72,16 +72,16 @@ def main(**values: Any) -> None:
 
 
 def configure(values: dict[str, Any]) -> DaemonConfig:
-    """Return the configuration out of flags, environment, configuration file and defaults; the first that says
-    something wins. Raises: ConfigFileError."""
+    """Return the configuration from flags, environment, configuration file and defaults, in this order of
+    precedence. Raises: ConfigFileError."""
     path = values.get("config_file")
-    said = {**_DEFAULTS, **(_of_file(path) if path is not None else {})}
-    said |= {key: value for key, value in values.items() if value is not None}
+    settings = {**_DEFAULTS, **(_of_file(path) if path is not None else {})}
+    settings |= {key: value for key, value in values.items() if value is not None}
     return DaemonConfig(
-        oneshot=bool(said["oneshot"]),
-        sleep_s=max(duration.parse(said["sleep_interval"]), 1.0),
-        output=said["prints_output_file"],
-        host_root=said["host_root"] or "/",
+        oneshot=bool(settings["oneshot"]),
+        sleep_s=max(duration.parse(settings["sleep_interval"]), 1.0),
+        output=settings["prints_output_file"],
+        host_root=settings["host_root"] or "/",
     )
 
 

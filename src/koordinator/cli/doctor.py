@@ -29,9 +29,7 @@ class CheckName(click.ParamType):  # type: ignore[type-arg] # generic in newer r
 
 
 @click.command(context_settings=options.HELP)
-@click.option(
-    "-n", "--namespace", default="koordinator-system", help="Namespace that the components are installed in."
-)
+@click.option("-n", "--namespace", default="koordinator-system", help="Namespace of the installation.")
 @click.option(
     "--check",
     "checks",
@@ -40,12 +38,12 @@ class CheckName(click.ParamType):  # type: ignore[type-arg] # generic in newer r
     type=CheckName(),
     help="Run only this check; may be given several times. --list-checks names them.",
 )
-@click.option("--list-checks", is_flag=True, help="Name all checks and end.")
+@click.option("--list-checks", is_flag=True, help="List all checks and exit.")
 @options.dump("`kubectl get … -o json` or `kubectl cluster-info dump`")
 @click.option(
     "--no-trial",
     is_flag=True,
-    help="Do not try the webhooks with two pods that are created for trial only (dry run).",
+    help="Do not call the webhooks with two dry-run pods.",
 )
 @options.on_a_cluster
 @options.output("text", "json", "yaml")

@@ -71,7 +71,7 @@ async def _from_cluster(
     client = connect.load(kubeconfig_file=kubeconfig, context=context)
     console = Console(stderr=True)
     async with KubeCluster(client, rng=random.Random(0), component="koordinator-doctor") as cluster:
-        with console.status("asking the cluster") as status:  # shows on terminals only
+        with console.status("reading the cluster") as status:  # shows on terminals only
             return await gather.from_cluster(
                 cluster,
                 namespace,
@@ -168,7 +168,7 @@ def _summary(report: DoctorReport) -> Text:
     text.append("; ")
     worst = report.findings[0].severity if report.findings else None
     if worst in (None, FindingSeverity.NOTICE):
-        text.append("nothing is wrong", style="bold green")
+        text.append("no problems found", style="bold green")
         if counts:
             text.append(f", {counts[0]}")
     else:

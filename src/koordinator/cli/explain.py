@@ -34,7 +34,7 @@ asking = options.together(
         "--namespace",
         default="",
         show_default=False,
-        help="Namespace of the pod or gang; that of the kubeconfig, or `default`.",
+        help="Namespace of the pod or gang; default: the kubeconfig's, or `default`.",
     ),
     options.dump(
         "`kubectl get nodes,pods,podgroups,elasticquotas -A -o json` or `kubectl cluster-info dump`", "Ask"
@@ -46,7 +46,8 @@ asking = options.together(
         "--scheduler-url",
         default="",
         show_default=False,
-        help=f"The scheduler's HTTP address; what `koordinator up` wrote into the kubeconfig, or {SCHEDULER_URL}.",
+        help="The scheduler's HTTP address; default: the one that `koordinator up` wrote into the kubeconfig, or "
+        f"{SCHEDULER_URL}.",
     ),
     options.output("text", "json", "yaml"),
 )
@@ -55,9 +56,13 @@ asking = options.together(
 @main.command(context_settings=options.HELP)
 @click.argument("name")
 @asking
-@click.option("--node", "nodes", multiple=True, metavar="NODE", help="Every plugin's answer for this node.")
-@click.option("-v", "--verbose", is_flag=True, help="Every plugin's answer for every node.")
-@click.option("--best", default=BEST_NODES, type=click.IntRange(0), help="Nodes in the score table.")
+@click.option(
+    "--node", "nodes", multiple=True, metavar="NODE", help="Show every plugin's answer for this node."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show every plugin's answer for every node.")
+@click.option(
+    "--best", default=BEST_NODES, type=click.IntRange(0), help="Number of nodes in the score table."
+)
 def pod(**asked: Any) -> None:
     """Explain why a pod is pending, or why it is on its node, and what would have to change.
 
@@ -79,8 +84,8 @@ def pod(**asked: Any) -> None:
 def gang(**asked: Any) -> None:
     """Explain why a gang does not start, or how far it is, and what would have to change.
 
-    All members are tried side by side, as the scheduler tries them. NAME is that of the PodGroup, or of the
-    annotation on the pods; gangs that start with it are told, too.
+    All members are tried together, as the scheduler tries them. NAME is that of the PodGroup, or of the
+    annotation on the pods; gangs of the same gang group are explained, too.
 
     \b
     Try:
@@ -100,20 +105,20 @@ _several = click.option(
     "--limit",
     default=200,
     type=click.IntRange(1, 10_000),
-    help="Pods that the scheduler is asked about; the others are only counted.",
+    help="Number of pods to explain; further ones are only counted.",
 )
 
 
 @main.command(context_settings=options.HELP)
 @asking
-@click.option("--pending", is_flag=True, help="Only pods without a node.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")
+@click.option("--pending", is_flag=True, help="Explain only pods without a node.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Explain pods of all namespaces.")
 @click.option(
     "-l",
     "--selector",
     default="",
     show_default=False,
-    help="Only pods with these labels, as for kubectl get.",
+    help="Explain only pods with these labels, as for kubectl get.",
 )
 @_several
 def pods(**asked: Any) -> None:
@@ -131,7 +136,7 @@ def pods(**asked: Any) -> None:
 
 
 def _workload(kind: str) -> click.Command:
-    @click.command(kind, context_settings=options.HELP, short_help=f"Why do pods of this {kind} wait?")
+    @click.command(kind, context_settings=options.HELP, short_help=f"Explain why pods of this {kind} wait.")
     @click.argument("name")
     @asking
     @_several
@@ -139,7 +144,7 @@ def _workload(kind: str) -> click.Command:
         running.work_of("koordinator.cli.explain_run", "workload", {"kind": kind, **asked})
 
     command.help = (
-        f"Where are the pods of this {kind}, and why do those without a node wait? Pods with the same answer share "
+        f"Show where the pods of this {kind} are, and explain why others wait. Pods with the same answer share "
         f"a line.\n\n\b\nTry:\n  koordinator explain {kind}/NAME -n shop"
     )
     return command

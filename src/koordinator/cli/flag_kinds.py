@@ -76,12 +76,12 @@ COUNT = click.IntRange(min=1)
 
 
 def text(name: str, default: str | None, words: str) -> Decorate:
-    """Any text."""
+    """Return an option that takes any text."""
     return click.option(f"--{name}", default=default, show_default=bool(default), help=words)
 
 
 def switch(name: str, default: bool | None, words: str, *more: str) -> Decorate:
-    """`--name`, `--name=true`, `--name=false`; `more` are other names."""
+    """Return a switch: `--name`, `--name=true` or `--name=false`; `more` are other names."""
     return click.option(
         f"--{name}",
         *more,
@@ -95,49 +95,49 @@ def switch(name: str, default: bool | None, words: str, *more: str) -> Decorate:
 
 
 def time(name: str, default: str | None, words: str) -> Decorate:
-    """Return a duration; the value stays text."""
+    """Return an option that takes a duration; the value stays text."""
     shown = default is not None
     return click.option(f"--{name}", type=DurationText(), default=default, show_default=shown, help=words)
 
 
 def listed(name: str, default: str, words: str) -> Decorate:
-    """Return a list in one text."""
+    """Return an option that takes a list, separated by commas."""
     return click.option(
         f"--{name}", type=CommaList(), default=default, show_default=bool(default), help=words
     )
 
 
 def file(name: str, words: str) -> Decorate:
-    """A file that must exist."""
+    """Return an option that takes the path of an existing file."""
     return click.option(f"--{name}", type=FILE, help=words)
 
 
 def count(name: str, default: int, words: str, kind: Any = COUNT) -> Decorate:
-    """A whole number within the range of `kind`."""
+    """Return an option that takes a whole number within the range of `kind`."""
     return click.option(f"--{name}", type=kind, default=default, show_default=True, help=words)
 
 
 def verbosity() -> Decorate:
-    """`-v` and `--v`."""
+    """Return the option `-v`, also `--v`."""
     return click.option(
         "-v",
         "--v",
         type=Verbosity(),
         default=0,
         show_default=True,
-        help="Log 0: warnings, 1: changes, 4: decisions.",
+        help="Log verbosity: 0 warnings, 1 changes, 4 decisions.",
     )
 
 
 def without_effect(name: str, why: str, *, is_switch: bool = False) -> Decorate:
-    """A flag of others' command lines, read so that these work; None when it is not given."""
-    words = f"Read for compatibility: {why}."
+    """Return an option that is accepted for compatibility and ignored; None when it is not given."""
+    words = f"Ignored, accepted for compatibility: {why}."
     kind = Switch() if is_switch else click.STRING
     return click.option(f"--{name}", type=kind, is_flag=False, flag_value="true", help=words)
 
 
 class GoFlagCommand(click.Command):
-    """A command whose flags are written as Go's `flag` package takes them.
+    """A command that parses flags as Go's `flag` package does.
 
     One dash or two, `-name=value` or `-name value`; a switch may stand alone and never takes the next word.
     """
@@ -156,7 +156,7 @@ class GoFlagCommand(click.Command):
 
 
 def double_dashed(arguments: Sequence[str], takes_value: dict[str, bool]) -> list[str]:
-    """The same arguments as `--name=value` each; what is no flag stays as it is, as does all after `--`."""
+    """Return the arguments with each flag as `--name=value`; other words, and all after `--`, stay as they are."""
     written: list[str] = []
     waiting = iter(arguments)
     for argument in waiting:

@@ -18,7 +18,7 @@ C = TypeVar("C", bound=msgspec.Struct)
 
 
 class FlagError(KoordinatorError, ValueError):
-    """A flag (or environment variable) that cannot be used."""
+    """A flag or environment variable has an invalid value."""
 
     def __init__(self, flag: str, reason: str) -> None:
         super().__init__(flag, reason)
@@ -48,27 +48,27 @@ def switch(field: str, words: str) -> Setting:
 
 
 def time(field: str, words: str) -> Setting:
-    """A duration; the field has seconds."""
+    """Return a flag that takes a duration; the field has seconds."""
     return Setting(field, words, flag_kinds.time, duration.parse, duration.text_of)
 
 
 def listed(field: str, words: str) -> Setting:
-    """Texts separated by commas; the field has a tuple."""
+    """Return a flag that takes texts separated by commas; the field has a tuple."""
     return Setting(field, words, flag_kinds.listed, show=",".join)
 
 
 def number(field: str, words: str) -> Setting:
-    """A whole number from 0 on."""
+    """Return a flag that takes a whole number, at least 0."""
     return Setting(field, words, _whole)
 
 
 def natural(field: str, words: str) -> Setting:
-    """A whole number from 1 on."""
+    """Return a flag that takes a whole number, at least 1."""
     return Setting(field, words, flag_kinds.count)
 
 
 def whole_seconds(field: str, words: str) -> Setting:
-    """Return a whole number of seconds; the field has a float."""
+    """Return a flag that takes whole seconds; the field has a float."""
     return Setting(field, words, _whole, float, int)
 
 
@@ -85,7 +85,7 @@ def options(settings: Mapping[str, Setting], defaults: msgspec.Struct) -> list[D
 
 
 def read(settings: Mapping[str, Setting], config: C, values: Mapping[str, Any]) -> C:
-    """Return the configuration as the values of a command say."""
+    """Return the configuration with the values of a command line."""
     for name, setting in settings.items():
         config = put(config, setting.field, setting.read(values[name.replace("-", "_")]))
     return config
@@ -100,7 +100,7 @@ def get(config: msgspec.Struct, field: str) -> Any:
 
 
 def put(config: C, field: str, value: Any) -> C:
-    """Return the same with another value of `name` or `section.name`."""
+    """Return the configuration with a new value of `name` or `section.name`."""
     section, dot, name = field.rpartition(".")
     if not dot:
         return msgspec.structs.replace(config, **{name: value})
@@ -110,7 +110,7 @@ def put(config: C, field: str, value: Any) -> C:
 
 # Flags that every component has
 
-_LINES = "lines go to standard error, at once"
+_LINES = "lines are written to standard error at once"
 LOG_FLAGS: Mapping[str, str] = {
     "log-backtrace-at": _LINES,
     "log-dir": _LINES,
@@ -119,7 +119,7 @@ LOG_FLAGS: Mapping[str, str] = {
     "log-flush-frequency": _LINES,
     "stderrthreshold": _LINES,
 }
-"""Flags of klog that are read so that command lines work, each with why it changes nothing."""
+"""Flags of klog that are accepted and ignored, each with the reason."""
 
 LOG_SWITCHES: Mapping[str, str] = {
     "logtostderr": _LINES,
@@ -140,7 +140,7 @@ LOGGING: tuple[Decorate, ...] = (
 
 
 def inert(flags: Mapping[str, str], switches: Mapping[str, str]) -> list[Decorate]:
-    """Options of flags without effect, each with why."""
+    """Return the options for ignored flags, each with the reason in its help."""
     return [
         *(flag_kinds.without_effect(name, why) for name, why in flags.items()),
         *(flag_kinds.without_effect(name, why, is_switch=True) for name, why in switches.items()),
@@ -148,12 +148,12 @@ def inert(flags: Mapping[str, str], switches: Mapping[str, str]) -> list[Decorat
 
 
 def given(names: Iterable[str], values: Mapping[str, Any]) -> list[str]:
-    """Return which flags without effect were given."""
+    """Return the ignored flags that were given."""
     return [name for name in names if values[name.replace("-", "_")] is not None]
 
 
 def host_and_port(flag: str, text: str) -> tuple[str, int]:
-    """Return an address as Go has it: `:9316`, `127.0.0.1:9316`, `[::1]:9316`. Raises: FlagError."""
+    """Return host and port of an address in Go's form: `:9316`, `127.0.0.1:9316`, `[::1]:9316`. Raises: FlagError."""
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         raise FlagError(flag, f"{text!r} is not host:port")

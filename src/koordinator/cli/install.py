@@ -8,7 +8,7 @@ from koordinator.cli import options, running
 
 
 @click.command(context_settings=options.HELP)
-@click.option("--dry-run", is_flag=True, help="Print all objects as YAML; no cluster is asked.")
+@click.option("--dry-run", is_flag=True, help="Print all objects as YAML, without a cluster.")
 @click.option("--apply", "do_apply", is_flag=True, help="Apply all objects to the cluster of the kubeconfig.")
 @click.option(
     "--output-dir", type=options.FOLDER, help="Write the objects as a folder for `kubectl apply -k`."
@@ -19,15 +19,15 @@ from koordinator.cli import options, running
     "value_files",
     multiple=True,
     type=options.EXISTING_FILE,
-    help="YAML file of values (those of the Helm chart); may be given several times, the last wins.",
+    help="YAML file of values, as for the Helm chart; may be given several times, the last wins.",
 )
-@click.option("--set", "settings", multiple=True, metavar="A.B=C", help="One value; wins over files.")
+@click.option("--set", "settings", multiple=True, metavar="A.B=C", help="Set one value; overrides files.")
 @click.option(
     "-n", "--namespace", default="", show_default=False, help="Short for --set installation.namespace=…"
 )
-@click.option("--force-conflicts", is_flag=True, help="Overwrite fields that others changed on the cluster.")
+@click.option("--force-conflicts", is_flag=True, help="Overwrite fields that other clients own.")
 @click.option(
-    "--prune", is_flag=True, help="Delete objects of an earlier installation that are no longer wanted."
+    "--prune", is_flag=True, help="Delete objects of an earlier installation that are no longer part of it."
 )
 @options.on_a_cluster
 def install(**asked: Any) -> None:
@@ -42,20 +42,20 @@ def install(**asked: Any) -> None:
 
 
 @click.command(context_settings=options.HELP)
-@click.option("--dry-run", is_flag=True, help="Tell what would be deleted.")
-@click.option("--apply", "do_apply", is_flag=True, help="Delete it.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted.")
+@click.option("--apply", "do_apply", is_flag=True, help="Delete the objects.")
 @click.option(
     "--everything",
     is_flag=True,
-    help="Also what objects of yours may need: CRDs (with all custom objects!), priority classes, the namespace.",
+    help="Also delete CRDs (with all custom objects!), priority classes and the namespace; your objects may need them.",
 )
 @options.on_a_cluster
 def uninstall(**asked: Any) -> None:
-    """Take Koordinator off a cluster, whether `koordinator install` or kubectl brought it.
+    """Remove Koordinator from a cluster, whether `koordinator install` or kubectl installed it.
 
     \b
     Switch co-location off first ({"enable": false} in colocation-config) and wait until no node offers
-    kubernetes.io/batch-cpu: what nodes offered last stays when the manager is gone.
+    kubernetes.io/batch-cpu: without the manager, nodes keep the batch resources that they offered last.
       koordinator uninstall --dry-run
       koordinator uninstall --apply
     """

@@ -1,4 +1,4 @@
-"""`koordlet`: the node agent against a real API server and a real kubelet, with the flags that the reference's has."""
+"""`koordlet`: the node agent against a real API server and a real kubelet, with the reference's flags."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ from koordinator.cli.flag_kinds import GoFlagCommand
 def main(**values: Any) -> None:
     """Watch this node, protect its services, report to the cluster: the Koordinator node agent.
 
-    The environment variable NODE_NAME names the node; agent_mode=hostMode tells that the agent runs on the host and not
+    The environment variable NODE_NAME names the node; agent_mode=hostMode means that the agent runs on the host and not
     in a container with the host mounted. Flags may have one dash or two.
     """
     with running.one_line_errors():

@@ -43,53 +43,70 @@ _seconds, _number, _natural = flag_settings.whole_seconds, flag_settings.number,
 
 SETTINGS: Mapping[str, Setting] = {
     # serving
-    "addr": _text("http.address", "Where metrics, health and audit events are served, as host:port."),
+    "addr": _text("http.address", "Address (host:port) of metrics, health and audit events."),
     "enable-pprof": _switch("http.profiling", "Serve profiles at --pprof-addr."),
-    "pprof-addr": _text("http.profiling_address", "Where profiles are served."),
+    "pprof-addr": _text("http.profiling_address", "Address of /debug/pprof."),
     # collecting
     "collect-res-used-interval": _time(
         "collect.used_interval_s",
-        "Interval of measuring node, pods and host applications. Below 1s nothing is collected and no "
+        "Interval between samples of node, pods and host applications. Below 1s nothing is collected and no "
         "strategy runs.",
     ),
     "collect-sys-metric-outdated-interval": _time(
-        "collect.system_outdated_s", "How old the inputs of the system's use may be."
+        "collect.system_outdated_s", "Maximum age of the samples from which system usage is computed."
     ),
-    "collect-node-cpu-info-interval": _time("collect.node_info_interval_s", "CPU topology and NUMA nodes."),
-    "collect-node-storage-info-interval": _time("collect.storage_interval_s", "Disks and mounts."),
-    "cpi-collector-interval": _time("collect.cpi_interval_s", "Cycles per instruction."),
-    "collect-cpi-timewindow": _time("collect.cpi_window_s", "How long cycles are counted each time."),
-    "psi-collector-interval": _time("collect.psi_interval_s", "Pressure stall information."),
-    "coldpage-collector-interval": _time("collect.cold_page_interval_s", "Cold memory."),
-    "resctrl-collector-interval": _time("collect.resctrl_interval_s", "Cache and memory bandwidth."),
-    "enable-pagecache-collector": _switch("collect.page_cache", "Measure memory with page cache."),
+    "collect-node-cpu-info-interval": _time(
+        "collect.node_info_interval_s", "Interval between reads of CPU topology and NUMA nodes."
+    ),
+    "collect-node-storage-info-interval": _time(
+        "collect.storage_interval_s", "Interval between reads of disks and mounts."
+    ),
+    "cpi-collector-interval": _time(
+        "collect.cpi_interval_s", "Interval between measurements of cycles per instruction."
+    ),
+    "collect-cpi-timewindow": _time(
+        "collect.cpi_window_s", "Length of one measurement of cycles per instruction."
+    ),
+    "psi-collector-interval": _time(
+        "collect.psi_interval_s", "Interval between reads of pressure stall information (PSI)."
+    ),
+    "coldpage-collector-interval": _time(
+        "collect.cold_page_interval_s", "Interval between reads of cold memory."
+    ),
+    "resctrl-collector-interval": _time(
+        "collect.resctrl_interval_s", "Interval between reads of cache and memory bandwidth."
+    ),
+    "enable-pagecache-collector": _switch("collect.page_cache", "Measure memory including page cache."),
     "enable-resctrl-collector": _switch(
         "collect.resctrl", "Measure cache and memory bandwidth (with its gate)."
     ),
     "xpu-enforce-collect-from-device-infos": _switch(
-        "collect.xpu_only_files", "Never ask the GPU driver's library: accelerators by files only."
+        "collect.xpu_only_files", "Read accelerators from files only, never from the GPU driver's library."
     ),
-    "xpu-device-infos-dir": _text("collect.xpu_directory", "Where files tell of accelerators."),
-    "tsdb-retention-duration": _time(
-        "series_retention_s", "How long samples are kept at most, in memory; reports may ask for less."
+    "xpu-device-infos-dir": _text(
+        "collect.xpu_directory", "Directory of the files that describe accelerators."
     ),
+    "tsdb-retention-duration": _time("series_retention_s", "Maximum age of samples in memory."),
     # the kubelet
     "kubelet-preferred-address-type": _text(
-        "kubelet.address_type", "Which address of the Node to call; InternalIP where it has no such one."
+        "kubelet.address_type",
+        "Type of the Node address at which to call the kubelet; InternalIP if the Node has none of this type.",
     ),
-    "kubelet-sync-interval": _time("kubelet.sync_interval_s", "How often pods are asked for; 0: never."),
-    "kubelet-sync-timeout": _time("kubelet.timeout_s", "How long the kubelet may take to answer."),
-    "kubelet-insecure-tls": _switch("kubelet.insecure", "Plain HTTP to --kubelet-read-only-port."),
+    "kubelet-sync-interval": _time(
+        "kubelet.sync_interval_s", "Interval between reads of the kubelet's pods; 0: never."
+    ),
+    "kubelet-sync-timeout": _time("kubelet.timeout_s", "Timeout of requests to the kubelet."),
+    "kubelet-insecure-tls": _switch("kubelet.insecure", "Use plain HTTP to --kubelet-read-only-port."),
     "kubelet-read-only-port": Setting(
         "kubelet.read_only_port",
-        "Port of the kubelet without authentication.",
+        "The kubelet's read-only port.",
         lambda name, default, words: flag_kinds.count(name, default, words, flag_kinds.PORT),
     ),
     "node-topology-sync-interval": _time(
-        "kubelet.topology_interval_s", "How often the node's topology is reported; 0: never."
+        "kubelet.topology_interval_s", "Interval between reports of the node's topology; 0: never."
     ),
     "disable-query-kubelet-config": _switch(
-        "kubelet.no_config", "Ask neither the kubelet's /configz nor its CPU manager's state."
+        "kubelet.no_config", "Read neither the kubelet's /configz nor its CPU manager's state."
     ),
     "enable-node-metric-report": _switch("kubelet.report_node_metric", "Report NodeMetric."),
     "pod-resources-proxy-path": _text(
@@ -97,63 +114,73 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     # prediction
     "prediction-checkpoint-filepath": _text("predict.checkpoints", "Directory of the models' checkpoints."),
-    "prediction-cold-start-duration": _time(
-        "predict.cold_start_s", "How old a pod is before it is predicted."
+    "prediction-cold-start-duration": _time("predict.cold_start_s", "Minimum age of a pod to be predicted."),
+    "prediction-safety-margin-percent": _number(
+        "predict.safety_margin_percent", "Margin added to each predicted peak, in percent."
     ),
-    "prediction-safety-margin-percent": _number("predict.safety_margin_percent", "Added to each peak."),
-    "prediction-cpu-histogram-decay-halflife": _time("predict.cpu_half_life_s", "When CPU use counts half."),
+    "prediction-cpu-histogram-decay-halflife": _time(
+        "predict.cpu_half_life_s", "Age at which a CPU sample has half its weight."
+    ),
     "prediction-memory-histogram-decay-halflife": _time(
-        "predict.memory_half_life_s", "When memory use counts half."
+        "predict.memory_half_life_s", "Age at which a memory sample has half its weight."
     ),
-    "prediction-training-interval": _time("predict.training_interval_s", "How often models learn."),
-    "prediction-model-expiration-duration": _time("predict.expiration_s", "When unused models go."),
+    "prediction-training-interval": _time("predict.training_interval_s", "Interval between training steps."),
+    "prediction-model-expiration-duration": _time(
+        "predict.expiration_s", "Age at which unused models are deleted."
+    ),
     "prediction-model-checkpoint-interval": _time(
-        "predict.checkpoint_interval_s", "How often models are saved."
+        "predict.checkpoint_interval_s", "Interval between checkpoints of models."
     ),
     "prediction-model-checkpoint-max-per-step": _natural(
-        "predict.checkpoints_per_step", "Models saved at a time."
+        "predict.checkpoints_per_step", "Models saved per step."
     ),
     # strategies
     "reconcile-interval-seconds": _seconds(
         "qos.reconcile_interval_s",
-        "Loop of CPU burst, memory QoS, resctrl, block I/O, system settings; 0: off.",
+        "Interval of CPU burst, memory QoS, resctrl, block I/O and system settings, in seconds; 0: off.",
     ),
-    "cpu-suppress-interval-seconds": _seconds("qos.suppress_interval_s", "Loop of CPU suppress; 0: off."),
+    "cpu-suppress-interval-seconds": _seconds(
+        "qos.suppress_interval_s", "Interval of CPU suppression, in seconds; 0: off."
+    ),
     "only-evict-by-api": _switch(
-        "qos.only_evict_by_api", "Evict through the API server; else containers are stopped in the runtime."
+        "qos.only_evict_by_api",
+        "Evict through the API server only; otherwise containers are stopped in the runtime.",
     ),
     "resource-force-update-seconds": _seconds(
-        "qos.force_update_s", "After so long a file is looked at even though the wanted value is the same."
+        "qos.force_update_s",
+        "Check a file again after this many seconds, even if the target value has not changed.",
     ),
-    "containerd-endpoint": _text("qos.containerd_endpoint", "Socket of containerd; empty: found by itself."),
-    "docker-endpoint": _text("qos.docker_endpoint", "Socket of docker; empty: found by itself."),
-    "pouch-endpoint": _text("qos.pouch_endpoint", "Socket of pouch; empty: found by itself."),
+    "containerd-endpoint": _text("qos.containerd_endpoint", "Socket of containerd; empty: detected."),
+    "docker-endpoint": _text("qos.docker_endpoint", "Socket of docker; empty: detected."),
+    "pouch-endpoint": _text("qos.pouch_endpoint", "Socket of pouch; empty: detected."),
     "restore-on-exit": _switch(
-        "qos.restore_on_exit", "Put back what was changed on the node when stopped (not in the reference)."
+        "qos.restore_on_exit", "Restore all changed files of the node on exit (not in the reference)."
     ),
     # hooks
     "runtime-hooks-reconcile-interval": _time(
-        "hooks.reconcile_interval_s", "How often QoS groups and host applications are looked at."
+        "hooks.reconcile_interval_s", "Interval between reconciliations of QoS groups and host applications."
     ),
     "runtime-hooks-plugin-failure-policy": Setting(
         "hooks.plugin_failure_policy",
-        "Ignore: the next hook runs after one that failed; Fail: the rest is left out.",
+        "After a hook fails: Ignore runs the next hook, Fail skips the remaining ones.",
         lambda name, default, words: click.option(
             f"--{name}", type=click.Choice(("Ignore", "Fail")), default=default, show_default=True, help=words
         ),
     ),
     "disable-unset-cpu-quota": _switch(
-        "hooks.keep_cpu_quota", "Pods with CPUs of their own keep their CPU quota."
+        "hooks.keep_cpu_quota", "Keep the CPU quota of pods with exclusive CPUs."
     ),
     "hami-core-library-directory-path": _text(
-        "hooks.hami_core_library", "Library that limits shares of GPUs."
+        "hooks.hami_core_library", "Path of the HAMi-core library, which limits GPU shares."
     ),
     # audit
-    "audit-log-dir": _text("audit.directory", "Where the audit log is kept."),
-    "audit-verbose": _number("audit.verbose", "Events of a higher level are dropped."),
-    "audit-max-disk-space-mb": _natural("audit.disk_mb_max", "Space of the audit log."),
-    "audit-max-concurrent-readers": _natural("audit.readers_max", "Who may page through it at a time."),
-    "audit-max-events-limit": _natural("audit.events_max", "Events of one page at most."),
+    "audit-log-dir": _text("audit.directory", "Directory of the audit log."),
+    "audit-verbose": _number("audit.verbose", "Audit level; events above it are dropped."),
+    "audit-max-disk-space-mb": _natural("audit.disk_mb_max", "Maximum size of the audit log, in MB."),
+    "audit-max-concurrent-readers": _natural(
+        "audit.readers_max", "Maximum number of concurrent readers of the audit log."
+    ),
+    "audit-max-events-limit": _natural("audit.events_max", "Maximum number of events per page."),
 }
 """Flags that set a field of `AgentConfig`, by name. Defaults are those of the field."""
 
@@ -164,17 +191,17 @@ ROOTS: Mapping[str, tuple[str, str]] = {
     "sys-fs-root-dir": ("sys_fs", "/sys/fs"),
     "var-run-root-dir": ("var_run", "/var/run"),
     "run-root-dir": ("run", "/run"),
-    "var-lib-kubelet-dir": ("kubelet", "the kubelet's files"),
+    "var-lib-kubelet-dir": ("kubelet", "/var/lib/kubelet"),
 }
-"""Flags that say where the host is mounted, by name: field of `HostRoots`, what is there."""
+"""Flags for the mount points of the host, by name: field of `HostRoots`, description."""
 
-_MEMORY = "samples are kept in memory, in rings of fixed length"
+_MEMORY = "samples are kept in memory, in ring buffers"
 _HOOK_SERVER = "hooks are delivered by the reconciler; the hook server comes with the runtime proxy"
 _NRI = "hooks are delivered by the reconciler; the NRI plugin comes later"
 WITHOUT_EFFECT: Mapping[str, str] = {
     "configmap-name": "settings come from NodeSLO; the reference does not read it either",
     "configmap-namespace": "settings come from NodeSLO; the reference does not read it either",
-    "report-interval": "NodeMetric says how often it is reported",
+    "report-interval": "the NodeMetric sets the report interval",
     "metric-gc-interval-seconds": "the reference does not use it either",
     "metric-expire-seconds": "the reference does not use it either",
     "tsdb-path": _MEMORY,
@@ -185,8 +212,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "tsdb-min-block-duration": _MEMORY,
     "tsdb-max-block-duration": _MEMORY,
     "tsdb-head-chunks-write-buffer-size": _MEMORY,
-    "default-runtime-type": "ids in pods' statuses name their runtime; hooks' requests come with the runtime proxy",
-    "qos-extension-plugins": "there are no extra strategies to switch on",
+    "default-runtime-type": "container ids name their runtime; the runtime proxy will bring hook requests",
+    "qos-extension-plugins": "there are no extension strategies",
     "runtime-hooks-network": _HOOK_SERVER,
     "runtime-hooks-addr": _HOOK_SERVER,
     "runtime-hooks-host-endpoint": _HOOK_SERVER,
@@ -203,43 +230,47 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "runtime-hooks-nri-backoff-steps": _NRI,
     **flag_settings.LOG_FLAGS,
 }
-"""Flags of the reference's command line that are read so that it works, each with why it changes nothing."""
+"""Flags of the reference that are accepted and ignored, each with the reason."""
 
 SWITCHES_WITHOUT_EFFECT: Mapping[str, str] = {
     "tsdb-enable-prometheus-metric": _MEMORY,
-    "enable-pod-taskids": "strategies that place threads read them when they do",
+    "enable-pod-taskids": "strategies that place threads read thread ids themselves",
     "enable-nri-runtime-hook": _NRI,
     **flag_settings.LOG_SWITCHES,
 }
 """The same for switches."""
 
 _CLIENT = (
-    flag_kinds.text("kubeconfig", "", "Kubeconfig file; a pod needs none."),
-    flag_kinds.text("master", "", "URL of the API server, instead of the one in a kubeconfig."),
+    flag_kinds.text("kubeconfig", "", "Path of the kubeconfig file; not needed in a pod."),
+    flag_kinds.text("master", "", "URL of the API server; overrides the kubeconfig."),
     click.option(
         "--kube-api-qps",
         type=click.FloatRange(0, min_open=True),
         default=20.0,
         show_default=True,
-        help="Requests to the API server per second, in the long run.",
+        help="Sustained rate of API requests per second.",
     ),
-    flag_kinds.count("kube-api-burst", 30, "Requests to the API server at once."),
-    flag_kinds.file("kubelet-client-certificate", "Shown to the kubelet (PEM), instead of a token (ours)."),
-    flag_kinds.file("kubelet-client-key", "Its private key (PEM)."),
+    flag_kinds.count("kube-api-burst", 30, "Burst of API requests."),
+    flag_kinds.file(
+        "kubelet-client-certificate",
+        "Client certificate (PEM) for the kubelet, instead of a token (not in the reference).",
+    ),
+    flag_kinds.file("kubelet-client-key", "Private key (PEM) of --kubelet-client-certificate."),
     flag_kinds.file(
         "kubelet-certificate-authority",
-        "Verifies the kubelet's certificate (PEM); without it none is verified, since kubelets sign their own (ours).",
+        "CA certificate (PEM) that verifies the kubelet; without it the kubelet's certificate, usually self-signed, "
+        "is not verified (not in the reference).",
     ),
     flag_kinds.text(
         "kubelet-cgroup-root",
         "",
-        "The kubelet's cgroupRoot: the group below which it makes its groups (ours).",
+        "The kubelet's cgroupRoot: the parent cgroup of kubepods (not in the reference).",
     ),
     flag_kinds.text("feature-gates", "", "Gate=true,Other=false; AllAlpha and AllBeta for all of a stage."),
     flag_kinds.switch(
         "dry-run",
         False,
-        "Change nothing, neither on the node nor in the cluster: print what would be written, and why (ours).",
+        "Change nothing on the node or in the cluster; print each write and its reason (not in the reference).",
     ),
     *flag_settings.LOGGING,
 )
@@ -254,7 +285,7 @@ def options(command: Any) -> Any:
         flag_kinds.text(
             name,
             None,
-            f"Where {what} of the host can be reached. "
+            f"Mount point of the host's {what}. "
             f"[{shown.format(getattr(HostRoots(), field), getattr(HostRoots.below(''), field))}]",
         )
         for name, (field, what) in ROOTS.items()
@@ -318,7 +349,7 @@ def _roots(agent_mode: str, values: Mapping[str, Any]) -> HostRoots:
 def _check(settings: KoordletSettings) -> None:
     kubelet, predict = settings.config.kubelet, settings.config.predict
     if kubelet.insecure and not kubelet.no_config:
-        reason = "needs disable-query-kubelet-config: the read-only port has no /configz"
+        reason = "requires --disable-query-kubelet-config: the read-only port has no /configz"
         raise FlagError("kubelet-insecure-tls", reason)
     if kubelet.timeout_s <= 0:
         raise FlagError("kubelet-sync-timeout", "must be above 0")
@@ -335,7 +366,7 @@ def _check(settings: KoordletSettings) -> None:
         if value <= 0:
             raise FlagError(name, "must be above 0")
     if (settings.client_certificate is None) != (settings.client_key is None):
-        raise FlagError("kubelet-client-certificate", "certificate and key are given together or not at all")
+        raise FlagError("kubelet-client-certificate", "must be given together with --kubelet-client-key")
     for name, text in (
         ("addr", settings.config.http.address),
         ("pprof-addr", settings.config.http.profiling_address),

@@ -72,16 +72,16 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve a command as click does it; tell the user of a mistyped name which one it is like."""
+        """Resolve a command as click does it; suggest the closest name for an unknown one."""
         alike = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
         if args[0] not in COMMANDS and alike and not ctx.resilient_parsing:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {alike[0]}?")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a subcommand; what is wrong is told in one line, with what to do next.
+        """Run a subcommand; print an error as one line that says what to do next.
 
-        Ctrl-C ends with 130, as a shell expects of what it interrupts.
+        Ctrl-C exits with 130, as shells expect.
         """
         try:
             with running.one_line_errors():
@@ -102,7 +102,7 @@ def main() -> None:
 
     \b
     Try it:
-      koordinator demo              what co-location brings, in a minute
+      koordinator demo              the gain of co-location, in a minute
       koordinator up --nodes 20     a cluster to play with (kubectl works)
     """
 

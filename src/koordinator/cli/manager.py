@@ -1,4 +1,4 @@
-"""`koord-manager`: the manager against a real API server, with the flags that the reference's has."""
+"""`koord-manager`: the manager against a real API server, with the reference's flags."""
 
 import sys
 from typing import Any
@@ -13,8 +13,8 @@ from koordinator.cli import flag_kinds, manager_flags, running
 @manager_flags.options
 @click.version_option(__version__, prog_name="koord-manager")
 def main(**values: Any) -> None:
-    """Work out what every node can lend to batch pods and how its agent protects services; answer the API server's
-    questions about pods, quotas and configuration: the Koordinator manager.
+    """Compute what each node lends to batch pods and how its agent protects services, and serve the admission
+    webhooks for pods, quotas and configuration: the Koordinator manager.
 
     Run two: one leads and runs the controllers, both answer webhooks. Settings for the whole cluster are in the
     ConfigMap slo-controller-config, not in flags.

@@ -19,10 +19,10 @@ from koordinator.manager.metrics import LEASE
 from koordinator.manager.options import CONTROLLERS, NODE_RESOURCE_PLUGINS, RESYNC_S, ManagerOptions
 
 CLIENT_RATE = Rate(per_s=20.0, burst=30)
-"""What upstream's client keeps to where the flags say nothing (0 or less)."""
+"""The default rate of upstream's client, for flags of 0 or less."""
 LEASES = "leases"
 OFF = ("", "0")
-"""Addresses that mean: do not serve."""
+"""Addresses that switch a server off."""
 
 
 class ManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,47 +43,47 @@ class ManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     module_verbosity: str = ""
     logs_as_json: bool = False
     remarks: tuple[str, ...] = ()
-    """What the log says about flags that were understood in a way that may surprise."""
+    """Warnings for the log about flag values that were interpreted unexpectedly."""
 
 
 _LIST = (
-    "A list of *, NAME and -NAME: the first entry that names one decides, * otherwise; all others are off."
+    "A list of *, NAME and -NAME: NAME enables, -NAME disables, * enables all others; the first match wins."
 )
 
 SETTINGS: Mapping[str, Setting] = {
     "namespace": flag_settings.text(
         "namespace",
-        "Look at pods and other namespaced objects of this namespace only. The rest of the cluster is then as if it "
-        "were empty: nodes seem to have less on them than they have. For tests; leave it out.",
+        "Watch pods and other namespaced objects of this namespace only; the rest of the cluster then counts as "
+        "empty, so nodes appear less used than they are. For tests only.",
     ),
     "config-namespace": flag_settings.text("config_namespace", "Namespace of --slo-config-name."),
     "slo-config-name": flag_settings.text(
         "slo_config_name",
-        "The ConfigMap with co-location, thresholds, QoS, burst and the like (docs/run-the-manager.md).",
+        "Name of the ConfigMap with colocation, threshold, QoS and burst settings (docs/run-the-manager.md).",
     ),
-    "controllers": flag_settings.listed("controllers", f"Controllers that run. {_LIST}"),
+    "controllers": flag_settings.listed("controllers", f"Controllers to run. {_LIST}"),
     "noderesource-plugins": flag_settings.listed(
         "node_resource_plugins",
-        f"Which resources the controller noderesource takes care of. {_LIST} What is off stays on nodes as it is.",
+        f"Resources that the controller noderesource manages. {_LIST} Disabled resources stay on nodes unchanged.",
     ),
     # pods that wait already
     "colocation-profile-reconcile-by-default": flag_settings.switch(
         "profile_controller.reconcile_by_default",
-        "Bring changed ClusterColocationProfiles to pods that wait already (gate ColocationProfileController), also "
-        "those of profiles that do not say so by label.",
+        "Apply changed ClusterColocationProfiles to pods that are already pending (gate ColocationProfileController), "
+        "even when the profile's label does not ask for it.",
     ),
     "colocation-profile-reconcile-interval": flag_settings.time(
-        "profile_controller.reconcile_interval_s", "How often profiles are looked at."
+        "profile_controller.reconcile_interval_s", "How often profiles are reconciled."
     ),
     "colocation-profile-force-update-pod-duration": flag_settings.time(
-        "profile_controller.force_update_pod_s", "A pod is brought in line again after so long."
+        "profile_controller.force_update_pod_s", "A pod is reconciled again after this long."
     ),
     "colocation-profile-expire-pod-cache-duration": flag_settings.time(
-        "profile_controller.expire_pod_cache_s", "How long it is remembered what was done to a pod."
+        "profile_controller.expire_pod_cache_s", "How long the cache keeps the result for a pod."
     ),
     "colocation-profile-update-pod-qps": Setting(
         "profile_controller.update_pod_qps",
-        "Pods changed per second, in the long run.",
+        "Sustained rate of pod updates per second.",
         lambda name, default, words: click.option(
             f"--{name}",
             type=click.FloatRange(0, min_open=True),
@@ -98,21 +98,21 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "pod-enhanced-validator-config-name": flag_settings.text(
         "enhanced_validator.config_name",
-        "The ConfigMap with rules for labels of pods (gate EnablePodEnhancedValidator).",
+        "Name of the ConfigMap with rules for pod labels (gate EnablePodEnhancedValidator).",
     ),
     "pod-enhanced-validator-reconcile-interval": flag_settings.time(
-        "enhanced_validator.reconcile_interval_s", "How often it is read at least."
+        "enhanced_validator.reconcile_interval_s", "Longest interval between two reads of that ConfigMap."
     ),
     # quota evaluation
     "quota-update-max-retries": flag_settings.number(
         "quota_update.max_retries",
-        "Tries after conflicting writes of a quota's use (gate EnableQuotaAdmission).",
+        "Retries after conflicting updates of a quota's usage (gate EnableQuotaAdmission).",
     ),
     "quota-update-retry-jitter": flag_settings.time(
-        "quota_update.retry_jitter_s", "Pause between them at most, drawn by chance; 0: none."
+        "quota_update.retry_jitter_s", "Longest random pause before a retry; 0: none."
     ),
     "quota-update-max-total-jitter": flag_settings.time(
-        "quota_update.max_total_jitter_s", "All these pauses together at most."
+        "quota_update.max_total_jitter_s", "Longest total of these pauses."
     ),
     "quota-update-conflict-fresh-get": flag_settings.switch(
         "quota_update.conflict_fresh_get",
@@ -121,23 +121,23 @@ SETTINGS: Mapping[str, Setting] = {
     # who may bind pods
     "binding-admission-user-name": flag_settings.listed(
         "binding_admission.user_names",
-        "Users that may bind pods, by parts of their names (gate BindingAdmissionWebhook); empty: everybody.",
+        "Users that may bind pods, by substrings of their names (gate BindingAdmissionWebhook); empty: all users.",
     ),
     "binding-admission-dry-run": flag_settings.switch(
-        "binding_admission.dry_run", "Count what would be refused, and allow it."
+        "binding_admission.dry_run", "Allow all bindings, and count those that would be denied."
     ),
     "binding-admission-namespaces": flag_settings.listed(
-        "binding_admission.namespaces", "Namespaces where it counts; * for all, empty for none."
+        "binding_admission.namespaces", "Namespaces in which bindings are checked; * for all, empty for none."
     ),
     "binding-admission-exclude-namespaces": flag_settings.listed(
-        "binding_admission.exclude_namespaces", "Namespaces where it never counts."
+        "binding_admission.exclude_namespaces", "Namespaces in which bindings are never checked."
     ),
     "binding-admission-bypass-labels": flag_settings.listed(
-        "binding_admission.bypass_labels", "Pods with one of these labels may be bound by everybody."
+        "binding_admission.bypass_labels", "Any user may bind pods with one of these labels."
     ),
     "binding-admission-bypass-annotations": flag_settings.listed(
         "binding_admission.bypass_annotations",
-        "Pods with one of these annotations may be bound by everybody.",
+        "Any user may bind pods with one of these annotations.",
     ),
 }
 """Flags that set a field of `ManagerOptions`, by name. Defaults are those of the field."""
@@ -150,65 +150,69 @@ SWITCHES_WITHOUT_EFFECT: Mapping[str, str] = {
 """Flags of the reference's command line that are read so that it works, each with why it changes nothing."""
 
 _PROCESS = (
-    flag_kinds.text("kubeconfig", "", "Kubeconfig file; a pod needs none."),
-    flag_kinds.text("master", "", "URL of the API server, instead of the one in a kubeconfig."),
+    flag_kinds.text("kubeconfig", "", "Path of the kubeconfig file; not needed in a pod."),
+    flag_kinds.text("master", "", "URL of the API server; overrides the kubeconfig."),
     flag_kinds.text(
         "metrics-addr",
         ":8080",
-        "The address of metrics, as host:port: /metrics (process, client, queues), /internal-metrics (decisions), "
-        "/external-metrics, /all-metrics; 0: nowhere.",
+        "Address (host:port) of metrics: /metrics (process, client, queues), /internal-metrics (decisions), "
+        "/external-metrics, /all-metrics; 0: off.",
     ),
     flag_kinds.text(
         "health-probe-addr",
         ":8000",
-        "The address of /healthz and /readyz, each with its checks (?verbose, /readyz/NAME); 0: nowhere.",
+        "Address of /healthz and /readyz (?verbose lists the checks, /readyz/NAME runs one); 0: off.",
     ),
     flag_kinds.switch("enable-pprof", True, "Serve profiles at --pprof-addr."),
-    flag_kinds.text("pprof-addr", ":8090", "Where /debug/pprof is served."),
+    flag_kinds.text("pprof-addr", ":8090", "Address of /debug/pprof."),
     flag_kinds.switch(
         "enable-leader-election",
         True,
-        "Of several instances, one runs the controllers; webhooks and caches run on all. With false every instance "
-        "believes that it is alone.",
+        "Only the leader runs controllers; webhooks and caches run on every instance. With false, every instance "
+        "runs controllers: use false for a single instance only.",
     ),
     flag_kinds.text(
-        "leader-election-namespace", "koordinator-system", "Namespace of the lease koordinator-manager."
+        "leader-election-namespace", "koordinator-system", "Namespace of the Lease koordinator-manager."
     ),
-    flag_kinds.text("leader-elect-resource-lock", LEASES, "Only leases."),
+    flag_kinds.text("leader-elect-resource-lock", LEASES, "Type of the lock; only leases is supported."),
     flag_kinds.time(
         "leader-elect-lease-duration",
         "15s",
-        "When another instance takes over after the last renewal that it saw (ours).",
+        "How long other instances wait after the last renewal before they take over (not in the reference).",
     ),
     flag_kinds.time(
-        "leader-elect-renew-deadline", "10s", "When a leader that could not renew ends its process (ours)."
+        "leader-elect-renew-deadline",
+        "10s",
+        "A leader that cannot renew for this long exits (not in the reference).",
     ),
-    flag_kinds.time("leader-elect-retry-period", "2s", "Between tries to get or to renew the lease (ours)."),
+    flag_kinds.time(
+        "leader-elect-retry-period",
+        "2s",
+        "Interval between attempts to acquire or renew the lease (not in the reference).",
+    ),
     flag_kinds.time(
         "shutdown-delay-duration",
         "0s",
-        "When told to stop: give the lease up at once, be unready, but go on answering webhooks for so long, since API "
-        "servers and Services learn of it later (ours).",
+        "On SIGTERM, release the lease and become unready at once, but serve webhooks for this long, because API "
+        "servers and Services notice the change late (not in the reference).",
     ),
     flag_kinds.text(
         "sync-period",
         "",
-        "Interval of looking at everything again although nothing changed (30m; 0: never; default 10h). "
-        "A text that is no duration is told in the log, and the default counts.",
+        "Interval between full resyncs, for example 30m; 0: never; default 10h. "
+        "An invalid duration is logged and the default is used.",
     ),
     flag_kinds.count(
         "rest-config-qps",
         30,
-        "Requests to the API server per second, in the long run; 0 or less: 20. Renewals of the lease never wait.",
+        "Sustained rate of API requests per second; 0 or less: 20. Lease renewals are never throttled.",
         click.INT,
     ),
-    flag_kinds.count(
-        "rest-config-burst", 50, "Requests to the API server at once; 0 or less: 30.", click.INT
-    ),
+    flag_kinds.count("rest-config-burst", 50, "Burst of API requests; 0 or less: 30.", click.INT),
     flag_kinds.text(
         "node-strategy-name-need-check",
         "false",
-        "true: the ConfigMap webhook asks for a name of its own for each node strategy. Only the word true counts.",
+        "true: the ConfigMap webhook requires a unique name for each node strategy. Any other value means false.",
     ),
     click.option(
         "--colocation-profile-update-pod-qps-burst",
@@ -217,7 +221,7 @@ _PROCESS = (
         type=flag_kinds.COUNT,
         default=ManagerOptions().profile_controller.update_pod_burst,
         show_default=True,
-        help="Pods changed at once.",
+        help="Burst of pod updates.",
     ),
     flag_kinds.text(
         "feature-gates", "", "Gate=true,Other=false; AllAlpha and AllBeta for all gates of a stage."
@@ -262,15 +266,13 @@ def of(values: Mapping[str, Any]) -> tuple[ManagerSettings, list[str]]:
 def _election(values: Mapping[str, Any]) -> ElectionConfig | None:
     lock, namespace = values["leader_elect_resource_lock"], values["leader_election_namespace"]
     if lock != LEASES:
-        raise FlagError(
-            "--leader-elect-resource-lock", f"{lock!r}: API servers have nothing but {LEASES} any more"
-        )
+        raise FlagError("--leader-elect-resource-lock", f"{lock!r}: API servers support only {LEASES}")
     if not namespace:
-        raise FlagError("--leader-election-namespace", "is empty: the lease must be somewhere")
+        raise FlagError("--leader-election-namespace", "is empty: name the namespace of the lease")
     lease_s = duration.parse(values["leader_elect_lease_duration"])
     if lease_s < 1 or lease_s != int(lease_s):
         text = values["leader_elect_lease_duration"]
-        raise FlagError("--leader-elect-lease-duration", f"{text} is not whole seconds, from 1s on")
+        raise FlagError("--leader-elect-lease-duration", f"{text} must be whole seconds, at least 1s")
     try:
         config = ElectionConfig(
             name=LEASE,
@@ -297,7 +299,7 @@ def _options(values: Mapping[str, Any], remarks: list[str]) -> ManagerOptions:
     check_names = values["node_strategy_name_need_check"]
     if check_names not in ("true", "false"):
         remarks.append(
-            f"--node-strategy-name-need-check: {check_names!r} is not the word true, so names are not checked"
+            f"--node-strategy-name-need-check: {check_names!r} is not true or false, so names are not checked"
         )
     return msgspec.structs.replace(
         options,
@@ -335,7 +337,7 @@ def _check(options: ManagerOptions) -> None:
 def _check_list(flag: str, entries: Sequence[str], known: Sequence[str]) -> None:
     unknown = [entry for entry in entries if entry != "*" and entry.removeprefix("-") not in known]
     if unknown:
-        raise FlagError(flag, f"unknown: {', '.join(unknown)}; there are {', '.join(sorted(known))}, and *")
+        raise FlagError(flag, f"unknown: {', '.join(unknown)}; known: {', '.join(sorted(known))}, and *")
 
 
 def _resync_s(text: str, remarks: list[str]) -> float:

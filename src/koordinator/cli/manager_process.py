@@ -45,13 +45,15 @@ def start(settings: ManagerSettings, inert: Sequence[str]) -> None:
 
 def _tell(settings: ManagerSettings, inert: Sequence[str]) -> None:
     for remark in settings.remarks:
-        log.warning("flag understood otherwise: %s", remark)
+        log.warning("unexpected value of a flag: %s", remark)
     reasons = {**manager_flags.WITHOUT_EFFECT, **manager_flags.SWITCHES_WITHOUT_EFFECT}
     for name in inert:
         log.info("flag has no effect", extra={"flag": f"--{name}", "why": reasons[name]})
     if settings.options.namespace:
         facts = {"flag": "--namespace", "namespace": settings.options.namespace}
-        log.warning("pods of other namespaces are not seen: nodes seem emptier than they are", extra=facts)
+        log.warning(
+            "pods of other namespaces are not watched: nodes appear less used than they are", extra=facts
+        )
 
 
 async def _main(settings: ManagerSettings, where: WebhookSettings, client: ClientConfig) -> None:
@@ -128,7 +130,7 @@ def health_checks(
         return "" if manager.synced.is_set() else "caches are not filled yet"
 
     async def stays() -> str:
-        return "told to stop" if manager.is_leaving else ""
+        return "stopping" if manager.is_leaving else ""
 
     ready = {"ping": http.well, "shutdown": stays, "informer-sync": caches, "webhook-ready": webhooks.check}
     return {"ping": http.well, "leaderElection": lease}, ready

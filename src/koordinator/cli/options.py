@@ -16,7 +16,7 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """All of them, in this order of the help text."""
+    """Return one decorator for all options, in this order of the help text."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -30,7 +30,7 @@ kubeconfig = click.option(
     "--kubeconfig",
     default="",
     show_default=False,
-    help="kubeconfig file of the cluster; else $KUBECONFIG or ~/.kube/config.",
+    help="Path of the kubeconfig file; default: $KUBECONFIG or ~/.kube/config.",
 )
 on_a_cluster = together(
     kubeconfig, click.option("--context", default="", show_default=False, help="Context of the kubeconfig.")
@@ -38,7 +38,7 @@ on_a_cluster = together(
 
 
 def dump(kubectl: str, verb: str = "Look at") -> Callable[[Command], Command]:
-    """`--dump FILE …`; `kubectl` is the command, or commands, that write one."""
+    """Return the option `--dump FILE …`; `kubectl` names the commands that write a dump."""
     return click.option(
         "--dump",
         "dump_files",
@@ -50,30 +50,28 @@ def dump(kubectl: str, verb: str = "Look at") -> Callable[[Command], Command]:
 
 
 def output(*formats: str) -> Callable[[Command], Command]:
-    """`-o FORMAT`; the first is what a person reads."""
+    """Return the option `-o FORMAT`; the first format is the default, for people."""
     return click.option("-o", "--output", type=click.Choice(formats), default=formats[0])
 
 
 def scheduler_config(where: str = "") -> Callable[[Command], Command]:
-    """`--config FILE`; `where` says in which case it counts."""
+    """Return the option `--config FILE`; `where` completes its help."""
     return click.option(
         "--config",
         "config_file",
         type=EXISTING_FILE,
-        help=f"The scheduler's configuration{where}; without it the one that an installation brings.",
+        help=f"The scheduler's configuration{where}; default: the one of an installation.",
     )
 
 
 def figures(report: str) -> Callable[[Command], Command]:
     """`--report FILE` (`report` unless it is given) and `--json FILE`: a measurement as a page and as numbers."""
     return together(
-        click.option(
-            "--report", type=FILE, default=Path(report), metavar="FILE", help="The file for the report."
-        ),
+        click.option("--report", type=FILE, default=Path(report), metavar="FILE", help="Path of the report."),
         click.option(
             "--json", "json_path", type=FILE, metavar="FILE", help="Write all figures to this file, too."
         ),
     )
 
 
-quiet = click.option("--quiet", is_flag=True, help="Only the table.")
+quiet = click.option("--quiet", is_flag=True, help="Print only the table.")

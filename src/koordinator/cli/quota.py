@@ -1,4 +1,4 @@
-"""`koordinator quota tree`: who has which share of the cluster, who uses it, who borrows from whom."""
+"""`koordinator quota tree`: shares, usage and loans of quotas."""
 
 from typing import Any
 
@@ -9,26 +9,26 @@ from koordinator.cli import options, running
 
 @click.group(context_settings=options.HELP)
 def main() -> None:
-    """Quotas: who has which share of the cluster, and who uses it."""
+    """Show quotas: their shares of the cluster, and their usage."""
 
 
 @main.command(context_settings=options.HELP)
 @click.argument("root", default="")
-@click.option("--tree", "tree_id", help='Only the tree of this id; "" is the default tree.')
+@click.option("--tree", "tree_id", help='Show only the tree with this id; "" is the default tree.')
 @click.option(
     "--resource",
     "names",
     multiple=True,
     metavar="NAME",
-    help="Only this resource. May be given several times.",
+    help="Show only this resource. May be given several times.",
 )
-@click.option("--depth", type=click.IntRange(1), help="Only so many levels.")
+@click.option("--depth", type=click.IntRange(1), help="Show only this many levels.")
 @options.dump("`kubectl get elasticquotas,nodes -A -o json`")
-@click.option("-w", "--watch", is_flag=True, help="Draw anew whenever something changes, until interrupted.")
+@click.option("-w", "--watch", is_flag=True, help="Redraw on each change, until interrupted.")
 @options.on_a_cluster
 @options.output("table", "json", "yaml")
 def tree(**asked: Any) -> None:
-    """The tree of quotas, or the part below the quota ROOT: used, runtime, min and max, and loans.
+    """Draw the tree of quotas, or the part below the quota ROOT: used, runtime, min and max, and loans.
 
     \b
     A bar is as long as max (at most what the tree has):

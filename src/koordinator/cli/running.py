@@ -1,4 +1,4 @@
-"""Running a component as a process until it is told to stop."""
+"""Run a component as a process until it gets SIGTERM."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""`koord-scheduler`: the scheduler against a real API server, with the flags that upstream's has."""
+"""`koord-scheduler`: the scheduler against a real API server, with kube-scheduler's flags."""
 
 import sys
 from typing import Any
@@ -16,7 +16,7 @@ from koordinator.cluster import garbage
 def main(**values: Any) -> None:
     """Place pods on nodes: the Koordinator scheduler.
 
-    Without --config it runs the profile that an installation brings, for pods with
+    Without --config it runs the default profile of an installation, for pods with
     `schedulerName: koord-scheduler`.
     """
     flags, inert = scheduler_flags.of(values)

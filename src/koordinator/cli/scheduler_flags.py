@@ -12,7 +12,7 @@ from koordinator.cli.serving_flags import ServingFlags
 
 
 class Flags(ServingFlags, frozen=True, kw_only=True):
-    """The command line; names are those of the flags. None means that the flag was not given."""
+    """The parsed command line; fields are named like the flags. None: the flag was not given."""
 
     config: Path | None
     write_config_to: Path | None
@@ -22,7 +22,7 @@ class Flags(ServingFlags, frozen=True, kw_only=True):
     # insecure serving
     address: str
     port: int
-    # deprecated upstream: the file says it better
+    # deprecated upstream in favour of the configuration file
     pod_max_in_unschedulable_pods_duration: str
     kube_api_qps: float | None
     kube_api_burst: int | None
@@ -59,81 +59,100 @@ class Flags(ServingFlags, frozen=True, kw_only=True):
 
 
 OPTIONS: tuple[Decorate, ...] = (
-    file("config", "The configuration file (KubeSchedulerConfiguration)."),
+    file("config", "Path of the configuration file (KubeSchedulerConfiguration)."),
     click.option(
         "--write-config-to",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="Write the configuration in force here, with all defaults, and exit.",
+        help="Write the effective configuration, with all defaults, to this file and exit.",
     ),
-    text("kubeconfig", "", "Kubeconfig file; a pod needs none. The file's clientConnection wins."),
-    text("master", "", "URL of the API server, instead of the one in a kubeconfig."),
-    count("seed", 0, "Decides ties between nodes: the same seed, the same choices.", click.INT),
-    text("address", "0.0.0.0", "Where to serve insecure HTTP."),
+    text(
+        "kubeconfig",
+        "",
+        "Path of the kubeconfig file; not needed in a pod. clientConnection in --config overrides it.",
+    ),
+    text("master", "", "URL of the API server; overrides the kubeconfig."),
+    count(
+        "seed",
+        0,
+        "Seed for choosing among nodes with equal scores; equal seeds give equal choices.",
+        click.INT,
+    ),
+    text("address", "0.0.0.0", "Address of insecure HTTP."),
     count("port", 0, "Port of insecure HTTP (health, metrics, debugging); 0: none.", flag_kinds.PORT),
     *serving_flags.options(secure_port=10259),
     *serving_flags.ELECTION,
     time(
         "pod-max-in-unschedulable-pods-duration",
         "5m",
-        "A refused pod waits for an event no longer than this.",
+        "Longest time that an unschedulable pod waits for an event before it is retried.",
     ),
     click.option("--kube-api-qps", type=float, help="Ignored with --config, which has clientConnection.qps."),
     click.option("--kube-api-burst", type=int, help="Ignored with --config (clientConnection.burst)."),
-    text("kube-api-content-type", None, "Read for compatibility: we speak JSON."),
+    text("kube-api-content-type", None, "Accepted for compatibility; requests are always JSON."),
     switch("profiling", None, "Serve /debug/pprof. Ignored with --config (enableProfiling)."),
-    switch("contention-profiling", None, "Read for compatibility: one thread contends with nobody."),
+    switch("contention-profiling", None, "Accepted for compatibility; a single thread has no contention."),
     text(
-        "feature-gates", "", "Gate=true,Other=false: Koordinator's gates. Upstream's are built in, or told."
+        "feature-gates",
+        "",
+        "Gate=true,Other=false: Koordinator's gates. A gate of Kubernetes that cannot be set is logged.",
     ),
     flag_kinds.verbosity(),
     text("vmodule", "", "pattern=N,…: another -v for the modules whose name matches."),
     click.option("--logging-format", type=click.Choice(("text", "json")), default="text", show_default=True),
-    listed("disabled-metrics", "", "Names of metrics that are not shown."),
-    time("scheduler-monitor-period", "10s", "Between scans for attempts that hang."),
-    time("scheduling-timeout", "30s", "A longer scheduling attempt is reported."),
-    time("scheduling-drop-unhandled-timeout", "5s", "When pods whose attempt never began are forgotten."),
+    listed("disabled-metrics", "", "Names of metrics to hide."),
+    time("scheduler-monitor-period", "10s", "Interval between scans for scheduling attempts that hang."),
+    time("scheduling-timeout", "30s", "Scheduling attempts that take longer are reported."),
+    time(
+        "scheduling-drop-unhandled-timeout",
+        "5s",
+        "Pods whose attempt has not begun after this long are no longer monitored.",
+    ),
     click.option(
         "-s",
         "--debug-scores",
         type=click.IntRange(min=0),
         default=0,
         show_default=True,
-        help="Log a table of this many best nodes for each pod.",
+        help="Log a table of the N best nodes for each pod.",
     ),
-    switch("debug-filters", False, "Log every node that a filter refuses.", "-f"),
-    switch("debug-diagnosis", False, "Log a diagnosis (JSON) of each pod that finds no node.", "-d"),
-    switch("debug-diagnosis-blocking", False, "Write it before the next pod is scheduled."),
-    count("debug-diagnosis-queue-size", 1000, "Diagnoses that wait at most; more are dropped."),
-    count("debug-diagnosis-worker-count", 10, "Diagnoses written in one go."),
-    listed("controller-plugins", "*", "Plugins whose controllers run; * for all, -Name without one."),
-    text("sync-barrier-pod-namespace", "kube-system", "Of the pod that SyncBarrier writes to."),
+    switch("debug-filters", False, "Log every node that a filter rejects.", "-f"),
+    switch("debug-diagnosis", False, "Log a diagnosis (JSON) of each pod that fits no node.", "-d"),
+    switch("debug-diagnosis-blocking", False, "Write each diagnosis before the next pod is scheduled."),
+    count("debug-diagnosis-queue-size", 1000, "Length of the queue of diagnoses; further ones are dropped."),
+    count("debug-diagnosis-worker-count", 10, "Diagnoses written per batch."),
+    listed("controller-plugins", "*", "Plugins whose controllers run: *, Name, or -Name to disable one."),
+    text("sync-barrier-pod-namespace", "kube-system", "Namespace of the pod that SyncBarrier annotates."),
     text("sync-barrier-pod-name", "koord-scheduler-sync-barrier", "Name of that pod."),
-    time("sync-hard-timeout", "1m", "How long a new leader waits for its caches at most."),
+    time("sync-hard-timeout", "1m", "Longest time that a new leader waits for its caches."),
     switch(
         "enable-network-topology-manager",
         False,
-        "Follow ClusterNetworkTopology `default`, which gangs are placed by (plugin argument "
+        "Watch ClusterNetworkTopology `default`, for topology-aware placement of gangs (plugin argument "
         "awareNetworkTopology).",
     ),
     switch(
-        "enable-workload-auditor", False, "Keep records of waiting workloads and tell what is odd about them."
+        "enable-workload-auditor", False, "Record pending workloads and report anomalies in logs and metrics."
     ),
-    listed("workload-auditor-metric-labels", "", "Labels of pods that the auditor's metrics carry."),
+    listed("workload-auditor-metric-labels", "", "Pod labels to add to the auditor's metrics."),
     time(
         "workload-auditor-victim-reschedule-duration",
         "10s",
-        "A victim that has a node again sooner is told of.",
+        "Victims that are scheduled again sooner are reported.",
     ),
-    time("workload-auditor-victim-deletion-duration", "30s", "Victims that take longer to go are told of."),
+    time(
+        "workload-auditor-victim-deletion-duration",
+        "30s",
+        "Victims that take longer to terminate are reported.",
+    ),
     count(
         "workload-auditor-victim-deleting-retries",
         3,
-        "So many attempts in vain while victims are being deleted are told of.",
+        "Failed attempts while victims terminate after which the pod is reported.",
     ),
     time(
         "workload-auditor-scheduling-event-interval",
         "5m",
-        "A workload to which nothing happens longer is told of.",
+        "Workloads without a scheduling event for longer are reported.",
     ),
 )
 
@@ -152,7 +171,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "min-compatibility-version": "there is one version",
     "show-hidden-metrics-for-version": "no metric is hidden",
 }
-"""Flags of others' command lines that are read so that these work, each with why it changes nothing."""
+"""Flags of kube-scheduler that are accepted and ignored, each with the reason."""
 
 
 def options(command: Any) -> Any:

@@ -83,7 +83,7 @@ def read_config(flags: Flags) -> SchedulerConfig:
     if flags.config is not None:
         settings = config.read(flags.config)
         for name in (name for name, value in old.items() if value is not None):
-            log.warning("flag ignored: the configuration file says it", extra={"flag": f"--{name}"})
+            log.warning("flag ignored: the configuration file has this setting", extra={"flag": f"--{name}"})
     else:
         connection = settings.client_connection
         settings = msgspec.structs.replace(
@@ -102,20 +102,19 @@ def read_config(flags: Flags) -> SchedulerConfig:
 
 
 def read_gates(text: str) -> FeatureGates:
-    """Koordinator's gates as the flag says. Upstream's are what is built in: asking for that is fine, asking for
-    the contrary is told.
+    """Return the values of Koordinator's gates, and log those of upstream's gates, which are fixed.
 
-    Raises: FeatureGateError for names that neither has, and for upstream's that are not there and place pods otherwise.
+    Raises: FeatureGateError for unknown names, and for upstream's gates that are not implemented and affect placement.
     """
     ours, asked = upstream_gates.split(text)
     for each in asked:
         facts = {"gate": each.name, "asked": each.is_on, "built_in": each.gate.is_built_in}
         if each.is_as_asked:
-            log.info("gate of kube-scheduler is as asked", extra=facts)
+            log.info("gate of kube-scheduler already has this value", extra=facts)
         elif each.gate.is_built_in:
-            log.warning("gate of kube-scheduler is built in and cannot be switched off", extra=facts)
+            log.warning("gate of kube-scheduler cannot be switched off", extra=facts)
         else:
-            log.warning("gate of kube-scheduler is not there: %s", each.gate.lack, extra=facts)
+            log.warning("gate of kube-scheduler is not implemented: %s", each.gate.lack, extra=facts)
     return FeatureGates.of(Component.SCHEDULER, ours)
 
 
@@ -196,7 +195,7 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
         component.add_gates(metrics.registry, gates)
         for name in flags.disabled_metrics:
             if not metrics.registry.remove(name):
-                log.warning("no such metric to disable", extra={"metric": name})
+                log.warning("unknown metric in --disabled-metrics", extra={"metric": name})
         await serve_and_schedule(scheduler, cluster, rng, flags, gates)
 
 

@@ -291,7 +291,7 @@ async def _authorities(flags: ServingFlags, cluster: KubeCluster | None) -> Auth
         except (errors.ApiError, ValueError) as error:
             if not flags.authentication_tolerate_lookup_failure:
                 raise FlagError("--authentication-kubeconfig", f"client authorities: {error}") from error
-            log.warning("client authorities not read from the cluster", extra={"error": str(error)})
+            log.warning("client CAs not read from the cluster", extra={"error": str(error)})
     proxies_file = flags.requestheader_client_ca_file
     return Authorities(
         client_ca=_read(flags.client_ca_file, "--client-ca-file") or found.client_ca,

@@ -49,7 +49,7 @@ class ServingFlags(msgspec.Struct, frozen=True, kw_only=True):
     leader_elect_resource_namespace: str | None
 
     def elected(self) -> dict[str, Any]:
-        """Return what flags say about leader election, by field of `LeaderElection`."""
+        """Return the leader election flags that were given, by field of `LeaderElection`."""
         return {
             name.removeprefix("leader_elect_"): value
             for name in ServingFlags.__struct_fields__
@@ -58,9 +58,9 @@ class ServingFlags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def options(*, secure_port: int) -> tuple[Decorate, ...]:
-    """Return the flags of the secure port, which is this one when nothing is said."""
+    """Return the flags of secure serving; `secure_port` is the default of --secure-port."""
     return (
-        text("bind-address", "0.0.0.0", "Where to serve HTTPS."),
+        text("bind-address", "0.0.0.0", "Address of HTTPS."),
         count(
             "secure-port",
             secure_port,
@@ -70,15 +70,15 @@ def options(*, secure_port: int) -> tuple[Decorate, ...]:
         click.option(
             "--cert-dir",
             type=click.Path(file_okay=False, path_type=Path),
-            help="The folder that keeps a certificate that we made ourselves; without it, it is made at each start.",
+            help="Folder in which to keep a self-signed certificate; without it, each start makes a new one.",
         ),
         file("tls-cert-file", "Certificate of HTTPS, followed by its intermediates (PEM)."),
         file("tls-private-key-file", "Private key of --tls-cert-file (PEM)."),
         click.option(
             "--tls-sni-cert-key",
             multiple=True,
-            help="CERT,KEY or CERT,KEY:NAME,…: another certificate for callers that ask for these names "
-            "(default: those in the certificate). Can be given several times.",
+            help="CERT,KEY or CERT,KEY:NAME,…: a certificate for clients that request these names by SNI "
+            "(default: the names in the certificate). Can be given several times.",
         ),
         text("tls-min-version", "VersionTLS12", "VersionTLS12 or VersionTLS13."),
         listed(
@@ -91,37 +91,52 @@ def options(*, secure_port: int) -> tuple[Decorate, ...]:
         text(
             "authentication-kubeconfig",
             "",
-            "For TokenReviews; a pod needs none. Without either, everybody is anonymous.",
+            "Kubeconfig for TokenReviews; not needed in a pod. Outside a pod without it, all users are anonymous.",
         ),
-        switch("authentication-skip-lookup", False, "Do not read client authorities from the cluster."),
-        switch("authentication-tolerate-lookup-failure", True, "Go on when they cannot be read."),
-        time("authentication-token-webhook-cache-ttl", "10s", "How long an identity is remembered."),
+        switch("authentication-skip-lookup", False, "Do not read client CAs from the cluster."),
+        switch(
+            "authentication-tolerate-lookup-failure",
+            True,
+            "Start even if client CAs cannot be read from the cluster.",
+        ),
+        time(
+            "authentication-token-webhook-cache-ttl", "10s", "How long to cache the result of a TokenReview."
+        ),
         text(
             "authorization-kubeconfig",
             "",
-            "For SubjectAccessReviews; a pod needs none. Without either, other paths are forbidden.",
+            "Kubeconfig for SubjectAccessReviews; not needed in a pod. Outside a pod without it, only "
+            "--authorization-always-allow-paths are allowed.",
         ),
         listed(
-            "authorization-always-allow-paths", "/healthz,/readyz,/livez", "Paths that need no permission."
+            "authorization-always-allow-paths", "/healthz,/readyz,/livez", "Paths that need no authorization."
         ),
-        time("authorization-webhook-cache-authorized-ttl", "10s", "How long a permission is remembered."),
-        time("authorization-webhook-cache-unauthorized-ttl", "10s", "How long a refusal is remembered."),
-        file("client-ca-file", "Authority of users' client certificates (PEM)."),
-        file("requestheader-client-ca-file", "Authority of front proxies' client certificates (PEM)."),
+        time("authorization-webhook-cache-authorized-ttl", "10s", "How long to cache allowed requests."),
+        time("authorization-webhook-cache-unauthorized-ttl", "10s", "How long to cache denied requests."),
+        file("client-ca-file", "CA of client certificates (PEM)."),
+        file("requestheader-client-ca-file", "CA of front proxies' client certificates (PEM)."),
         listed("requestheader-allowed-names", "", "Common names of front proxies; empty: any."),
         listed("requestheader-username-headers", "x-remote-user", "Headers with the user's name."),
         listed("requestheader-uid-headers", "", "Headers with the user's uid."),
-        listed("requestheader-group-headers", "x-remote-group", "Headers with groups."),
-        listed("requestheader-extra-headers-prefix", "x-remote-extra-", "Prefixes of other facts."),
+        listed("requestheader-group-headers", "x-remote-group", "Headers with the user's groups."),
+        listed(
+            "requestheader-extra-headers-prefix",
+            "x-remote-extra-",
+            "Prefixes of headers with extra attributes of the user.",
+        ),
     )
 
 
 ELECTION: tuple[Decorate, ...] = (
-    switch("leader-elect", None, "Whether one of several instances works at a time."),
-    time("leader-elect-lease-duration", None, "When others take over after the last renewal."),
-    time("leader-elect-renew-deadline", None, "When a leader that could not renew stops."),
-    time("leader-elect-retry-period", None, "Between tries to get or renew the lease."),
-    text("leader-elect-resource-lock", None, "Only leases."),
+    switch("leader-elect", None, "Elect a leader among several instances; only the leader is active."),
+    time(
+        "leader-elect-lease-duration",
+        None,
+        "How long other instances wait after the last renewal before they take over.",
+    ),
+    time("leader-elect-renew-deadline", None, "A leader that cannot renew for this long exits."),
+    time("leader-elect-retry-period", None, "Interval between attempts to acquire or renew the lease."),
+    text("leader-elect-resource-lock", None, "Type of the lock; only leases is supported."),
     text("leader-elect-resource-name", None, "Name of the lease."),
     text("leader-elect-resource-namespace", None, "Namespace of the lease."),
 )

@@ -117,7 +117,7 @@ class OidcCredentials:
         try:
             self._keep(self._id_token, self._refresh_token)
         except OSError as error:  # a read-only kubeconfig: they serve this process all the same
-            log.warning("renewed tokens not kept: %s", error, extra={"source": self._source})
+            log.warning("renewed tokens not saved: %s", error, extra={"source": self._source})
 
     def _tls(self) -> ssl.SSLContext | None:
         data = self._provider.idp_certificate_authority_data

@@ -280,7 +280,9 @@ class EventRecorder:
             self.dropped_count += 1
             if not self._is_dropping:
                 self._is_dropping = True
-                log.warning("%s: %d events wait, more are dropped", self.guard.name, QUEUE_MAX)
+                log.warning(
+                    "%s: event queue full (%d), further events are dropped", self.guard.name, QUEUE_MAX
+                )
             return
         about = obj if isinstance(obj, ObjectReference) else reference(obj)
         occurrence = Occurrence(
@@ -399,7 +401,7 @@ class EventRecorder:
                 return
         self.dropped_count += 1
         facts = {"object": occurrence.regarding.name, "reason": occurrence.reason, "error": str(error)}
-        log.warning("event given up: %s about %s: %s", occurrence.reason, verdict.name, error, extra=facts)
+        log.warning("event not written: %s about %s: %s", occurrence.reason, verdict.name, error, extra=facts)
 
     async def _write(self, occurrence: Occurrence, verdict: CorrelatedEvent) -> None:
         namespace = occurrence.regarding.namespace or DEFAULT_NAMESPACE

@@ -155,7 +155,7 @@ class Informer(Generic[T]):
         try:
             return await self._follow()
         except errors.Gone:
-            log.info("informer lists again: version expired", extra={"loop": self.guard.name})
+            log.info("informer lists again: resourceVersion expired", extra={"loop": self.guard.name})
             self._version = None
             self._failed_watches += 1
             if self._failed_watches > 1:

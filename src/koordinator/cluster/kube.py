@@ -239,7 +239,7 @@ async def _within(silent_s_max: float, chunks: AsyncIterator[bytes], call: HttpR
     except TimeoutError:
         if not giving_up.expired():
             raise  # the connection's own time was over
-        log.debug("watch was silent for %g s and is begun anew: %s", silent_s_max, call.path)
+        log.debug("watch restarted after %g s without an event: %s", silent_s_max, call.path)
         return None
 
 

@@ -168,7 +168,9 @@ class LeaderElector:
                     if any(_is_free(event, config.name) for event in batch):
                         released.set()
             except errors.Forbidden as error:
-                log.info("lease not watched: hand-over takes a retry period", extra={"error": str(error)})
+                log.info(
+                    "lease not watched: takeover takes up to one retry period", extra={"error": str(error)}
+                )
                 return
             except errors.ApiError as error:
                 log.debug("lease watch ended", extra={"error": str(error)})
@@ -198,9 +200,9 @@ class LeaderElector:
         try:
             return await self._acquire_or_renew()
         except errors.Conflict:
-            log.debug("lease changed meanwhile", extra=self._facts())
+            log.debug("lease update conflicted", extra=self._facts())
         except errors.ApiError as error:
-            log.warning("lease not reached: %s", error, extra=self._facts() | {"error": str(error)})
+            log.warning("lease not renewed: %s", error, extra=self._facts() | {"error": str(error)})
         return False
 
     async def _within_half(self, request: Awaitable[T]) -> T:
@@ -250,7 +252,7 @@ class LeaderElector:
         try:
             await self._patch(self._spec(now) | kept, version)
         except errors.ApiError as error:
-            log.debug("lease not renewed at once: %s", error, extra=self._facts())
+            log.debug("lease renewal retried: %s", error, extra=self._facts())
             self._on_slow_path()
             return False
         return True

@@ -90,7 +90,7 @@ class Guard:
         if callback is not None:
             facts["callback"] = getattr(callback, "__qualname__", repr(callback))
         if isinstance(error, _LOST_RACE):
-            log.debug("%s lost a race: %s", self.name, error, extra=facts)
+            log.debug("%s retries after a conflict: %s", self.name, error, extra=facts)
             return
         if isinstance(error, errors.ApiError):
             self._away_count += isinstance(error, _AWAY)
@@ -105,7 +105,7 @@ class Guard:
     def succeeded(self) -> None:
         """Note that what was away is back."""
         if self._away_count > 1:
-            log.info("%s goes on", self.name, extra={"loop": self.name, "failures": self._away_count})
+            log.info("%s recovered", self.name, extra={"loop": self.name, "failures": self._away_count})
         self._away_count = 0
 
 

@@ -1,6 +1,6 @@
 """Reading a cluster, or a dump of one, once: each kind with one list, all else with a few requests.
 
-An object that may not be read, or is not there, becomes a gap that checks and users are told of. Only an API server
+An object that is missing or may not be read becomes a gap, which is reported to checks and users. Only an API server
 that does not answer at all is an error.
 """
 
@@ -27,7 +27,7 @@ LISTS_AT_ONCE = 4  # a page of a large list is some MiB; more at once would only
 LIST_TIMEOUT_S = 120.0  # 300,000 pods take about a minute
 
 Progress = Callable[[str], None]
-"""Is told what is read now, for people who wait."""
+"""Called with a description of the current step, to show progress."""
 
 
 def _silent(_: str) -> None:
@@ -51,7 +51,7 @@ async def from_cluster(
 
     Raises: ApiError when the API server cannot be reached or does not know us.
     """
-    progress("asking the API server for its version")
+    progress("reading the API server's version")
     version = await _version(cluster)
     slots = asyncio.Semaphore(LISTS_AT_ONCE)
 
@@ -71,13 +71,13 @@ async def from_cluster(
     listings[Secret] = await _list(
         cluster, Secret, namespace, f"metadata.name={found.installation.webhook_secret_name}"
     )
-    progress("trying the webhooks")
+    progress("testing the webhooks")
     handshakes = await inquiries.shake_all(_targets(found.webhooks))
     trial_namespace = _trial_namespace(found) if tries_admission else ""
     tried = await inquiries.try_admission(cluster, trial_namespace) if trial_namespace else None
     answers = None
     if asks_permissions:
-        progress("asking for permissions of the components")
+        progress("checking the components' permissions")
         answers = await inquiries.review_access(cluster, namespace, found.installation.workloads.values())
     return msgspec.structs.replace(
         found, now_s=cluster.clock.now(), admission=tried, handshakes=handshakes, access=answers
@@ -111,7 +111,7 @@ def from_objects(objects: Objects, namespace: str) -> ClusterSnapshot:
             items = [item for item in items if item.metadata.namespace == namespace]
         gap = "" if view.resource.kind in kinds else "not in the dump"
         listings[view] = Listing(items, gap)
-    listings[Secret] = Listing(gap="not looked for in dumps")
+    listings[Secret] = Listing(gap="not checked in dumps")
     return ClusterSnapshot(now_s=_newest_s(listings), namespace=namespace, is_live=False, listings=listings)
 
 

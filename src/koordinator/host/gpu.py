@@ -91,7 +91,7 @@ class GPUs:
                 self._nvml.nvmlEventSetFree(self._events)
             self._nvml.nvmlShutdown()
         except self._nvml.NVMLError as error:
-            log.debug("gpu library not closed", extra={"problem": str(error)})
+            log.debug("GPU library not closed", extra={"problem": str(error)})
 
     def _registered(self) -> Any | None:
         nvml = self._nvml
@@ -138,7 +138,7 @@ def open_gpus(files: Files, roots: HostRoots) -> tuple[GPUs | None, KernelSuppor
     """Return the GPUs of this host; None with the reason, which is logged once, where there are none."""
     gpus, reason = _opened(files, roots)
     if gpus is None:
-        log.info("no GPUs are collected", extra={"reason": reason})
+        log.info("GPU collection is off", extra={"reason": reason})
         return None, KernelSupport(False, reason)
     return gpus, KernelSupport(True, reason)
 

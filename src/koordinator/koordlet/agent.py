@@ -361,7 +361,7 @@ class Agent:
         They are not kept waiting for collectors that have nothing to measure on this node, or take their time.
         """
         shared = self.shared
-        log.info("node, pods and policies are known", extra={"node": shared.config.node_name})
+        log.info("node, pods and policies loaded", extra={"node": shared.config.node_name})
         _log_missing(shared)
         parts = self._parts = Parts(shared)
         group.create_task(parts.collecting.run(), name="collectors")
@@ -385,7 +385,7 @@ class Agent:
                     await self._restore()
                 await self._kubelet.close()
         except TimeoutError:
-            log.warning("not everything was put back in time", extra={"seconds": END_S})
+            log.warning("not all files restored in time", extra={"seconds": END_S})
         shared.audit.flush()
         shared.host.close()
 
@@ -417,7 +417,9 @@ def _log_missing(shared: Shared) -> None:
     kubepods = cgroup_layout.class_dir(shared.view.driver, KubeQoS.GUARANTEED)
     for feature, support in probe_features(shared.host, kubepods).items():
         if not support.is_supported:
-            log.info("feature missing on this host", extra={"feature": feature, "reason": support.reason})
+            log.info(
+                "feature not supported on this host", extra={"feature": feature, "reason": support.reason}
+            )
 
 
 def _gpus(config: AgentConfig, gates: FeatureGates, host: Host) -> GPUs | None:

@@ -161,7 +161,7 @@ async def test_a_tool_that_fails_leaves_what_it_told_and_hides_nobody_else(
     after = machine.told()
     assert after[1:] == before[1:]
     assert after[0]["resources"]["koordinator.sh/gpu-memory"] == "12Gi"
-    assert "MetaX cards stay as they were told before" in caplog.text
+    assert "MetaX cards keep their last values" in caplog.text
 
 
 async def test_a_tool_that_hangs_is_killed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_a_pod_with_a_broken_allocation_is_told_once_and_stops_nobody_else(
 
     assert node.says(Knob.CPUSET, f"{WEB}/web-c0") == "0-2"
     assert node.says(Knob.CPUSET, f"{BURSTABLE}/podbroken/broken-c0") == "0-3"
-    told = [record for record in caplog.records if record.getMessage() == "hook gave no answer"]
+    told = [record for record in caplog.records if record.getMessage() == "hook failed"]
     assert {record.__dict__["what"].partition(":")[0] for record in told} == {"Pod shop/broken"}
     assert len({record.__dict__["what"] for record in told}) == len(told)
 

@@ -300,7 +300,7 @@ async def test_a_missing_tool_is_told_once_and_tried_again_later(
     node.clock.now_s += 0.5
     await node.settle()
 
-    told = [each for each in caplog.records if each.getMessage() == "network QoS not carried out"]
+    told = [each for each in caplog.records if each.getMessage() == "network QoS not applied"]
     assert len(told) == 1
     assert len(net.rules) == 3
 
@@ -404,7 +404,9 @@ async def test_files_that_cannot_be_written_are_said_once(
     node.run_pods(pod("web"))
     node.run_pods(pod("web"), pod("job", "BE"))
 
-    assert [each.getMessage() for each in caplog.records].count("Terway not told") == 2, "of each file"
+    assert [each.getMessage() for each in caplog.records].count("Terway configuration not written") == 2, (
+        "of each file"
+    )
 
 
 async def test_terways_own_files_are_left_alone_while_the_gate_is_off(tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ def test_a_full_disk_keeps_the_old_file_whole(
     with caplog.at_level(logging.INFO):
         minutes(node, trainer, 1, 2.0, "web")
 
-    assert "checkpoints are written again" in caplog.text
+    assert "checkpoint writes recovered" in caplog.text
     assert (node.root / "checkpoints" / "web").read_bytes() != before["web"]
 
 

@@ -128,7 +128,7 @@ def test_amounts_that_nobody_can_read_cost_only_themselves(
 
         await asyncio.sleep(60)
         assert world.agent.shared.view.pods["odd"] is known
-        told = [record.__dict__["problem"] for record in caplog.records if record.msg == "pod cannot be read"]
+        told = [record.__dict__["problem"] for record in caplog.records if record.msg == "pod invalid"]
         assert len(told) == 1 and "batch-cpu: 'much' is not a quantity" in told[0]
         assert not [record for record in caplog.records if " raised " in record.getMessage()]
 

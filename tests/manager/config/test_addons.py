@@ -44,7 +44,7 @@ def test_add_ons_are_found_by_entry_points_and_bad_ones_cost_a_warning(
     )
 
     assert found == Addons((ACME,), (SHARE,))
-    assert caplog.messages == ["add-on not usable"] * 2
+    assert caplog.messages == ["add-on invalid"] * 2
     assert addons.read_entries([entry("a", "ACME"), entry("b", "ACME")]) == addons.NONE
 
 

@@ -44,7 +44,7 @@ def test_what_concerns_all_is_that_of_the_first_profile_and_others_are_told_so(
 
     play(story, profiles({"delayEvictTime": "20s", "monitorAllQuotas": True}, {"enableRuntimeQuota": False}))
 
-    told = "delayEvictTime, monitorAllQuotas, enableRuntimeQuota of the first profile count in all of them"
+    told = "delayEvictTime, monitorAllQuotas, enableRuntimeQuota of the first profile apply to all profiles"
     assert [told in each.getMessage() for each in caplog.records if "first profile" in each.getMessage()] == [
         True
     ]

@@ -1,4 +1,4 @@
-"""All checks by name, in the order in which they are told of, and running them."""
+"""All checks by name, in the order in which they are reported, and how to run them."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -59,46 +59,66 @@ CHECKS: tuple[Check, ...] = (
         (),
         lambda found: found.is_live,
     ),
-    Check("crds", "are our kinds known to the API server?", api_server.check_crds, (RawDefinition,)),
-    Check("components", "do the components run, in one version?", components.check, (Deployment,)),
+    Check("crds", "are all CRDs installed?", api_server.check_crds, (RawDefinition,)),
+    Check("components", "do all components run, in the same version?", components.check, (Deployment,)),
     Check("leases", "does exactly one instance lead?", components.check_leases, (Lease,)),
     Check(
         "access",
-        "may the components do what they need to?",
+        "do the components have the permissions that they need?",
         api_server.check_access,
         (),
         lambda found: found.access is not None,
     ),
-    Check("webhooks", "are webhooks configured, reachable, trusted?", webhooks.check, _CONFIGURATIONS),
+    Check("webhooks", "are the webhooks configured, reachable and trusted?", webhooks.check, _CONFIGURATIONS),
     Check(
         "admission",
-        "are new pods really changed and checked?",
+        "are new pods really mutated and validated?",
         webhooks.check_admission,
         (),
         lambda found: found.admission is not None,
     ),
-    Check("config", "is slo-controller-config understood and sensible?", config.check, (ConfigMap,)),
-    Check("features", "has what is configured all that it needs?", features.check, _CONFIGURATIONS),
-    Check("reports", "do all nodes report, and believably?", reports.check, (Node, NodeMetric)),
-    Check("batch", "do nodes lend what they should?", reports.check_lending, (Node, NodeMetric)),
+    Check("config", "is slo-controller-config valid and sensible?", config.check, (ConfigMap,)),
     Check(
-        "priority-classes", "are the four classes there?", profiles.check_priority_classes, (PriorityClass,)
+        "features",
+        "are the feature gates and webhooks of configured features on?",
+        features.check,
+        _CONFIGURATIONS,
     ),
-    Check("profiles", "do profiles match, exist, agree?", profiles.check, (ClusterColocationProfile,)),
-    Check("pods", "do pods keep the rules, and ask for what exists?", pods.check, (Pod,)),
-    Check("schedulers", "does a pod wait for a scheduler that is not there?", pods.check_schedulers, (Pod,)),
-    Check("gangs", "are gangs complete, and do their members agree?", gangs.check, (Pod, PodGroup)),
-    Check("topology", "is the network a tree in which nodes have a place?", topology.check, _NETWORK),
-    Check("quotas", "do quotas fit each other?", quotas.check, (ElasticQuota,)),
+    Check("reports", "do all nodes send plausible reports?", reports.check, (Node, NodeMetric)),
+    Check(
+        "batch",
+        "do nodes offer the batch resources that they should?",
+        reports.check_lending,
+        (Node, NodeMetric),
+    ),
+    Check(
+        "priority-classes",
+        "do the four priority classes exist?",
+        profiles.check_priority_classes,
+        (PriorityClass,),
+    ),
+    Check(
+        "profiles",
+        "do profiles match pods, name existing objects, and not contradict each other?",
+        profiles.check,
+        (ClusterColocationProfile,),
+    ),
+    Check("pods", "do pods follow the rules and request existing resources?", pods.check, (Pod,)),
+    Check("schedulers", "does each pending pod have a scheduler?", pods.check_schedulers, (Pod,)),
+    Check("gangs", "are gangs complete and consistent?", gangs.check, (Pod, PodGroup)),
+    Check("topology", "is the network topology a tree that contains the nodes?", topology.check, _NETWORK),
+    Check("quotas", "are quotas consistent?", quotas.check, (ElasticQuota,)),
     Check(
         "reservations",
-        "do reservations find a node, users and their end?",
+        "do reservations get a node, users and an end?",
         reservations.check,
         (Pod, Reservation),
     ),
-    Check("unready", "is there what nothing acts on yet?", leftovers.check_unready, (Pod,)),
-    Check("predecessor", "is there anything of the Go project beside ours?", leftovers.check_predecessor, ()),
-    Check("leftovers", "are there objects of nodes that are gone?", leftovers.check_nodes, (Node,)),
+    Check(
+        "unready", "do objects use features that are not implemented yet?", leftovers.check_unready, (Pod,)
+    ),
+    Check("predecessor", "do components of the Go project still run?", leftovers.check_predecessor, ()),
+    Check("leftovers", "are there objects of deleted nodes?", leftovers.check_nodes, (Node,)),
 )
 BY_NAME = {check.name: check for check in CHECKS}
 
@@ -111,7 +131,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
     not_done: Sequence[str]
 
     def count(self, severity: FindingSeverity) -> int:
-        """Return how many findings are that bad."""
+        """Return the number of findings of a severity."""
         return sum(each.severity is severity for each in self.findings)
 
 
@@ -139,7 +159,7 @@ def examine(snapshot: ClusterSnapshot, names: Iterable[str] = ()) -> DoctorRepor
 
 
 def _run(check: Check, snapshot: ClusterSnapshot) -> list[Finding]:
-    """Its findings; an object that it cannot make sense of becomes one."""
+    """Return the check's findings; an object that it cannot decode becomes a finding."""
     found: list[Finding] = []
     try:
         for each in check.run(snapshot):
@@ -182,7 +202,7 @@ def _unreadable(snapshot: ClusterSnapshot) -> list[Finding]:
     return [
         Finding.warning(
             view.resource.qualified,
-            f"objects that do not have the form of their kind: {some_of(keys)}",
+            f"malformed objects: {some_of(keys)}",
             why="components skip them",
             do=(
                 f"kubectl get {view.resource.qualified} -A -o yaml    # see the log of koord-manager for the field",

@@ -21,8 +21,8 @@ def check_access(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     if gap:
         yield Finding.notice(
             "permissions",
-            f"not asked for: {gap}",
-            why="we may not create SubjectAccessReviews",
+            f"permissions not checked: {gap}",
+            why="this user may not create SubjectAccessReviews",
             do=("ask a cluster administrator to run: koordinator doctor --check access",),
         )
     for component in ComponentName:
@@ -39,8 +39,8 @@ def check_access(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             f"may not {words}{more}",
             why=f"requests of {component} are answered with 403",
             do=(
-                "koordinator install --apply    # brings the roles of this version",
-                "koordinator install --apply --force-conflicts    # where somebody replaced a role: it says so",
+                "koordinator install --apply    # installs the roles of this version",
+                "koordinator install --apply --force-conflicts    # if it reports that a role was replaced",
                 f"kubectl auth can-i {lacking[0].need.words} --as={account}",
             ),
             objects=[each.need.words for each in lacking],
@@ -56,7 +56,7 @@ def check_version(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     text = snapshot.server_version
     if not text:
         if snapshot.is_live:
-            yield Finding.notice("API server", "it does not tell its version", do=("kubectl version",))
+            yield Finding.notice("API server", "it does not report its version", do=("kubectl version",))
         return
     found = _VERSION.match(text)
     if found is None or (int(found[1]), int(found[2])) >= (1, MINOR_MIN):
@@ -126,15 +126,15 @@ def _compare(wanted: Mapping[str, Any], found: RawDefinition) -> Iterator[Findin
         if version["name"] not in served:
             yield Finding.error(
                 found,
-                f"version {version['name']} is not served (there are {some_of(map(str, served)) or 'none'})",
-                why="components speak this version and get 404",
+                f"version {version['name']} is not served (served: {some_of(map(str, served)) or 'none'})",
+                why="components use this version and get 404",
                 do=(_install([name]),),
             )
         elif lacking := list(_lacking(_schema(version), _schema(served[version["name"]]), "")):
             yield Finding.warning(
                 found,
-                f"older than this version of Koordinator: it lacks {some_of(lacking)}",
-                why="the API server drops these members from every object, without a word",
+                f"older than this version of Koordinator: fields {some_of(lacking)} are missing",
+                why="the API server silently drops these fields from every object",
                 do=(_install([name]),),
                 objects=lacking,
             )

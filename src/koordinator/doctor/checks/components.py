@@ -12,9 +12,9 @@ from koordinator.doctor.installation import ComponentName, ComponentWorkload, In
 from koordinator.doctor.snapshot import ClusterSnapshot, seconds
 
 _LOSS = {
-    ComponentName.MANAGER: "Batch resources, node policies and pod admission stand still",
+    ComponentName.MANAGER: "batch resources and node policies are not updated, and pods are not admitted",
     ComponentName.SCHEDULER: "pods that name koord-scheduler stay Pending",
-    ComponentName.KOORDLET: "nodes report no usage, so they lend nothing, and services are not protected",
+    ComponentName.KOORDLET: "nodes report no usage, so they offer no batch resources, and services are not protected",
 }
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
 _KIND = {ComponentName.KOORDLET: DaemonSet}
@@ -52,7 +52,7 @@ def _missing(snapshot: ClusterSnapshot, component: ComponentName, loss: str) -> 
     if lease is not None and is_fresh(lease, snapshot.now_s):
         yield Finding.notice(
             about,
-            f"missing, but {lease.spec.holder_identity} holds the lease: it runs outside of the cluster",
+            f"missing, but {lease.spec.holder_identity} holds the lease: it runs outside the cluster",
         )
         return
     yield Finding.error(
@@ -67,7 +67,7 @@ def _replicas(workload: ComponentWorkload, loss: str) -> Iterator[Finding]:
     if workload.ready >= workload.wanted > 0:
         return
     if workload.wanted == 0:
-        problem = "no pod is wanted"
+        problem = "no pod is desired"
         steps: tuple[str, ...] = (f"kubectl describe {_address(workload)}",)
         if isinstance(workload.obj, Deployment):
             problem = "scaled to 0 replicas"
@@ -113,23 +113,23 @@ def _versions(installation: Installation) -> Iterator[Finding]:
         if workload.ready and workload.updated < workload.wanted:
             yield Finding.notice(
                 workload.obj,
-                f"a rollout is under way: {workload.updated} of {workload.wanted} pods are of the new version",
+                f"a rollout is under way: {workload.updated} of {workload.wanted} pods have the new version",
                 do=(f"kubectl rollout status {_address(workload)}",),
             )
     if len(tags) > 1:
         words = "; ".join(f"{some_of(names)}: {tag or 'no tag'}" for tag, names in sorted(tags.items()))
         yield Finding.warning(
             "component versions",
-            f"the components' images are of different versions ({words})",
-            why="components agree on annotations and CRDs of their own version only",
-            do=("koordinator install --apply    # brings all of them to one version",),
+            f"the components' images have different versions ({words})",
+            why="components understand only annotations and CRDs of their own version",
+            do=("koordinator install --apply    # installs one version of all",),
         )
     releases = {tag for tag in tags if _RELEASE.fullmatch(tag)}
     if len(tags) == 1 and releases - {__version__}:
         yield Finding.notice(
             "component versions",
-            f"components are of version {releases.pop()}, this command is of {__version__}",
-            why="what it says of CRDs, permissions and webhooks is measured by its own version",
+            f"components have version {releases.pop()}, this command has {__version__}",
+            why="it checks CRDs, permissions and webhooks against its own version",
         )
     for workload in installation.workloads.values():
         if workload.images and _tag(workload.images[0]) in ("", "latest"):
@@ -137,7 +137,7 @@ def _versions(installation: Installation) -> Iterator[Finding]:
                 workload.obj,
                 f"image {workload.images[0]} has no fixed version",
                 why="nodes may run different builds under one name",
-                do=("name a version in the image",),
+                do=("use an image with a version tag",),
             )
 
 
@@ -189,7 +189,7 @@ def check_leases(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             yield Finding.error(
                 f"Lease {snapshot.namespace}/{name}",
                 f"missing although {workload.ready} pods of {component} are ready",
-                why="no instance leads, so its controllers stand still",
+                why="no instance leads, so its controllers do not run",
                 do=(f"kubectl -n {snapshot.namespace} logs -l koord-app={component} | grep -i lease",),
             )
 
@@ -221,15 +221,15 @@ def _held(
         yield Finding.of(
             severity,
             lease,
-            f"nobody leads: last renewed {since} by {spec.holder_identity or 'nobody'}",
-            why=f"the controllers of {component} stand still",
+            f"no instance leads: last renewed {since} by {spec.holder_identity or 'nobody'}",
+            why=f"the controllers of {component} do not run",
             do=(f"kubectl -n {snapshot.namespace} logs -l koord-app={component} --tail=50",),
         )
     elif workload is not None and workload.pods and not _is_pod(spec.holder_identity or "", workload):
         yield Finding.warning(
             lease,
-            f"held by {spec.holder_identity}, which is no pod of {workload.obj.key}",
-            why="two installations may be at work on one cluster",
+            f"held by {spec.holder_identity}, which is not a pod of {workload.obj.key}",
+            why="two installations may run in one cluster",
             do=(f"kubectl -n {snapshot.namespace} get lease {lease.metadata.name} -o yaml",),
         )
     yield from _flapping(snapshot, component, lease)
@@ -242,10 +242,10 @@ def _flapping(snapshot: ClusterSnapshot, component: ComponentName, lease: Lease)
         yield Finding.warning(
             lease,
             f"leadership changed {changes} times in {hours:.1f} h",
-            why="each change costs a pause and a full read of the cluster; instances starve, crash, or fight",
+            why="each change costs a pause and a full read of the cluster; instances are starved, crash, or compete",
             do=(
                 f"kubectl -n {snapshot.namespace} get pods -l koord-app={component}    # restarts?",
-                "give it more CPU, or see whether the API server answers within the renew deadline",
+                "give it more CPU, or check that the API server answers within the renew deadline",
             ),
         )
 

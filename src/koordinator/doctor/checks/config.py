@@ -63,7 +63,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         yield Finding.warning(
             f"ConfigMap {namespace}/{name}",
             "missing",
-            why="all defaults count: co-location is off, and no node lends Batch resources",
+            why="the defaults apply: co-location is off, and no node offers batch resources",
             do=("koordinator install --apply", "docs/run-the-manager.md has an example"),
         )
         return
@@ -91,7 +91,7 @@ def _problem(snapshot: ClusterSnapshot, found: ConfigMap, key: str, problem: str
     return Finding.error(
         found,
         f"{key}: {problem}",
-        why="the manager keeps the last configuration that it understood, and has none after a restart",
+        why="the manager keeps the last valid configuration, and has none after a restart",
         do=(_edit(found), *hint),
     )
 
@@ -116,8 +116,8 @@ def _key(
     if unknown := unknown_members(text, key.payload):
         yield Finding.warning(
             found,
-            f"{name}: nobody reads {some_of(unknown)}",
-            why="members that are not known are ignored without a word",
+            f"{name}: unknown fields: {some_of(unknown)}",
+            why="unknown fields are silently ignored",
             do=(_edit(found),),
             objects=unknown if len(unknown) > 1 else (),
         )
@@ -149,7 +149,7 @@ def _entries(
             found,
             f"{key.codec.key}: node {overlap.node} matches several entries of {key.entries}: "
             f"{', '.join(name or '(unnamed)' for name in overlap.entries)}",
-            why=f"only the first of them counts ({overlap.entries[0] or 'unnamed'}); the others do nothing there",
+            why=f"only the first one applies ({overlap.entries[0] or 'unnamed'}); the others have no effect there",
             do=(_edit(found), f"kubectl get node {overlap.node} --show-labels"),
         )
     if not nodes:
@@ -168,7 +168,7 @@ def _entries(
                 FindingSeverity.WARNING if entry.node_selector is None else FindingSeverity.NOTICE,
                 found,
                 f"{key.codec.key}: {label} {reason}",
-                why="the entry does nothing",
+                why="the entry has no effect",
                 do=("kubectl get nodes --show-labels", _edit(found)),
             )
 
@@ -179,8 +179,8 @@ def _strangers(found: ConfigMap) -> Iterator[Finding]:
         if alike := difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.8):
             yield Finding.warning(
                 found,
-                f"nobody reads key {name} (did you mean {alike[0]}?)",
-                why="keys that are not known are ignored without a word",
+                f"unknown key {name} (did you mean {alike[0]}?)",
+                why="unknown keys are silently ignored",
                 do=(_edit(found),),
             )
 
@@ -200,7 +200,7 @@ def _unprotected(snapshot: ClusterSnapshot, found: ConfigMap) -> Iterator[Findin
         return
     yield Finding.warning(
         found,
-        f"{slo_config.RESOURCE_THRESHOLD.key} is off on nodes that lend resources: {some_of(exposed)}",
+        f"{slo_config.RESOURCE_THRESHOLD.key} is off on nodes that offer batch resources: {some_of(exposed)}",
         why="node agents neither suppress nor evict batch pods when services need the CPU and memory back",
         do=(_edit(found) + '    # resource-threshold-config: {"clusterStrategy": {"enable": true}}',),
         objects=exposed,

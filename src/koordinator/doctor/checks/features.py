@@ -41,14 +41,14 @@ def _amplification(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             yield Finding.error(
                 node,
                 f"not amplified: {error.field}: {error.reason}",
-                why="the node keeps its plain allocatable",
+                why="the node keeps its unamplified allocatable",
                 do=(f"correct {slo_config.RESOURCE_AMPLIFICATION.key}, or the annotation of the node",),
             )
     if amplified and table.MUTATE_NODE_STATUS not in snapshot.webhook_paths:
         yield Finding.error(
             ("Node", amplified),
             f"{slo_config.RESOURCE_AMPLIFICATION.key} is on, but no webhook {table.MUTATE_NODE_STATUS} is configured",
-            why="the kubelet's reports are what counts, so allocatable is not amplified",
+            why="the kubelet's values stay, so allocatable is not amplified",
             do=_gate_step(snapshot, "NodeMutatingWebhook"),
         )
 
@@ -71,9 +71,9 @@ def _normalization(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     if unknown:
         yield Finding.warning(
             ("Node", unknown),
-            f"{slo_config.CPU_NORMALIZATION.key} is on, but nobody reports the CPU model",
-            why="its CPUs count as 1.0, whatever they are",
-            do=("the node agent reports it: koordlet's feature gate NodeTopologyReport must be on",),
+            f"{slo_config.CPU_NORMALIZATION.key} is on, but no report of the CPU model exists",
+            why="its CPUs count as 1.0, whatever their model",
+            do=("turn on koordlet's feature gate NodeTopologyReport, which reports it",),
         )
 
 
@@ -83,7 +83,7 @@ def _profiles(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         yield Finding.error(
             ("ClusterColocationProfile", [each.metadata.name for each in profiles]),
             f"no webhook {table.MUTATE_POD} is configured",
-            why="profiles do nothing: pods stay as they are submitted",
+            why="profiles have no effect: pods stay as submitted",
             do=_gate_step(snapshot, "PodMutatingWebhook"),
         )
     managed = [each.metadata.name for each in profiles if labels.CONTROLLER_MANAGED in each.metadata.labels]
@@ -91,7 +91,7 @@ def _profiles(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         yield Finding.warning(
             ("ClusterColocationProfile", managed),
             f"has label {labels.CONTROLLER_MANAGED}, but feature gate ColocationProfileController is off",
-            why="only new pods get the profile, not those that wait already",
+            why="only new pods get the profile, not those that are already pending",
             do=_gate_step(snapshot, "ColocationProfileController"),
         )
 
@@ -102,7 +102,7 @@ def _quotas(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         yield Finding.warning(
             ("ElasticQuota", [each.key for each in quotas]),
             f"no webhook {table.VALIDATE_QUOTA} is configured",
-            why="nobody checks that quotas fit each other; the scheduler takes them as they come",
+            why="quotas are not validated; the scheduler uses them as they are",
             do=_gate_step(snapshot, "ElasticValidatingWebhook"),
         )
     trees = {tree for each in quotas if (tree := quota_labels.tree_id(each.metadata.labels))}
@@ -114,6 +114,6 @@ def _quotas(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         yield Finding.warning(
             "quota trees",
             f"quotas belong to trees ({some_of(trees)}), but feature gate MultiQuotaTree is off",
-            why="pods are not bound to the nodes of their tree",
+            why="pods are not restricted to the nodes of their tree",
             do=_gate_step(snapshot, "MultiQuotaTree"),
         )

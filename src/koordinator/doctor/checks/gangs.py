@@ -33,7 +33,7 @@ WAIT_S = 600.0
 POD_WAIT_S = 60.0
 """A pod that waits for less may still be on its way."""
 OVER = ("Finished", "Failed")
-_IGNORED = "what cannot be read is ignored: the gang is scheduled as if it were not there"
+_IGNORED = "an invalid value is ignored: the gang is scheduled as if the field were not set"
 _WAYS = (
     ("label", labels.POD_GROUP),
     ("label", labels.DEPRECATED_POD_GROUP),
@@ -111,18 +111,18 @@ def _members(snapshot: ClusterSnapshot, gang: Seen) -> Iterator[Finding]:
         yield Finding.warning(
             group,
             f"spec.minMember is {config.minimum}",
-            why="without a minimum its pods are placed one by one, as pods without a gang are",
+            why="without a minimum its pods are placed one by one, like pods without a gang",
             do=(_edit(gang),),
         )
     if group is not None and not gang.pods and group.status.phase not in OVER:
         if snapshot.age_s(group) > WAIT_S:
             yield Finding.warning(
                 group,
-                "it has no pods, since it was created or since they were deleted",
-                why="nothing is scheduled for it, and gangs that name it in their group wait for it",
+                "it has no pods: none was created, or all were deleted",
+                why="gangs that name it in their group wait for it",
                 do=(
-                    f"kubectl -n {namespace} get pods -l {labels.POD_GROUP}={name}    # the label its pods need",
-                    f"kubectl -n {namespace} delete podgroup {name}    # if nobody uses it",
+                    f"kubectl -n {namespace} get pods -l {labels.POD_GROUP}={name}    # the label that its pods need",
+                    f"kubectl -n {namespace} delete podgroup {name}    # if it is unused",
                 ),
             )
         return
@@ -130,16 +130,16 @@ def _members(snapshot: ClusterSnapshot, gang: Seen) -> Iterator[Finding]:
     if len(gang.pods) < config.minimum and oldest_s > WAIT_S:
         yield Finding.error(
             gang.title,
-            f"it needs {config.minimum} pods to start, and {len(gang.pods)} exist for {oldest_s / 60:.0f} minutes",
-            why="no member is scheduled before all of them are there",
-            do=("look at whoever creates its pods: quotas, refusals by webhooks", _edit(gang)),
+            f"it needs {config.minimum} pods to start, but had only {len(gang.pods)} for {oldest_s / 60:.0f} minutes",
+            why="no member is scheduled until all of them exist",
+            do=("look at the controller that creates its pods: quotas, refusals by webhooks", _edit(gang)),
         )
     total = _total_of(gang)
     if 0 < total < config.minimum:
         yield Finding.warning(
             gang.title,
-            f"it needs {config.minimum} pods to start, and its {labels.GANG_TOTAL_NUMBER} is {total}",
-            why="with as many pods as it says it never starts; the number itself is for information only",
+            f"it needs {config.minimum} pods to start, but its {labels.GANG_TOTAL_NUMBER} is {total}",
+            why="with that many pods it never starts; the scheduler does not use the total number itself",
             do=(_edit(gang),),
         )
 
@@ -171,7 +171,7 @@ def _orphans(snapshot: ClusterSnapshot, gangs: Mapping[str, Seen]) -> Iterator[F
             yield Finding.error(
                 ("Pod", orphans),
                 f"its label {labels.POD_GROUP} names PodGroup {gang.gang_id}, which does not exist",
-                why="it stays gated until there is one: nobody says how many members have to be there",
+                why="it stays gated until the PodGroup exists, which says how many members the gang needs",
                 do=(f"kubectl -n {namespace} get podgroups", f"create PodGroup {name}, or correct the label"),
             )
 
@@ -183,26 +183,26 @@ def _agreement(gang: Seen) -> Iterator[Finding]:
         if len(schedulers) > 1:
             yield Finding.error(
                 gang.title,
-                f"its pods ask for different schedulers: {_listed(schedulers)}",
-                why="a scheduler places its own pods only, so those of one wait for the others in vain",
+                f"its pods name different schedulers: {_listed(schedulers)}",
+                why="a scheduler places only its own pods, so they wait forever for those of other schedulers",
                 do=("set the same spec.schedulerName in all templates of the gang",),
             )
     ways = _counted(gang.pods, _way)
     if len(ways) > 1:
         yield Finding.warning(
             gang.title,
-            f"its pods name it in different ways: {_listed(ways)}",
-            why="what pods without the label of the PodGroup say counts or not, as they come sooner or later",
+            f"its pods name their gang in different ways: {_listed(ways)}",
+            why="settings of pods without the PodGroup label may apply or not, depending on which pod is seen first",
             do=(f"use label {labels.POD_GROUP} in all templates of the gang",),
         )
     others = [pod.key for pod in gang.pods if len(set(_names(pod))) > 1]
     if others:
         yield Finding.warning(
             ("Pod", others),
-            f"it names several gangs, of which {gang.gang_id} counts",
-            why="the others wait for a member that they never get",
+            f"it names several gangs; only {gang.gang_id} is used",
+            why="the other gangs wait for a member that they never get",
             do=(
-                f"kubectl -n {gang.pods[0].metadata.namespace} describe pod    # leave one of label and annotation",
+                f"kubectl -n {gang.pods[0].metadata.namespace} describe pod    # keep the label or the annotation",
             ),
         )
     described = [pod for pod in gang.pods if not pod.metadata.labels.get(labels.POD_GROUP)]
@@ -211,8 +211,8 @@ def _agreement(gang: Seen) -> Iterator[Finding]:
         if len(said) > 1:
             yield Finding.warning(
                 gang.title,
-                f"its pods say different things of {labels.GANG_MIN_AVAILABLE}: {_listed(said)}",
-                why="the pod that is seen first counts, and that may be another one after a restart",
+                f"its pods have different values of {labels.GANG_MIN_AVAILABLE}: {_listed(said)}",
+                why="the pod that is seen first decides, and after a restart that may be another pod",
                 do=(_edit(gang), "or describe the gang in a PodGroup"),
             )
 
@@ -269,7 +269,7 @@ def _said(gang: Seen) -> Iterator[Finding]:
         yield Finding.error(
             ("Pod", pods),
             reason,
-            why=f"nobody says how many members gang {gang.gang_id} needs, so none of them is scheduled",
+            why=f"the minimum number of members of gang {gang.gang_id} is not set, so none of them is scheduled",
             do=(_edit(gang), "or describe the gang in a PodGroup"),
         )
 
@@ -314,9 +314,9 @@ def _groups(gangs: Mapping[str, Seen]) -> Iterator[Finding]:
         if missing:
             yield Finding.error(
                 gang.title,
-                f"its group names {some_of(missing)}, and there is no such gang",
-                why="the gangs of a group are placed together: none of them before all are there",
-                do=(_edit(gang), f"gangs are named as namespace/name in {labels.GANG_GROUPS}"),
+                f"its group names {some_of(missing)}, which does not exist",
+                why="the gangs of a group are placed together, once all of them exist",
+                do=(_edit(gang), f"name gangs as namespace/name in {labels.GANG_GROUPS}"),
             )
         different = [
             other
@@ -328,9 +328,9 @@ def _groups(gangs: Mapping[str, Seen]) -> Iterator[Finding]:
         if different:
             yield Finding.warning(
                 gang.title,
-                f"its group is {', '.join(config.group)}, which {some_of(different)} does not say",
-                why="gangs are placed together when each of them names the same gangs, itself included",
-                do=(_edit(gang), f"give all of them the same {labels.GANG_GROUPS}"),
+                f"its group is {', '.join(config.group)}, but {some_of(different)} names another group",
+                why="gangs are placed together only if each names the same gangs, including itself",
+                do=(_edit(gang), f"set on all of them the same {labels.GANG_GROUPS}"),
             )
 
 
@@ -346,16 +346,16 @@ def _network(snapshot: ClusterSnapshot, gang: Seen) -> Iterator[Finding]:
     if topology is None:
         yield Finding.warning(
             gang.title,
-            f"it asks for places in the network, and there is no ClusterNetworkTopology {OBJECT_NAME}",
-            why="the gang is placed anywhere or, by a scheduler that plans with the network, not at all",
+            f"it requires network topology, but there is no ClusterNetworkTopology {OBJECT_NAME}",
+            why="the gang is placed anywhere or, by a scheduler that is aware of the network topology, not at all",
             do=("kubectl get clusternetworktopologies",),
         )
         return
     if odd := sorted({rule.strategy for rule in spec.gather_strategy} - set(GATHER_STRATEGIES)):
         yield Finding.warning(
             gang.title,
-            f"it asks for places in the network by {', '.join(odd)}, which is no strategy",
-            why=f"rules are {' or '.join(GATHER_STRATEGIES)}; others do not count",
+            f"its network topology has unknown strategies: {', '.join(odd)}",
+            why=f"strategies are {' or '.join(GATHER_STRATEGIES)}; others are ignored",
             do=(_edit(gang),),
         )
     known = {CLUSTER_LAYER, *(each.topology_layer for each in topology.spec.network_topology_spec)}
@@ -363,7 +363,7 @@ def _network(snapshot: ClusterSnapshot, gang: Seen) -> Iterator[Finding]:
     if unknown:
         yield Finding.error(
             gang.title,
-            f"it asks for layers of the network that do not exist: {', '.join(unknown)}",
-            why=f"there are {', '.join(sorted(known))}; no place of another layer holds the gang",
+            f"it requires network layers that do not exist: {', '.join(unknown)}",
+            why=f"the layers are {', '.join(sorted(known))}; the gang cannot be placed by any other",
             do=(_edit(gang), f"kubectl edit clusternetworktopology {OBJECT_NAME}"),
         )

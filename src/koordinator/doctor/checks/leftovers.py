@@ -41,7 +41,7 @@ def check_nodes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             yield Finding.warning(
                 (view.resource.kind, names),
                 "its node is gone",
-                why="the manager removes these: it does not work, or may not",
+                why="the manager deletes such objects: it does not run, or lacks the permission",
                 do=("koordinator doctor --check leases --check access", delete),
             )
         else:
@@ -72,8 +72,8 @@ def check_predecessor(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             FindingSeverity.ERROR if is_double else FindingSeverity.NOTICE,
             each,
             "is the Go project's" + (", beside ours" if is_double else ""),
-            why=relic.why if is_double else "this component has not been switched yet",
-            do=(relic.removal, f"{DOCUMENT} has the order, and the way back"),
+            why=relic.why if is_double else "this component has not been migrated yet",
+            do=(relic.removal, f"{DOCUMENT} has the order of steps, and how to go back"),
         )
     configurations: list[MutatingWebhookConfiguration | ValidatingWebhookConfiguration] = [
         *snapshot.of(MutatingWebhookConfiguration),
@@ -87,8 +87,8 @@ def check_predecessor(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         yield Finding.of(
             FindingSeverity.ERROR if closed else FindingSeverity.WARNING,
             configuration,
-            "is the Go project's, and ours does not take it over",
-            why=f"{len(closed)} of its webhooks refuse objects when nobody answers"
+            "is the Go project's, and this project does not replace it",
+            why=f"{len(closed)} of its webhooks have failurePolicy Fail: without their server, requests are refused"
             if closed
             else "objects are changed by two managers",
             do=(f"kubectl delete {configuration.resource.kind.lower()} {meta.name}", DOCUMENT),
@@ -96,7 +96,7 @@ def check_predecessor(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         )
 
 
-_REMEDY = ("wait for the version that does, and keep what did it before until then (docs/switch-from-go.md)",)
+_REMEDY = ("wait for a version that does, and keep the Go component until then (docs/switch-from-go.md)",)
 
 
 def check_unready(snapshot: ClusterSnapshot) -> Iterator[Finding]:

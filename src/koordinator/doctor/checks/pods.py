@@ -41,17 +41,17 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         yield Finding.warning(
             ("Pod", pods),
             f"breaks a rule of admission: {message}",
-            why="it was created while nobody checked; its successor will be refused",
+            why="it was created while the webhook was off; its replacement will be refused",
             do=(f"correct the template of {pods[0]}, or the profile that changes it",),
         )
     for kind, pods in asking.items():
         if pods and snapshot.knows(Node) and not _anybody_offers(snapshot, kind):
             yield Finding.error(
                 ("Pod", pods),
-                f"asks for {kind} resources, and no node offers any",
+                f"requests {kind} resources, but no node offers any",
                 why="it stays Pending",
                 do=(
-                    "koordinator doctor --check config --check reports --check batch    # why none are offered",
+                    "koordinator doctor --check config --check reports --check batch    # shows why none are offered",
                     f"koordinator explain pod {sorted(pods)[0]}",
                 ),
             )
@@ -146,7 +146,7 @@ def check_schedulers(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     for name, pods in sorted(waiting.items()):
         yield Finding.error(
             ("Pod", pods),
-            f"waits for scheduler {name}, which does not run (there are {', '.join(sorted(names))})",
-            why="nobody looks at the pod, so it stays Pending without any event",
-            do=("set spec.schedulerName of its template to one that runs",),
+            f"waits for scheduler {name}, which does not run (running: {', '.join(sorted(names))})",
+            why="no scheduler handles the pod, so it stays Pending without an event",
+            do=("set spec.schedulerName in its template to a running scheduler",),
         )

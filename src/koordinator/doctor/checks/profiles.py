@@ -48,8 +48,8 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         if not reach.namespaces:
             yield Finding.warning(
                 reach.profile,
-                "namespaceSelector matches no namespace whose pods the webhooks look at",
-                why="the profile does nothing",
+                "namespaceSelector matches no namespace that the webhooks cover",
+                why="the profile has no effect",
                 do=("kubectl get namespaces --show-labels", _edit(reach.profile)),
             )
     yield from _contradictions(reaches, sizes)
@@ -71,7 +71,7 @@ def _broken(
     if spec.scheduler_name and running is not None and spec.scheduler_name not in running:
         yield Finding.error(
             profile,
-            f"spec.schedulerName: no scheduler runs as {spec.scheduler_name} (there are "
+            f"spec.schedulerName: no scheduler runs as {spec.scheduler_name} (running: "
             f"{', '.join(sorted(running))})",
             why="its pods stay Pending, without any event",
             do=(_edit(profile),),
@@ -79,7 +79,7 @@ def _broken(
 
 
 _REFUSES = "every pod that the profile matches is refused"
-_REACHES_NOBODY = "nobody can tell which pods are meant, so the profile changes none"
+_REACHES_NOBODY = "the selector is invalid, so the profile matches no pod"
 
 
 def _priority(snapshot: ClusterSnapshot, profile: ClusterColocationProfile) -> Iterator[Finding]:
@@ -110,8 +110,8 @@ def _priority(snapshot: ClusterSnapshot, profile: ClusterColocationProfile) -> I
     ):
         yield Finding.notice(
             profile,
-            f"annotation {SKIP_UPDATE_RESOURCES}: its pods keep asking for cpu and memory",
-            why=f"they take from what services may request, not from what nodes lend as {means}",
+            f"annotation {SKIP_UPDATE_RESOURCES}: its pods keep requesting cpu and memory",
+            why=f"they use resources that services may request, not the {means} resources of nodes",
         )
 
 
@@ -152,8 +152,8 @@ def _contradictions(reaches: Sequence[_Reach], sizes: Sequence[int]) -> Iterator
                 severity,
                 other.profile,
                 f"contradicts {one.profile.metadata.name} in {', '.join(fields)}, {where}",
-                why=f"both are applied, in the order of their names: {other.profile.metadata.name} wins",
-                do=("let one of them select other namespaces or pods", _edit(other.profile)),
+                why=f"both are applied in the order of their names, so {other.profile.metadata.name} wins",
+                do=("change the selector of one of them", _edit(other.profile)),
             )
 
 
@@ -204,7 +204,7 @@ def check_priority_classes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             yield Finding.error(
                 found,
                 f"value {found.value} is outside of {lowest} to {highest}",
-                why=f"its pods count as {means.value or 'of no class'}, not as {name.value}: they are placed, "
+                why=f"its pods count as {means.value or 'pods without a class'}, not as {name.value}: they are placed, "
                 "suppressed and evicted as such",
                 do=(
                     f"kubectl delete priorityclass {name.value}    # its value cannot be changed",
@@ -216,8 +216,8 @@ def check_priority_classes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         if each.global_default and means not in (priority.PriorityClass.NONE, priority.PriorityClass.PROD):
             yield Finding.warning(
                 each,
-                f"the default of all pods, with value {each.value} in the band of {means.value}",
-                why=f"every pod without a priority class of its own counts as {means.value}",
+                f"is the global default, with value {each.value} in the range of {means.value}",
+                why=f"every pod without a priority class counts as {means.value}",
                 do=(f"kubectl patch priorityclass {each.metadata.name} -p '{{\"globalDefault\": false}}'",),
             )
 

@@ -16,10 +16,8 @@ from koordinator.manager.quota.tree import ROOT, QuotaInfo, QuotaTree, quota_inf
 from koordinator.manager.quota.validation import QuotaRules
 
 BUILT_IN = (labels.ROOT_QUOTA_NAME, labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME)
-_CIRCLE = "nothing in a circle ever gets a share, and its pods stay Pending"
-_UNFIT = (
-    "the scheduler divides by what quotas say: shares of others come out wrong, and admission refuses changes"
-)
+_CIRCLE = "quotas in a cycle never get a share, and their pods stay Pending"
+_UNFIT = "the scheduler computes wrong shares for other quotas, and admission refuses changes"
 
 
 def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
@@ -31,8 +29,8 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         if name in quotas:
             yield Finding.error(
                 quota,
-                f"the name is used by {quotas[name].key}, too",
-                why="quotas are told apart by their name only: one of them replaces the other",
+                f"{quotas[name].key} has the same name",
+                why="quota names must be unique across namespaces: one quota replaces the other",
                 do=(
                     f"kubectl -n {quota.metadata.namespace} delete elasticquota {name}",
                     "create it with another name",
@@ -76,7 +74,7 @@ def _circles(tree: QuotaTree, quotas: dict[str, ElasticQuota]) -> Iterator[Findi
             reported.update(circle)
             yield Finding.error(
                 quota,
-                f"its parents form a circle: {' → '.join(circle)}",
+                f"its parents form a cycle: {' → '.join(circle)}",
                 why=_CIRCLE,
                 do=(
                     f"kubectl -n {quota.metadata.namespace} label elasticquota {name} --overwrite "
@@ -125,6 +123,6 @@ def _pods(snapshot: ClusterSnapshot, quotas: dict[str, ElasticQuota]) -> Iterato
         yield Finding.warning(
             ("Pod", pods),
             f"its label {labels.QUOTA_NAME} names quota {name}, which does not exist",
-            why=f"it counts in {labels.DEFAULT_QUOTA_NAME}, with everybody who names none",
+            why=f"it counts in {labels.DEFAULT_QUOTA_NAME}, like pods that name no quota",
             do=("kubectl get elasticquotas -A", f"create quota {name}, or correct the label in the template"),
         )

@@ -27,7 +27,9 @@ AGENT_INTERVAL_S_MIN = 30
 TIMES_CAPACITY_MAX = 2.0
 """Usage above that many times the capacity was not measured, it is nonsense."""
 
-_NO_REPORT = "without a recent report a node lends no Batch resources, and load-aware scheduling guesses"
+_NO_REPORT = (
+    "without a recent report a node offers no batch resources, and its load is unknown to the scheduler"
+)
 
 
 def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
@@ -58,21 +60,21 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             do=("koordinator doctor --check components --check leases    # the manager creates them",),
         )
     yield from _by_cause(snapshot, FindingSeverity.ERROR, silent, "never reported")
-    yield from _by_cause(snapshot, FindingSeverity.WARNING, late, "does not report any more")
+    yield from _by_cause(snapshot, FindingSeverity.WARNING, late, "no longer reports")
     if early:
         yield Finding.warning(
             ("NodeMetric", early),
-            "its report is from the future",
-            why="the node's clock is ahead, or this machine's is behind: how old reports are cannot be told, "
-            "so a node that falls silent keeps lending for longer",
+            "its report has a time in the future",
+            why="the node's clock is ahead, or this machine's is behind: the age of reports is unknown, "
+            "so a node that stops reporting offers batch resources for longer",
             do=(f"synchronise the clock of {some_of(early)} (chronyc tracking)",),
         )
     for problem in sorted({problem for _, problem in absurd}):
         yield Finding.warning(
             ("NodeMetric", [name for name, each in absurd if each == problem]),
             problem,
-            why="what the manager does not believe withdraws the node's Batch resources; what it does believe "
-            "decides how much the node lends",
+            why="if the manager rejects the report, it withdraws the node's batch resources; if it accepts "
+            "it, the node offers a wrong amount",
             do=("kubectl get nodemetric NAME -o yaml", _logs(snapshot)),
         )
     yield from _policies(snapshot)
@@ -115,8 +117,8 @@ def _cause(snapshot: ClusterSnapshot, node: Node) -> tuple[str, str]:
         return _why_no_agent(node), f"kubectl -n {snapshot.namespace} describe daemonset koordlet"
     trouble = next((words for pod in here if (words := pod_trouble(pod))), "")
     if trouble:
-        return f"its koordlet does not run: {trouble}", _logs(snapshot)
-    return "although a koordlet runs there", _logs(snapshot, here[0])
+        return f"its koordlet is not running: {trouble}", _logs(snapshot)
+    return "although koordlet runs on the node", _logs(snapshot, here[0])
 
 
 def _why_no_agent(node: Node) -> str:
@@ -144,9 +146,9 @@ def nonsense(metric: NodeMetric, node: Node) -> str:
             used = quantity.of(text).milli
             capacity = quantity.of(node.status.capacity.get(name, "0")).milli
         except QuantityError as error:
-            return f"usage of {name} is no amount: {error}"
+            return f"usage of {name} is not a quantity: {error}"
         if capacity and used > TIMES_CAPACITY_MAX * capacity:
-            return f"usage of {name} is above {TIMES_CAPACITY_MAX:g} times what the node has"
+            return f"usage of {name} is above {TIMES_CAPACITY_MAX:g} times the node's capacity"
     return ""
 
 
@@ -162,16 +164,14 @@ def _policies(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         yield Finding.error(
             ("Node", missing),
             "no NodeSLO",
-            why="the node agent protects services by its built-in policy only, without suppression of batch pods",
+            why="the node agent uses only its built-in policy, without suppression of batch pods",
             do=("koordinator doctor --check components --check leases    # the manager creates them",),
         )
 
 
 SETTLE_S = 90.0
 """What the manager has time for until its answer shows on the node: a sweep every 30 s, and retries."""
-_MANAGER = (
-    "koordinator doctor --check components --check leases --check access    # is the manager at work?",
-)
+_MANAGER = ("koordinator doctor --check components --check leases --check access    # does the manager run?",)
 
 
 def check_lending(snapshot: ClusterSnapshot) -> Iterator[Finding]:
@@ -222,17 +222,17 @@ def _without(lending: Lending) -> Iterator[Finding]:
     for problem, names in sorted(lending.withdrawn.items()):
         yield Finding.error(
             ("Node", names),
-            f"Batch resources withdrawn: {problem}",
-            why="nobody knows how busy the node is, so nothing more is lent; batch pods wait",
+            f"batch resources withdrawn: {problem}",
+            why="the node's load is unknown, so it offers no batch resources; batch pods stay Pending",
             do=(
-                "koordinator doctor --check reports    # the cause, as far as objects tell it",
+                "koordinator doctor --check reports    # shows the cause",
                 f"kubectl describe node {sorted(names)[0]}    # the manager's events",
             ),
         )
     if lending.absent:
         yield Finding.error(
             ("Node", lending.absent),
-            "no Batch resources although co-location is on and the report is recent",
+            "no batch resources, although co-location is on and the report is recent",
             why="the manager has not written them",
             do=_MANAGER,
         )
@@ -243,15 +243,15 @@ def _with(lending: Lending) -> Iterator[Finding]:
     if lending.left_over:
         yield Finding.error(
             ("Node", lending.left_over),
-            "still offers Batch resources, which the configuration or the age of its report forbids",
-            why="batch pods are placed on resources that nobody vouches for; the manager should have removed them",
+            "still offers batch resources, although co-location is off or its report is too old",
+            why="batch pods are placed on resources that may not exist; the manager should have withdrawn them",
             do=_MANAGER,
         )
     if exhausted := lending.exhausted:
         yield Finding.notice(
             ("Node", exhausted),
-            "lends nothing now: services and system use more than cpuReclaimThresholdPercent leaves",
-            do=(f"kubectl get nodemetric {sorted(exhausted)[0]} -o yaml    # what uses it",),
+            "offers no batch resources now: services and system use more than cpuReclaimThresholdPercent allows",
+            do=(f"kubectl get nodemetric {sorted(exhausted)[0]} -o yaml    # shows the usage",),
         )
 
 
@@ -293,7 +293,7 @@ def withdrawal(snapshot: ClusterSnapshot, node: Node) -> tuple[Withdrawal, str]:
         Withdrawal.MISSING: "there is no report",
         Withdrawal.EXPIRED: f"no report for more than {strategy.degrade_s / 60:g} minutes (degradeTimeMinutes)",
         Withdrawal.REJECTED: f"the report cannot be true: {reading.problem}",
-        Withdrawal.EMPTY: "the report says nothing of the node",
+        Withdrawal.EMPTY: "the report has no data of the node",
     }
     return reason, words.get(reason, "")
 

@@ -15,7 +15,7 @@ from koordinator.doctor.snapshot import ClusterSnapshot
 
 BUILD_S = 60.0
 """The scheduler builds the tree within seconds."""
-_NO_TREE = "without a tree gangs are not placed by the network; one that was there before stays as it was"
+_NO_TREE = "without a valid tree, gangs are placed without network topology, or by the last valid tree"
 
 
 def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
@@ -28,8 +28,8 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     if others:
         yield Finding.warning(
             ("ClusterNetworkTopology", others),
-            f"only the one named {OBJECT_NAME} is looked at",
-            why="what this one says has no effect",
+            f"only the one named {OBJECT_NAME} is used",
+            why="this one has no effect",
             do=(f"kubectl delete clusternetworktopology {' '.join(sorted(others)[:5])}",),
         )
     found = snapshot.find(ClusterNetworkTopology, OBJECT_NAME)
@@ -46,7 +46,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         yield Finding.warning(
             found,
             "its status is empty: no scheduler has built the tree",
-            why="the scheduler follows it with --enable-network-topology-manager only",
+            why="the scheduler reads it only with --enable-network-topology-manager",
             do=("run the scheduler with --enable-network-topology-manager=true",),
         )
     yield from _nodes(snapshot.of(Node), specs, edit)
@@ -61,13 +61,13 @@ def chain_problems(specs: Sequence[NetworkTopologySpec]) -> Iterator[str]:
     if CLUSTER_LAYER in by_name:
         yield f"{CLUSTER_LAYER} is built in, and must not be listed"
     if NODE_LAYER not in by_name:
-        yield f"{NODE_LAYER} is not listed: nobody knows what is right above the nodes"
+        yield f"{NODE_LAYER} is not listed, so the layer above the nodes is unknown"
         return
     chain: list[str] = []
     layer = NODE_LAYER
     while layer and layer != CLUSTER_LAYER:
         if layer in chain:
-            yield f"layers form a circle: {' → '.join([*chain[chain.index(layer) :], layer])}"
+            yield f"layers form a cycle: {' → '.join([*chain[chain.index(layer) :], layer])}"
             return
         if layer not in by_name:
             yield f"layer {layer}, the parent of {chain[-1]}, is not listed"
@@ -77,7 +77,7 @@ def chain_problems(specs: Sequence[NetworkTopologySpec]) -> Iterator[str]:
     if beside := sorted(set(names) - set(chain) - {CLUSTER_LAYER}):
         yield f"not above the nodes: {', '.join(beside)} (the layers are {' → '.join(chain)})"
     if blank := [name for name in chain if name != NODE_LAYER and not by_name[name].label_key]:
-        yield f"no labelKey for {', '.join(blank)}: no node has a place there"
+        yield f"no labelKey for {', '.join(blank)}: no node belongs to these layers"
 
 
 def _nodes(nodes: Sequence[Node], specs: Sequence[NetworkTopologySpec], edit: str) -> Iterator[Finding]:
@@ -99,13 +99,13 @@ def _nodes(nodes: Sequence[Node], specs: Sequence[NetworkTopologySpec], edit: st
             yield Finding.notice(
                 ("Node", without),
                 f"no label of {lowest} ({some_of(spec.label_key)})",
-                why="it counts as a place of its own in that layer",
+                why="the node forms a domain of its own in that layer",
                 do=(label,),
             )
         else:
             yield Finding.warning(
                 ("Node", without),
                 f"no label of {spec.topology_layer} ({some_of(spec.label_key)})",
-                why="it has no place in the tree, and gets no pods of gangs that are placed by the network",
+                why="the node is not in the tree, and gets no pods of gangs that require network topology",
                 do=(label, edit),
             )

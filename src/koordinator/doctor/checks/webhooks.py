@@ -32,9 +32,9 @@ KUBE_SYSTEM = "kube-system"
 
 LOSSES = {
     table.MUTATE_POD: "profiles are not applied to new pods",
-    table.VALIDATE_POD: "pods that break the rules of QoS and priority are accepted",
+    table.VALIDATE_POD: "pods with invalid combinations of QoS and priority are accepted",
     table.MUTATE_QUOTA: "new quotas get no parent and no shared weight",
-    table.VALIDATE_QUOTA: "quotas that do not fit each other are accepted",
+    table.VALIDATE_QUOTA: "inconsistent quotas are accepted",
 }
 """What is lost without the webhooks that are on by default."""
 
@@ -81,7 +81,7 @@ def _missing(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         yield Finding.notice(
             "webhooks",
             "switched off by feature gate WebhookFramework",
-            why="pods and quotas are neither changed nor checked",
+            why="pods and quotas are neither mutated nor validated",
         )
         return
     for path, loss in LOSSES.items():
@@ -92,8 +92,8 @@ def _missing(snapshot: ClusterSnapshot) -> Iterator[Finding]:
                 "not configured",
                 why=loss,
                 do=(
-                    _manager_log(snapshot) + "    # the manager adds its webhooks once it answers",
-                    "koordinator install --apply    # if the webhook configurations are missing altogether",
+                    _manager_log(snapshot) + "    # the manager adds its webhooks once it is ready",
+                    "koordinator install --apply    # if the webhook configurations are missing",
                 ),
             )
 
@@ -113,7 +113,7 @@ def _consequences(webhooks: Sequence[Webhook]) -> str:
     if True in asked:
         words.append(f"changes of {some_of(asked[True])} are refused (failurePolicy Fail)")
     if False in asked:
-        words.append(f"{some_of(asked[False])} pass unchanged and unchecked (failurePolicy Ignore)")
+        words.append(f"{some_of(asked[False])} are neither mutated nor validated (failurePolicy Ignore)")
     return "; ".join(words)
 
 
@@ -134,12 +134,12 @@ def _troubles(snapshot: ClusterSnapshot, configuration: Object, webhook: Webhook
     ca = ca_of(webhook)
     secret = snapshot.webhook_secret
     if facts(ca) is None:
-        state = "is no certificate" if client.ca_bundle else "is empty"
+        state = "is not a certificate" if client.ca_bundle else "is empty"
         step = f"the manager fills it in once it runs: {_manager_log(snapshot)}"
         yield _Trouble(about, webhook, f"caBundle {state}, so the webhook server is not trusted", (step,))
     elif secret is not None and client.service is not None and not vouches(ca, _part(secret, "tls.crt")):
-        problem = f"caBundle does not vouch for the certificate in {name_of(secret)}"
-        step = f"the manager mends it within a minute if it may: {_manager_log(snapshot)}"
+        problem = f"caBundle does not verify the certificate in {name_of(secret)}"
+        step = f"the manager repairs it within a minute if it has the permission: {_manager_log(snapshot)}"
         yield _Trouble(about, webhook, problem, (step, "koordinator doctor --check access"))
 
 
@@ -152,7 +152,7 @@ def _service_problem(snapshot: ClusterSnapshot, reference: ServiceReference) -> 
     where = f"{reference.namespace}/{reference.name}"
     if reference.namespace != snapshot.namespace:
         return (
-            f"points to Service {where}, outside of the namespace of the components",
+            f"points to Service {where}, outside the namespace of the components",
             f"koordinator doctor --namespace {reference.namespace}    # if they are there",
         )
     service = snapshot.find(Service, reference.name, reference.namespace)
@@ -166,13 +166,13 @@ def _service_problem(snapshot: ClusterSnapshot, reference: ServiceReference) -> 
     port = reference.port or 443
     if port not in [each.port for each in service.spec.ports]:
         return (
-            f"points to port {port} of Service {where}, which has none such",
+            f"points to port {port} of Service {where}, which has no such port",
             f"kubectl -n {reference.namespace} describe service {reference.name}",
         )
     if not service.spec.selector or _ready_pods(snapshot, service):
         return "", ""
     return (
-        f"points to Service {where}, behind which no pod is ready",
+        f"points to Service {where}, which has no ready pod",
         f"kubectl -n {reference.namespace} get pods -l "
         + ",".join(f"{key}={value}" for key, value in sorted(service.spec.selector.items())),
     )
@@ -198,12 +198,12 @@ def _part(secret: Secret, key: str) -> bytes:
 def _end(snapshot: ClusterSnapshot, about: str, what: str, end_s: float) -> Iterator[Finding]:
     days = (end_s - snapshot.now_s) / DAY_S
     if days < RENEWED_DAYS:
-        state = f"ended {-days:.0f} days ago" if days < 0 else f"ends in {days:.0f} days"
+        state = f"expired {-days:.0f} days ago" if days < 0 else f"expires in {days:.0f} days"
         yield Finding.of(
             FindingSeverity.ERROR if days < 0 else FindingSeverity.WARNING,
             about,
             f"{what} {state}",
-            why=f"the manager renews certificates {RENEWED_DAYS} days before their end, so it did not get to it",
+            why=f"the manager renews certificates {RENEWED_DAYS} days before they expire, so this renewal failed",
             do=(_manager_log(snapshot),),
         )
 
@@ -221,7 +221,7 @@ def _served_certificate(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             yield Finding.error(
                 f"Secret {snapshot.namespace}/{snapshot.installation.webhook_secret_name}",
                 "missing",
-                why="the manager has made no certificate for its webhooks yet, or may not write it",
+                why="the manager has not created a certificate for its webhooks yet, or may not write it",
                 do=(_manager_log(snapshot), "koordinator doctor --check access"),
             )
         return
@@ -230,9 +230,9 @@ def _served_certificate(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     if found is None:
         yield Finding.error(
             secret,
-            "tls.crt is no certificate",
+            "tls.crt is not a certificate",
             why="the webhook server cannot serve with it",
-            do=(f"{renew}    # the manager makes a new one",),
+            do=(f"{renew}    # the manager creates a new one",),
         )
         return
     yield from _end(snapshot, name_of(secret), "tls.crt", found.not_after_s)
@@ -240,9 +240,9 @@ def _served_certificate(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         if not covers(found, host):
             yield Finding.error(
                 secret,
-                f"tls.crt is for {some_of(found.names) or 'nobody'}, not for {host}",
-                why="the API server refuses to speak to the webhook server",
-                do=(f"{renew}    # the manager makes a new one",),
+                f"tls.crt is for {some_of(found.names) or 'no host'}, not for {host}",
+                why="the API server refuses to connect to the webhook server",
+                do=(f"{renew}    # the manager creates a new one",),
             )
 
 
@@ -279,7 +279,7 @@ def _risks(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             FindingSeverity.ERROR if own else FindingSeverity.WARNING,
             configuration,
             f"failurePolicy Fail for pods of namespace {namespace}",
-            why="once all managers are down, their own pods cannot be created any more"
+            why="once all managers are down, their own pods can no longer be created"
             if own
             else "once all managers are down, pods of the cluster's own components cannot be created",
             do=(
@@ -367,7 +367,7 @@ def check_admission(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             yield Finding.notice(
                 about,
                 f"not tried: {trial.message}",
-                do=("ask somebody who may create pods to run: koordinator doctor --check admission",),
+                do=("ask a user who may create pods to run: koordinator doctor --check admission",),
             )
             return
     if tried.good.outcome is TrialOutcome.REFUSED:
@@ -387,7 +387,7 @@ def check_admission(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         yield Finding.error(
             about,
             "a pod that breaks the rules (batch resources without QoS BE) is accepted",
-            why="the validating webhook is not asked, or does not answer and its failurePolicy is Ignore",
+            why="the validating webhook is not called, or does not answer and its failurePolicy is Ignore",
             do=_steps(snapshot),
         )
 
@@ -408,7 +408,7 @@ def _unchanged(snapshot: ClusterSnapshot, trial: AdmissionTrial, about: str) -> 
     yield Finding.error(
         about,
         f"a batch pod does not get annotation {labels.EXTENDED_RESOURCE_SPEC}",
-        why="the mutating webhook is not asked, or does not answer and its failurePolicy is Ignore: profiles "
+        why="the mutating webhook is not called, or does not answer and its failurePolicy is Ignore: profiles "
         "do nothing, and the node agent cannot limit batch pods",
         do=_steps(snapshot),
     )
@@ -424,11 +424,11 @@ def _unreachable_in_trial(snapshot: ClusterSnapshot, tried: AdmissionTest, about
             about,
             f"webhook {webhook} cannot be called: {trial.message}"
             if webhook
-            else f"the API server does not answer when a pod is created: {trial.message}",
+            else f"the API server does not answer requests to create a pod: {trial.message}",
             why="no pod can be created there while its failurePolicy is Fail"
             if webhook
-            else "a webhook that hangs holds every creation up for its timeoutSeconds",
-            do=_steps(snapshot) if ours else (f"it is not ours; see who installed {webhook}",),
+            else "a webhook that hangs delays every creation by its timeoutSeconds",
+            do=_steps(snapshot) if ours else (f"{webhook} is not Koordinator's; ask its owner",),
         )
 
 

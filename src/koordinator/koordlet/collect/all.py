@@ -94,7 +94,7 @@ def collectors(shared: Shared) -> list[Collector]:
     if not gates.is_on(cold_pages.OWNER):
         shared.executor.restore(cold_pages.OWNER)  # a former run may have switched the kernel's scanner on
     if config.used_interval_s < INTERVAL_S_MIN:
-        log.warning("nothing is collected", extra={"used_interval_s": config.used_interval_s})
+        log.warning("collection is off", extra={"used_interval_s": config.used_interval_s})
         return []
     known = LatestSamples()
     scan = GroupScan(shared.host.cgroups, lambda: _cpu_count(shared))
@@ -112,7 +112,7 @@ def collectors(shared: Shared) -> list[Collector]:
     if gates.is_on("CPICollector"):
         found.append(CPI(shared))
     if gates.is_on("Libpfm4"):
-        log.info("gate Libpfm4 has no effect: cycles and instructions are always counted as a group")
+        log.info("gate Libpfm4 has no effect: cycles and instructions are always counted as one group")
     if gates.is_on("PSICollector"):
         found.append(PressureCollector(shared))
     if gates.is_on("ColdPageCollector"):
@@ -123,7 +123,9 @@ def collectors(shared: Shared) -> list[Collector]:
         found.append(StorageInfo(shared))
     off = [each for each in found if each.interval_s <= 0]
     if off:
-        log.warning("collectors without interval are off", extra={"collectors": [each.name for each in off]})
+        log.warning(
+            "collectors without an interval are off", extra={"collectors": [each.name for each in off]}
+        )
     return [each for each in found if each.interval_s > 0]
 
 
@@ -167,7 +169,7 @@ class CollectorRunner:
                 for started in self._started.values():
                     await started.wait()
         except TimeoutError:
-            log.warning("started without waiting for all collectors", extra={"missing": self.missing})
+            log.warning("started before all collectors were ready", extra={"missing": self.missing})
         return self.missing
 
     async def _repeat(self, collectors: list[Collector]) -> None:

@@ -231,7 +231,7 @@ class ResctrlMonitors:
             try:
                 monitors = self._shared.host.resctrl.monitors(group)
             except ContentError as error:
-                log.debug("resctrl group left out", extra={"group": group, "problem": str(error)})
+                log.debug("resctrl group skipped", extra={"group": group, "problem": str(error)})
                 continue
             for cache, counted in (monitors or {}).items():
                 names = {"qos": group, "cache_id": str(cache)}

@@ -56,7 +56,7 @@ class DeviceDaemon:
         try:
             config = self._configure()
         except KoordinatorError as error:
-            log.warning("configuration not read again", extra={"problem": str(error)})
+            log.warning("configuration not reloaded", extra={"problem": str(error)})
         else:
             if config.output != self._config.output:
                 self._remove()
@@ -105,11 +105,11 @@ class DeviceDaemon:
         ]
 
     async def _ask(self, vendor: Vendor, cards: list[PCIDevice]) -> None:
-        """A tool that fails leaves what it told before."""
+        """Run the vendor's tool; if it fails, keep its last values."""
         try:
             self._found[vendor.name] = await vendor.read(self._run_tool, cards)
         except ToolError as error:
-            log.warning("%s cards stay as they were told before", vendor.name, extra={"problem": str(error)})
+            log.warning("%s cards keep their last values", vendor.name, extra={"problem": str(error)})
 
     async def _run_tool(self, command: Sequence[str]) -> str:
         root = self._config.host_root.rstrip("/")

@@ -78,7 +78,7 @@ class RuntimeHooks:
         for hook in self._hooks:
             if hook.needs_runtime:
                 log.warning(
-                    "gate %s is on, but no container runtime asks hooks: containers get nothing of it",
+                    "gate %s has no effect: no container runtime calls the hooks",
                     hook.name,
                 )
         for hook in self._off:

@@ -254,7 +254,7 @@ class Reconciler:
             if len(self._problems) >= _PROBLEMS_MAX:
                 self._problems.clear()
             self._problems[what] = problem
-            log.warning("hook gave no answer", extra={"what": what, "problem": problem})
+            log.warning("hook failed", extra={"what": what, "problem": problem})
 
 
 def updates_of(response: HookResponse, group: str, reason: str) -> Iterator[Update]:

@@ -303,5 +303,5 @@ class TCNetworkQoS(Hook):
 
     def _tell(self, problem: str) -> None:
         if problem != self._problem:
-            log.warning("network QoS not carried out", extra={"problem": problem})
+            log.warning("network QoS not applied", extra={"problem": problem})
         self._problem = problem

@@ -129,7 +129,7 @@ class TerwayQoS(Hook):
     def _tell(self, path: str, problem: str) -> None:
         """Say once that Terway hears nothing: its directory may not be mounted into our container."""
         if problem and problem != self._problems.get(path):
-            log.warning("Terway not told", extra={"problem": problem})
+            log.warning("Terway configuration not written", extra={"problem": problem})
         self._problems[path] = problem
 
     def _directory(self) -> str:

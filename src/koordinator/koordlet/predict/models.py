@@ -147,7 +147,7 @@ class CheckpointFiles:
             self._failed(problem_of(path, error))
             return False
         if self.problem is not None:
-            log.info("checkpoints are written again", extra={"path": self._directory})
+            log.info("checkpoint writes recovered", extra={"path": self._directory})
             self.problem = None
         return True
 
@@ -171,7 +171,7 @@ class CheckpointFiles:
 
     def _failed(self, problem: FileProblem) -> None:
         if self.problem is None or self.problem.failure is not problem.failure:
-            log.warning("checkpoints not written, models are kept in memory", extra={"problem": str(problem)})
+            log.warning("checkpoints not written; models are in memory only", extra={"problem": str(problem)})
         self.problem = problem
 
 

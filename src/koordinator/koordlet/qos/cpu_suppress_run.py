@@ -317,7 +317,7 @@ class CPUSuppress:
                 try:
                     self._facts = of_node(view.cpu, view.topology, pods.holders)
                 except (ProtocolError, CPUSetError) as error:
-                    log.warning("topology cannot be used", extra={"error": str(error)})
+                    log.warning("CPU topology invalid", extra={"error": str(error)})
         return self._facts
 
     def _amount(self, strategy: ResourceThresholdStrategy, capacity_milli: int) -> SuppressAmount | None:

@@ -128,7 +128,7 @@ def _decoded(spec: NodeSLOSpec, gate: str, view: type[S]) -> S | None:
     try:
         return decode.from_builtins(raw, view)
     except msgspec.ValidationError as error:
-        log.warning("settings of eviction not usable", extra={"feature": gate, "problem": str(error)})
+        log.warning("eviction settings invalid", extra={"feature": gate, "problem": str(error)})
         return None
 
 

@@ -109,7 +109,7 @@ class PSIEvict(EvictionStrategy):
         group = cgroup_layout.class_dir(self._shared.view.driver, KubeQoS.GUARANTEED)  # the group of all pods
         stall = self._stall(Knob.MEMORY_PRESSURE, group)
         if stall is None and not self._is_told:
-            log.warning("no eviction by pressure: the kernel tells none", extra={"group": group})
+            log.warning("eviction by pressure is off: the kernel reports no PSI", extra={"group": group})
         self._is_told = stall is None
         return stall.full if stall is not None else None
 

@@ -289,7 +289,7 @@ class ResctrlStrategy:
     def _tell(self, what: str, problem: FileProblem | None, detail: str = "") -> None:
         text = " ".join(filter(None, (str(problem) if problem is not None else "", detail)))
         if text and self._reported.get(what) != text:
-            log.warning("resctrl not as wanted", extra={"what": what, "problem": text})
+            log.warning("resctrl not applied", extra={"what": what, "problem": text})
         if text:
             self._reported[what] = text
         else:

@@ -184,7 +184,7 @@ class SystemConfigStrategy:
 
     def _tell(self, problems: frozenset[str]) -> None:
         for problem in sorted(problems - self._reported):
-            log.warning("kernel not set as configured", extra={"problem": problem})
+            log.warning("kernel settings not applied", extra={"problem": problem})
         self._reported = problems
 
 

@@ -227,7 +227,7 @@ class DeviceReporter:
                 self._written = await request
         except (errors.Conflict, errors.AlreadyExists, errors.NotFound) as error:
             self._written = None
-            log.debug("devices not written, the cache was behind: %s", error)
+            log.debug("devices not written, the cache was stale: %s", error)
         except (errors.ApiError, TimeoutError) as error:
             self._outage.failed(error, now_s)
         else:

@@ -154,7 +154,7 @@ class NodeMetricReporter:
             async with asyncio.timeout(WRITE_S_MAX):
                 await retry_on_conflict(attempt, self._shared.rng, on=(errors.Conflict,))
         except errors.NotFound:
-            log.debug("NodeMetric %s is gone, report dropped", self._shared.config.node_name)
+            log.debug("NodeMetric %s was deleted, report dropped", self._shared.config.node_name)
         except (errors.ApiError, TimeoutError) as error:
             self._outage.failed(error)
             return

@@ -167,7 +167,7 @@ class PodResourcesProxy:
                 return
             await server.start()
             self._outage.ended()
-            log.info("pod-resources proxy listens", extra={"path": self.path})
+            log.info("pod-resources proxy started", extra={"path": self.path})
             try:
                 while os.path.exists(self.path):  # noqa: ASYNC110 - nobody tells us of its end
                     await asyncio.sleep(CHECK_S)

@@ -162,7 +162,7 @@ class TopologyReporter:
         for part, problem in problems.items():
             if self._problems.get(part) == problem:
                 continue
-            log.warning("topology is reported without %s: %s", part, problem, extra={"part": part})
+            log.warning("topology reported without %s: %s", part, problem, extra={"part": part})
             node: Object | None = self._shared.view.node
             if part in _TOLD_BY_EVENT and node is not None:
                 self._shared.events.warning(node, INVALID_ANNOTATION, f"{problem}; it counts as absent")
@@ -185,7 +185,7 @@ class TopologyReporter:
                 written = await self._write(stored, patch, wanted)
         except (errors.Conflict, errors.AlreadyExists, errors.NotFound) as error:
             self._written = None
-            log.debug("topology not written, the cache was behind: %s", error)
+            log.debug("topology not written, the cache was stale: %s", error)
             return
         except (errors.ApiError, TimeoutError) as error:
             self._outage.failed(error, now_s)

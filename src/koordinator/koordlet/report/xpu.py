@@ -115,4 +115,4 @@ class XPUFiles:
     def _tell(self, name: str, problem: str) -> None:
         if self._reported.get(name) != problem:
             self._reported[name] = problem
-            log.warning("accelerators of a file stay as it told them before", extra={"problem": problem})
+            log.warning("accelerators of a file keep their last values", extra={"problem": problem})

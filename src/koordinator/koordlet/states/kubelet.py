@@ -71,7 +71,7 @@ class NodeKubelet:
                 on_answer=functools.partial(_tell, self._metrics),
                 authorization=self._authorization if self._identity.authorization is not None else None,
             )
-            log.info("kubelet reached by its Node", extra={"url": found.url})
+            log.info("kubelet address taken from the Node", extra={"url": found.url})
         return self._client
 
     async def _authorization(self) -> str:

@@ -120,7 +120,9 @@ class NodeState(FollowedState[Node]):
             try:
                 gauge.set(quantity.milli(raw) / 1000 if unit == "core" else quantity.value(raw), name, unit)
             except QuantityError as error:
-                log.debug("allocatable not told", extra={"resource": name, "problem": str(error)})
+                log.debug(
+                    "allocatable not reported in metrics", extra={"resource": name, "problem": str(error)}
+                )
 
 
 def _described(node: Node) -> tuple[dict[str, str], dict[str, str]]:
@@ -294,7 +296,7 @@ class NodeSLOState(FollowedState[AnyNodeSLO]):
         view = self._shared.view
         if spec != view.slo:
             view.slo = spec
-            log.info("policies of the node changed", extra={"node": self._shared.config.node_name})
+            log.info("node policies changed", extra={"node": self._shared.config.node_name})
             view.changed(Topic.NODE_SLO)
 
     def _refuse(self, problem: str) -> None:
@@ -304,12 +306,12 @@ class NodeSLOState(FollowedState[AnyNodeSLO]):
         why, found, field = problem.rpartition(" - at ")
         where = field.strip("`").replace("$", "spec", 1) if found else "spec"
         message = f"NodeSLO {self._shared.config.node_name}: {where}: {why or problem}; {kept}"
-        log.warning("policies of the node refused", extra={"problem": message})
+        log.warning("node policies rejected", extra={"problem": message})
         self._shared.events.warning(self._node(), INVALID, message)
 
     def _deleted(self, found: AnyNodeSLO) -> None:
         self._stay()
-        log.warning("NodeSLO deleted: its policies stay in force for a while", extra={"seconds": DELETED_S})
+        log.warning("NodeSLO deleted: its policies apply for a while longer", extra={"seconds": DELETED_S})
         self._ending = asyncio.get_running_loop().call_later(DELETED_S, self._end)
 
     def _end(self) -> None:

@@ -185,12 +185,12 @@ async def settle_driver(shared: Shared) -> None:
         found = await find_driver(shared.host, None if shared.config.kubelet.no_config else shared.kubelet)
         if found is not None or loop.time() >= until_s:
             break
-        log.info("cgroup driver of the kubelet not found yet", extra={"again_s": DRIVER_RETRY_S})
+        log.info("cgroup driver of the kubelet not detected yet", extra={"again_s": DRIVER_RETRY_S})
         await asyncio.sleep(DRIVER_RETRY_S)
     shared.view.driver = found or FALLBACK
     if found is None:
         log.warning(
-            "cgroup driver of the kubelet not found: taken for systemd", extra={"waited_s": DRIVER_WAIT_S}
+            "cgroup driver of the kubelet not detected: systemd is assumed", extra={"waited_s": DRIVER_WAIT_S}
         )
 
 
@@ -199,18 +199,18 @@ async def find_driver(host: Host, kubelet: Kubelet | None) -> Driver | None:
     sign."""
     found = cgroup_driver(host.cgroups, host.processes, host.roots)
     if found.driver is not None:
-        log.info("cgroup driver found", extra={"driver": found.driver, "by": found.source})
+        log.info("cgroup driver detected", extra={"driver": found.driver, "by": found.source})
         return found.driver
     if kubelet is None:
         return None
     try:
         told = (await kubelet.config()).get("cgroupDriver") or Driver.CGROUPFS
     except KubeletError as error:
-        log.debug("kubelet did not tell its cgroup driver", extra={"problem": str(error)})
+        log.debug("kubelet did not report its cgroup driver", extra={"problem": str(error)})
         return None
     if told not in (Driver.CGROUPFS, Driver.SYSTEMD):
         return None
-    log.info("cgroup driver found", extra={"driver": told, "by": "the kubelet's configuration"})
+    log.info("cgroup driver detected", extra={"driver": told, "by": "the kubelet's configuration"})
     return Driver(told)
 
 
@@ -261,7 +261,7 @@ def _tell_amounts(gauge: NodeGauge, amounts: ResourceList, labels: tuple[str, ..
         try:
             gauge.set(quantity.value(raw), resource, unit, *labels)
         except QuantityError as error:
-            log.debug("amount not told", extra={"resource": resource, "problem": str(error)})
+            log.debug("amount not reported in metrics", extra={"resource": resource, "problem": str(error)})
 
 
 class PodsState:
@@ -290,7 +290,7 @@ class PodsState:
     async def run(self) -> NoReturn:
         """Ask the kubelet again and again, and watch groups meanwhile."""
         if not self.is_required:
-            log.warning("pods are not asked for: kubelet-sync-interval is not above 0")
+            log.warning("pods are not read: kubelet-sync-interval is not above 0")
             await asyncio.Event().wait()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._poll(), name="pods of the kubelet")
@@ -323,14 +323,14 @@ class PodsState:
             self._missed("the kubelet lists no pods although some run: it has just started, perhaps")
             return
         if self.trouble:
-            log.info("pods of the kubelet known", extra={"pods": len(pods)})
+            log.info("pods read from the kubelet", extra={"pods": len(pods)})
         self.trouble = ""
         self._take(self._records(pods))
 
     def _missed(self, trouble: str) -> None:
         if trouble != self.trouble:
             facts = {"problem": trouble, "pods_kept": len(self._shared.view.pods)}
-            log.warning("pods of the kubelet not known", extra=facts)
+            log.warning("pods not read from the kubelet", extra=facts)
         self.trouble = trouble
 
     def _has_processes(self) -> bool:
@@ -359,7 +359,7 @@ class PodsState:
             if problems:
                 reported[uid] = "; ".join(problems)
                 if self._unreadable.get(uid) != reported[uid]:
-                    log.warning("pod cannot be read", extra={"pod": pod.key, "problem": reported[uid]})
+                    log.warning("pod invalid", extra={"pod": pod.key, "problem": reported[uid]})
         self._unreadable = reported
         return records
 
@@ -383,7 +383,7 @@ class PodsState:
         try:
             inotify = Inotify(self._shared.host.syscalls)
         except OSError as error:
-            log.info("groups are not watched, pods are asked for only", extra={"problem": str(error)})
+            log.info("cgroups are not watched; pods are only polled", extra={"problem": str(error)})
             await asyncio.Event().wait()
             raise
         with inotify:

@@ -335,7 +335,7 @@ class Executor(FileWriter):
                 self._warned.clear()
             self._warned[key] = result.problem
             facts = {"owner": owner, "outcome": result.outcome.name, "problem": result.problem}
-            log.warning("group not updated", extra=facts)
+            log.warning("cgroup not updated", extra=facts)
 
 
 def _key(update: Update) -> _Key:

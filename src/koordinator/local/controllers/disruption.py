@@ -236,5 +236,7 @@ def _selects(budget: PodDisruptionBudget, pod: Pod) -> bool:
     try:
         return label_selector.matches(selector, pod.metadata.labels)
     except ProtocolError as error:
-        log.warning("budget selects nothing", extra={"budget": budget.key, "error": str(error)})
+        log.warning(
+            "PodDisruptionBudget has an invalid selector", extra={"budget": budget.key, "error": str(error)}
+        )
         return False

@@ -175,7 +175,7 @@ class NodeLifecycleController:
         conditions = silent_conditions(node, clock.rfc3339(now_s))
         if await self._patch(node, {"status": {"conditions": msgspec.to_builtins(conditions)}}, "status"):
             name = node.metadata.name
-            log.warning("node silent", extra={"node": name, "grace_s": self._settings.grace_s})
+            log.warning("node stopped reporting", extra={"node": name, "grace_s": self._settings.grace_s})
             self._events.normal(node, "NodeNotReady", f"Node {name} status is now: NodeNotReady")
 
     def _zones(self, nodes: Iterable[Node], now_s: float) -> Mapping[str, TokenBucket | None]:

@@ -139,7 +139,7 @@ def telling_bad_input(
             obj = informer.get(key[1], key[0])
             if obj is not None and not is_deleting(obj):
                 events.warning(obj, "InvalidSpec", f"{_name(obj)}: {error}")
-            log.warning("object makes no sense", extra={"object": f"{key[0]}/{key[1]}", "error": str(error)})
+            log.warning("object invalid", extra={"object": f"{key[0]}/{key[1]}", "error": str(error)})
             return None
 
     return guarded

@@ -164,7 +164,7 @@ class ResourceClaimController(ControllerLoop):
             self._events.warning(pod, "FailedResourceClaimCreation", message)
             raise
         self._made[pod.metadata.uid, wanted.name] = made
-        log.info("claim made", extra={"pod": pod.key, "claim": made.key})
+        log.info("claim created", extra={"pod": pod.key, "claim": made.key})
         return made
 
     # Claims of pods that are done

@@ -426,7 +426,7 @@ class HollowNodes:
         try:
             await write
         except (errors.NotFound, errors.Conflict):
-            log.debug("write skipped: object changed or gone", extra={"pod": about.key if about else ""})
+            log.debug("write skipped: object changed or deleted", extra={"pod": about.key if about else ""})
         except errors.ApiError as error:
             self.guard.failed(error)
             return False

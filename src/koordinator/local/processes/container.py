@@ -328,7 +328,7 @@ class ContainerLife:
         try:
             await self._services.groups.remove(self.group)
         except GroupError as error:  # a process that hangs in the kernel; the pod's end tries again
-            log.warning("group left behind: %s", error)
+            log.warning("cgroup not removed: %s", error)
 
     async def _pause(self, ended: Terminated) -> None:
         """Wait as long as the back-off says, then count a restart."""

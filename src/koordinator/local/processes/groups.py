@@ -326,7 +326,7 @@ class PodGroups:
         for group in sorted(made, key=lambda each: -each.count("/")):
             problem = self.cgroups.remove(group)
             if problem is not None and problem.failure is not FileFailure.GONE:
-                log.debug("a group is left: others use it", extra={"problem": str(problem)})
+                log.debug("cgroup not removed: still in use", extra={"problem": str(problem)})
 
     def _remove_directories(self, group: str) -> FileProblem | None:
         below = {each for one in self._hierarchies() for each in self.cgroups.walk(group, _DEPTH_MAX, one)}

@@ -213,7 +213,7 @@ class ProcessNode:
         left = self._claims.left_over()
         if left is not None:
             if self.groups.exists():
-                log.warning("left-overs of process %d are removed", left.pid)
+                log.warning("removing leftovers of process %d", left.pid)
                 await self.groups.remove(self.groups.root)
             if left.folder:
                 shutil.rmtree(left.folder, ignore_errors=True)
@@ -280,7 +280,7 @@ class ProcessNode:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             await self.groups.remove(self.groups.root)
         except GroupError as error:
-            log.error("groups left behind: %s", error)
+            log.error("cgroups not removed: %s", error)
             return
         self.groups.remove_parents(self._parents)
         shutil.rmtree(self._config.folder, ignore_errors=True)
@@ -294,7 +294,7 @@ class ProcessNode:
         try:
             pod = KubeletPod(raw)
         except msgspec.ValidationError as error:
-            log.error("pod %s does not fit what this node understands: %s", raw.key, error)
+            log.error("pod %s not supported by this node: %s", raw.key, error)
             return
         self._known[pod.uid] = pod
         if worker is not None:
@@ -349,7 +349,7 @@ class ProcessNode:
             try:
                 self.groups.set_amounts(self.groups.class_group(kube_qos), wanted)
             except GroupError as error:
-                log.warning("shares of a class not written: %s", error)
+                log.warning("CPU shares of a QoS group not written: %s", error)
             else:
                 self._class_amounts[kube_qos] = wanted
 

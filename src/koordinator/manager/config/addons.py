@@ -76,20 +76,20 @@ def read_entries(entries: Iterable[metadata.EntryPoint]) -> Addons:
     for entry in entries:
         found = attempt(entry.load)
         if isinstance(found, Exception):
-            log.warning("add-on not usable", extra={"addon": entry.name, "error": repr(found)})
+            log.warning("add-on invalid", extra={"addon": entry.name, "error": repr(found)})
         elif isinstance(found, ColocationAddon):
             colocation.setdefault(found.name, []).append(found)
         elif isinstance(found, NodeSLOAddon):
             node_slo.setdefault(found.name, []).append(found)
         else:
-            log.warning("add-on not usable", extra={"addon": entry.name, "error": f"{entry.value} is none"})
+            log.warning("add-on invalid", extra={"addon": entry.name, "error": f"{entry.value} is none"})
     return Addons(_single(node_slo), _single(colocation))
 
 
 def _single(found: Mapping[str, list[Any]]) -> tuple[Any, ...]:
     for name, several in found.items():
         if len(several) > 1:
-            log.warning("add-on not usable", extra={"addon": name, "error": "several packages offer it"})
+            log.warning("add-on invalid", extra={"addon": name, "error": "several packages offer it"})
     return tuple(several[0] for _, several in sorted(found.items()) if len(several) == 1)
 
 

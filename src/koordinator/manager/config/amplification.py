@@ -76,7 +76,7 @@ def raw_allocatable(node: Node) -> ResourceList:
         raw = node_annotations.RAW_ALLOCATABLE.read(annotations, f"Node {node.key}") or {}
         return {name: raw[name] for name in _NATIVE if name in raw and quantity.of(raw[name]).nanos >= 0}
     except (ProtocolError, quantity.QuantityError) as error:
-        log.warning("amplified allocatable taken as it is", extra={"node": node.key, "error": str(error)})
+        log.warning("amplified allocatable used unchanged", extra={"node": node.key, "error": str(error)})
         return {}
 
 

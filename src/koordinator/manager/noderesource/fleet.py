@@ -161,5 +161,5 @@ def _pod_facts(pod: Pod) -> AccountedPod | None:
         return account.pod_facts(pod)
     except QuantityError as error:
         # What it uses counts all the same; the API server lets no such pod in.
-        log.warning("request of pod counted as nothing", extra={"pod": pod.key, "error": str(error)})
+        log.warning("request of pod counted as 0", extra={"pod": pod.key, "error": str(error)})
         return AccountedPod(is_high_priority=True, request=account.ZERO)

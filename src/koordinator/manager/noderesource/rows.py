@@ -362,7 +362,7 @@ class NodeRow(msgspec.Struct):
                             quantity.value(amount)
             self.zone_capacities = capacities if tell_amounts(found.zones) else []
         except QuantityError as error:
-            log.warning("zones left as they are", extra={"node": self.name, "error": str(error)})
+            log.warning("zones left unchanged", extra={"node": self.name, "error": str(error)})
         try:
             self.cpu = CPU_BASIC_INFO.read(found.metadata.annotations, f"NodeResourceTopology {self.name}")
         except ProtocolError as error:

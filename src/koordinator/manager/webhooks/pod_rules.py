@@ -326,7 +326,7 @@ class LabelRulesSource:
             self._gone(None)
         except (ApiError, TimeoutError) as error:
             facts = {"config_map": f"{self._namespace}/{self._name}", "error": str(error)}
-            log.warning("label rules not read, the last ones stay", extra=facts)
+            log.warning("label rules not read, the last ones apply", extra=facts)
         else:
             self._sync(found)
 
@@ -341,7 +341,7 @@ class LabelRulesSource:
         outcome = sync(self.rules, found.data)
         self.rules = outcome.rules
         if outcome.problem and outcome.problem != self._problem:
-            log.warning("label rules not used", extra={"problem": outcome.problem})
+            log.warning("label rules invalid", extra={"problem": outcome.problem})
             self._events.warning(found, REASON, outcome.problem)
         self._problem = outcome.problem
 

@@ -301,5 +301,5 @@ class PodBindingHandler:
             self._decisions.inc(decision.value)
         if decision in (BindingVerdict.DRY_RUN, BindingVerdict.DENIED):
             facts = {"user": user, "pod": f"{request.namespace}/{request.name}", "decision": decision.value}
-            log.warning("binding by a user who is not allowed to", extra=facts)
+            log.warning("binding by a user without permission", extra=facts)
         return ALLOWED if decision.allowed else denied(DENIAL, 403)

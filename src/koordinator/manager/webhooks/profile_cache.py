@@ -85,7 +85,7 @@ class RecentLookup(Generic[T]):
             return None
         except (ApiError, TimeoutError) as error:
             facts = {"kind": view.resource.kind, "object": name, "error": str(error) or type(error).__name__}
-            log.warning("object not looked up", extra=facts)
+            log.warning("object lookup failed", extra=facts)
             return None
 
 
@@ -160,7 +160,7 @@ class ProfileCache:
             (REASON_BROKEN, compiled.broken, before and before.broken),
         ):
             if defect is not None and defect != known:
-                log.warning("profile not usable", extra={"profile": name, "problem": str(defect)})
+                log.warning("profile invalid", extra={"profile": name, "problem": str(defect)})
                 self._events.warning(profile, reason, str(defect))
 
     def _replace(self, old: ClusterColocationProfile, new: ClusterColocationProfile) -> None:

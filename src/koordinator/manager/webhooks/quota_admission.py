@@ -77,7 +77,7 @@ class ParentLookUp:
             async with asyncio.timeout(LOOK_UP_S):
                 stored = await self._stored(name, before.namespace if before else quota.metadata.namespace)
         except (ApiError, TimeoutError) as error:
-            log.warning("quota not looked up", extra={"quota": name, "error": str(error)})
+            log.warning("quota lookup failed", extra={"quota": name, "error": str(error)})
             return False
         for found in stored:
             self._topology.learn(found)

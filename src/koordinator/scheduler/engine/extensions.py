@@ -294,7 +294,8 @@ def _only(found: tuple[P, ...]) -> P | None:
     """Return the first: the others are ignored, and somebody should know."""
     for other in found[1:]:
         log.warning(
-            "plugin ignored: another one chooses nodes", extra={"plugin": other.name, "used": found[0].name}
+            "plugin ignored: another plugin already chooses nodes",
+            extra={"plugin": other.name, "used": found[0].name},
         )
     return found[0] if found else None
 

@@ -79,7 +79,7 @@ def read_entries(
             found = f"{taken[entry.name]} and {source} both offer it"
             plugins.pop(entry.name, None)
         if isinstance(found, str):
-            log.warning("plugin not usable: %s", found, extra={"plugin": entry.name, "source": source})
+            log.warning("plugin not loaded: %s", found, extra={"plugin": entry.name, "source": source})
             if entry.name not in built_in:
                 unusable[entry.name] = found
         else:

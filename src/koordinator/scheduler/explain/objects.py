@@ -271,7 +271,7 @@ class ExplanationObjects:
             try:
                 await self._cluster.delete(ScheduleExplanation, name, namespace, uid=asked.metadata.uid)
             except errors.NotFound:
-                log.debug("explanation was deleted by somebody else", extra={"explanation": asked.key})
+                log.debug("explanation was already deleted", extra={"explanation": asked.key})
             return None
         status = await self.answer(asked)
         if self._is_news(asked.status, status, now_s):
@@ -296,7 +296,7 @@ class ExplanationObjects:
                 ScheduleExplanation, meta.name, patch, meta.namespace, subresource="status"
             )
         except errors.NotFound:
-            log.debug("explanation is gone", extra={"explanation": asked.key})
+            log.debug("explanation was deleted", extra={"explanation": asked.key})
 
     async def answer(self, asked: ScheduleExplanation) -> ScheduleExplanationStatus:
         """Return the status without its time. Other tasks get their turn between the domains."""

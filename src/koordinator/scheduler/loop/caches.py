@@ -93,7 +93,7 @@ async def _first_list(
     while not informer.synced.is_set():
         if isinstance(informer.guard.last_error, without):
             facts = {"resource": informer.view.resource.qualified, "reason": str(informer.guard.last_error)}
-            log.warning("resource not served: going on without", extra=facts)
+            log.warning("resource not served: continuing without it", extra=facts)
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SYNC_POLL_S):

@@ -81,7 +81,7 @@ class EventHandlers:
             aspect = self._table.set_node(node)
         except ProtocolError as error:
             # The node keeps its last readable state; one that never had any takes no pods.
-            log.warning("node not readable: %s", error, extra={"node": node.metadata.name})
+            log.warning("node invalid: %s", error, extra={"node": node.metadata.name})
             return
         row = self._table.row_of(node.metadata.name)
         if NodeAspect.ADDED in aspect:

@@ -115,7 +115,7 @@ def _add_metrics(app: web.Application, scheduler: Scheduler, options: HttpOption
             try:
                 found.add(pod)
             except QuantityError as error:
-                log.debug("pod left out of the resource metrics: %s", error, extra={"pod": pod.key})
+                log.debug("pod skipped in resource metrics: %s", error, extra={"pod": pod.key})
             if number % PODS_PER_TURN == 0:
                 await asyncio.sleep(0)  # pods are scheduled meanwhile
         return _metrics_text(found.text())

@@ -87,7 +87,7 @@ def loads(
                 found.append(load_of(node, pods_of.get(name, ()), metric.status, names))
         except ValueError as error:  # a time or a quantity
             log.warning(
-                "node left out: its NodeMetric is malformed", extra={"node": name, "error": str(error)}
+                "node skipped: its NodeMetric is malformed", extra={"node": name, "error": str(error)}
             )
     return found
 

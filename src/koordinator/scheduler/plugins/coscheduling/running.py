@@ -95,7 +95,7 @@ class RunningGangs:
         found = handle.shared(cls, lambda first: cls(first, args))
         if defaults_of(args) != defaults_of(found.args):
             log.warning(
-                "Coscheduling: defaultTimeout and defaultMatchPolicy of the first profile count in all of them"
+                "Coscheduling: defaultTimeout and defaultMatchPolicy of the first profile apply to all profiles"
             )
         return found
 

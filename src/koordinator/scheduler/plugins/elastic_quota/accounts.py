@@ -328,7 +328,7 @@ class QuotaAccounts(RowKeeper):
             if getattr(args, field.name) != getattr(counting, field.name)
         ]
         if differing:
-            log.warning("ElasticQuota: %s of the first profile count in all of them", ", ".join(differing))
+            log.warning("ElasticQuota: %s of the first profile apply to all profiles", ", ".join(differing))
         return counting
 
     def _quota_set(self, quota: ElasticQuota) -> None:
@@ -382,5 +382,5 @@ class QuotaAccounts(RowKeeper):
                 except errors.ApiError as error:
                     log.warning("reserved quota not created", extra={"quota": name, "error": str(error)})
             except errors.ApiError as error:
-                log.warning("reserved quota not looked at", extra={"quota": name, "error": str(error)})
+                log.warning("reserved quota not read", extra={"quota": name, "error": str(error)})
         await asyncio.Event().wait()

@@ -171,7 +171,9 @@ class QuotaBook:
         if quota.metadata.deletion_timestamp is not None:
             return False
         if known is not None and known.metadata.namespace != quota.metadata.namespace:
-            log.warning("quota ignored: its name is taken", extra={"quota": quota.key, "by": known.key})
+            log.warning(
+                "quota ignored: another quota has its name", extra={"quota": quota.key, "by": known.key}
+            )
             return False
         if name == labels.ROOT_QUOTA_NAME or (
             known is not None and _says_the_same(known, quota) and not self._hooks.see_change(known, quota)
@@ -182,9 +184,7 @@ class QuotaBook:
         try:
             spec = QuotaSpec.of(quota)
         except (QuantityError, ProtocolError) as error:
-            log.warning(
-                "quota keeps its last readable state", extra={"quota": quota.key, "error": str(error)}
-            )
+            log.warning("quota keeps its last valid state", extra={"quota": quota.key, "error": str(error)})
             return False
         self.objects[name] = quota
         own = quota.metadata.labels
@@ -410,7 +410,7 @@ class QuotaBook:
         try:
             self._capacity.update(node.metadata.name, resource_list.of(node.status.allocatable))
         except QuantityError as error:
-            log.warning("node keeps its last readable amounts", extra={"node": node.key, "error": str(error)})
+            log.warning("node keeps its last valid amounts", extra={"node": node.key, "error": str(error)})
             return
         self.forest.set_capacity(self._capacity.total)
 
@@ -439,7 +439,7 @@ def _root_of(quota: ElasticQuota) -> TreeRoot | None:
             return None
         return TreeRoot(resource_list.of(total), not quota_labels.ignores_default_tree(own))
     except (ProtocolError, QuantityError) as error:
-        log.warning("the tree keeps its total", extra={"quota": quota.key, "error": str(error)})
+        log.warning("quota tree keeps its last total", extra={"quota": quota.key, "error": str(error)})
         return None
 
 

@@ -302,7 +302,7 @@ class LoadAwareScheduling(
             report = load.read_report(metric, self.policy.names, self._updated_s.get(name, NEVER_S))
         except (KoordinatorError, ValueError) as error:
             # The last readable report stays, and will expire.
-            log.warning("NodeMetric not readable: %s", error, extra={"node": name, "error": str(error)})
+            log.warning("NodeMetric invalid: %s", error, extra={"node": name, "error": str(error)})
             return
         self._updated_s[name] = report.updated_s
         self._load_at(row).set_report(report, include_system=self.policy.args.prod_usage_include_sys)

@@ -97,7 +97,7 @@ class NetworkTopologyManager:
         except TopologySpecError as error:
             self._problem = str(error)
             log.warning(
-                "network topology not understood, the former one stays",
+                "network topology invalid, the last valid one is used",
                 extra={"object": OBJECT_NAME, "field": "spec.networkTopologySpec", "reason": self._problem},
             )
             return

@@ -435,7 +435,7 @@ class NUMAAllocations(RowKeeper):
             try:
                 held = holdings.holding_of(pod.pod, pod.uid)
             except ProtocolError as problem:
-                log.warning("pod holds no CPUs that we know of: %s", problem, extra={"pod": pod.key})
+                log.warning("CPUs of pod unknown: %s", problem, extra={"pod": pod.key})
         changed = self._release(row, pod.uid) if held is None else self._hold(row, held)
         if changed:
             self._table.changes.add(row, RowChange.PODS)

@@ -398,7 +398,7 @@ class NodeNUMAResource(
         """A node's CPUs and NUMA nodes were reported."""
         options = options_of(new, self.books.topologies)
         for problem in options.problems:
-            log.warning("part of a report not readable: %s", problem, extra={"node": new.metadata.name})
+            log.warning("part of a topology report invalid: %s", problem, extra={"node": new.metadata.name})
         event = ClusterEvent.NODE_TOPOLOGY_ADDED if old is None else ClusterEvent.NODE_TOPOLOGY_UPDATED
         if self.books.set_report(new.metadata.name, options):
             self._happened(new.metadata.name, event, old, new)
