@@ -25,13 +25,14 @@ from koordinator.scheduler.plugins.device_share.allocate import (
 from koordinator.scheduler.plugins.device_share.hints import numa_hints
 from koordinator.scheduler.plugins.device_share.inventory import (
     DeviceLimits,
+    HeldDevice,
     NodeDevices,
     held_by,
     node_devices,
 )
-from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceRecord
+from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
 from koordinator.scheduler.plugins.device_share.request import RefusalKind, parse, per_gpu
-from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, allocate_reserved
+from koordinator.scheduler.plugins.device_share.reservations import allocate_reserved
 
 GIB = 1 << 30
 VF = {"rdma": DeviceHint(vf_selector=LabelSelector())}
@@ -177,14 +178,14 @@ def test_a_restricted_reservation_gives_only_what_its_owners_left(held: int, own
     owned = min(held, owned)
     part = {resources.GPU_CORE: held, resources.GPU_MEMORY_RATIO: held, resources.GPU_MEMORY: held * GIB}
     theirs = {resources.GPU_CORE: owned, resources.GPU_MEMORY_RATIO: owned, resources.GPU_MEMORY: owned * GIB}
-    reservation = ReservedDevices("r", {"gpu": {1: part}}, {"gpu": {1: theirs}}, is_restricted=True)
-    booked = [
-        {"gpu": [DeviceAllocation(minor=1, resources=dict(amounts))]}
-        for amounts in (part, theirs)
-        if any(amounts)
-    ]
+    record = NodeDeviceRecord()
+    record.set_idle(node_devices(device(), {}))
+    record.hold("r", {"gpu": [HeldDevice(1, part)]})
+    record.hold("owner", {"gpu": [HeldDevice(1, theirs)]}, "r")
+    reservation = record.reserved_by("r", is_restricted=True)
+    assert reservation is not None
 
-    result = allocate_reserved(node(*booked), pod({"percent": asked}), [reservation], is_required=True)
+    result = allocate_reserved(record.devices, pod({"percent": asked}), [reservation], is_required=True)
 
     assert result.decision.status.is_success == (asked <= held - owned)
     if result.decision.status.is_success:

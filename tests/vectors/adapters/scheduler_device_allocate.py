@@ -28,7 +28,7 @@ from koordinator.scheduler.plugins.device_share.inventory import (
     NodeDevices,
     VisibleDevice,
 )
-from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceRecord
+from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy, Picked, in_order
 from koordinator.scheduler.plugins.device_share.reservations import (
     ReservedDevices,
@@ -43,19 +43,25 @@ from tests.vectors.compare import exact
 Case = dict[str, Any]
 
 
-def _node(case: Case, booked: list[ReservedDevices]) -> NodeDevices:
+def _node(case: Case) -> NodeDeviceRecord:
     wire = case["device"]
     wire = case["fixtures"]["device"][wire] if isinstance(wire, str) else wire
     device = from_builtins({"metadata": {}, **wire}, Device)
-    pods = msgspec.convert(case.get("used", []), list[DeviceAllocations])
-    for reservation in booked:
-        pods += [_as_allocations(reservation.reserved), _as_allocations(reservation.used_by_owners)]
-    node = inventory.node_devices(device, case.get("nodeLabels", {}))
     record = NodeDeviceRecord()
-    record.set_idle(node)
-    for number, allocations in enumerate(pods):
-        record.hold(str(number), inventory.held_by(allocations))
-    return record.devices
+    record.set_idle(inventory.node_devices(device, case.get("nodeLabels", {})))
+    for number, allocations in enumerate(msgspec.convert(case.get("used", []), list[DeviceAllocations])):
+        record.hold(f"pod-{number}", inventory.held_by(allocations))
+    for uid, reservation in _reservations(case):
+        record.hold(uid, inventory.held_by(_as_allocations(_amounts_by_minor(reservation["reserved"]))))
+        owners = _as_allocations(_amounts_by_minor(reservation.get("usedByOwners", {})))
+        record.hold(f"owners of {uid}", inventory.held_by(owners), uid)
+    return record
+
+
+def _reservations(case: Case) -> list[tuple[str, Case]]:
+    """Reservations by name; one in a score has none."""
+    flat = case.get("reservations", []) + ([case["reservation"]] if "reservation" in case else [])
+    return [(each.get("name", "reserved"), each) for each in flat]
 
 
 def _as_allocations(by_type: Any) -> DeviceAllocations:
@@ -75,17 +81,15 @@ def _amounts_by_minor(flat: Case) -> dict[str, dict[int, dict[str, int]]]:
     }
 
 
-def _reservations(flat: list[Case]) -> list[ReservedDevices]:
-    return [
-        ReservedDevices(
-            reservation.get("name", ""),
-            _amounts_by_minor(reservation["reserved"]),
-            _amounts_by_minor(reservation.get("usedByOwners", {})),
-            reservation.get("matched", True),
-            reservation.get("policy", "") == "Restricted",
-        )
-        for reservation in flat
-    ]
+def _reserved(case: Case, record: NodeDeviceRecord) -> list[ReservedDevices]:
+    """Those that the pod may use; one that takes no notice of reservations, all."""
+    found = []
+    for uid, each in _reservations(case):
+        if each.get("matched", True) or pod_labels.is_reservation_ignored(case["pod"].get("labels", {})):
+            reserved = record.reserved_by(uid, is_restricted=each.get("policy", "") == "Restricted")
+            assert reserved is not None
+            found.append(reserved)
+    return found
 
 
 def _pod(case: Case) -> tuple[PodDevices, request.PodDeviceRequest]:
@@ -127,8 +131,8 @@ def _limits(case: Case, node: NodeDevices) -> DeviceLimits:
 def device_allocate(case: Case) -> Any:
     if case["op"] == "gate":
         return _gate(case)
-    booked = _reservations(case.get("reservations", []))
-    node = _node(case, booked)
+    record = _node(case)
+    booked, node = _reserved(case, record), record.devices
     pod, parsed = _pod(case)
     if not parsed.status.is_success:
         return _refused(parsed.status)
@@ -151,7 +155,11 @@ def device_allocate(case: Case) -> Any:
         decision, source = reserved.decision, reserved.reservation or "node"
     if not decision.status.is_success:
         return _refused(decision.status)
-    return {"ok": True, "allocations": _allocations(decision), **({"from": source} if booked else {})}
+    return {
+        "ok": True,
+        "allocations": _allocations(decision),
+        **({"from": source} if _reservations(case) else {}),
+    }
 
 
 def _refused(status: Status) -> Case:
@@ -210,9 +218,8 @@ def device_score(case: Case) -> Any:
     if case["op"] == "device":
         total, free = amounts_of(case["total"]), amounts_of(case["free"])
         return {"score": pick.device_score(strategy, amounts_of(case["request"]), total, free)}
-    held = [case["reservation"]] if "reservation" in case else []
-    booked = _reservations(held)
-    node = _node(case, booked)
+    record = _node(case)
+    booked, node = _reserved(case, record), record.devices
     limits = DeviceLimits(given_back=_amounts_by_minor(case.get("preemptible", {})))
     limits = within(booked[0], limits) if booked else limits
     return {"ok": True, "score": node_score(node, _pod(case)[0], strategy, limits)}

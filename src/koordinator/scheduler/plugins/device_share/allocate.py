@@ -247,7 +247,9 @@ class _Attempt:
         allowed = self.limits.allowed_vfs.get(device_type)
         if hint.vf_selector is None:
             return None
-        return VFChoice(hint.vf_selector, self.node.taken_vfs.get(device_type, frozenset()), allowed)
+        taken = self.node.taken_vfs.get(device_type, frozenset())
+        back = self.limits.given_back_vfs.get(device_type, {}).values()
+        return VFChoice(hint.vf_selector, taken.difference(*back), allowed)
 
     def _scorer(self, amounts: Mapping[str, int]) -> Scorer | None:
         strategy = self.options.strategy

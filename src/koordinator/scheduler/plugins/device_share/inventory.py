@@ -53,6 +53,8 @@ class DeviceLimits(msgspec.Struct, frozen=True):
     required: Mapping[str, AmountsByMinor] = {}
     """Only these minors, and at most these amounts of each (an amount that is not named has no limit)."""
     preferred: Mapping[str, frozenset[int]] = {}
+    given_back_vfs: Mapping[str, Mapping[int, frozenset[str]]] = {}
+    """Bus ids by minor."""
     allowed_vfs: Mapping[str, Mapping[int, frozenset[str]]] = {}
     """Only these VFs of each minor, for the types that are named."""
 

@@ -5,9 +5,7 @@ annotations, those of assumed pods are what Reserve gave them; so the cache foll
 order they come.
 """
 
-import hashlib
 import logging
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +17,7 @@ from koordinator.api.core import Node
 from koordinator.api.device import Device
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
+from koordinator.api.reservation import RESERVATION_ALLOCATED
 from koordinator.scheduler.plugins.device_share.allocate import PodDevices
 from koordinator.scheduler.plugins.device_share.columns import DeviceColumns
 from koordinator.scheduler.plugins.device_share.inventory import (
@@ -32,6 +31,7 @@ from koordinator.scheduler.plugins.device_share.inventory import (
     node_devices,
     visible_device,
 )
+from koordinator.scheduler.plugins.device_share.node_device_record import NOTHING, NodeDeviceRecord
 from koordinator.scheduler.table.columns import RowChange
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -47,104 +47,18 @@ _NODE_LABELS = (
 """Labels of a node that allocation looks at."""
 _DEVICE_LABELS = (labels.SECONDARY_DEVICE_WELL_PLANNED, labels.GPU_PARTITION_POLICY)
 """Labels of a Device that allocation looks at."""
-NO_DEVICES = NodeDevices()
+
+_HOLDING = (labels.DEVICE_ALLOCATED, labels.RESERVATION_ALLOCATED)
+"""Annotations of a pod that say what it holds."""
 
 
-class NodeDeviceRecord:
-    """The devices of a row and their holders; the latter may be known first."""
+class _Aside(msgspec.Struct, frozen=True):
+    """The devices of a pod that a trial took from its row."""
 
-    def __init__(self) -> None:
-        self.is_reported = False
-        """Whether there is, or was, a Device object: without one the node's own device plugins choose."""
-        self.ids: Mapping[str, Mapping[int, str]] = {}
-        """Type and minor → id as reported: a UUID or a PCI address."""
-        self.held: dict[str, Held] = {}
-        """By uid of the pod."""
-        self.idle = NO_DEVICES
-        """What the node has, as if nobody held any."""
-        self.used: dict[str, dict[int, Mapping[str, int]]] = {}
-        """Type and minor → what pods use of the device, also of such as were not reported."""
-        self._vf_holders: dict[str, Counter[str]] = {}
-        """Type → bus id of a virtual function → how many pods hold it."""
-        self._kind: bytes = b""
-        self._devices: NodeDevices | None = None
-        self._signature: bytes | None = None
-
-    @property
-    def devices(self) -> NodeDevices:
-        """Return the devices as they are now."""
-        if self._devices is None:
-            used = {device_type: dict(of_type) for device_type, of_type in self.used.items() if of_type}
-            taken = {
-                device_type: frozenset(of_type)
-                for device_type, of_type in self._vf_holders.items()
-                if of_type
-            }
-            self._devices = msgspec.structs.replace(self.idle, used=used, taken_vfs=taken)
-        return self._devices
-
-    @property
-    def signature(self) -> bytes:
-        """Return what is equal for rows on which every pod gets the same answer."""
-        if self._signature is None:
-            used = [
-                (device_type, minor, sorted(amounts.items()))
-                for device_type, of_type in sorted(self.used.items())
-                for minor, amounts in sorted(of_type.items())
-            ]
-            taken = [
-                (device_type, sorted(of_type)) for device_type, of_type in sorted(self._vf_holders.items())
-            ]
-            use = msgspec.json.encode((used, taken))
-            self._signature = hashlib.blake2b(self._kind + use, digest_size=16).digest()
-        return self._signature
-
-    def set_idle(self, idle: NodeDevices) -> bool:
-        """Set what the node has, whoever holds it; return whether that is news."""
-        partitions = idle.annotations.get(labels.GPU_PARTITIONS)
-        kind = msgspec.json.encode((idle.devices, idle.labels, partitions, idle.node_labels))
-        is_news = kind != self._kind
-        self.idle, self._kind = idle, kind
-        self._forget()
-        return is_news
-
-    def hold(self, uid: str, held: Held) -> None:
-        """Book what a pod holds that held nothing."""
-        self.held[uid] = held
-        self._count(held, 1)
-
-    def release(self, uid: str) -> Held:
-        """Drop what a pod holds, and return it."""
-        held = self.held.pop(uid, {})
-        self._count(held, -1)
-        return held
-
-    def _count(self, held: Held, sign: int) -> None:
-        for device_type, devices in held.items():
-            used = self.used.setdefault(device_type, {})
-            for device in devices:
-                left = _plus(used.get(device.minor, {}), device.amounts, sign)
-                if left:
-                    used[device.minor] = left
-                else:
-                    used.pop(device.minor, None)
-                for vf in device.vfs:
-                    holders = self._vf_holders.setdefault(device_type, Counter())
-                    holders[vf.bus_id] += sign
-                    if not holders[vf.bus_id]:
-                        del holders[vf.bus_id]
-        self._forget()
-
-    def _forget(self) -> None:
-        self._devices = self._signature = None
-
-
-def _plus(used: Mapping[str, int], amounts: Mapping[str, int], sign: int) -> dict[str, int]:
-    """Return what is used with some more of it, or less; what is not used at all has no name."""
-    total = dict(used)
-    for name, amount in amounts.items():
-        total[name] = total.get(name, 0) + sign * amount
-    return {name: amount for name, amount in total.items() if amount}
+    row: int
+    held: Held
+    reservation: str
+    is_reservation: bool
 
 
 class NodeDeviceCache(RowKeeper):
@@ -159,7 +73,7 @@ class NodeDeviceCache(RowKeeper):
         self._records: dict[int, NodeDeviceRecord] = {}
         self._reports: dict[str, Device] = {}
         self._reserved: dict[str, Held] = {}
-        self._aside: dict[str, Held] = {}
+        self._aside: dict[str, _Aside] = {}
 
     def at(self, row: int) -> NodeDeviceRecord:
         """Return the record of a row, an empty one if nothing was heard of it."""
@@ -232,7 +146,7 @@ class NodeDeviceCache(RowKeeper):
             return False
         self.columns.set_devices(row, self._kind_number(idle), idle.devices)
         for device_type, used in record.used.items():
-            self._show_use(row, record, device_type, dict.fromkeys(used, _NOTHING))
+            self._show_use(row, record, device_type, dict.fromkeys(used, NOTHING))
         return True
 
     def _kind_number(self, idle: NodeDevices) -> int:
@@ -256,17 +170,17 @@ class NodeDeviceCache(RowKeeper):
             return
         for slot, (minor, entry) in enumerate(entries.items()):
             if minor in before:
-                columns.set_used(row, slot, entry, before[minor], used.get(minor, _NOTHING))
+                columns.set_used(row, slot, entry, before[minor], used.get(minor, NOTHING))
 
     def row_freed(self, row: int) -> None:
         self._records.pop(row, None)
 
     # Pods
 
-    def reserve(self, row: int, uid: str, held: Held) -> None:
-        """Give an assumed pod what was chosen for it."""
+    def reserve(self, row: int, uid: str, held: Held, reservation: str = "") -> None:
+        """Give an assumed pod what was chosen for it, out of the Reservation with this uid if there is one."""
         self._reserved[uid] = held
-        self._hold(row, uid, held)
+        self._hold(row, uid, held, reservation)
 
     def unreserve(self, uid: str) -> None:
         """Undo `reserve`; nothing when there is nothing to undo."""
@@ -279,27 +193,44 @@ class NodeDeviceCache(RowKeeper):
         """Return what Reserve gave a pod that is not yet known to be bound."""
         return self._reserved.get(uid)
 
+    def with_reservations(self, row: int) -> NodeDeviceRecord:
+        """Return the record of a row with the Reservations that a trial took from it."""
+        record = self.at(row)
+        away = {uid: each for uid, each in self._aside.items() if each.row == row and each.is_reservation}
+        if not away:
+            return record
+        whole = NodeDeviceRecord()
+        whole.is_reported = record.is_reported
+        whole.set_idle(record.idle)
+        for uid, held in record.held.items():
+            whole.hold(uid, held, record.uses.get(uid, ""))
+        for uid, each in away.items():
+            whole.hold(uid, each.held)
+        return whole
+
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
         if self._table.is_trial:
-            held = self._aside.pop(pod.uid, None)
-            if held is not None:
-                self._hold(row, pod.uid, held)
+            aside = self._aside.pop(pod.uid, None)
+            if aside is not None:
+                self._hold(row, pod.uid, aside.held, aside.reservation)
         elif not self._is_assumed(pod.uid):  # else Reserve says what it gets
             self._hold_as_annotated(row, pod)
 
     def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
-        if self._is_assumed(new.uid):
+        if self._is_assumed(new.uid) or self._table.is_trial:
             return
         was_reserved = self._reserved.pop(new.uid, None) is not None
-        key = labels.DEVICE_ALLOCATED
-        if was_reserved or old.pod.metadata.annotations.get(key) != new.pod.metadata.annotations.get(key):
+        before, now = old.pod.metadata.annotations, new.pod.metadata.annotations
+        if was_reserved or any(before.get(key) != now.get(key) for key in _HOLDING):
             self._hold_as_annotated(row, new)
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
         if not self._table.is_trial:
             self._reserved.pop(pod.uid, None)
         elif (record := self._records.get(row)) is not None and pod.uid in record.held:
-            self._aside[pod.uid] = record.held[pod.uid]
+            is_reservation = labels.RESERVE_POD in pod.pod.metadata.annotations
+            reservation = record.uses.get(pod.uid, "")
+            self._aside[pod.uid] = _Aside(row, record.held[pod.uid], reservation, is_reservation)
         self._release(row, pod.uid)
 
     def _is_assumed(self, uid: str) -> bool:
@@ -309,23 +240,25 @@ class NodeDeviceCache(RowKeeper):
     def _hold_as_annotated(self, row: int, pod: PodInfo) -> None:
         annotations = pod.pod.metadata.annotations
         held: Held = {}
+        reservation = ""
         if labels.DEVICE_ALLOCATED in annotations:
             try:
                 held = held_by(annotation.DEVICE_ALLOCATED.read(annotations, f"Pod {pod.key}") or {})
+                used = RESERVATION_ALLOCATED.read(annotations, f"Pod {pod.key}")
+                reservation = used.uid if used is not None else ""
             except (ProtocolError, QuantityError) as problem:
                 log.warning("pod holds no devices that we know of: %s", problem, extra={"pod": pod.key})
-        if self._hold(row, pod.uid, held) if held else self._release(row, pod.uid):
+        if self._hold(row, pod.uid, held, reservation) if held else self._release(row, pod.uid):
             self._table.changes.add(row, RowChange.PODS)
 
-    def _hold(self, row: int, uid: str, held: Held) -> bool:
+    def _hold(self, row: int, uid: str, held: Held, reservation: str = "") -> bool:
         """Book what a pod holds, in place of what it held; return whether that is news."""
         record = self.at(row)
-        if record.held.get(uid) == held:
+        if record.held.get(uid) == held and record.uses.get(uid, "") == reservation:
             return False
-        self._release(row, uid)
-        before = _used_of(record, held)
-        record.hold(uid, held)
-        self._changed(row, record, before)
+        record.release(uid)
+        record.hold(uid, held, reservation)
+        self._show(row, record)
         return True
 
     def _release(self, row: int, uid: str) -> bool:
@@ -333,30 +266,15 @@ class NodeDeviceCache(RowKeeper):
         record = self._records.get(row)
         if record is None or uid not in record.held:
             return False
-        before = _used_of(record, record.held[uid])
         record.release(uid)
-        self._changed(row, record, before)
+        self._show(row, record)
         return True
 
-    def _changed(
-        self, row: int, record: NodeDeviceRecord, before: Mapping[str, Mapping[int, Mapping[str, int]]]
-    ) -> None:
+    def _show(self, row: int, record: NodeDeviceRecord) -> None:
+        """Bring the columns up to date with the holders."""
         self.columns.holders[row] = len(record.held)
-        for device_type, minors in before.items():
+        for device_type, minors in record.take_changes().items():
             self._show_use(row, record, device_type, minors)
-
-
-_NOTHING: Mapping[str, int] = {}
-
-
-def _used_of(record: NodeDeviceRecord, held: Held) -> dict[str, dict[int, Mapping[str, int]]]:
-    """Return what pods use of the devices in `held`, by type and minor."""
-    return {
-        device_type: {
-            device.minor: record.used.get(device_type, {}).get(device.minor, _NOTHING) for device in devices
-        }
-        for device_type, devices in held.items()
-    }
 
 
 Json = dict[str, Any]

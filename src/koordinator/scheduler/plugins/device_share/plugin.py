@@ -4,6 +4,7 @@
 devices, equally used, share a decision.
 """
 
+import functools
 import logging
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -11,16 +12,25 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from koordinator.api import labels
+from koordinator.api import labels, pod_labels
 from koordinator.api.annotations import device as annotation
 from koordinator.api.annotations import placement
 from koordinator.api.annotations.device import DeviceAllocations, DeviceType
 from koordinator.api.core import ConfigMap
 from koordinator.api.device import Device
 from koordinator.api.errors import ProtocolError
-from koordinator.api.quantity import QuantityError
+from koordinator.api.reservation import Reservation
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
+from koordinator.scheduler.plugin.capabilities import (
+    ApiAnswer,
+    ApiProvider,
+    ApiRequest,
+    Endpoint,
+    ReservationFilterPlugin,
+    ReservationNominator,
+    ReservationPreBindPlugin,
+    ReservationScorePlugin,
+)
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
@@ -42,26 +52,17 @@ from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status,
 from koordinator.scheduler.plugins.device_share import adaption, bulk, node_device_cache, request
 from koordinator.scheduler.plugins.device_share.adaption import DevicePluginAdaption
 from koordinator.scheduler.plugins.device_share.allocate import (
-    AllocateOptions,
-    DeviceDecision,
     PodDevices,
-    allocate,
-    check_shared_gpu,
-    designated,
-    node_score,
 )
-from koordinator.scheduler.plugins.device_share.hints import numa_hints
+from koordinator.scheduler.plugins.device_share.exact import ExactDecisions, Room, held_of
 from koordinator.scheduler.plugins.device_share.inventory import (
-    NO_LIMITS,
-    DeviceLimits,
-    Held,
-    HeldDevice,
-    NodeDevices,
     allocations_of,
 )
-from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache, NodeDeviceRecord
-from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy, Picked
+from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache
+from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
+from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
 from koordinator.scheduler.plugins.device_share.pod_state import DeviceState, remembered
+from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices
 from koordinator.scheduler.plugins.device_share.templates import (
     NO_TEMPLATE,
     GPUTemplatesConfig,
@@ -112,13 +113,16 @@ class DeviceShare(
     ScorePlugin[DeviceState | None],
     ReservePlugin[DeviceState | None],
     PreBindPlugin[DeviceState | None],
+    ReservationFilterPlugin[DeviceState | None],
+    ReservationScorePlugin[DeviceState | None],
+    ReservationPreBindPlugin[DeviceState | None],
     ApiProvider[DeviceState | None],
 ):
     """Chooses which GPUs, NICs and FPGAs a pod gets, whole or in part. Pods that ask for none have no state."""
 
     name = "DeviceShare"
     args = DeviceShareArgs
-    in_rehearsals = True
+    per_profile = in_rehearsals = True
     reads = RowChange.NODE | RowChange.PODS
     wakes_for_row = True
     normalizes = normalizes_by_highest = True
@@ -146,6 +150,7 @@ class DeviceShare(
         self._templates = TemplateSource(config, self._templates_changed)
         self._adaption = DevicePluginAdaption(handle) if handle.gates.is_on(adaption.GATE) else None
         self._strategy = args.scoring_strategy
+        self._exact = ExactDecisions(self._strategy, self._unsupported, lambda: self._templates.templates)
         self._columns: frozenset[int] = frozenset()
         self._names_seen = 0
         self.cache = handle.table.shared(NodeDeviceCache)
@@ -263,39 +268,8 @@ class DeviceShare(
 
     def _exact_code(self, state: DeviceState, record: NodeDeviceRecord) -> int:
         return remembered(
-            state.codes, record.signature, lambda: state.code_of(self._try(state, record).status)
+            state.codes, record.signature, lambda: state.code_of(self._exact.decide(state, record).status)
         )
-
-    def _try(
-        self,
-        state: DeviceState,
-        record: NodeDeviceRecord,
-        numa_nodes: int | None = None,
-        *,
-        scored: bool = False,
-    ) -> DeviceDecision:
-        """Return what the pod would get on a node, from these NUMA nodes (a mask; None: any)."""
-        devices, asked = record.devices, state.asked
-        status = check_shared_gpu(
-            asked, state.pod.pod.metadata.labels, devices.node_labels, self._unsupported
-        )
-        if not status.is_success:
-            return DeviceDecision(status=status)
-        try:
-            limits = self._limits(state, devices, numa_nodes)
-            return allocate(devices, asked, limits, self._options(scored))
-        except (ProtocolError, QuantityError) as problem:
-            return DeviceDecision(status=unresolvable(str(problem)))
-
-    def _options(self, scored: bool = False) -> AllocateOptions:
-        strategy = self._args.scoring_strategy if scored else None
-        return AllocateOptions(strategy, self._templates.templates, is_reserve=scored)
-
-    def _limits(self, state: DeviceState, devices: NodeDevices, numa_nodes: int | None) -> DeviceLimits:
-        limits = NO_LIMITS
-        if numa_nodes is not None and _has_topology(devices):
-            limits = DeviceLimits(numa_nodes=_ids(numa_nodes))
-        return limits if state.chosen is None else designated(limits, devices, state.chosen)
 
     def refusal(self, state: DeviceState | None, code: int) -> Status:
         assert state is not None
@@ -317,12 +291,7 @@ class DeviceShare(
         record = self.cache.at(row)
         if state is None or self._args.disable_device_numa_topology_alignment or not record.is_reported:
             return ProvidedHints()
-        devices = record.devices
-        try:
-            limits = self._limits(state, devices, None)
-            decision = numa_hints(devices, state.asked, limits, self._options())
-        except (ProtocolError, QuantityError) as problem:
-            return ProvidedHints(status=unresolvable(str(problem)))
+        decision = self._exact.numa_hints(state, record, self._room(pod, row))
         return ProvidedHints(
             {
                 device_type: [
@@ -340,7 +309,54 @@ class DeviceShare(
         record = self.cache.at(row)
         if state is None or self._args.disable_device_numa_topology_alignment or not record.is_reported:
             return SUCCESS
-        return self._try(state, record, hint.numa_nodes).status
+        return self._exact.decide(state, record, self._room(pod, row, hint.numa_nodes)).status
+
+    # Reservations
+
+    def _room(self, pod: PodInfo, row: int, numa_nodes: int | None = None) -> Room:
+        """Return what a pod may look at on a row. Within trials the reservations that it may use are gone."""
+        if self._table.is_trial:
+            return Room(numa_nodes)
+        record = self.cache.at(row)
+        if pod_labels.is_reservation_ignored(pod.pod.metadata.labels):
+            there = self._table.pods_at(row).values()
+            uids = [each.uid for each in there if labels.RESERVE_POD in each.pod.metadata.annotations]
+            found = [record.reserved_by(uid, is_restricted=False) for uid in uids]
+            return Room(numa_nodes, [each for each in found if each is not None], is_ignoring=True)
+        reserved = _reserved_by(record, self._nominated(pod, row))
+        return Room(numa_nodes, (reserved,) if reserved is not None else ())
+
+    def _nominated(self, pod: PodInfo, row: int) -> Reservation | None:
+        name = self._table.name_of(row)
+        for nominator in self.handle.companions(ReservationNominator):  # type: ignore[type-abstract]
+            found = nominator.nominated(pod.uid, name)
+            if found is not None:
+                return found
+        return None
+
+    def filter_reservation(
+        self, state: DeviceState | None, pod: PodInfo, reservation: Reservation, row: int
+    ) -> Status:
+        record = self.cache.with_reservations(row)
+        if state is None or not record.is_reported:
+            return SUCCESS
+        reserved = _reserved_by(record, reservation)
+        if reserved is None:
+            return SUCCESS
+        return self._exact.decide(state, record, Room(reserved=(reserved,))).status
+
+    def score_reservation(
+        self, state: DeviceState | None, pod: PodInfo, reservation: Reservation, row: int
+    ) -> int:
+        record = self.cache.with_reservations(row)
+        reserved = _reserved_by(record, reservation)
+        if state is None or reserved is None:
+            return 0
+        return self._exact.points(state, record, reserved)
+
+    def normalize_reservations(self, scores: Mapping[str, int]) -> Mapping[str, int]:
+        normalised = default_normalize(np.array(list(scores.values()), np.int64)).tolist()
+        return dict(zip(scores, normalised, strict=True))
 
     # Score
 
@@ -356,15 +372,9 @@ class DeviceShare(
         for index, row in enumerate(rows.tolist()):
             record = self.cache.at(row)
             if record.is_reported:
-                points[index] = self._exact_points(state, record)
+                work_out = functools.partial(self._exact.points, state, record)
+                points[index] = remembered(state.points, record.signature, work_out)
         return points
-
-    def _exact_points(self, state: DeviceState, record: NodeDeviceRecord) -> int:
-        def work_out() -> int:
-            devices = record.devices
-            return node_score(devices, state.asked, self._strategy, self._limits(state, devices, None))
-
-        return remembered(state.points, record.signature, work_out)
 
     def normalize(self, state: DeviceState | None, scores: Scores) -> Scores:
         return default_normalize(scores)
@@ -380,12 +390,18 @@ class DeviceShare(
         record = self.cache.at(row)
         if not record.is_reported:
             return SUCCESS
-        numa_nodes = self._chosen_numa(pod)
-        decision = state.choices.get(
-            (record.signature, numa_nodes), lambda: self._try(state, record, numa_nodes, scored=True)
-        )
+        room = self._room(pod, row, self._chosen_numa(pod))
+        if room.is_whole_node:
+            decision = state.choices.get(
+                (record.signature, room.numa_nodes),
+                lambda: self._exact.decide(state, record, room, reserves=True),
+            )
+        else:
+            decision = self._exact.decide(state, record, room, reserves=True)
         if decision.status.is_success:
-            self.cache.reserve(row, pod.uid, _held(decision))
+            reservation = self._nominated(pod, row)
+            uid = reservation.metadata.uid if reservation is not None else ""
+            self.cache.reserve(row, pod.uid, held_of(decision), uid)
         return decision.status
 
     def _chosen_numa(self, pod: PodInfo) -> int | None:
@@ -415,6 +431,12 @@ class DeviceShare(
             return SUCCESS
         own = self.cache.at(row).devices.labels
         return await self._adaption.write(patch, pod, node_name, allocations, own)
+
+    async def pre_bind_reservation(
+        self, state: DeviceState | None, reservation: Reservation, node_name: str, patch: PodPatch
+    ) -> Status:
+        place = self._table.place_of(reservation.metadata.uid)
+        return SUCCESS if place is None else await self.pre_bind(state, place.pod, node_name, patch)
 
     # Templates and Device objects
 
@@ -467,25 +489,9 @@ class DeviceShare(
         return node_device_cache.summary(record, keys)
 
 
-def _has_topology(devices: NodeDevices) -> bool:
-    return any(
-        entry.has_topology and entry.numa_node >= 0
-        for of_type in devices.devices.values()
-        for entry in of_type.values()
-    )
-
-
-def _ids(mask: int) -> tuple[int, ...]:
-    return tuple(numa for numa in range(mask.bit_length()) if mask >> numa & 1)
-
-
-def _held(decision: DeviceDecision) -> Held:
-    return {
-        device_type: [_held_device(each) for each in picked]
-        for device_type, picked in decision.by_type.items()
-    }
-
-
-def _held_device(picked: Picked) -> HeldDevice:
-    vfs = (picked.vf,) if picked.vf is not None else ()
-    return HeldDevice(picked.minor, picked.amounts, vfs, picked.template)
+def _reserved_by(record: NodeDeviceRecord, reservation: Reservation | None) -> ReservedDevices | None:
+    """Return what is left of a Reservation; None when it holds no devices here."""
+    if reservation is None:
+        return None
+    is_restricted = reservation.spec.allocate_policy == "Restricted"
+    return record.reserved_by(reservation.metadata.uid, is_restricted=is_restricted)

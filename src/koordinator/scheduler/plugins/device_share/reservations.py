@@ -1,4 +1,7 @@
-"""Devices out of reservations, else of the node. Source: behaviour/devices 9."""
+"""Devices out of reservations, else of the node. Source: behaviour/devices 9.
+
+On a node a reservation counts with what its owners leave of it, so that nothing is counted twice.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,6 +18,8 @@ from koordinator.scheduler.plugins.device_share.inventory import (
     NO_LIMITS,
     AmountsByMinor,
     DeviceLimits,
+    Held,
+    HeldDevice,
     NodeDevices,
     add,
 )
@@ -23,34 +28,59 @@ from koordinator.scheduler.plugins.device_share.request import Amounts
 ByType = Mapping[str, AmountsByMinor]
 
 
+def left_of(reserved: Held, owners: Sequence[Held]) -> Held:
+    """Return what owners leave of a reservation: amounts and virtual functions of its devices."""
+    used: dict[tuple[str, int], Amounts] = {}
+    taken: set[tuple[str, str]] = set()
+    for owner in owners:
+        for device_type, devices in owner.items():
+            for device in devices:
+                add(used.setdefault((device_type, device.minor), {}), device.amounts)
+                taken.update((device_type, vf.bus_id) for vf in device.vfs)
+    return {
+        device_type: [
+            HeldDevice(
+                device.minor,
+                _less(device.amounts, used.get((device_type, device.minor), {})),
+                tuple(vf for vf in device.vfs if (device_type, vf.bus_id) not in taken),
+                device.template,
+            )
+            for device in devices
+        ]
+        for device_type, devices in reserved.items()
+    }
+
+
+def _less(amounts: Mapping[str, int], used: Mapping[str, int]) -> Amounts:
+    return {name: max(0, amount - used.get(name, 0)) for name, amount in amounts.items()}
+
+
 class ReservedDevices(msgspec.Struct, frozen=True):
-    """Devices of a reservation, and what its owners use of them. Both count as used on the node."""
+    """A reservation that a pod may use, and what its owners leave of it, which counts as used on the node."""
 
     name: str
-    reserved: ByType
-    used_by_owners: ByType = {}
-    is_matched: bool = True
-    """Whether the pod may use it."""
+    left: Held
+    """All of its devices, also those of which nothing is left."""
     is_restricted: bool = False
     """Whoever uses it gets nothing beyond it."""
 
     @property
-    def remainder(self) -> dict[str, dict[int, Amounts]]:
-        """Return what its owners left."""
-        return {
-            device_type: {
-                minor: {
-                    name: max(0, amount - self.owned(device_type, minor).get(name, 0))
-                    for name, amount in amounts.items()
-                }
-                for minor, amounts in minors.items()
-            }
-            for device_type, minors in self.reserved.items()
-        }
+    def amounts(self) -> dict[str, dict[int, Amounts]]:
+        """Return what is left, by type and minor."""
+        found: dict[str, dict[int, Amounts]] = {}
+        for device_type, devices in self.left.items():
+            for device in devices:
+                add(found.setdefault(device_type, {}).setdefault(device.minor, {}), device.amounts)
+        return found
 
-    def owned(self, device_type: str, minor: int) -> Mapping[str, int]:
-        """Return what owners use of one device."""
-        return self.used_by_owners.get(device_type, {}).get(minor, {})
+    @property
+    def vfs(self) -> dict[str, dict[int, frozenset[str]]]:
+        """Return the bus ids of virtual functions that are left, of the types where it has any."""
+        return {
+            device_type: {each.minor: frozenset(vf.bus_id for vf in each.vfs) for each in devices}
+            for device_type, devices in self.left.items()
+            if any(each.vfs for each in devices)
+        }
 
 
 class ReservedDecision(msgspec.Struct, frozen=True):
@@ -69,21 +99,17 @@ def allocate_reserved(
     limits: DeviceLimits = NO_LIMITS,
     options: AllocateOptions | None = None,
 ) -> ReservedDecision:
-    """From the first matched reservation that has enough, else from the node unless one is required."""
-    matched = [r for r in reservations if r.is_matched]
-    owners = [{t: {m: r.owned(t, m) for m in minors} for t, minors in r.reserved.items()} for r in matched]
-    counted_twice = [_counted_twice(r) for r in reservations if not r.is_matched]
-    base = _sum([limits.given_back, *counted_twice])
+    """From the first of the matched `reservations` that has enough, else from the node and all of them unless one is
+    required."""
     reasons: list[str] = []
-    for reservation in matched:
-        decision = allocate(node, pod, within(reservation, limits, _sum([base, *owners])), options)
+    for reservation in reservations:
+        decision = allocate(node, pod, within(reservation, limits), options)
         if decision.status.is_success:
             return ReservedDecision(decision, reservation.name)
         reasons += [f"Reservation(s) {reason}" for reason in decision.status.reasons]
     if is_required:
         return ReservedDecision(DeviceDecision(status=unschedulable(*dict.fromkeys(reasons))))
-    back = _sum([base, *(r.reserved for r in matched)])
-    return ReservedDecision(allocate(node, pod, msgspec.structs.replace(limits, given_back=back), options))
+    return ReservedDecision(allocate_ignoring(node, pod, reservations, limits, options))
 
 
 def allocate_ignoring(
@@ -93,39 +119,34 @@ def allocate_ignoring(
     limits: DeviceLimits = NO_LIMITS,
     options: AllocateOptions | None = None,
 ) -> DeviceDecision:
-    """For a pod that reservations do not keep away: only what pods really use counts."""
-    back = _sum(
-        [limits.given_back, *(_counted_twice(r) for r in reservations), *(r.remainder for r in reservations)]
-    )
-    return allocate(node, pod, msgspec.structs.replace(limits, given_back=back), options)
+    """For a pod that these reservations do not keep away: only what pods really use counts."""
+    for each in reservations:
+        limits = _with_back(each, limits)
+    return allocate(node, pod, limits, options)
 
 
-def _counted_twice(reservation: ReservedDevices) -> ByType:
-    """Return what both the reservation and its owners are booked for."""
-    left = reservation.remainder
-    return {
-        device_type: {
-            minor: {name: amount - left[device_type][minor][name] for name, amount in amounts.items()}
-            for minor, amounts in minors.items()
-        }
-        for device_type, minors in reservation.reserved.items()
-    }
-
-
-def within(reservation: ReservedDevices, limits: DeviceLimits, base: ByType | None = None) -> DeviceLimits:
-    """Return what a pod of the reservation may see: its remainder on top of what others give back (`base`)."""
-    if base is None:
-        owned = {t: {m: reservation.owned(t, m) for m in ms} for t, ms in reservation.reserved.items()}
-        base = _sum([limits.given_back, owned])
-    minors = {t: frozenset(of_type) for t, of_type in reservation.reserved.items()}
-    left = reservation.remainder
+def _with_back(reservation: ReservedDevices, limits: DeviceLimits) -> DeviceLimits:
+    back = {t: dict(vfs) for t, vfs in limits.given_back_vfs.items()}
+    for device_type, by_minor in reservation.vfs.items():
+        of_type = back.setdefault(device_type, {})
+        for minor, bus_ids in by_minor.items():
+            of_type[minor] = of_type.get(minor, frozenset()) | bus_ids
     return msgspec.structs.replace(
-        limits,
-        given_back=_sum([base, left]),
-        preferred={**limits.preferred, **minors},
-        required={**limits.required, **_sum([left, limits.given_back], only=minors)}
-        if reservation.is_restricted
-        else limits.required,
+        limits, given_back=_sum([limits.given_back, reservation.amounts]), given_back_vfs=back
+    )
+
+
+def within(reservation: ReservedDevices, limits: DeviceLimits) -> DeviceLimits:
+    """Return what a pod of the reservation may see: what is left of it on top of what others give back."""
+    minors = {t: frozenset(each.minor for each in of_type) for t, of_type in reservation.left.items()}
+    seen = msgspec.structs.replace(_with_back(reservation, limits), preferred={**limits.preferred, **minors})
+    if not reservation.is_restricted:
+        return seen
+    required = _sum([reservation.amounts, limits.given_back], only=minors)
+    return msgspec.structs.replace(
+        seen,
+        required={**limits.required, **required},
+        allowed_vfs={**limits.allowed_vfs, **reservation.vfs},
     )
 
 
