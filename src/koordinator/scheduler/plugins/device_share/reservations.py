@@ -103,7 +103,10 @@ def allocate_reserved(
     required."""
     reasons: list[str] = []
     for reservation in reservations:
-        decision = allocate(node, pod, within(reservation, limits), options)
+        seen = within(reservation, limits)
+        decision = allocate(node, pod, _of_its_own(reservation, seen), options)
+        if not decision.status.is_success and not reservation.is_restricted:
+            decision = allocate(node, pod, seen, options)
         if decision.status.is_success:
             return ReservedDecision(decision, reservation.name)
         reasons += [f"Reservation(s) {reason}" for reason in decision.status.reasons]
@@ -148,6 +151,18 @@ def within(reservation: ReservedDevices, limits: DeviceLimits) -> DeviceLimits:
         required={**limits.required, **required},
         allowed_vfs={**limits.allowed_vfs, **reservation.vfs},
     )
+
+
+def _of_its_own(reservation: ReservedDevices, seen: DeviceLimits) -> DeviceLimits:
+    """Return the same for a pod that gets devices of the reservation only, and more of these if it has to: where cards
+    are chosen by closeness, preferring some of them has no effect."""
+    if reservation.is_restricted or seen.required:
+        return seen
+    required: dict[str, dict[int, Amounts]] = {
+        device_type: {each.minor: {} for each in devices} for device_type, devices in reservation.left.items()
+    }
+    allowed = {**reservation.vfs, **seen.allowed_vfs}
+    return msgspec.structs.replace(seen, required=required, allowed_vfs=allowed)
 
 
 def _sum(

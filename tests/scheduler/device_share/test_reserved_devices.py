@@ -1,0 +1,177 @@
+"""Devices of Reservations, in the whole scheduler: owners get them first, strangers never."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.scheduler.device_share.test_plugin import (
+    ALLOCATED,
+    CORE,
+    HINT,
+    RATIO,
+    RDMA,
+    allocated,
+    gpu_pod,
+    is_bound,
+    machine,
+    minors,
+)
+from tests.scheduler.reservation.test_plugin import AFFINITY, put_reservation, reservation, status_of
+from tests.scheduler.world import World, play
+
+Json = dict[str, Any]
+GENERAL = {HINT: json.dumps({"rdma": {"vfSelector": {"matchLabels": {"type": "general"}}}})}
+
+
+def gpu_reservation(name: str, percent: int, *, more: Json | None = None, **spec: Any) -> Json:
+    body = reservation(name, **spec)
+    template = body["spec"]["template"]
+    template["metadata"] = {"annotations": GENERAL if more else {}}
+    requests = {"cpu": "4", "memory": "4Gi", CORE: str(percent), RATIO: str(percent), **(more or {})}
+    template["spec"]["containers"][0]["resources"] = {"requests": requests}
+    return body
+
+
+def owner(name: str, percent: int, *, must: bool = False, more: Json | None = None) -> Json:
+    annotations: Json = dict(GENERAL) if more else {}
+    if must:
+        annotations[AFFINITY] = "{}"
+    body = gpu_pod(name, percent, annotations=annotations, extra=more)
+    body["metadata"]["labels"] = {"app": "web"}
+    return body
+
+
+def reserved(world: World, name: str) -> Json:
+    found = next(r for r in world.api.objects["Reservation"].values() if r["metadata"]["name"] == name)
+    body: Json = json.loads(found["metadata"]["annotations"][ALLOCATED])
+    return body
+
+
+def used(world: World) -> Json:
+    """What all holders use of the GPUs of node a, by minor."""
+    plugin = next(
+        p for p in world.scheduler.engine.profiles["koord-scheduler"].plugins if p.name == "DeviceShare"
+    )
+    cache = plugin.cache  # type: ignore[attr-defined]
+    row = world.scheduler.table.row_of("a")
+    return {minor: amounts.get(CORE, 0) for minor, amounts in cache.at(row).used.get("gpu", {}).items()}
+
+
+def test_reserved_cards_are_kept_from_strangers_and_given_to_owners() -> None:
+    async def story(world: World) -> None:
+        machine(world, "a", gpus=2)
+        put_reservation(world, gpu_reservation("room", 100))
+        await world.settle()
+        assert status_of(world, "room")["phase"] == "Available"
+        [card] = [each["minor"] for each in reserved(world, "room")["gpu"]]
+        world.api.put("Pod", gpu_pod("stranger", 100))
+        await world.settle()
+        world.api.put("Pod", gpu_pod("late", 50))
+        await world.settle()
+        assert minors(world, "stranger") == [1 - card]
+        assert not is_bound(world, "late")
+
+        world.api.put("Pod", owner("web", 100))
+        await world.settle()
+
+        assert minors(world, "web") == [card]
+        assert used(world) == {0: 100, 1: 100}
+
+    play(story)
+
+
+@pytest.mark.parametrize("policy", ["", "Aligned", "Restricted"])
+def test_owners_use_what_is_reserved_before_what_is_free(policy: str) -> None:
+    async def story(world: World) -> None:
+        machine(world, "a", gpus=4, numa=True)
+        room = gpu_reservation("room", 100, allocateOnce=False, allocatePolicy=policy)
+        put_reservation(world, room)
+        await world.settle()
+        [card] = [each["minor"] for each in reserved(world, "room")["gpu"]]
+
+        for name in ("one", "two"):
+            world.api.put("Pod", owner(name, 50))
+            await world.settle()
+
+        assert minors(world, "one") == minors(world, "two") == [card]
+        assert used(world) == {card: 100}
+
+        world.api.remove("Pod", "one", "default")
+        await world.settle()
+        assert used(world) == {card: 100}, "the reservation holds again what its owner left"
+        world.api.put("Pod", owner("three", 50))
+        await world.settle()
+        assert minors(world, "three") == [card]
+
+    play(story)
+
+
+def test_an_owner_gets_nothing_beyond_a_restricted_reservation() -> None:
+    async def story(world: World) -> None:
+        machine(world, "a", gpus=2)
+        put_reservation(world, gpu_reservation("room", 50, allocatePolicy="Restricted", allocateOnce=False))
+        await world.settle()
+        world.api.put("Pod", owner("web", 100, must=True))
+        await world.settle()
+        assert not is_bound(world, "web")
+
+        world.api.put("Pod", owner("small", 50, must=True))
+        await world.settle()
+        assert minors(world, "small") == [each["minor"] for each in reserved(world, "room")["gpu"]]
+
+    play(story)
+
+
+def test_virtual_functions_of_a_reservation_go_to_its_owner() -> None:
+    async def story(world: World) -> None:
+        machine(world, "a", gpus=2, nics=1)
+        put_reservation(world, gpu_reservation("room", 100, more={RDMA: "1"}))
+        await world.settle()
+        [kept] = reserved(world, "room")["rdma"]
+        world.api.put("Pod", gpu_pod("stranger", 50, annotations=GENERAL, extra={RDMA: "1"}))
+        await world.settle()
+        [other] = allocated(world, "stranger")["rdma"]
+        assert other["extension"]["vfs"] != kept["extension"]["vfs"]
+
+        world.api.put("Pod", owner("web", 100, more={RDMA: "1"}))
+        await world.settle()
+
+        assert allocated(world, "web")["rdma"][0]["extension"]["vfs"] == kept["extension"]["vfs"]
+        assert minors(world, "web") == [each["minor"] for each in reserved(world, "room")["gpu"]]
+
+    play(story)
+
+
+def test_what_reservations_and_owners_hold_is_known_after_a_restart() -> None:
+    async def story(world: World) -> None:
+        card = {"minor": 1, "resources": {CORE: "100", RATIO: "100", "koordinator.sh/gpu-memory": "16Gi"}}
+        room = gpu_reservation("room", 100, allocateOnce=False)
+        room["metadata"]["annotations"] = {ALLOCATED: json.dumps({"gpu": [card]})}
+        room["status"] = {
+            "phase": "Available",
+            "nodeName": "a",
+            "allocatable": {"cpu": "4", "memory": "4Gi", CORE: "100", RATIO: "100"},
+        }
+        half = {"minor": 1, "resources": {CORE: "50", RATIO: "50", "koordinator.sh/gpu-memory": "8Gi"}}
+        old = owner("old", 50)
+        old["metadata"]["annotations"] = {
+            ALLOCATED: json.dumps({"gpu": [half]}),
+            "scheduling.koordinator.sh/reservation-allocated": json.dumps(
+                {"name": "room", "uid": "uid-room"}
+            ),
+        }
+        old["spec"]["nodeName"] = "a"
+        world.api.put("Pod", old)
+        put_reservation(world, room)
+        machine(world, "a", gpus=2)
+        await world.settle()
+        assert used(world) == {1: 100}
+        world.api.put("Pod", gpu_pod("stranger", 50))
+        world.api.put("Pod", owner("new", 50))
+        await world.settle()
+
+        assert minors(world, "stranger") == [0]
+        assert minors(world, "new") == [1]
+
+    play(story)
