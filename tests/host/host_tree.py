@@ -193,6 +193,71 @@ def idle_page_stats(cold_bytes: int) -> str:
     return "\n".join([*header, *rows])
 
 
+KDAMONDS = "sys/kernel/mm/damon/admin/kdamonds"
+
+
+def damon(root: Path) -> None:
+    """A kernel whose DAMON runs one scheme, which counts."""
+    scheme = f"{KDAMONDS}/0/contexts/0/schemes/0"
+    write(
+        root,
+        {
+            f"{KDAMONDS}/nr_kdamonds": "1",
+            f"{KDAMONDS}/0/state": "on",
+            f"{scheme}/action": "stat",
+            f"{scheme}/stats/sz_tried": "900",
+            f"{scheme}/stats/sz_applied": "800",
+            f"{scheme}/tried_regions/total_bytes": "12288",
+        },
+    )
+
+
+def disks(root: Path) -> None:
+    """An NVMe disk with a partition that a logical volume lies on, and a loop device."""
+    block = "sys/block"
+    write(
+        root,
+        {
+            f"{block}/nvme0n1/dev": "259:0",
+            f"{block}/nvme0n1/nvme0n1p1/partition": "1",
+            f"{block}/nvme0n1/nvme0n1p1/dev": "259:1",
+            f"{block}/loop0/dev": "7:0",
+            f"{block}/dm-0/dev": "253:0",
+            f"{block}/dm-0/dm/uuid": "LVM-abc",
+            f"{block}/dm-0/dm/name": "my--data-pv--1",
+            f"{block}/dm-0/slaves/nvme0n1p1/dev": "259:1",
+            "proc/self/mountinfo": "36 35 253:0 / /var/lib/x rw - ext4 /dev/mapper/my--data-pv--1 rw\n",
+        },
+    )
+
+
+def rdma_cards(root: Path) -> None:
+    """A network card with RDMA, and a virtual function of it."""
+    card = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
+    function = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2"
+    write(
+        root,
+        {
+            f"{card}/class": "0x020000",
+            f"{card}/numa_node": "1",
+            f"{card}/sriov_numvfs": "1",
+            f"{card}/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
+            f"{card}/infiniband_verbs/uverbs0/dev": "231:192",
+            f"{function}/class": "0x020000",
+            f"{function}/infiniband/mlx5_2/ports/1/state": "1: DOWN",
+        },
+    )
+    sys = root / "sys"
+    os.symlink(root / function, root / card / "virtfn0")
+    os.symlink(root / card, root / function / "physfn")
+    (sys / "class/infiniband").mkdir(parents=True)
+    (sys / "bus/pci/devices").mkdir(parents=True)
+    for device, name in ((card, "mlx5_0"), (function, "mlx5_2")):
+        os.symlink(root / device, root / device / "infiniband" / name / "device")
+        os.symlink(root / device / "infiniband" / name, sys / "class/infiniband" / name)
+    os.symlink(root / card, sys / "bus/pci/devices/0000:3b:00.0")
+
+
 def cpus(root: Path, places: list[tuple[int, int, int]], *, l3_per_socket: bool = True) -> None:
     """`/sys/devices/system/cpu`: one (node, socket, core id within the socket) per CPU, in order of their ids."""
     base = root / "sys/devices/system"

@@ -1,6 +1,5 @@
 """What most machines lack, over trees in the documented formats: resctrl, kidled, DAMON, cards, big topologies."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -105,19 +104,7 @@ def test_kidled_is_started_and_its_pages_are_read(tmp_path: Path) -> None:
 
 
 def test_damon_tells_what_a_counting_scheme_found(tmp_path: Path) -> None:
-    base = "sys/kernel/mm/damon/admin/kdamonds"
-    scheme = f"{base}/0/contexts/0/schemes/0"
-    host_tree.write(
-        tmp_path,
-        {
-            f"{base}/nr_kdamonds": "1",
-            f"{base}/0/state": "on",
-            f"{scheme}/action": "stat",
-            f"{scheme}/stats/sz_tried": "900",
-            f"{scheme}/stats/sz_applied": "800",
-            f"{scheme}/tried_regions/total_bytes": "12288",
-        },
-    )
+    host_tree.damon(tmp_path)
     damon = tree_host(str(tmp_path)).damon
 
     assert damon.support().reason == "1 running"
@@ -125,7 +112,7 @@ def test_damon_tells_what_a_counting_scheme_found(tmp_path: Path) -> None:
     assert [(each.action, each.tried_bytes, each.applied_bytes) for each in damon.schemes()] == [
         ("stat", 900, 800)
     ]
-    host_tree.write(tmp_path, {f"{base}/0/state": "off"})
+    host_tree.write(tmp_path, {f"{host_tree.KDAMONDS}/0/state": "off"})
     assert damon.cold_bytes() is None
 
 
@@ -238,21 +225,7 @@ def test_perf_events_of_a_host_without_them_are_problems(tmp_path: Path) -> None
 
 
 def test_volumes_lead_to_their_disk_also_on_nvme(tmp_path: Path) -> None:
-    block = "sys/block"
-    host_tree.write(
-        tmp_path,
-        {
-            f"{block}/nvme0n1/dev": "259:0",
-            f"{block}/nvme0n1/nvme0n1p1/partition": "1",
-            f"{block}/nvme0n1/nvme0n1p1/dev": "259:1",
-            f"{block}/loop0/dev": "7:0",
-            f"{block}/dm-0/dev": "253:0",
-            f"{block}/dm-0/dm/uuid": "LVM-abc",
-            f"{block}/dm-0/dm/name": "my--data-pv--1",
-            f"{block}/dm-0/slaves/nvme0n1p1/dev": "259:1",
-            "proc/self/mountinfo": "36 35 253:0 / /var/lib/x rw - ext4 /dev/mapper/my--data-pv--1 rw\n",
-        },
-    )
+    host_tree.disks(tmp_path)
     host = tree_host(str(tmp_path))
 
     found = storage.local_storage(host.files, host.roots)
@@ -271,29 +244,7 @@ def test_a_host_without_block_devices_is_bad_content(tmp_path: Path) -> None:
 
 
 def test_rdma_cards_are_found_with_their_functions(tmp_path: Path) -> None:
-    card = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
-    function = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2"
-    host_tree.write(
-        tmp_path,
-        {
-            f"{card}/class": "0x020000",
-            f"{card}/numa_node": "1",
-            f"{card}/sriov_numvfs": "1",
-            f"{card}/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
-            f"{card}/infiniband_verbs/uverbs0/dev": "231:192",
-            f"{function}/class": "0x020000",
-            f"{function}/infiniband/mlx5_2/ports/1/state": "1: DOWN",
-        },
-    )
-    sys = tmp_path / "sys"
-    os.symlink(tmp_path / function, tmp_path / card / "virtfn0")
-    os.symlink(tmp_path / card, tmp_path / function / "physfn")
-    (sys / "class/infiniband").mkdir(parents=True)
-    (sys / "bus/pci/devices").mkdir(parents=True)
-    for device, name in ((card, "mlx5_0"), (function, "mlx5_2")):
-        os.symlink(tmp_path / device, tmp_path / device / "infiniband" / name / "device")
-        os.symlink(tmp_path / device / "infiniband" / name, sys / "class/infiniband" / name)
-    os.symlink(tmp_path / card, sys / "bus/pci/devices/0000:3b:00.0")
+    host_tree.rdma_cards(tmp_path)
     host = tree_host(str(tmp_path))
 
     (device,) = network.rdma_devices(host.files, host.roots)

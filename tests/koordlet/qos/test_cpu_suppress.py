@@ -113,14 +113,20 @@ def test_best_effort_pods_stay_off_cpus_that_others_own(
     assert not cpu_suppress.recovery_cpus(processors, holders, reserved, None) & (lse | reserved)
 
 
-def test_cpus_that_became_exclusive_are_taken_back_even_when_too_few_are_left() -> None:
+@pytest.mark.parametrize(
+    ("old", "exclusive", "left"),
+    [({0, 1, 2, 3}, {1, 2, 3}, {0}), ({0, 1}, {1, 2}, {0}), ({0, 1}, {0, 1}, {2, 3})],
+    ids=["all but one", "what is free and was not theirs stays so", "everything they had"],
+)
+def test_cpus_that_became_exclusive_are_taken_back_even_when_too_few_are_left(
+    old: set[int], exclusive: set[int], left: set[int]
+) -> None:
     processors = machine(4, threads=1, nodes=1)
-    usable = cpu_suppress.usable_cpus(
-        processors, [CPUHolder(QoSClass.LSE, frozenset({1, 2, 3}))], frozenset(), None
-    )
-    decision = cpu_suppress.decide_cpuset(4_000, frozenset({0, 1, 2, 3}), 4, usable)
+    holders = [CPUHolder(QoSClass.LSE, frozenset(exclusive))]
+    usable = cpu_suppress.usable_cpus(processors, holders, frozenset(), None)
+    decision = cpu_suppress.decide_cpuset(4_000, frozenset(old), 4, usable)
 
-    assert decision.cpus == frozenset({0})
+    assert decision.cpus == left
     assert decision.reason is SuppressReason.WITHDRAWN
 
 
