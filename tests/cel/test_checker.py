@@ -74,6 +74,8 @@ VARIABLES = {
         ("any.optMap(x, 1)", "optional_type(int)"),
         ("optional.none().orValue(1)", "int"),
         ("ip('::1').family()", "int"),
+        ("isSemver(s, true)", "bool"),
+        ("semver(s, true).major()", "int"),
         ("size(m) + m.size()", "int"),
         ("s.findAll('[a-z]', 2)", "list(string)"),
         ("'abc'.size()", "int"),

@@ -98,7 +98,7 @@ def main(
         _tell(skip + len(results), skip + len(chosen), result)
         if keep is not None:
             written = [Verdict(place_of(each.mutant, ROOT), each.by) for each in results]
-            keep.write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n")
+            keep.write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, written)) + b"\n]\n")
 
     hypothesis.settings.register_profile("mutation", database=None, deadline=None)
     hypothesis.settings.load_profile("mutation")

@@ -1,6 +1,8 @@
 """Refusals for want of resources name each of them, also where a code has no bit for it."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
@@ -8,6 +10,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
@@ -48,3 +51,32 @@ def test_amounts_beyond_floating_point_are_scored_to_the_last_byte(more_bytes: i
     state = fit.prepare(cluster.pod(pod("p", cpu="2", memory=str(2**48 + more_bytes))))
 
     assert fit.score(state, cluster.table.rows[:1]).tolist() == [score]
+
+
+CORES = st.integers(0, 3)
+
+
+@given(
+    held=st.lists(CORES, max_size=3), sleeping=st.lists(CORES, min_size=1, max_size=4), left=st.sets(CORES)
+)
+@settings(max_examples=60, deadline=None)
+def test_a_node_with_room_wakes_just_the_pods_that_fit_and_none_when_it_has_no_place_left(
+    held: list[int], sleeping: list[int], left: set[int]
+) -> None:
+    cluster = SmallCluster.shipped()
+    cluster.node(node("a", cpu="4", pods=3))
+    for number, cores in enumerate(held):
+        if sum(held[: number + 1]) <= 4:
+            cluster.pod(pod(f"held-{number}", cpu=str(cores), nodeName="a"))
+    fit = cluster.plugin(NodeResourcesFit)
+    index, row = fit.wake_index(), cluster.table.row_of("a")
+    asleep = [cluster.pod(pod(f"p{number}", cpu=str(cores))) for number, cores in enumerate(sleeping)]
+    for slot, each in enumerate(asleep):
+        index.put(slot, each)
+    for slot in left & set(range(len(asleep))):
+        index.clear(slot)
+
+    event = QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, None, None)
+
+    wanted = [slot not in left and fit.wakes(event, each) for slot, each in enumerate(asleep)]
+    assert index.may_wake(event, len(asleep)).tolist() == wanted

@@ -1,6 +1,7 @@
 """Slow attempts, debug output and diagnoses: told when asked, dropped rather than piled up."""
 
 import asyncio
+import itertools
 import logging
 
 import pytest
@@ -12,18 +13,22 @@ from koordinator.scheduler.config import config
 from koordinator.scheduler.observe.debugging import DebugOptions, DiagnosisDump, DumpOptions, PodDiagnosis
 from koordinator.scheduler.observe.observer import (
     HINTS_EVERY,
+    SAMPLE_EVERY,
+    SAMPLE_GAP_S,
     Attempt,
+    CycleProbe,
     Monitor,
     MonitorOptions,
     ObserverOptions,
     Overdue,
 )
 from koordinator.scheduler.plugin.capabilities import PreFilterTransformer
-from koordinator.scheduler.plugin.events import ClusterEvent
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import PreFilterPlugin, PreFilterResult
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial
+from tests.scheduler.extending import Desk
 from tests.scheduler.world import World, node, play, pod
 
 
@@ -154,6 +159,31 @@ class Looking(PreFilterTransformer[None], PreFilterPlugin[None]):
 
     def pre_filter(self, state: None) -> PreFilterResult:
         return PreFilterResult()
+
+
+def probe_of(desk: Desk) -> CycleProbe:
+    """A probe whose seconds are counted by being asked for, so that each call takes one."""
+    return CycleProbe(desk.engine.metrics, itertools.count(7).__next__)
+
+
+def test_one_cycle_in_ten_is_measured_and_one_per_gap_however_many_there_are() -> None:
+    probe = probe_of(Desk())
+
+    assert [probe.is_due(0.0) for _ in range(21)] == [True, *[False] * 20]
+    assert not probe.is_due(SAMPLE_GAP_S * 0.9)
+    assert probe.is_due(SAMPLE_GAP_S)
+    assert [number for number in range(30) if probe.is_due(100.0 + number)] == [9, 19, 29]
+    assert [probe.is_due(5.0) for _ in range(SAMPLE_EVERY)][-1], "a clock that was set back ends no measuring"
+
+
+def test_a_hint_took_as_long_as_from_its_beginning_to_its_end() -> None:
+    desk = Desk(Looking).nodes("a")
+    probe, plugin, event = probe_of(desk), desk.plugin("Looking"), ClusterEvent.NODE_ADDED
+
+    with probe.measuring_hints([desk.profile], event.value):
+        plugin.wakes(QueueingEvent(event, 0, None, None), desk.info(pod("p")))
+
+    assert desk.engine.metrics.hint_duration.of("Looking", event.value, "Queue").total == 1
 
 
 def test_transformers_are_measured_like_plugins() -> None:

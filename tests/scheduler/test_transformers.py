@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.evaluation_cache import evaluate
+from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin.capabilities import (
     FilterTransformer,
     FindOneNodePlugin,
@@ -159,6 +161,30 @@ def test_what_a_transformer_shows_is_shown_again_after_every_change() -> None:
     assert "2 Insufficient cpu" in desk.refuse(tenant_pod("p4", "t")).status.message
     desk.table.unassign("p0")
     assert desk.place(tenant_pod("p5", "t")) == nodes[0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rooms=st.lists(st.integers(0, 4), min_size=3, max_size=3),
+    team=st.sampled_from(("", "x", "unknown")),
+    cores=st.integers(1, 4),
+    is_tenant=st.booleans(),
+)
+def test_one_node_asked_alone_says_what_it_says_among_all(
+    rooms: list[int], team: str, cores: int, is_tenant: bool
+) -> None:
+    desk = Desk(Selecting, GivingBack).nodes("a", "b").nodes("c", labels={"team": "x"})
+    for name, kept in zip("abc", rooms, strict=True):
+        desk.table.assign(desk.info(keeping(f"room-{name}", "t", str(kept))), name)
+    asking = tenant_pod("p", "t" if is_tenant else "", str(cores))
+    asking["metadata"]["labels"] = {"team": team} if team else {}
+    info = desk.info(asking)
+
+    alone = View(desk.profile, desk.table, desk.engine.nominations, info)
+    among = evaluate(desk.profile, desk.table, info)
+
+    for row in desk.table.rows.tolist():
+        assert alone.check(row).is_success is bool(among.is_feasible(row)), desk.table.name_of(row)
 
 
 class Listening(PostFilterPlugin[None], PostFilterTransformer[None]):

@@ -252,6 +252,18 @@ def test_a_container_gets_the_device_files_of_its_virtual_functions(tmp_path: Pa
     )
 
 
+def test_a_container_without_devices_gets_nothing_and_no_hook_fails(tmp_path: Path) -> None:
+    node = HookNode(tmp_path, gates="RDMADeviceInject=true,GPUEnvInject=true")
+    node.run_pods(pod("web", resources=[native("1")]))
+    record = node.view.pods["web"]
+    container = contexts.of_containers(contexts.of_pod(record), record)[0]
+
+    result = node.hooks.run_stage(HookStage.PRE_CREATE_CONTAINER, container)
+
+    assert result.errors == ()
+    assert not (result.response.devices or result.response.environment or result.response.mounts)
+
+
 @pytest.mark.parametrize("text", [RDMA, RDMA.replace("0000:01:00.2", "../../etc"), '{"minor":"x"}'])
 def test_a_device_that_is_not_there_is_an_error_of_its_hook_alone(tmp_path: Path, text: str) -> None:
     node = HookNode(tmp_path, gates="RDMADeviceInject=true,GPUEnvInject=true")

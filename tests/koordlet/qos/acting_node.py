@@ -52,12 +52,14 @@ class FakeApi:
         self.evicted: list[tuple[str, str]] = []
         self.answers: dict[str, errors.ApiError] = {}
         self.discovery: dict[str, Any] = DISCOVERY
+        self.discovery_count = 0
         self.delay_s = 0.0
 
     async def request(self, method: str, path: str, *_: Any) -> dict[str, Any]:
         assert (method, path) == ("GET", "/api/v1")
         if "" in self.answers:
             raise self.answers[""]
+        self.discovery_count += 1
         return self.discovery
 
     async def evict(

@@ -27,6 +27,14 @@ CONTAINERS = st.lists(
 )
 
 
+@given(st.integers(0, 1_000), st.integers(1, 64))
+def test_usage_is_told_in_whole_percent_of_the_limit(percent: int, cores: int) -> None:
+    used_cores = (percent + 0.5) * cores / 100
+
+    assert cpu_burst.usage_percent(used_cores, 1_000 * cores) == percent
+    assert cpu_burst.usage_percent(None, 1_000 * cores) == 100
+
+
 @given(SETTINGS, st.sampled_from(BurstNodeState), CONTAINERS, st.just(-1) | st.integers(10**8, 10**9))
 def test_quotas_stay_between_limit_and_burst_and_the_pod_moves_along(
     settings: CPUBurstStrategy, state: BurstNodeState, containers: list[ContainerQuota], pod_us: int

@@ -17,7 +17,7 @@ from koordinator.koordlet.audit import decode
 from koordinator.koordlet.qos import eviction
 from koordinator.koordlet.qos.cpu_evict import CPUEvict
 from koordinator.koordlet.qos.eviction import EVENT_FAIL, EVENT_SUCCESS
-from koordinator.koordlet.qos.evictor import EVICTED, Evictor
+from koordinator.koordlet.qos.evictor import EVICTED, VERSION_S_MAX, Evictor
 from koordinator.koordlet.qos.memory_evict import MemoryEvict
 from koordinator.koordlet.qos.threshold_eviction import WITHDRAWN_S
 from tests.cluster import virtual_loop
@@ -244,6 +244,24 @@ def test_a_server_with_other_evictions_is_told_of_and_not_asked(tmp_path: Path) 
         assert node.api.asked == []
         assert node.events.reasons() == [("a", EVENT_FAIL)]
         assert "v1beta1" in node.events.told[0][2]
+
+    on_virtual_time(scenario())
+
+
+def test_the_version_of_evictions_is_asked_for_again_after_ten_minutes_and_no_earlier(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = ActingNode(tmp_path, gates=MEMORY_GATE)
+        evictor = Evictor(node.shared)
+        asked = []
+        for number, pause_s in enumerate((0, VERSION_S_MAX - 1, 1)):
+            await asyncio.sleep(pause_s)
+            node.set_pods([make_pod(f"p{number}")])
+            full_memory(node, {f"p{number}": 9 * GIB})
+            await MemoryEvict(node.shared, evictor).run()
+            asked.append(node.api.discovery_count)
+
+        assert node.api.asked == ["p0", "p1", "p2"]
+        assert asked == [1, 1, 2]
 
     on_virtual_time(scenario())
 

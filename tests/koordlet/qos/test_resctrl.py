@@ -21,6 +21,9 @@ def test_a_mask_is_one_block_of_ways_within_the_cache(ways: int, start: int, len
     assert mask & ~full == 0
     block = mask // (mask & -mask)
     assert block & (block + 1) == 0
+    for way in range(ways):  # each one lies at least partly in the range
+        is_within = 100 * way < min(start + length, 100) * ways and 100 * (way + 1) > start * ways
+        assert is_within or not mask >> way & 1
 
 
 @given(WAYS)

@@ -7,6 +7,7 @@ import pytest
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
 from koordinator.local import registry
+from koordinator.local.admission.limit_ranges import LimitRanges
 from koordinator.local.registry import ObjectRegistry
 
 Json = dict[str, Any]
@@ -49,6 +50,33 @@ def pod(*resources: Json) -> Json:
         {"name": name, "image": "x", "resources": each} for name, each in zip("cd", resources, strict=False)
     ]
     return {"metadata": {"name": "p"}, "spec": {"containers": containers}}
+
+
+@pytest.mark.parametrize(
+    ("plural", "subresource", "operation", "wanted"),
+    [
+        ("pods", "", "CREATE", True),
+        ("pods", "", "UPDATE", False),
+        ("pods", "resize", "UPDATE", True),
+        ("pods", "status", "UPDATE", False),
+        ("pods", "", "DELETE", False),
+        ("persistentvolumeclaims", "", "CREATE", True),
+        ("persistentvolumeclaims", "", "UPDATE", True),
+        ("persistentvolumeclaims", "status", "UPDATE", False),
+        ("persistentvolumeclaims", "", "DELETE", False),
+        ("configmaps", "", "CREATE", False),
+    ],
+)
+async def test_ranges_look_at_pods_and_claims_that_come_or_grow_where_there_are_ranges(
+    api: ObjectRegistry, plural: str, subresource: str, operation: str, wanted: bool
+) -> None:
+    ranges, resource = LimitRanges(api.store), api.resolve("", "v1", plural)
+    assert not ranges.wants(resource, operation, subresource, "default")
+
+    await limit(api, FULL)
+
+    assert ranges.wants(resource, operation, subresource, "default") is wanted
+    assert not ranges.wants(resource, operation, subresource, "other")
 
 
 async def test_a_range_gets_the_defaults_that_follow_from_its_bounds(api: ObjectRegistry) -> None:

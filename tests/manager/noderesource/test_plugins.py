@@ -286,6 +286,25 @@ def test_a_node_that_never_had_colocation_is_not_told_that_it_lends_nothing() ->
     run(scenario)
 
 
+def test_a_node_that_goes_while_its_zones_are_written_ends_no_writer() -> None:
+    async def scenario(world: World) -> None:
+        await world.user.create(NodeResourceTopology, topology_body())
+        world.cluster.write_s = 5.0
+        await world.report()
+        assert world.cluster.under_way == 1, "its zones are being written"
+
+        await world.user.delete(Node, "n1")
+        await asyncio.sleep(10)
+        world.cluster.write_s = 0.0
+        await world.user.create(Node, node_body("n1"))
+        await asyncio.sleep(2)
+        await world.report()
+
+        assert (await world.node()).status.allocatable[BATCH_CPU]
+
+    run(scenario)
+
+
 def test_nothing_is_kept_of_a_node_that_is_gone() -> None:
     async def scenario(world: World) -> None:
         await create_pod(world, "web")

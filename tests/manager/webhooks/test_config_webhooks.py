@@ -54,11 +54,13 @@ class Webhooks:
             )
         )
 
-    async def node(self, labels: dict[str, str], old: dict[str, str] | None = None) -> AdmissionVerdict:
+    async def node(
+        self, labels: dict[str, str], old: dict[str, str] | None = None, operation: str = ""
+    ) -> AdmissionVerdict:
         return await self.handlers[table.VALIDATE_NODE](
             AdmissionRequest(
                 resource=GroupVersionResource(resource="nodes"),
-                operation="CREATE" if old is None else "UPDATE",
+                operation=operation or ("CREATE" if old is None else "UPDATE"),
                 name="n1",
                 object={"metadata": {"name": "n1", "labels": labels}},
                 old_object=None if old is None else {"metadata": {"name": "n1", "labels": old}},
@@ -114,6 +116,7 @@ def test_configuration_is_checked_against_the_nodes_and_nodes_against_the_config
         refused = await asked.node({"a": "1", "b": "1"}, old={"a": "1"})
         assert "ExistNodeConfict" in refused.message
         assert (await asked.node({"a": "1", "b": "1"}, old={"a": "1", "b": "1"})).allowed
+        assert (await asked.node({"a": "1", "b": "1"}, old={"a": "1"}, operation="DELETE")).allowed
         joining = await asked.node({"a": "1", "b": "1"})  # a new node must be able to join
         assert joining.allowed and "only the first entry counts" in joining.warnings[0]
 

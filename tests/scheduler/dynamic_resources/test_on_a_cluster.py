@@ -175,7 +175,12 @@ def test_a_pod_waits_for_its_claim_class_and_slices_and_says_for_what() -> None:
             "0/1 nodes are available: 1 cannot allocate all claims."
         )
 
-        await put(world, ResourceSlice, resource_slice("a", device("a0"), device("a1"), node="a"))
+        await put(world, ResourceSlice, resource_slice("a", device("a0"), node="a"))
+        await asyncio.sleep(20)
+        assert sorted([await node_of(world, name) for name in ("job", "made")]) == ["", "a"]
+
+        grown = resource_slice("a", device("a0"), device("a1"), node="a")
+        await world.cluster.patch(ResourceSlice, "a", {"spec": grown["spec"]})
         await asyncio.sleep(20)
         assert [await node_of(world, name) for name in ("job", "made")] == ["a", "a"]
 

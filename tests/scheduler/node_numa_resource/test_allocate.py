@@ -1,10 +1,11 @@
 """How: pods come and go on drawn machines through the ledger; what is given out is added up from outside."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api.annotations.placement import NUMATopologyPolicy
-from koordinator.scheduler.plugins.node_numa_resource.admission import hints_of
+from koordinator.scheduler.plugins.node_numa_resource.admission import choose, hints_of
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     AllocationRequest,
     GivenBack,
@@ -14,6 +15,7 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     room_of,
 )
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
+from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NOT_EXCLUSIVE, admit
 from koordinator.scheduler.plugins.node_numa_resource.holdings import NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     NodeAllocation,
@@ -113,6 +115,46 @@ def test_counting_tells_whether_an_allocation_succeeds(
     room = room_of(state, request, GivenBack(preferred_cpus=preferred))
 
     assert fits_in(room, state, request, hint) == allocate_in(room, state, request, hint).status.is_success
+
+
+@given(
+    requests(),
+    st.integers(0, 2**16 - 1),
+    st.integers(0, 2_000),
+    st.sampled_from(("BestEffort", "Restricted", "SingleNUMANode")),
+)
+@settings(max_examples=200)
+def test_who_looks_at_single_numa_nodes_first_chooses_as_who_looks_at_all_sets(
+    request: AllocationRequest, taken: int, held_memory: int, policy: str
+) -> None:
+    topology = machine()
+    full = PodHolding("full", numa={0: {"memory": min(held_memory, 1_000)}})
+    state, numa_policy = node(topology, held("other", topology, taken), full), NUMATopologyPolicy(policy)
+
+    chosen = choose(state, request, numa_policy, NOT_EXCLUSIVE)
+
+    everything = hints_of(state, request, numa_policy)
+    assert chosen == admit(numa_policy, mask_of(state.zones), [everything], NOT_EXCLUSIVE)
+
+
+@pytest.mark.parametrize(
+    ("request_", "first_milli"),
+    [
+        (AllocationRequest({"cpu": 9_001}), 4_500),
+        (AllocationRequest({"cpu": 9_000}, 9, "SpreadByPCPUs"), 4_000),
+        (AllocationRequest({"cpu": 10_000}, 10, "FullPCPUs", is_policy_required=True), 4_000),
+    ],
+    ids=["any CPU time", "whole CPUs", "whole cores"],
+)
+def test_numa_nodes_that_are_equally_free_share_a_pod_equally(
+    request_: AllocationRequest, first_milli: int
+) -> None:
+    allocation = allocate(node(machine()), request_, 0b11)
+
+    assert allocation.numa == {
+        0: {"cpu": first_milli},
+        1: {"cpu": request_.amounts["cpu"] - first_milli},
+    }
 
 
 def test_the_emptier_numa_node_absorbs_what_the_fuller_one_lacks_whatever_their_ids() -> None:
