@@ -57,17 +57,18 @@ CORES = st.integers(0, 3)
 
 
 @given(
-    held=st.lists(CORES, max_size=3), sleeping=st.lists(CORES, min_size=1, max_size=4), left=st.sets(CORES)
+    held=st.lists(CORES, max_size=2), sleeping=st.lists(CORES, min_size=1, max_size=4), left=st.sets(CORES)
 )
 @settings(max_examples=60, deadline=None)
 def test_a_node_with_room_wakes_just_the_pods_that_fit_and_none_when_it_has_no_place_left(
     held: list[int], sleeping: list[int], left: set[int]
 ) -> None:
     cluster = SmallCluster.shipped()
-    cluster.node(node("a", cpu="4", pods=3))
+    cluster.node(node("a", cpu="4", pods=2))
     for number, cores in enumerate(held):
-        if sum(held[: number + 1]) <= 4:
-            cluster.pod(pod(f"held-{number}", cpu=str(cores), nodeName="a"))
+        body = pod(f"held-{number}", cpu=str(cores), nodeName="a")
+        body["metadata"]["uid"] = body["metadata"]["name"]
+        cluster.pod(body)
     fit = cluster.plugin(NodeResourcesFit)
     index, row = fit.wake_index(), cluster.table.row_of("a")
     asleep = [cluster.pod(pod(f"p{number}", cpu=str(cores))) for number, cores in enumerate(sleeping)]
