@@ -177,12 +177,8 @@ def test_a_metadata_view_reads_any_kind() -> None:
     assert decode.from_json('{"metadata": {"name": "p"}, "spec": {"containers": 1}}', view).key == "p"
 
 
-def test_resources_are_found_by_plural_and_by_kind() -> None:
-    pods = kinds.by_plural("", "pods")
-
-    assert pods is core.Pod.resource
+def test_resources_are_found_by_kind() -> None:
     assert kinds.by_kind("apps", "Deployment") is apps.Deployment.resource
-    assert kinds.by_plural("apps", "pods") is None
     topology = kinds.by_kind("topology.node.k8s.io", "NodeResourceTopology", "v1alpha2")
     assert topology is not None and topology.version == "v1alpha2"
     assert kinds.by_kind("topology.node.k8s.io", "NodeResourceTopology", "v9") is None

@@ -68,12 +68,14 @@ def test_a_pod_leaves_a_node_only_if_one_that_it_wants_fits(kind: str) -> None:
     one = pod("p", "n1", affinity=msgspec.to_builtins(zone_affinity(kind, "b")))
     args = placement.NodeAffinityArgs(node_affinity_type=[kind])
 
+    elsewhere = placement.Preferences(nodes)
+
     def fits_b(candidate: Pod, there: Node) -> bool:
         return there.metadata.name == "n2" and node_fit.selects(candidate, there)
 
-    assert placement.misplaced_by_affinity(args, nodes[0], [one], nodes, fits_b, any_pod) == [one]
-    assert not placement.misplaced_by_affinity(args, nodes[0], [one], nodes, lambda *_: False, any_pod)
-    assert not placement.misplaced_by_affinity(args, nodes[1], [one], nodes, fits_b, any_pod)
+    assert placement.misplaced_by_affinity(args, nodes[0], [one], elsewhere, fits_b, any_pod) == [one]
+    assert not placement.misplaced_by_affinity(args, nodes[0], [one], elsewhere, lambda *_: False, any_pod)
+    assert not placement.misplaced_by_affinity(args, nodes[1], [one], elsewhere, fits_b, any_pod)
 
 
 def test_duplicates_beyond_an_even_share_go_and_the_first_stays() -> None:

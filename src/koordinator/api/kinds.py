@@ -113,11 +113,6 @@ CUSTOM: tuple[Resource, ...] = tuple(view.resource for definition in DEFINITIONS
 ALL: tuple[Resource, ...] = BUILT_IN + CUSTOM
 
 
-def by_plural(group: str, plural: str, version: str = "") -> Resource | None:
-    """Return the resource with this plural (without `version`: its first one); None if there is none."""
-    return _of_version(_BY_PLURAL.get((group, plural), ()), version)
-
-
 def by_kind(group: str, kind: str, version: str = "") -> Resource | None:
     """Return the resource of this kind (without `version`: its first one); None if there is none."""
     return _of_version(_BY_KIND.get((group, kind), ()), version)
@@ -143,7 +138,6 @@ def _group_by(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[Res
     return grouped
 
 
-_BY_PLURAL = _group_by((resource.group, resource.plural) for resource in ALL)
 _BY_KIND = _group_by((resource.group, resource.kind) for resource in ALL)
 # Grows with the resources that are served: a CRD's view is made once.
 _VIEW_BY_ADDRESS: dict[tuple[str, str, str], type[Object]] = {

@@ -84,7 +84,9 @@ class Plugin:
 
     name: ClassVar[str]
     args: ClassVar[type[msgspec.Struct]] = NoArgs
-    """Arguments as `pluginConfig` has them; unknown members are refused."""
+    """Arguments as `pluginConfig` has them."""
+    is_lax: ClassVar[bool] = False
+    """Whether unknown members are ignored instead of refused."""
 
     def __init__(self, args: Any, handle: LiveHandle) -> None:
         """Make the plugin of one profile."""
@@ -92,7 +94,7 @@ class Plugin:
     @classmethod
     def problems(cls, raw: Mapping[str, Any], field: str) -> list[ConfigProblem]:
         """Everything that is wrong with the arguments that stand at `field` of the file."""
-        if found := config_text.problems_of(config.without_kind(raw), cls.args, field, strict=True):
+        if found := config_text.problems_of(config.without_kind(raw), cls.args, field, strict=not cls.is_lax):
             return found
         try:
             cls.read(raw)
@@ -106,9 +108,15 @@ class Plugin:
         if cls.name in config.KINDS:
             return config.read(cls.name, raw)
         try:
-            return msgspec.convert(config_text.without_nulls(config.without_kind(raw)), cls.args)
+            args = msgspec.convert(config_text.without_nulls(config.without_kind(raw)), cls.args)
         except (msgspec.ValidationError, ValueError) as error:
             raise ProtocolError(cls.name, "", str(error)) from error
+        cls.check_args(args)
+        return args
+
+    @classmethod
+    def check_args(cls, args: Any) -> None:
+        """Refuse arguments that make no sense together. Raises: ProtocolError."""
 
 
 class DeschedulePlugin(Plugin, abc.ABC):

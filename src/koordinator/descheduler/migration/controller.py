@@ -106,7 +106,7 @@ class Migration:
     async def prepare(self) -> None:
         """A cycle begins: count jobs and look workloads up afresh."""
         await self.workloads.refresh()
-        self._admitted = JobCounts(self._open_jobs())
+        self._admitted = JobCounts(filter(jobs.counted_at_admission, self._open_jobs()))
         self._world = self._state(self._admitted, self._admitted)
 
     def refusal(self, pod: Pod) -> str:
@@ -263,9 +263,10 @@ class Migration:
             return None
         if job.metadata.resource_version in self._stale.get(name, ()):
             return None  # our own last write has not come back yet; it will wake the job
-        if (left := self._unwritten.get(name)) is not None:
+        left = self._unwritten.pop(name, None)
+        if left is not None and left.job.metadata.uid == job.metadata.uid:
             await self._write(job, left)
-            return None
+            return left.requeue_after_s or RETRY_S
         is_new = job.status.phase in ("", jobs.PENDING)
         if is_new and not (jobs.has_passed(job) or job.metadata.uid in self._passed):
             return None  # arbitration decides first, whoever changed the job
@@ -373,8 +374,8 @@ class Migration:
             if step.job.status != job.status:
                 patch = {"metadata": {"uid": uid}, "status": _difference(job.status, step.job.status)}
                 written = await self._cluster.patch(PodMigrationJob, name, patch, subresource="status")
-        except (errors.NotFound, errors.Conflict):
-            del self._unwritten[name]  # it is gone, or another one
+        except errors.NotFound:
+            del self._unwritten[name]
             return
         del self._unwritten[name]
         self._stale[name] = replaced - {written.metadata.resource_version}

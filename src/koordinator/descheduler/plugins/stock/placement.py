@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from koordinator.api import tolerations
-from koordinator.api.affinity import Taint
+from koordinator.api.affinity import PodAffinityTerm, Taint
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.descheduler import facts, node_fit, pod_filter
@@ -45,16 +45,17 @@ def misplaced_by_affinity(
     args: NodeAffinityArgs,
     node: Node,
     pods: Sequence[Pod],
-    nodes: Sequence[Node],
+    elsewhere: "Preferences",
     fits: Fits,
     may_evict: MayEvict,
 ) -> list[Pod]:
     """Return the active pods of `node` to evict; `fits`: the node fit of the stock strategies. `args` are checked."""
+    nodes = elsewhere.nodes
     selected = common.selection(args, may_evict)
 
     def violates(pod: Pod) -> bool:
         required = REQUIRED in args.node_affinity_type and _violates_required(pod, node)
-        preferred = PREFERRED in args.node_affinity_type and _prefers_other(pod, node, nodes)
+        preferred = PREFERRED in args.node_affinity_type and elsewhere.best(pod) > preference(pod, node)
         return required or preferred
 
     return [
@@ -78,8 +79,23 @@ def _violates_required(pod: Pod, node: Node) -> bool:
     return node_fit.required_affinity(pod) is not None and not node_fit.selects(pod, node)
 
 
-def _prefers_other(pod: Pod, node: Node, nodes: Sequence[Node]) -> bool:
-    return max((preference(pod, other) for other in nodes), default=0) > preference(pod, node)
+class Preferences:
+    """The preference of pods for the best of some nodes; pods of one workload share the answer."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+        self._best: dict[bytes, int] = {}
+
+    def best(self, pod: Pod) -> int:
+        """Return the highest `preference` over the nodes."""
+        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+        terms = affinity.preferred_during_scheduling_ignored_during_execution if affinity is not None else []
+        if not terms:
+            return 0
+        key = msgspec.json.encode(terms)
+        if key not in self._best:
+            self._best[key] = max((preference(pod, node) for node in self.nodes), default=0)
+        return self._best[key]
 
 
 class NodeTaintsArgs(common.CommonArgs, frozen=True, kw_only=True):
@@ -127,43 +143,68 @@ def anti_affinity_evictions(
     selector that cannot be read."""
     selected = common.selection(args, lambda _: True)
     by_name = {node.metadata.name: node for node in nodes}
-    present: dict[str, Pod] = {
-        pod.key: pod
-        for name in by_name
-        for pod in pods_of.get(name, ())
-        if facts.is_active(pod) and selected(pod)
-    }
+    present = [
+        pod for name in by_name for pod in pods_of.get(name, ()) if facts.is_active(pod) and selected(pod)
+    ]
+    neighbours = _Neighbours(present, by_name)
     evicted: list[EvictAction] = []
     for name in by_name:
-        own = [
-            pod
-            for pod in pods_of.get(name, ())
-            if pod.key in present and node_fit.required_anti_affinity(pod)
-        ]
-        for pod in sorted(own, key=common.priority_key):
+        own = [pod for pod in pods_of.get(name, ()) if node_fit.required_anti_affinity(pod)]
+        for pod in sorted(filter(neighbours.has, own), key=common.priority_key):
             wanted = EvictAction(pod)
-            if violates(pod, present.values(), by_name) and may_evict(pod) and (yield wanted):
-                del present[pod.key]
+            if neighbours.disturb(pod) and may_evict(pod) and (yield wanted):
+                neighbours.remove(pod)
                 evicted.append(wanted)
     return evicted
 
 
-def violates(pod: Pod, others: Iterable[Pod], nodes: Mapping[str, Node]) -> bool:
-    """Return whether a term of the pod matches another pod in the same topology domain. Raises: ProtocolError."""
-    here = nodes[pod.spec.node_name].metadata.labels
-    checks = [
-        (node_fit.term_matcher(pod, term), term.topology_key)
-        for term in node_fit.required_anti_affinity(pod)
-        if term.topology_key in here
-    ]
-    for other in others:
-        node = nodes.get(other.spec.node_name)
-        if node is None or other.metadata.name == pod.metadata.name:
-            continue
-        there = node.metadata.labels
-        if any(there.get(key) == here[key] and matches(other) for matches, key in checks):
-            return True
-    return False
+_Domain = dict[str, str]
+"""Names of pods by their keys."""
+
+
+class _Neighbours:
+    """Pods by what terms of anti-affinity are about, and by domain, so that each question is O(1)."""
+
+    def __init__(self, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> None:
+        self._pods = {pod.key: pod for pod in pods}
+        self._nodes = nodes
+        self._known: dict[bytes, defaultdict[str, _Domain]] = {}
+
+    def has(self, pod: Pod) -> bool:
+        return pod.key in self._pods
+
+    def disturb(self, pod: Pod) -> bool:
+        """Return whether another pod in the same domain is one that the pod wants to be away from."""
+        here = self._nodes[pod.spec.node_name].metadata.labels
+        return any(
+            any(
+                name != pod.metadata.name
+                for name in self._domains(pod, term)[here[term.topology_key]].values()
+            )
+            for term in node_fit.required_anti_affinity(pod)
+            if term.topology_key in here
+        )
+
+    def remove(self, pod: Pod) -> None:
+        """Forget a pod that is evicted."""
+        del self._pods[pod.key]
+        labels = self._nodes[pod.spec.node_name].metadata.labels
+        for domains in self._known.values():
+            for domain in filter(domains.__contains__, labels.values()):
+                domains[domain].pop(pod.key, None)
+
+    def _domains(self, pod: Pod, term: PodAffinityTerm) -> defaultdict[str, _Domain]:
+        """Return the pods that a term of `pod` is about, by the value of its topology key."""
+        namespaces = term.namespaces or [pod.metadata.namespace]
+        key = msgspec.json.encode((term.topology_key, sorted(namespaces), term.label_selector))
+        if (found := self._known.get(key)) is None:
+            found = self._known[key] = defaultdict(dict)
+            matches = node_fit.term_matcher(pod, term)
+            for other in self._pods.values():
+                domain = self._nodes[other.spec.node_name].metadata.labels.get(term.topology_key)
+                if domain is not None and matches(other):
+                    found[domain][other.key] = other.metadata.name
+        return found
 
 
 OwnerKey = tuple[str, ...]

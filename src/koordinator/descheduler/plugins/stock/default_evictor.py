@@ -1,0 +1,270 @@
+"""DefaultEvictor: evicts through the API at once, without jobs, and spares what upstream spares.
+Source: behaviour/descheduler 12.1."""
+
+from collections.abc import Callable
+from typing import Any
+
+from koordinator import clock
+from koordinator.api import label_selector
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.core import Namespace, Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.groups import PodDisruptionBudget
+from koordinator.api.label_selector import compile_selector
+from koordinator.api.meta import ViewPart
+from koordinator.api.storage import PersistentVolumeClaim
+from koordinator.cluster import errors
+from koordinator.cluster.informer import Informer
+from koordinator.descheduler import facts, pod_filter
+from koordinator.descheduler.caches import BY_OWNER
+from koordinator.descheduler.config import checks
+from koordinator.descheduler.metrics import ERROR, SUCCESS
+from koordinator.descheduler.node_fit import Rooms, fits_elsewhere
+from koordinator.descheduler.plugin import EvictOrder, EvictPlugin, FilterPlugin, LiveHandle
+from koordinator.descheduler.plugins.stock.common import PREFER_NO_EVICTION
+
+LOCAL_STORAGE = "PodsWithLocalStorage"
+SYSTEM_CRITICAL = "SystemCriticalPods"
+FAILED_BARE = "FailedBarePods"
+DAEMON_SETS = "DaemonSetPods"
+WITH_CLAIMS = "PodsWithPVC"
+WITHOUT_BUDGET = "PodsWithoutPDB"
+WITH_RESOURCE_CLAIMS = "PodsWithResourceClaims"
+DEFAULTS = (LOCAL_STORAGE, SYSTEM_CRITICAL, FAILED_BARE, DAEMON_SETS)
+EXTRAS = (WITH_CLAIMS, WITHOUT_BUDGET, WITH_RESOURCE_CLAIMS)
+PREFERRED, MANDATORY = "Preferred", "Mandatory"
+MIN_REPLICAS_EFFECTIVE = 2
+
+
+class PriorityThreshold(ViewPart, frozen=True, kw_only=True):
+    """Pods of this priority and above are spared."""
+
+    value: int | None = None
+    name: str = ""
+
+
+class Protections(ViewPart, frozen=True, kw_only=True):
+    """Protections switched on besides the default ones, and default ones switched off."""
+
+    extra_enabled: list[str] = []
+    default_disabled: list[str] = []
+    config: dict[str, Any] = {}
+
+
+class DefaultEvictorArgs(ViewPart, frozen=True, kw_only=True):
+    """The options that spare pods. The booleans are the older way to say the same as `pod_protections`."""
+
+    node_selector: str = ""
+    label_selector: LabelSelector | None = None
+    namespace_label_selector: LabelSelector | None = None
+    priority_threshold: PriorityThreshold | None = None
+    node_fit: bool = False
+    min_replicas: int = 0
+    min_pod_age: str = ""
+    no_eviction_policy: str = PREFERRED
+    pod_protections: Protections = Protections()
+    evict_local_storage_pods: bool = False
+    evict_daemon_set_pods: bool = False
+    evict_system_critical_pods: bool = False
+    ignore_pvc_pods: bool = False
+    ignore_pods_without_pdb: bool = False
+    evict_failed_bare_pods: bool = False
+
+
+def protections(args: DefaultEvictorArgs) -> frozenset[str]:
+    """Return the protections in force."""
+    older = {
+        LOCAL_STORAGE: args.evict_local_storage_pods,
+        DAEMON_SETS: args.evict_daemon_set_pods,
+        SYSTEM_CRITICAL: args.evict_system_critical_pods,
+        FAILED_BARE: args.evict_failed_bare_pods,
+    }
+    on = {name for name in DEFAULTS if not older[name] and name not in args.pod_protections.default_disabled}
+    on |= set(args.pod_protections.extra_enabled)
+    if args.ignore_pvc_pods:
+        on.add(WITH_CLAIMS)
+    if args.ignore_pods_without_pdb:
+        on.add(WITHOUT_BUDGET)
+    return frozenset(on)
+
+
+def check(args: DefaultEvictorArgs) -> None:
+    """Raises: ProtocolError."""
+    name, own = "DefaultEvictor", args.pod_protections
+    for field, given, known in (
+        ("extraEnabled", own.extra_enabled, EXTRAS),
+        ("defaultDisabled", own.default_disabled, DEFAULTS),
+    ):
+        for one in given:
+            if one not in known or given.count(one) > 1:
+                reason = (
+                    f"{one!r} is there twice" if one in known else f"{one!r} is none of {', '.join(known)}"
+                )
+                raise ProtocolError(name, f"podProtections.{field}", reason)
+    older = (
+        *(args.evict_local_storage_pods, args.evict_daemon_set_pods, args.evict_system_critical_pods),
+        *(args.ignore_pvc_pods, args.ignore_pods_without_pdb, args.evict_failed_bare_pods),
+    )
+    if any(older) and (own.extra_enabled or own.default_disabled):
+        raise ProtocolError(name, "podProtections", "cannot be set together with the older booleans")
+    threshold = args.priority_threshold
+    if threshold is not None:
+        if threshold.value is not None and threshold.name:
+            raise ProtocolError(name, "priorityThreshold", "only one of value and name may be set")
+        if threshold.name:
+            raise ProtocolError(name, "priorityThreshold.name", "is not looked up; write its value")
+        if (threshold.value or 0) > pod_filter.SYSTEM_CRITICAL_PRIORITY:
+            reason = f"is above {pod_filter.SYSTEM_CRITICAL_PRIORITY}"
+            raise ProtocolError(name, "priorityThreshold.value", reason)
+    if args.no_eviction_policy not in (PREFERRED, MANDATORY):
+        raise ProtocolError(name, "noEvictionPolicy", f"expected {PREFERRED} or {MANDATORY}")
+    if args.min_pod_age:
+        checks.seconds(args.min_pod_age, "minPodAge")
+    checks.selector(args.label_selector, "labelSelector")
+    checks.selector(args.namespace_label_selector, "namespaceLabelSelector")
+    compile_selector(label_selector.of_text(args.node_selector))
+
+
+class DefaultEvictor(FilterPlugin, EvictPlugin):
+    """The plugin of one profile."""
+
+    name = "DefaultEvictor"
+    args = DefaultEvictorArgs
+    is_lax = True
+
+    def __init__(self, args: DefaultEvictorArgs, handle: LiveHandle) -> None:
+        self._args = args
+        self._handle = handle
+        self._caches = handle.caches
+        self._on = protections(args)
+        self._matches = pod_filter.matches_labels(args.label_selector)
+        self._takes_part = compile_selector(label_selector.of_text(args.node_selector))
+        self._min_age_s = checks.seconds(args.min_pod_age, "minPodAge") if args.min_pod_age else 0.0
+        self._rooms: Rooms | None = None
+        self._covered: dict[str, list[Callable[[Pod], bool]]] = {}
+        factory = handle.caches.factory
+        self._budgets: Informer[PodDisruptionBudget] | None = None
+        self._claims: Informer[PersistentVolumeClaim] | None = None
+        self._namespaces: Informer[Namespace] | None = None
+        if WITHOUT_BUDGET in self._on:
+            self._budgets = factory.informer(PodDisruptionBudget)
+        if WITH_CLAIMS in self._on and self._protected_classes():
+            self._claims = factory.informer(PersistentVolumeClaim)
+        if args.namespace_label_selector is not None:
+            self._namespaces = factory.informer(Namespace)
+
+    @classmethod
+    def check_args(cls, args: Any) -> None:
+        """Raises: ProtocolError."""
+        check(args)
+
+    async def prepare(self) -> None:
+        """Forget what was free in the last cycle, and read the budgets."""
+        self._rooms = None
+        self._covered = {}
+        for budget in self._budgets.objects.values() if self._budgets is not None else ():
+            selects = pod_filter.matches_labels(budget.spec.selector)
+            self._covered.setdefault(budget.metadata.namespace, []).append(selects)
+
+    def refusal(self, pod: Pod) -> str:
+        """Return the first thing that spares the pod, in words."""
+        if facts.has_evict_annotation(pod):
+            return ""
+        args, meta = self._args, pod.metadata
+        if args.no_eviction_policy == MANDATORY and PREFER_NO_EVICTION in meta.annotations:
+            return "it asks not to be evicted"
+        if pod_filter.MIRROR_ANNOTATION in meta.annotations:
+            return "it is a mirror pod"
+        if pod_filter.is_static(pod):
+            return "it is a static pod"
+        if meta.deletion_timestamp is not None:
+            return "it is being deleted"
+        if reason := self._protection(pod) or self._extra_protection(pod):
+            return reason
+        if not self._matches(pod):
+            return "its labels do not match the label selector"
+        return self._by_replicas_and_age(pod)
+
+    def late_refusal(self, pod: Pod) -> str:
+        """Refuse a pod that fits no other node, or whose namespace lacks the labels, where these are asked for."""
+        selector = self._args.namespace_label_selector
+        if self._namespaces is not None and selector is not None:
+            found = self._namespaces.get(pod.metadata.namespace)
+            labels = found.metadata.labels if found is not None else {}
+            if any(labels.get(key) != value for key, value in selector.match_labels.items()):
+                return "its namespace does not match the label selector"
+        if not self._args.node_fit:
+            return ""
+        if self._rooms is None:
+            seen = self._caches.observe(0.0, self._takes_part)
+            self._rooms = Rooms(seen.nodes, seen.pods_of)
+        return "" if fits_elsewhere(pod, self._rooms) else "it fits no other node"
+
+    async def evict(self, order: EvictOrder) -> str:
+        """Evict through the API, which keeps disruption budgets."""
+        pod, metrics = order.pod, self._handle.metrics
+        meta = pod.metadata
+        where = (order.plugin, meta.namespace, pod.spec.node_name)
+        try:
+            await self._handle.cluster.evict(meta.namespace, meta.name, uid=meta.uid)
+        except errors.ApiError as error:
+            metrics.pods_evicted.inc(ERROR, *where)
+            return str(error)
+        metrics.pods_evicted.inc(SUCCESS, *where)
+        reason = order.reason or order.plugin
+        self._handle.events.normal(pod, "Descheduled", f"pod evicted by {reason}", action="Evicting")
+        return ""
+
+    def _protection(self, pod: Pod) -> str:
+        on, owners = self._on, pod.metadata.owner_references
+        if LOCAL_STORAGE in on and pod_filter.has_local_storage(pod):
+            return "it has local storage"
+        if SYSTEM_CRITICAL in on and pod.spec.priority is not None:
+            if pod.spec.priority >= pod_filter.SYSTEM_CRITICAL_PRIORITY:
+                return "it is critical to the system"
+            threshold = self._args.priority_threshold
+            if threshold is not None and threshold.value is not None and pod.spec.priority >= threshold.value:
+                return f"its priority is not below {threshold.value}"
+        if not owners and (FAILED_BARE in on or pod.status.phase != "Failed"):
+            return "it has no owner"
+        if DAEMON_SETS in on and any(owner.kind == "DaemonSet" for owner in owners):
+            return "it belongs to a DaemonSet"
+        return ""
+
+    def _extra_protection(self, pod: Pod) -> str:
+        if WITH_CLAIMS in self._on and self._has_protected_claim(pod):
+            return "it has volume claims"
+        if self._budgets is not None:
+            covered = self._covered.get(pod.metadata.namespace, ())
+            if not any(selects(pod) for selects in covered):
+                return "no disruption budget covers it"
+        if WITH_RESOURCE_CLAIMS in self._on and pod.spec.resource_claims:
+            return "it has resource claims"
+        return ""
+
+    def _has_protected_claim(self, pod: Pod) -> bool:
+        """Return whether a claim protects the pod; one that cannot be looked up does."""
+        sources = [one.persistent_volume_claim for one in pod.spec.volumes]
+        names = [one.claim_name for one in sources if one is not None]
+        if self._claims is None:
+            return bool(names)
+        classes = self._protected_classes()
+        claims = [self._claims.get(name, pod.metadata.namespace) for name in names]
+        return any(claim is None or claim.spec.storage_class_name in classes for claim in claims)
+
+    def _protected_classes(self) -> frozenset[str]:
+        config = self._args.pod_protections.config.get(WITH_CLAIMS) or {}
+        return frozenset(one.get("name", "") for one in config.get("protectedStorageClasses") or ())
+
+    def _by_replicas_and_age(self, pod: Pod) -> str:
+        args, owners = self._args, pod.metadata.owner_references
+        if args.min_replicas >= MIN_REPLICAS_EFFECTIVE and len(owners) == 1:
+            count = len(self._caches.pods.by_index(BY_OWNER, owners[0].uid))
+            if count < args.min_replicas:
+                return f"its owner has {count} pods, fewer than minReplicas {args.min_replicas}"
+        if self._min_age_s > 0:
+            started = pod.status.start_time
+            now_s = self._handle.cluster.clock.now()
+            if started is None or now_s - clock.parse_rfc3339(started) < self._min_age_s:
+                return f"it is younger than minPodAge {args.min_pod_age}"
+        return ""

@@ -1,0 +1,199 @@
+"""Migration jobs from their creation to their end: room first, then the eviction; limits, faults and restarts."""
+
+import asyncio
+import random
+
+import pytest
+
+from koordinator.api import labels
+from koordinator.api.core import Event, Pod
+from koordinator.api.groups import PodDisruptionBudget
+from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.descheduler.migration.controller import SCAVENGE_PERIOD_S
+from tests.cluster.faulty_cluster import Faults, FaultyCluster
+from tests.descheduler.world import World, config, run
+
+LOOSE = {
+    "maxMigratingPerWorkload": 3,
+    "maxUnavailablePerWorkload": 3,
+    "objectLimiters": {"workload": {"duration": "0s"}},
+}
+
+
+def test_a_pod_goes_when_room_for_its_successor_is_reserved_and_the_job_ends_when_that_is_ready() -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 4, "n0")
+        world.elsewhere, world.reserves = "n1", False
+        async with world.descheduling(config(args=LOOSE)):
+            await world.migrate(pods[0])
+            await asyncio.sleep(30)
+            [reservation] = await world.reservations()
+            assert reservation.spec.owners[0].controller is not None
+            assert reservation.metadata.labels[labels.CREATED_BY] == "koord-descheduler"
+            assert {pod.metadata.uid for pod in await world.pods()} == {pod.metadata.uid for pod in pods}
+
+            world.reserves = True
+            job = await world.ended()
+
+        successor = next(pod for pod in await world.pods() if pod.spec.node_name == "n1")
+        assert (job.status.phase, job.status.status, job.status.node_name) == ("Succeeded", "Complete", "n1")
+        assert job.status.pod_ref is not None and job.status.pod_ref.name == successor.metadata.name
+        assert pods[0].metadata.name not in {pod.metadata.name for pod in await world.pods()}
+
+    run(scenario)
+
+
+def test_room_that_never_comes_evicts_nobody_and_the_job_ends_by_its_ttl_with_its_reservation() -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 4, "n0")
+        world.reserves = False
+        async with world.descheduling(config(args=LOOSE)):
+            await world.migrate(pods[0])
+            job = await world.ended()
+        assert (job.status.phase, job.status.reason) == ("Failed", "Timeout")
+        assert not await world.reservations()
+        assert {pod.metadata.uid for pod in await world.pods()} == {pod.metadata.uid for pod in pods}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.6, 1.2, 2.5, 4.0, 6.0])
+def test_a_job_goes_on_where_the_last_leader_left_it(after_s: float) -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 4, "n0")
+        world.elsewhere = "n1"
+        async with world.descheduling(config(args=LOOSE)) as first:
+            await first.migration.prepare()
+            assert not await first.migration.create(pods[0], "Test", "why not")
+            await asyncio.sleep(after_s)
+        async with world.descheduling(config(args=LOOSE)):
+            [job] = await world.jobs()
+            ended = await world.ended(job.metadata.name)
+        assert ended.status.phase == "Succeeded"
+        assert sorted(pod.spec.node_name for pod in await world.pods()) == ["n0", "n0", "n0", "n1"]
+
+    run(scenario)
+
+
+def test_a_disruption_budget_holds_a_job_back_until_it_allows_a_disruption() -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 4, "n0")
+        selector = {"matchLabels": {"app": "web"}}
+        budget = {"metadata": {"name": "web"}, "spec": {"minAvailable": 4, "selector": selector}}
+        await world.cluster.create(PodDisruptionBudget, budget, "default")
+        world.elsewhere = "n1"
+        async with world.descheduling(config(args=LOOSE)):
+            await world.migrate(pods[0])
+            await asyncio.sleep(60)
+            assert {pod.metadata.uid for pod in await world.pods()} == {pod.metadata.uid for pod in pods}
+            events = [
+                one.message for one in (await world.cluster.list(Event)).items if one.reason == "Evicting"
+            ]
+            assert any("disruption budget" in message for message in events)
+
+            await world.cluster.patch(PodDisruptionBudget, "web", {"spec": {"minAvailable": 3}}, "default")
+            assert (await world.ended()).status.phase == "Succeeded"
+
+    run(scenario)
+
+
+def test_arbitration_lets_jobs_of_a_node_pass_one_by_one_and_says_why_others_wait() -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 6, "n0")
+        world.elsewhere, world.reserves = "n1", False
+        async with world.descheduling(config(args={**LOOSE, "maxMigratingPerNode": 1})) as running:
+            for number in (0, 1):
+                await world.migrate(pods[number], f"move-{number}")
+            await asyncio.sleep(5)
+            [(waiting, why)] = running.migration.refused.items()
+            assert why == "1 pods of node n0 are migrating, at most 1 may"
+
+            # An edit does not get a job past arbitration.
+            await world.cluster.patch(PodMigrationJob, waiting, {"metadata": {"labels": {"edited": "yes"}}})
+            await asyncio.sleep(5)
+            assert (await world.cluster.get(PodMigrationJob, waiting)).status.phase == ""
+
+            world.reserves = True
+            assert {(await world.ended(f"move-{n}")).status.phase for n in (0, 1)} == {"Succeeded"}
+
+    run(scenario)
+
+
+def test_a_pod_that_may_never_move_fails_its_job_with_the_reason() -> None:
+    async def scenario(world: World) -> None:
+        [pod] = await world.deployment("alone", 1, "n0")
+        async with world.descheduling(config()):
+            await world.migrate(pod)
+            job = await world.ended()
+        assert (job.status.phase, job.status.reason) == ("Failed", "ForbiddenMigratePod")
+        assert "its workload has only 1 replicas" in job.status.message
+
+    run(scenario)
+
+
+def test_soft_eviction_only_marks_the_pod_and_the_job_ends_when_somebody_removes_it() -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 4, "n0")
+        world.elsewhere = "n1"
+        async with world.descheduling(config(args={**LOOSE, "evictionPolicy": "SoftEviction"})):
+            await world.migrate(pods[0])
+            await asyncio.sleep(30)
+            name = pods[0].metadata.name
+            marked = await world.cluster.get(Pod, name, "default")
+            assert '"reason":"NotSet"' in marked.metadata.annotations[labels.SOFT_EVICTION]
+            await world.cluster.delete(Pod, name, "default")
+            assert (await world.ended()).status.phase == "Succeeded"
+
+    run(scenario)
+
+
+def test_a_deleted_job_takes_its_reservation_along_and_old_jobs_are_swept() -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 4, "n0")
+        world.reserves = False
+        async with world.descheduling(config(args=LOOSE)):
+            await world.migrate(pods[0], "one")
+            await world.migrate(pods[1], "two", ttl="1m")
+            await asyncio.sleep(10)
+            await world.cluster.delete(PodMigrationJob, "one")
+            await asyncio.sleep(2)
+            assert len(await world.reservations()) == 1
+            await asyncio.sleep(60 + 300 + SCAVENGE_PERIOD_S)
+            assert not await world.jobs()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_with_any_faults_of_the_api_no_pod_goes_without_a_place_and_all_jobs_end(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 6, "n0")
+        world.elsewhere = "n1"
+        rng = random.Random(seed)
+        faulty = FaultyCluster(world.cluster, Faults.drawn(rng), rng)
+        gone_without_place: list[str] = []
+        placed: set[str] = set()
+
+        async def watch_over() -> None:
+            while True:
+                present = {pod.metadata.name for pod in await world.pods()}
+                rooms = {one.metadata.name for one in await world.reservations() if one.status.node_name}
+                placed.update(
+                    job.spec.pod_ref.name for job in await world.jobs() if job.metadata.uid in rooms
+                )
+                gone_without_place.extend({pod.metadata.name for pod in pods} - present - placed)
+                await asyncio.sleep(0.1)
+
+        watching = asyncio.create_task(watch_over())
+        async with world.descheduling(config(args={**LOOSE, "maxMigratingPerNode": 2}), faulty):
+            for number in (0, 1, 2):
+                await world.migrate(pods[number], f"move-{number}")
+            await asyncio.sleep(120)
+            faulty.heal()
+            for number in (0, 1, 2):
+                await world.ended(f"move-{number}")
+        watching.cancel()
+        assert not gone_without_place
+        await world.until(lambda now: len(now) == 6)
+
+    run(scenario)
